@@ -1,0 +1,53 @@
+# Self-documenting: `make` or `make help` lists the targets.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || echo python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.roibeam-installed
+# Keeps the working directory off the import path: our packages have common names (model, features, ...).
+export PYTHONSAFEPATH := 1
+PYTEST := $(BIN)/python -m pytest
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all test-slow test-soak lint format bench lock
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## make the environment in .venv (exact versions from constraints.txt)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "roibeam needs Python 3.11 to 3.13, got %d.%d; try: make setup PYTHON=python3.12" % v)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup ## photos in, region shards out, trained on: the whole chain on pictures the project draws (about two minutes)
+	$(BIN)/roibeam demo demo-out
+
+test: setup ## the default test suite (under 3 minutes on 2 cores)
+	$(PYTEST) -m "not slow and not soak and not gpu" $(ARGS)
+
+test-slow: setup ## only what the default suite leaves out: true-size networks, many images, kills
+	$(PYTEST) -m "slow and not gpu" $(ARGS)
+
+test-all: test test-slow ## everything but the soaks
+
+test-soak: setup ## hours of faults and mutations
+	$(PYTEST) -m soak $(ARGS)
+
+lint: setup ## ruff and mypy over the four packages, tests and benchmarks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## rewrite the code the way lint wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## the measurements behind BENCHMARKS.md
+	$(BIN)/python bench/extraction_memory.py
+
+lock: ## remake constraints.txt from the newest versions that resolve together
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet -e '.[dev]'
+	(echo "# Exact versions that are known to work together (Python 3.11, Linux x86-64). Remake: make lock"; \
+	  build/lock/bin/python -m pip freeze --exclude-editable) > constraints.txt

@@ -1,0 +1,31 @@
+"""Pixels to regions: the detector with its conventions, weights and selection, decoding, and the engine around them.
+
+    from extraction import build_detector
+    detector = build_detector("vg-r101-c4", weights="/models/vg.safetensors", selection="butd-36")
+    (regions,) = detector([cv2.imread("photo.jpg")])
+
+Imports `features` of ours and nothing else; runs without beam or pyarrow. Read detector.py first.
+"""
+
+from extraction.config import CONFIGS, DetectorConfig
+from extraction.conventions import CONVENTIONS, Conventions
+from extraction.detector import Detector, HeadOutputs, RegionDetector, Regions
+from extraction.selection import SELECTIONS, SelectionPolicy
+from extraction.state import weights_digest
+from extraction.weights import build_detector, load_weights
+
+__all__ = [
+    "CONFIGS",
+    "CONVENTIONS",
+    "SELECTIONS",
+    "Conventions",
+    "Detector",
+    "DetectorConfig",
+    "HeadOutputs",
+    "RegionDetector",
+    "Regions",
+    "SelectionPolicy",
+    "build_detector",
+    "load_weights",
+    "weights_digest",
+]

@@ -1,0 +1,115 @@
+"""Sizes of one detector of the family: Faster R-CNN ResNet-C4 with an attribute head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+
+BLOCKS_PER_STAGE = MappingProxyType({50: (3, 4, 6), 101: (3, 4, 23)})  # res2, res3, res4; res5 always has 3
+FEATURE_STRIDE = 16  # network-input pixels per cell of the res4 map
+POOLED_CELLS = 14  # cells of a pooled region, each way
+
+
+@dataclass(frozen=True)
+class DetectorConfig:
+    """Sizes of a detector. How it computes (channel order, rounding, box rules) is `Conventions`, what it keeps is
+    `SelectionPolicy`.
+
+    Attributes:
+        depth: 50 or 101, layers of the ResNet.
+        base_channels: channels of the stem and of the first bottleneck (64 in the published networks); every other
+            width is a multiple: res4 gives 16 x base, a region feature has 32 x base numbers.
+        num_classes: foreground classes, background not counted.
+        num_attributes: attributes, "no attribute" not counted.
+        anchor_sizes: square roots of the anchors' areas, network-input pixels.
+        anchor_ratios: height / width of the anchors.
+        rpn_hidden_channels: width of the proposal network's 3x3 convolution.
+        proposals_before_nms: best-scored anchors that reach the proposal NMS.
+        proposals_after_nms: proposals that get a feature.
+        proposal_nms_iou: IoU above which the lower-scored of two proposals is dropped.
+        short_edge: pixels the short edge of the photo is resized to ...
+        long_edge: ... unless the long edge would get longer than this.
+        region_chunk: regions that go through res5 and the heads at once, a multiple of 16; the last chunk is padded
+            with zeros, so that a region's feature does not depend on how many others there are. Changes features in
+            the last digits only (`numerics` of a fingerprint), 0.1 GB of memory per 16 regions at true size.
+
+    Raises:
+        ValueError: naming the field, what it holds and what it may hold.
+    """
+
+    depth: int = 101
+    base_channels: int = 64
+    num_classes: int = 1600
+    num_attributes: int = 400
+    anchor_sizes: tuple[float, ...] = (64, 128, 256, 512)
+    anchor_ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
+    rpn_hidden_channels: int = 512
+    proposals_before_nms: int = 6000
+    proposals_after_nms: int = 300
+    proposal_nms_iou: float = 0.7
+    short_edge: int = 800
+    long_edge: int = 1333
+    region_chunk: int = 16
+
+    def __post_init__(self) -> None:
+        if self.depth not in BLOCKS_PER_STAGE:
+            raise ValueError(f"depth is {self.depth!r}; it must be one of {sorted(BLOCKS_PER_STAGE)}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{field.name} is {value!r}; it must be a whole number of at least 1")
+        for name in ("num_classes", "num_attributes"):
+            if getattr(self, name) > 65534:
+                raise ValueError(f"{name} is {getattr(self, name)}; records store ids in 16 bits, so at most 65534")
+        for name in ("anchor_sizes", "anchor_ratios"):
+            values = getattr(self, name)
+            if not isinstance(values, tuple) or not values or not all(0 < value < 1e6 for value in values):
+                raise ValueError(f"{name} is {values!r}; it must be a tuple of one or more positive numbers")
+        if not 0 < self.proposal_nms_iou <= 1:
+            raise ValueError(f"proposal_nms_iou is {self.proposal_nms_iou}; it must be above 0 and at most 1")
+        if self.long_edge < self.short_edge:
+            raise ValueError(f"long_edge {self.long_edge} is shorter than short_edge {self.short_edge}")
+        if self.proposals_before_nms < self.proposals_after_nms:
+            raise ValueError(
+                f"proposals_before_nms {self.proposals_before_nms} is less than "
+                f"proposals_after_nms {self.proposals_after_nms}"
+            )
+        if self.region_chunk % 16:
+            # Other row counts take other code paths in the matrix kernels for the last rows: last digits differ.
+            raise ValueError(f"region_chunk is {self.region_chunk}; it must be a multiple of 16")
+
+    @property
+    def num_anchors(self) -> int:
+        """Anchors at each cell of the res4 map."""
+        return len(self.anchor_sizes) * len(self.anchor_ratios)
+
+    @property
+    def map_channels(self) -> int:
+        """Channels of the res4 map."""
+        return 16 * self.base_channels
+
+    @property
+    def feature_dim(self) -> int:
+        """Numbers in a region feature."""
+        return 32 * self.base_channels
+
+
+CONFIGS = MappingProxyType(
+    {
+        # The network of bottom-up attention at the sizes of its Hugging Face and detectron2 ports.
+        "vg-r101-c4": DetectorConfig(),
+        # The reduced network of goldens/detector (config_small.json): seconds become milliseconds, in tests and demos.
+        "small": DetectorConfig(
+            depth=50,
+            base_channels=16,
+            num_classes=20,
+            num_attributes=12,
+            anchor_sizes=(16, 32, 64, 128),
+            rpn_hidden_channels=48,
+            proposals_before_nms=1000,
+            proposals_after_nms=60,
+            short_edge=160,
+            long_edge=267,
+        ),
+    }
+)

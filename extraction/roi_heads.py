@@ -1,0 +1,88 @@
+"""Regions of a map -> features, class logits, attribute logits, box deltas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision.ops import roi_pool
+
+from extraction.config import FEATURE_STRIDE, POOLED_CELLS, DetectorConfig
+from extraction.conventions import Conventions
+from extraction.resnet import build_stage
+
+
+@dataclass(frozen=True)
+class RegionOutputs:
+    """What the heads say of R regions, float32.
+
+    Attributes:
+        features: (R, D).
+        class_logits: (R, C + 1), background last.
+        attribute_logits: (R, A + 1), "no attribute" last.
+        box_deltas: (R, C, 4), dx dy dw dh for each foreground class, before the delta weights.
+    """
+
+    features: Tensor
+    class_logits: Tensor
+    attribute_logits: Tensor
+    box_deltas: Tensor
+
+
+class BoxPredictor(nn.Module):
+    """Linear heads on a region feature; the attribute head sees the feature beside an embedding of the argmax class."""
+
+    def __init__(self, config: DetectorConfig) -> None:
+        super().__init__()
+        width, embedding = config.feature_dim, config.feature_dim // 8
+        self.cls_score = nn.Linear(width, config.num_classes + 1)
+        self.bbox_pred = nn.Linear(width, 4 * config.num_classes)
+        self.cls_embedding = nn.Embedding(config.num_classes + 1, embedding)
+        self.fc_attr = nn.Linear(width + embedding, width // 4)
+        self.attr_score = nn.Linear(width // 4, config.num_attributes + 1)
+
+    def forward(self, features: Tensor) -> RegionOutputs:
+        class_logits = self.cls_score(features)
+        best_class = class_logits.argmax(dim=1)  # background included, as in training
+        hidden = functional.relu(self.fc_attr(torch.cat([features, self.cls_embedding(best_class)], dim=1)))
+        deltas = self.bbox_pred(features).view(len(features), -1, 4)
+        return RegionOutputs(features, class_logits, self.attr_score(hidden), deltas)
+
+
+class RoIHeads(nn.Module):
+    """RoIPool, res5, mean and the linear heads, in chunks of one fixed number of regions."""
+
+    def __init__(self, config: DetectorConfig, conventions: Conventions) -> None:
+        super().__init__()
+        self.config = config
+        self.res5 = build_stage(
+            3,
+            config.map_channels,
+            8 * config.base_channels,
+            stride=conventions.res5_stride,
+            dilation=conventions.res5_dilation,
+            eps=conventions.norm_eps,
+        )
+        self.box_predictor = BoxPredictor(config)
+
+    def forward(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
+        """
+        Args:
+            feature_map: (1, C, h, w) float32, one image.
+            boxes: (R, 4), x1 y1 x2 y2 in network-input pixels; R may be 0.
+        """
+        chunk = self.config.region_chunk
+        # No regions still run one chunk of zeros, so that empty outputs have the right widths.
+        parts = [self._run_chunk(feature_map, boxes[start : start + chunk]) for start in range(0, len(boxes), chunk)]
+        parts = parts or [self._run_chunk(feature_map, boxes)]
+        return RegionOutputs(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(RegionOutputs)))
+
+    def _run_chunk(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
+        count = len(boxes)
+        pooled = roi_pool(feature_map, [boxes.float()], POOLED_CELLS, 1.0 / FEATURE_STRIDE)
+        # One shape for every chunk: kernels choose their order of summation by shape, and with it the last digits.
+        pooled = functional.pad(pooled, (0, 0, 0, 0, 0, 0, 0, self.config.region_chunk - count))
+        outputs = self.box_predictor(self.res5(pooled).mean(dim=(2, 3)))
+        return RegionOutputs(*(getattr(outputs, f.name)[:count] for f in fields(RegionOutputs)))

@@ -1,0 +1,256 @@
+"""Where a weight file comes from: every form of a weights spec as a path on this machine.
+
+    /models/vg.pth                        a local file, used in place; file:///models/vg.pth is the same
+    hf:unc-nlp/frcnn-vg-finetuned@main    a Hugging Face repository, through huggingface_hub and its own cache
+    https://host/vg.pth#sha256=<hex>      downloaded to the cache, checked
+    gs://, s3://, hdfs://, ...            copied to the cache through Apache Beam's filesystems
+
+Cached files are named by where they came from and by what the far side says of them (ETag, size, time), so a file that
+changed there is fetched again, and are complete or absent: they are written aside and renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import logging
+import os
+import re
+import sys
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+_log = logging.getLogger(__name__)
+_TIMEOUT_S = 60
+_BLOCK = 2**20
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+def default_cache_dir() -> Path:
+    """`$XDG_CACHE_HOME/roibeam/weights`, or the same under ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "roibeam" / "weights"
+
+
+def fetch_weights(spec: str, *, cache_dir: Path | None = None) -> Path:
+    """The file that `spec` names (see the top of this file for the forms), fetched when it is not here.
+
+    Args:
+        spec: anything but `random:<seed>`, which is no file.
+        cache_dir: for https and remote filesystems; None means `default_cache_dir()`.
+    Raises:
+        ValueError: when there is no such file, the checksum differs or the form is unknown.
+        OSError: when the network or the filesystem fails.
+    """
+    if spec.startswith("hf:"):
+        return _from_hub(spec)
+    url, _, checksum = spec.partition("#sha256=")
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
+    if not scheme:
+        return _local(Path(spec).expanduser(), spec)
+    if checksum and not re.fullmatch("[0-9a-fA-F]{64}", checksum):
+        raise ValueError(f"weights {spec}: #sha256= takes 64 hexadecimal digits, got {len(checksum)} characters")
+    if scheme == "file":
+        if checksum:
+            raise ValueError(f"weights {spec}: a checksum is for files that are fetched; this one is here already")
+        return _local(Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path)), spec)
+    cache_dir = cache_dir or default_cache_dir()
+    if checksum and (pinned := _cached_with_checksum(url, checksum.lower(), cache_dir)):
+        return pinned
+    if scheme in ("https", "http"):
+        return _from_web(url, checksum.lower(), cache_dir)
+    return _from_beam(url, checksum.lower(), cache_dir)
+
+
+def _local(path: Path, spec: str) -> Path:
+    if not path.exists():
+        raise ValueError(f"weights {spec}: no such file; give a path, hf:<repo>, https://... or random:<seed>")
+    if not path.is_file():
+        raise ValueError(f"weights {spec}: not a file; name the .safetensors or .pth file itself")
+    return path
+
+
+def _from_hub(spec: str) -> Path:
+    from huggingface_hub import errors as hub
+    from huggingface_hub import hf_hub_download
+
+    repo, _, revision = spec.removeprefix("hf:").partition("@")
+    for name in _HUB_FILES:
+        try:
+            return Path(hf_hub_download(repo, name, revision=revision or None))
+        except hub.LocalEntryNotFoundError as error:  # neither reached nor in the hub's cache; the other may be there
+            unreached: Exception | None = error
+        except hub.EntryNotFoundError:
+            unreached = None
+        except hub.HFValidationError as error:
+            raise ValueError(f"weights {spec}: {_line(error)}; write hf:<owner>/<name> or with @<revision>") from None
+        except hub.RevisionNotFoundError:
+            raise ValueError(f"weights {spec}: the repository has no revision {revision!r}") from None
+        except hub.RepositoryNotFoundError as error:
+            raise ValueError(f"weights {spec}: no such repository, or no right to read it: {_line(error)}") from None
+        except OSError as error:
+            raise OSError(f"weights {spec}: {_line(error)}") from None
+    if unreached is not None:
+        raise OSError(
+            f"weights {spec}: the hub cannot be reached and its cache holds no {' or '.join(_HUB_FILES)}; "
+            f"fetch it on a machine with network, or hand over a local file"
+        ) from None
+    raise ValueError(f"weights {spec}: the repository has neither {' nor '.join(_HUB_FILES)}; name a file by its URL")
+
+
+def _from_web(url: str, checksum: str, cache_dir: Path) -> Path:
+    # torch.hub.download_url_to_file takes a connection that broke half way for the end of the file; this does not.
+    _check_url(url)
+    request = urllib.request.Request(url, headers={"User-Agent": "roibeam"})
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+            _check_url(response.geturl())  # a redirect must not leave https
+            headers = response.headers
+            length = int(headers["Content-Length"]) if headers.get("Content-Length", "").isdecimal() else None
+            version = headers.get("ETag") or headers.get("Last-Modified")
+            target = _cache_path(cache_dir, url, f"{version} {length}" if version else "", checksum)
+            if not checksum and version and target.exists():
+                return target
+            return _store(response, target, url, length=length, checksum=checksum)
+    except urllib.error.HTTPError as error:
+        raise ValueError(f"weights {url}: the server says {error.code} {error.reason}") from None
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        if not checksum and (older := _newest(cache_dir, url)):
+            _log.warning("weights %s cannot be reached (%s); using the copy from before: %s", url, _line(error), older)
+            return older
+        raise OSError(f"weights {url}: cannot be fetched: {_line(error)}") from None
+
+
+def _check_url(url: str) -> None:
+    parts = urllib.parse.urlsplit(url)
+    # Weights decide every feature, so nobody on the way may change them; loopback has no way.
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+        raise ValueError(f"weights {url}: use https (plain http is for this machine only)")
+
+
+def _from_beam(url: str, checksum: str, cache_dir: Path) -> Path:
+    try:
+        beam_io = importlib.import_module("apache_beam.io.filesystems")
+        compression = importlib.import_module("apache_beam.io.filesystem").CompressionTypes.UNCOMPRESSED
+    except ImportError:
+        raise ValueError(
+            f"weights {url}: remote filesystems need apache-beam, which is not installed; "
+            f"copy the file here and give its path"
+        ) from None
+    filesystems = beam_io.FileSystems
+    try:
+        matches = filesystems.match([url])[0].metadata_list
+        if len(matches) != 1:
+            raise ValueError(f"weights {url}: {'no such file' if not matches else 'names more than one file'}")
+        metadata = matches[0]
+        version = f"{metadata.size_in_bytes} {metadata.last_updated_in_seconds} {_beam_checksum(filesystems, url)}"
+        target = _cache_path(cache_dir, url, version, checksum)
+        if not checksum and target.exists():
+            return target
+        with filesystems.open(url, compression_type=compression) as stream:
+            return _store(stream, target, url, length=metadata.size_in_bytes, checksum=checksum)
+    except ValueError as error:
+        # Beam's own say "Unable to get filesystem from specified path": an unknown scheme, or an extra is missing.
+        message = str(error)
+        raise ValueError(message if message.startswith("weights ") else f"weights {url}: {_line(error)}") from None
+    except OSError as error:  # BeamIOError is one
+        raise OSError(f"weights {url}: {_line(error)}") from None
+
+
+def _beam_checksum(filesystems: type, url: str) -> str:
+    try:
+        return str(filesystems.checksum(url))  # type: ignore[attr-defined]
+    except (OSError, NotImplementedError):
+        return ""  # not every filesystem has one; size and time still tell versions apart
+
+
+def _cache_path(cache_dir: Path, url: str, version: str, checksum: str) -> Path:
+    tag = checksum[:16] if checksum else hashlib.sha256(version.encode()).hexdigest()[:16]
+    return cache_dir / f"{_url_tag(url)}-{tag}-{_base_name(url)}"
+
+
+def _cached_with_checksum(url: str, checksum: str, cache_dir: Path) -> Path | None:
+    """The cached file, if its bytes still have the checksum; a damaged one is as good as none."""
+    path = _cache_path(cache_dir, url, "", checksum)
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        return path if hashlib.file_digest(file, "sha256").hexdigest() == checksum else None
+
+
+def _newest(cache_dir: Path, url: str) -> Path | None:
+    found = cache_dir.glob(f"{_url_tag(url)}-*") if cache_dir.is_dir() else ()
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _url_tag(url: str) -> str:
+    return hashlib.sha256(url.encode()).hexdigest()[:16]
+
+
+def _base_name(url: str) -> str:
+    # Kept for its suffix, which tells the format, and for people who look into the cache.
+    name = PurePosixPath(urllib.parse.unquote(urllib.parse.urlsplit(url).path)).name
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-100:] or "weights"
+
+
+def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, checksum: str) -> Path:
+    """Copies a stream to `target`, which appears when it is complete and checked, or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _log.info("fetching %s to %s", url, target)
+    digest, received = hashlib.sha256(), 0
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".part-", delete=False) as part:
+        try:
+            with _Progress(url, length) as advance:
+                while block := stream.read(_BLOCK):
+                    part.write(block)
+                    digest.update(block)
+                    received += len(block)
+                    advance(len(block))
+            if length is not None and received != length:
+                raise OSError(f"weights {url}: broke off after {received} of {length} bytes; try again")
+            if checksum and digest.hexdigest() != checksum:
+                raise ValueError(
+                    f"weights {url}: SHA-256 is {digest.hexdigest()}, wanted {checksum}; "
+                    f"the file changed or was damaged on the way, nothing was kept"
+                )
+            part.flush()
+            os.fsync(part.fileno())
+            os.replace(part.name, target)
+        except BaseException:
+            Path(part.name).unlink(missing_ok=True)
+            raise
+    return target
+
+
+class _Progress:
+    """A bar on standard error when that is a terminal, else nothing."""
+
+    def __init__(self, url: str, length: int | None) -> None:
+        self.url, self.length = url, length
+
+    def __enter__(self) -> Callable[[int], None]:
+        if not sys.stderr.isatty():
+            self.bar = None
+            return lambda count: None
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self.bar = bar = Progress(*columns, console=Console(stderr=True))
+        bar.start()
+        task = bar.add_task(_base_name(self.url), total=self.length)
+        return lambda count: bar.update(task, advance=count)
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def _line(error: BaseException) -> str:
+    """First line of an error's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

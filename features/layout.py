@@ -1,0 +1,356 @@
+"""The bytes of one record: a small META value and a large REGION value.
+
+The small value is what is needed to choose regions (boxes, classes, scores), and nearly always fits inside an LMDB leaf
+page; the large one is everything that scales with the feature width. They are apart because py-lmdb touches every page
+of a value that it returns. Attributes live in the large value: a 2048-d float16 row is exactly one page, so the header
+pushes each value one page over, and nearly a page of slack is free there; room in the leaf pages is not.
+
+docs/store-format.md has the byte tables. The bytes of version 1 are final: a change is a new version number.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+
+from features.record import FEATURE_DTYPES, MAX_REGIONS, RegionRecord, TopKDistribution
+
+if sys.byteorder != "little":
+    raise ImportError("features: stores are little-endian, this machine is not; use a little-endian one")
+
+META_MAGIC = b"RBRM"
+REGIONS_MAGIC = b"RBRR"
+LAYOUT_VERSION = 1
+ALIGNMENT = 64  # a cache line; also what torch and AVX-512 loads like best
+
+DTYPE_CODES = {"float16": 1, "float32": 2, "bfloat16": 3}
+DTYPE_NAMES = {code: name for name, code in DTYPE_CODES.items()}
+
+# magic, version, flags, num_regions, height, width, feature_dim, checksum
+_META_HEADER = struct.Struct("<4sHHIIIIQ")
+# magic, version, feature dtype, flags, num_regions, feature_dim, distribution columns, num_classes, key hash,
+# payload bytes, checksum. LMDB puts a large value 16 bytes into a page, so 48 bytes of header align the payload to 64.
+_REGIONS_HEADER = struct.Struct("<4sHBBIIIIQQQ")
+_META_CHECKED = 24  # header bytes before the checksum
+_REGIONS_CHECKED = 40
+
+_HAS_ATTRIBUTES = 1
+_HAS_IMAGE_FEATURE = 2
+_DISTRIBUTION_SHIFT = 2
+_NO_DISTRIBUTION, _FULL_DISTRIBUTION, _TOP_K_DISTRIBUTION = 0, 1, 2
+_KNOWN_FLAGS = 0b1111
+
+_F32, _F16, _U16 = np.dtype("<f4"), np.dtype("<f2"), np.dtype("<u2")
+_META_BYTES_PER_REGION = 22
+_DAMAGED = "the file is damaged or was not written by roibeam; `roibeam store verify --deep` tells which records are"
+
+
+@dataclass(frozen=True, eq=False)
+class RegionMeta:
+    """What is needed to choose regions, read without touching the features.
+
+    Attributes:
+        height, width: pixels of the decoded image.
+        boxes: (K, 4) float32, x1 y1 x2 y2 in those pixels.
+        class_ids: (K,) uint16.
+        class_scores: (K,) float32.
+        feature_dim: D of the features that belong to it.
+    """
+
+    height: int
+    width: int
+    boxes: np.ndarray
+    class_ids: np.ndarray
+    class_scores: np.ndarray
+    feature_dim: int
+
+    @property
+    def num_regions(self) -> int:
+        return int(self.class_ids.shape[0])
+
+
+class _RegionsHeader(NamedTuple):
+    magic: bytes
+    version: int
+    dtype_code: int
+    flags: int
+    num_regions: int
+    feature_dim: int
+    columns: int
+    num_classes: int
+    key_hash: int
+    payload_bytes: int
+    checksum: int
+
+    @property
+    def distribution(self) -> int:
+        return self.flags >> _DISTRIBUTION_SHIFT & 3
+
+
+class _Block(NamedTuple):
+    """One array of the payload: `start` and `end` count from the payload's first byte."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def align_up(offset: int) -> int:
+    """The next multiple of 64."""
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def hash_key(key: bytes) -> int:
+    """xxh3_64 of the key's UTF-8 bytes, seed 0: in region values and in the offset index."""
+    return xxhash.xxh3_64_intdigest(key)
+
+
+def checksum(parts: Iterable[bytes | memoryview]) -> int:
+    """xxh3_64 of the parts one after another, seed 0."""
+    state = xxhash.xxh3_64()
+    for part in parts:
+        state.update(part)
+    return state.intdigest()
+
+
+def encode_meta(record: RegionRecord) -> bytes:
+    """The META value: 32 + 22 K bytes."""
+    head = _META_HEADER.pack(
+        META_MAGIC,
+        LAYOUT_VERSION,
+        0,
+        record.num_regions,
+        record.height,
+        record.width,
+        record.features.shape[1],
+        0,
+    )[:_META_CHECKED]
+    body = record.class_scores.tobytes() + record.boxes.tobytes() + record.class_ids.tobytes()
+    return head + checksum([head, body]).to_bytes(8, "little") + body
+
+
+def decode_meta(meta: bytes | memoryview, *, check: bool = False) -> RegionMeta:
+    """Reads a META value; the arrays are copies (inside a leaf page nothing is aligned).
+
+    Raises:
+        ValueError: when the value is not a META value of a known version, its length does not fit its counts, or
+            (`check`) its checksum is wrong.
+    """
+    if len(meta) < _META_HEADER.size:
+        raise ValueError(f"meta value has {len(meta)} bytes, its header alone has {_META_HEADER.size}; {_DAMAGED}")
+    magic, version, flags, num_regions, height, width, feature_dim, stored = _META_HEADER.unpack_from(meta)
+    _check_kind("meta", magic, META_MAGIC, version)
+    if flags:
+        raise ValueError(f"meta value has flags {flags:#x}, version {LAYOUT_VERSION} has none; {_DAMAGED}")
+    want = _META_HEADER.size + _META_BYTES_PER_REGION * num_regions
+    if num_regions > MAX_REGIONS or len(meta) != want:
+        raise ValueError(f"meta value has {len(meta)} bytes, {num_regions} regions need {want}; {_DAMAGED}")
+    view = memoryview(meta)
+    if check:
+        _check_checksum("meta", checksum([view[:_META_CHECKED], view[_META_HEADER.size :]]), stored)
+    boxes_at = _META_HEADER.size + 4 * num_regions
+    ids_at = boxes_at + 16 * num_regions
+    return RegionMeta(
+        height=height,
+        width=width,
+        class_scores=np.frombuffer(view[_META_HEADER.size : boxes_at], _F32).copy(),
+        boxes=np.frombuffer(view[boxes_at:ids_at], _F32).reshape(num_regions, 4).copy(),
+        class_ids=np.frombuffer(view[ids_at:], _U16).copy(),
+        feature_dim=feature_dim,
+    )
+
+
+def encode_regions(record: RegionRecord) -> bytes:
+    """The REGION value: 48 bytes of header, then the blocks that `_blocks` lays out."""
+    num_regions, feature_dim = record.features.shape
+    distribution = record.class_distribution
+    arrays: dict[str, np.ndarray | None] = {"features": record.features, "image_feature": record.image_feature}
+    kind, columns, num_classes = _NO_DISTRIBUTION, 0, 0
+    if isinstance(distribution, TopKDistribution):
+        kind, columns, num_classes = _TOP_K_DISTRIBUTION, distribution.class_ids.shape[1], int(distribution.num_classes)
+        arrays["top_k_ids"] = distribution.class_ids
+        arrays["top_k_probabilities"] = distribution.probabilities
+        arrays["top_k_rest"] = distribution.rest
+    elif distribution is not None:
+        kind, columns = _FULL_DISTRIBUTION, distribution.shape[1]
+        num_classes = columns - 1
+        arrays["distribution"] = distribution
+    arrays["attribute_scores"], arrays["attribute_ids"] = record.attribute_scores, record.attribute_ids
+    flags = kind << _DISTRIBUTION_SHIFT
+    flags |= _HAS_ATTRIBUTES if record.attribute_ids is not None else 0
+    flags |= _HAS_IMAGE_FEATURE if record.image_feature is not None else 0
+    header = _RegionsHeader(
+        REGIONS_MAGIC,
+        LAYOUT_VERSION,
+        DTYPE_CODES[record.feature_dtype],
+        flags,
+        num_regions,
+        feature_dim,
+        columns,
+        num_classes,
+        hash_key(record.image_id.encode("utf-8")),
+        0,
+        0,
+    )
+    parts: list[bytes | memoryview] = []
+    position = 0
+    for name, block in _blocks(header).items():
+        array = arrays[name]
+        assert array is not None and array.shape == block.shape and array.dtype == block.dtype, name
+        parts.append(bytes(block.start - position))
+        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        position = block.end
+    packed = _REGIONS_HEADER.pack(*header._replace(payload_bytes=position))[:_REGIONS_CHECKED]
+    return b"".join([packed, checksum([packed, *parts]).to_bytes(8, "little"), *parts])
+
+
+def decode(
+    key: bytes | str, meta: bytes | memoryview, regions: bytes | memoryview, *, copy: bool = True, check: bool = False
+) -> RegionRecord:
+    """One record from its two values.
+
+    Args:
+        key: the image id; bytes are UTF-8.
+        copy: True gives arrays of their own; False gives read-only views of `regions` where it is aligned, which keep
+            the buffer behind `regions` alive (the META arrays are small and always copies).
+        check: also verify both checksums and every rule of `RegionRecord` (reads every byte). Without it, header,
+            sizes and the id are checked, and the values inside the arrays are trusted.
+    Raises:
+        ValueError: naming the record, what was expected and what was found. Sizes are compared with the length of the
+            value before any array is made, so a hostile value can neither read outside itself nor ask for memory.
+    """
+    raw_key = key.encode("utf-8") if isinstance(key, str) else bytes(key)
+    try:
+        image_id = raw_key.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"key {raw_key!r} is not UTF-8; {_DAMAGED}") from None
+    try:
+        small = decode_meta(meta, check=check)
+        header = _regions_header(regions)
+        if header.key_hash != hash_key(raw_key):
+            raise ValueError(f"region value belongs to another image id (key hash {header.key_hash:016x}); {_DAMAGED}")
+        if (header.num_regions, header.feature_dim) != (small.num_regions, small.feature_dim):
+            raise ValueError(
+                f"region value has {header.num_regions} regions of {header.feature_dim} values, "
+                f"meta value {small.num_regions} of {small.feature_dim}; {_DAMAGED}"
+            )
+        view = memoryview(regions)
+        if check:
+            got = checksum([view[:_REGIONS_CHECKED], view[_REGIONS_HEADER.size :]])
+            _check_checksum("region", got, header.checksum)
+    except ValueError as error:
+        raise ValueError(f"record {image_id!r}: {error}") from None
+    payload = view[_REGIONS_HEADER.size :]
+    arrays = {name: _array(payload, block, copy=copy) for name, block in _blocks(header).items()}
+    distribution: np.ndarray | TopKDistribution | None = arrays.get("distribution")
+    if header.distribution == _TOP_K_DISTRIBUTION:
+        distribution = TopKDistribution(
+            arrays["top_k_ids"], arrays["top_k_probabilities"], arrays["top_k_rest"], header.num_classes
+        )
+    fields: dict[str, Any] = {
+        "image_id": image_id,
+        "height": small.height,
+        "width": small.width,
+        "boxes": small.boxes,
+        "features": arrays["features"],
+        "class_ids": small.class_ids,
+        "class_scores": small.class_scores,
+        "attribute_ids": arrays.get("attribute_ids"),
+        "attribute_scores": arrays.get("attribute_scores"),
+        "class_distribution": distribution,
+        "image_feature": arrays.get("image_feature"),
+    }
+    return RegionRecord(**fields) if check else _trusted_record(fields)
+
+
+def _regions_header(regions: bytes | memoryview) -> _RegionsHeader:
+    if len(regions) < _REGIONS_HEADER.size:
+        raise ValueError(f"region value has {len(regions)} bytes, a header has {_REGIONS_HEADER.size}; {_DAMAGED}")
+    header = _RegionsHeader(*_REGIONS_HEADER.unpack_from(regions))
+    _check_kind("region", header.magic, REGIONS_MAGIC, header.version)
+    columns, num_classes = header.columns, header.num_classes
+    sane = {
+        _NO_DISTRIBUTION: columns == 0 and num_classes == 0,
+        _FULL_DISTRIBUTION: columns >= 2 and num_classes == columns - 1,
+        _TOP_K_DISTRIBUTION: 1 <= columns <= num_classes + 1,
+    }.get(header.distribution, False)
+    if header.dtype_code not in DTYPE_NAMES or header.flags & ~_KNOWN_FLAGS or not sane:
+        raise ValueError(
+            f"region value has dtype code {header.dtype_code}, flags {header.flags:#x}, {columns} distribution columns "
+            f"of {num_classes} classes, which version {LAYOUT_VERSION} does not know; {_DAMAGED}"
+        )
+    if header.num_regions > MAX_REGIONS or header.feature_dim < 1:
+        raise ValueError(f"region value claims {header.num_regions} regions of {header.feature_dim} values; {_DAMAGED}")
+    need = max(block.end for block in _blocks(header).values())
+    got = len(regions) - _REGIONS_HEADER.size
+    if not need == header.payload_bytes == got:
+        raise ValueError(
+            f"region value has {got} bytes of payload, its header says {header.payload_bytes}, "
+            f"its counts need {need}; {_DAMAGED}"
+        )
+    return header
+
+
+def _blocks(header: _RegionsHeader) -> dict[str, _Block]:
+    """Where each array of the payload lies, in stored order: each at the next multiple of 64, except `attribute_ids`,
+    which follows `attribute_scores` directly."""
+    k, feature_dim, columns = header.num_regions, header.feature_dim, header.columns
+    feature_dtype = FEATURE_DTYPES[DTYPE_NAMES[header.dtype_code]]
+    wanted: list[tuple[str, np.dtype, tuple[int, ...]]] = [("features", feature_dtype, (k, feature_dim))]
+    if header.distribution == _FULL_DISTRIBUTION:
+        wanted.append(("distribution", _F16, (k, columns)))
+    elif header.distribution == _TOP_K_DISTRIBUTION:
+        wanted.append(("top_k_ids", _U16, (k, columns)))
+        wanted.append(("top_k_probabilities", _F16, (k, columns)))
+        wanted.append(("top_k_rest", _F16, (k,)))
+    if header.flags & _HAS_IMAGE_FEATURE:
+        wanted.append(("image_feature", feature_dtype, (feature_dim,)))
+    if header.flags & _HAS_ATTRIBUTES:
+        wanted.append(("attribute_scores", _F32, (k,)))
+        wanted.append(("attribute_ids", _U16, (k,)))
+    blocks: dict[str, _Block] = {}
+    end = 0
+    for name, dtype, shape in wanted:
+        start = end if name == "attribute_ids" else align_up(end)
+        count = 1
+        for extent in shape:
+            count *= extent  # Python integers: hostile counts cannot overflow
+        end = start + count * dtype.itemsize
+        blocks[name] = _Block(dtype, shape, start, end)
+    return blocks
+
+
+def _array(payload: memoryview, block: _Block, *, copy: bool) -> np.ndarray:
+    array = np.frombuffer(payload[block.start : block.end], block.dtype).reshape(block.shape)
+    # A value small enough for a leaf page starts at any byte; torch would accept such a view silently.
+    return array.copy() if copy or not array.flags.aligned else array
+
+
+def _trusted_record(fields: dict[str, Any]) -> RegionRecord:
+    """A record without the checks of its constructor, which read every feature; a stored record passed them."""
+    record = object.__new__(RegionRecord)
+    for name, value in fields.items():
+        object.__setattr__(record, name, value)
+    return record
+
+
+def _check_kind(what: str, magic: bytes, want: bytes, version: int) -> None:
+    if magic != want:
+        raise ValueError(f"{what} value starts with {magic!r}, expected {want!r}; {_DAMAGED}")
+    if version != LAYOUT_VERSION:
+        raise ValueError(
+            f"{what} value has version {version}, this roibeam reads {LAYOUT_VERSION}; "
+            f"read it with the version that wrote it"
+        )
+
+
+def _check_checksum(what: str, got: int, stored: int) -> None:
+    if got != stored:
+        raise ValueError(f"{what} value has checksum {got:016x}, stored {stored:016x}; {_DAMAGED}")

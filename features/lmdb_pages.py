@@ -1,0 +1,190 @@
+"""A small reader of LMDB 0.9's on-disk B-tree: where in the file each value lies.
+
+LMDB gives values, not their place in the file, and the offset index is made of places. This walks the tree of one named
+database in a finished file (64-bit, little-endian; layout as in liblmdb/mdb.c of OpenLDAP: MDB_page, MDB_node,
+MDB_meta, MDB_db). Every number is checked against the file before it is followed, so a hostile file gives ValueError,
+not a hang.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+PAGE_HEADER_BYTES = 16
+_META_MAGIC = 0xBEEFC0DE
+_META_VERSION = 1  # MDB_DATA_VERSION of the 0.9 series
+_BRANCH, _LEAF, _OVERFLOW, _META = 0x01, 0x02, 0x04, 0x08
+_DIRTY_BITS = 0x10 | 0x4000 | 0x8000  # P_DIRTY, P_LOOSE, P_KEEP: marks of a running writer
+_BIG_DATA, _SUB_DATABASE, _DUPLICATES = 0x01, 0x02, 0x04
+_NODE_HEADER_BYTES = 8
+_NO_PAGE = 2**64 - 1
+_FIRST_DATA_PAGE = 2
+_MAX_DEPTH = 32  # CURSOR_STACK in mdb.c
+
+_PAGE = struct.Struct("<QHHHH")  # page number, pad, flags, lower, upper (overflow pages: lower|upper = page count u32)
+_NODE = struct.Struct("<HHHH")  # low, high, flags, key length
+# magic, version, address, map size, then two MDB_db (free list, main), last page, transaction id
+_META_BODY = struct.Struct("<IIQQ48s48sQQ")
+_DATABASE = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch pages, leaf pages, overflow pages, entries, root
+
+
+class ValuePlace(NamedTuple):
+    """One value of a database: `offset` is its first byte's place in the file."""
+
+    key: bytes
+    offset: int
+    length: int
+
+
+class _Database(NamedTuple):
+    pad: int
+    flags: int
+    depth: int
+    branch_pages: int
+    leaf_pages: int
+    overflow_pages: int
+    entries: int
+    root: int
+
+
+class LmdbPages:
+    """The pages of a finished LMDB file.
+
+    Args:
+        buffer: the whole file (mmap or memoryview); it is read, never kept beyond this object.
+        name: how errors call the file.
+    Raises:
+        ValueError: when the file is not LMDB 0.9, or shorter than its own page count.
+    """
+
+    def __init__(self, buffer: mmap.mmap | memoryview, name: str) -> None:
+        self._buffer = buffer
+        self._name = name
+        first = self._meta_at(0)
+        page_size = _Database._make(_DATABASE.unpack(first[4])).pad  # mm_psize lives in the free list's md_pad
+        if not 512 <= page_size <= 65536 or page_size & (page_size - 1):
+            raise self._damaged(f"page size {page_size}")
+        self.page_size = page_size
+        newest = max(first, self._meta_at(page_size), key=lambda meta: meta[7])
+        self.num_pages: int = newest[6] + 1
+        if self.num_pages * page_size > len(buffer):
+            raise self._damaged(f"{self.num_pages} pages of {page_size} bytes in a file of {len(buffer)} bytes")
+        self._main = _Database._make(_DATABASE.unpack(newest[5]))
+
+    def values(self, database: bytes) -> Iterator[ValuePlace]:
+        """Every value of a named database, in key order; ValueError when there is none of this name."""
+        return self._walk(self._named(database))
+
+    def _named(self, name: bytes) -> _Database:
+        for node, flags, offset, length in self._nodes(self._main):
+            if node != name:
+                continue
+            if flags != _SUB_DATABASE or length != _DATABASE.size:
+                raise self._damaged(f"{name!r} is not a named database")
+            return _Database._make(_DATABASE.unpack_from(self._buffer, offset))
+        raise ValueError(f"{self._name}: holds no database {name.decode()!r}; was it written by roibeam?")
+
+    def _walk(self, database: _Database) -> Iterator[ValuePlace]:
+        for key, flags, offset, length in self._nodes(database):
+            if flags & (_SUB_DATABASE | _DUPLICATES):
+                raise self._damaged(f"key {key!r} holds a database, not a value")
+            yield ValuePlace(key, self._overflow_value(offset, length) if flags & _BIG_DATA else offset, length)
+
+    def _nodes(self, database: _Database) -> Iterator[tuple[bytes, int, int, int]]:
+        """(key, flags, offset, length) of every leaf node; of an overflow value, `offset` finds its page number."""
+        if database.flags:
+            raise self._damaged(f"database flags {database.flags:#x}: duplicates or integer keys are not ours")
+        if database.root == _NO_PAGE:
+            if database.entries:
+                raise self._damaged(f"{database.entries} entries but no root page")
+            return
+        if not 1 <= database.depth <= _MAX_DEPTH:
+            raise self._damaged(f"tree of depth {database.depth}")
+        # (page, level) still to visit; a page enters once per pointer, so counting visits bounds the walk of a cyclic
+        # or diamond-shaped tree.
+        stack = [(database.root, 1)]
+        visits = entries = 0
+        previous: bytes | None = None
+        while stack:
+            page, level = stack.pop()
+            visits += 1
+            if visits > self.num_pages:
+                raise self._damaged("pages point at each other in a circle")
+            is_leaf = level == database.depth
+            start, pointers, upper = self._tree_page(page, _LEAF if is_leaf else _BRANCH)
+            if not is_leaf:
+                children = [self._child(start, pointer, upper) for pointer in pointers]
+                stack.extend((child, level + 1) for child in reversed(children))
+                continue
+            for pointer in pointers:
+                key, flags, offset, length = self._leaf_node(start, pointer, upper)
+                if previous is not None and key <= previous:
+                    raise self._damaged(f"key {key!r} on page {page} is out of order")
+                previous = key
+                entries += 1
+                yield key, flags, offset, length
+        if entries != database.entries:
+            raise self._damaged(f"{entries} entries found, {database.entries} promised")
+
+    def _tree_page(self, page: int, kind: int) -> tuple[int, tuple[int, ...], int]:
+        """File offset, node pointers and lowest allowed pointer of a branch or leaf page."""
+        start = self._page_start(page)
+        number, _, flags, lower, upper = _PAGE.unpack_from(self._buffer, start)
+        if number != page or flags & ~_DIRTY_BITS != kind:
+            raise self._damaged(f"page {page} calls itself {number} with flags {flags:#x}")
+        if not PAGE_HEADER_BYTES < lower <= upper <= self.page_size or lower % 2:
+            raise self._damaged(f"page {page} has bounds {lower}, {upper}")
+        count = (lower - PAGE_HEADER_BYTES) // 2
+        return start, struct.unpack_from(f"<{count}H", self._buffer, start + PAGE_HEADER_BYTES), upper
+
+    def _node(self, start: int, pointer: int, upper: int) -> tuple[int, int, int, int]:
+        if not upper <= pointer <= self.page_size - _NODE_HEADER_BYTES:
+            raise self._damaged(f"node at {pointer} of page {start // self.page_size}")
+        low, high, flags, key_length = _NODE.unpack_from(self._buffer, start + pointer)
+        if pointer + _NODE_HEADER_BYTES + key_length > self.page_size:
+            raise self._damaged(f"key of {key_length} bytes at {pointer} of page {start // self.page_size}")
+        return low | high << 16, flags, key_length, start + pointer + _NODE_HEADER_BYTES
+
+    def _child(self, start: int, pointer: int, upper: int) -> int:
+        low, flags, _, _ = self._node(start, pointer, upper)
+        return low | flags << 32
+
+    def _leaf_node(self, start: int, pointer: int, upper: int) -> tuple[bytes, int, int, int]:
+        length, flags, key_length, key_at = self._node(start, pointer, upper)
+        data_at = key_at + key_length
+        inline = 8 if flags & _BIG_DATA else length
+        if data_at + inline > start + self.page_size:
+            raise self._damaged(f"value of {length} bytes at {pointer} of page {start // self.page_size}")
+        return bytes(self._buffer[key_at:data_at]), flags, data_at, length
+
+    def _overflow_value(self, pointer_at: int, length: int) -> int:
+        (page,) = struct.unpack_from("<Q", self._buffer, pointer_at)
+        start = self._page_start(page)
+        number, _, flags, low, high = _PAGE.unpack_from(self._buffer, start)
+        pages = (PAGE_HEADER_BYTES + length - 1) // self.page_size + 1
+        fits = page + pages <= self.num_pages
+        if number != page or flags & ~_DIRTY_BITS != _OVERFLOW or (low | high << 16) < pages or not fits:
+            raise self._damaged(f"overflow page {page} does not hold a value of {length} bytes")
+        return start + PAGE_HEADER_BYTES
+
+    def _page_start(self, page: int) -> int:
+        if not _FIRST_DATA_PAGE <= page < self.num_pages:
+            raise self._damaged(f"points at page {page} of {self.num_pages}")
+        return page * self.page_size
+
+    def _meta_at(self, start: int) -> tuple:
+        if start + PAGE_HEADER_BYTES + _META_BODY.size > len(self._buffer):
+            raise self._damaged(f"ends after {len(self._buffer)} bytes, inside its first pages")
+        flags = _PAGE.unpack_from(self._buffer, start)[2]
+        meta = _META_BODY.unpack_from(self._buffer, start + PAGE_HEADER_BYTES)
+        if not flags & _META or meta[0] != _META_MAGIC:
+            raise self._damaged("no LMDB meta page at its start")
+        if meta[1] != _META_VERSION:
+            raise self._damaged(f"LMDB data version {meta[1]}, this reads {_META_VERSION}")
+        return meta
+
+    def _damaged(self, what: str) -> ValueError:
+        return ValueError(f"{self._name}: not a whole LMDB 0.9 file ({what}); copy it again or re-extract its shard")

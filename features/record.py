@@ -1,0 +1,192 @@
+"""One image's regions as the detector measured them: the record every other part of roibeam passes around.
+
+A record outlives the detector that wrote it and the model that reads it, so it holds only what was measured: boxes in
+pixels, raw features, scores. Location vectors, normalisation and global tokens are made by the models when they read.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, fields
+
+import ml_dtypes
+import numpy as np
+
+MAX_IMAGE_ID_BYTES = 511  # LMDB's largest key
+MAX_REGIONS = 65535  # the offset index counts regions in 16 bits
+FEATURE_DTYPES = {
+    "float16": np.dtype(np.float16),
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TopKDistribution:
+    """The k most probable classes of each region; a lossy stand-in for the full class distribution.
+
+    Class order as in `RegionRecord.class_distribution`: foreground classes first, background last.
+
+    Attributes:
+        class_ids: (K, k) uint16, by descending probability; `num_classes` stands for background.
+        probabilities: (K, k) float16, 0..1.
+        rest: (K,) float16, probability of all classes not listed.
+        num_classes: foreground classes; a full row would have `num_classes + 1` entries.
+    """
+
+    class_ids: np.ndarray
+    probabilities: np.ndarray
+    rest: np.ndarray
+    num_classes: int
+
+    def dense(self) -> np.ndarray:
+        """(K, num_classes + 1) float32; the rest mass is spread evenly over the classes that are not listed."""
+        num_regions, top = self.class_ids.shape
+        width = self.num_classes + 1
+        share = self.rest.astype(np.float32) / max(width - top, 1)
+        rows = np.repeat(share[:, None], width, axis=1)
+        rows[np.arange(num_regions)[:, None], self.class_ids] = self.probabilities.astype(np.float32)
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class RegionRecord:
+    """Regions of one image; validates itself.
+
+    Attributes:
+        image_id: unique in a store; 1 to 511 bytes of UTF-8.
+        height, width: pixels of the decoded image (EXIF orientation applied or not as the conventions say).
+        boxes: (K, 4) float32, x1 y1 x2 y2 in those pixels.
+        features: (K, D) float16, float32 or bfloat16 (`ml_dtypes.bfloat16`); D >= 1.
+        class_ids: (K,) uint16, 0-based foreground classes, background not counted.
+        class_scores: (K,) float32, 0..1.
+        attribute_ids: (K,) uint16, 0-based, "no attribute" not counted; None when the detector has no attribute head.
+        attribute_scores: (K,) float32, 0..1; present exactly when `attribute_ids` is.
+        class_distribution: None, or (K, C + 1) float16 with background last, or `TopKDistribution`.
+        image_feature: (D,) in the dtype of `features`: the whole image as one region; or None.
+
+    K may be 0. Arrays are C-contiguous and little-endian.
+
+    Raises:
+        ValueError: naming the record and the field, when a shape, dtype or value is not as above (a feature that is NaN
+            or infinite, as a value over 65504 becomes in float16, included).
+    """
+
+    image_id: str
+    height: int
+    width: int
+    boxes: np.ndarray
+    features: np.ndarray
+    class_ids: np.ndarray
+    class_scores: np.ndarray
+    attribute_ids: np.ndarray | None = None
+    attribute_scores: np.ndarray | None = None
+    class_distribution: np.ndarray | TopKDistribution | None = None
+    image_feature: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        check_image_id(self.image_id)
+        for name in ("height", "width"):  # numpy integers become int, so that a decoded record equals the written one
+            try:
+                object.__setattr__(self, name, operator.index(getattr(self, name)))
+            except TypeError:
+                got = getattr(self, name)
+                raise ValueError(f"record {self.image_id!r}: {name} must be an integer, got {got!r}") from None
+        if self.height < 1 or self.width < 1 or self.height > 2**31 - 1 or self.width > 2**31 - 1:
+            raise ValueError(f"record {self.image_id!r}: image size {self.height}x{self.width} is not positive")
+        if self.features.ndim != 2 or self.features.shape[1] < 1 or self.features.dtype not in FEATURE_DTYPES.values():
+            raise ValueError(
+                f"record {self.image_id!r}: features must be (K, D) in {'|'.join(FEATURE_DTYPES)}, "
+                f"got {self.features.shape} {self.features.dtype}"
+            )
+        num_regions, width = self.features.shape
+        if num_regions > MAX_REGIONS:
+            raise ValueError(f"record {self.image_id!r}: {num_regions} regions, at most {MAX_REGIONS} fit a record")
+        self._check("boxes", (num_regions, 4), np.float32)
+        self._check("class_ids", (num_regions,), np.uint16)
+        self._check("class_scores", (num_regions,), np.float32)
+        if (self.attribute_ids is None) != (self.attribute_scores is None):
+            raise ValueError(f"record {self.image_id!r}: attribute_ids and attribute_scores come together")
+        if self.attribute_ids is not None:
+            self._check("attribute_ids", (num_regions,), np.uint16)
+            self._check("attribute_scores", (num_regions,), np.float32)
+        if isinstance(self.class_distribution, TopKDistribution):
+            self._check_top_k(self.class_distribution, num_regions)
+        elif self.class_distribution is not None:
+            columns = self.class_distribution.shape[1] if self.class_distribution.ndim == 2 else -1
+            self._check("class_distribution", (num_regions, max(columns, 2)), np.float16)
+        if self.image_feature is not None:
+            self._check("image_feature", (width,), self.features.dtype)
+        self._check_finite("features", self.features)
+        if num_regions and not bool((self.boxes[:, 2:] >= self.boxes[:, :2]).all()):
+            raise ValueError(f"record {self.image_id!r}: a box has x2 < x1 or y2 < y1; boxes are x1 y1 x2 y2")
+
+    @property
+    def num_regions(self) -> int:
+        return int(self.features.shape[0])
+
+    @property
+    def feature_dtype(self) -> str:
+        """Name of the feature dtype: a key of `FEATURE_DTYPES`."""
+        return self.features.dtype.name
+
+    def equals(self, other: RegionRecord) -> bool:
+        """Whether every field is equal bit for bit (dtype and shape included)."""
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    def _check(self, name: str, shape: tuple[int, ...], dtype: np.dtype | type) -> None:
+        array = getattr(self, name)
+        if array.shape != shape or array.dtype != np.dtype(dtype):
+            raise ValueError(
+                f"record {self.image_id!r}: {name} must be {shape} {np.dtype(dtype).name}, "
+                f"got {array.shape} {array.dtype}"
+            )
+        if array.dtype.kind == "f" or array.dtype == FEATURE_DTYPES["bfloat16"]:
+            self._check_finite(name, array)
+
+    def _check_top_k(self, top: TopKDistribution, num_regions: int) -> None:
+        k = top.class_ids.shape[1] if top.class_ids.ndim == 2 else -1
+        shapes = (top.class_ids.shape, top.probabilities.shape, top.rest.shape)
+        dtypes = (top.class_ids.dtype, top.probabilities.dtype, top.rest.dtype)
+        if shapes != ((num_regions, k), (num_regions, k), (num_regions,)) or not 1 <= k <= top.num_classes + 1:
+            raise ValueError(f"record {self.image_id!r}: top-k distribution of shapes {shapes}, {num_regions} regions")
+        if dtypes != (np.uint16, np.float16, np.float16):
+            raise ValueError(f"record {self.image_id!r}: top-k distribution must be uint16, float16, float16: {dtypes}")
+        if num_regions and int(top.class_ids.max()) > top.num_classes:
+            raise ValueError(f"record {self.image_id!r}: top-k distribution names a class beyond {top.num_classes}")
+        self._check_finite("class_distribution", top.probabilities)
+        self._check_finite("class_distribution", top.rest)
+
+    def _check_finite(self, name: str, array: np.ndarray) -> None:
+        if not _all_finite(array):
+            raise ValueError(
+                f"record {self.image_id!r}: {name} holds NaN or infinity in {array.dtype}; "
+                f"broken weights, or values too large for this dtype (float32 and bfloat16 reach further)"
+            )
+
+
+def check_image_id(image_id: str) -> None:
+    """Raises ValueError when `image_id` cannot be a key of a store."""
+    try:
+        length = len(image_id.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise ValueError(f"image id {image_id!r} is not valid UTF-8; rename the file") from None
+    if not 1 <= length <= MAX_IMAGE_ID_BYTES:
+        shown = image_id if length <= 80 else image_id[:60] + "..."
+        raise ValueError(f"image id {shown!r} has {length} bytes in UTF-8; ids have 1 to {MAX_IMAGE_ID_BYTES}")
+
+
+def _all_finite(array: np.ndarray) -> bool:
+    # Exponent bits all set means NaN or infinity. On integer views this is many times faster than numpy's
+    # half-precision arithmetic, and it works for bfloat16.
+    exponent = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}[array.dtype.name]
+    bits = array.view(np.uint16) if array.dtype.itemsize == 2 else array.view(np.uint32)
+    return not bool(((bits & exponent) == exponent).any())
+
+
+def _same(left: object, right: object) -> bool:
+    if isinstance(left, TopKDistribution) and isinstance(right, TopKDistribution):
+        return all(_same(getattr(left, f.name), getattr(right, f.name)) for f in fields(left))
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+    return type(left) is type(right) and left == right

@@ -1,0 +1,204 @@
+"""A store of region features: image id in, record out, whatever shard it lies in."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from features.fingerprint import Fingerprint
+from features.layout import RegionMeta
+from features.manifest import STORE_MANIFEST_NAME, ShardEntry, ShardManifest, StoreManifest
+from features.record import RegionRecord
+from features.shard_reader import ShardReader
+
+
+class FeatureStore:
+    """Reads a finished store; safe to fork, to pickle (the copy opens its own files) and to use from threads.
+
+    Args:
+        path: folder with `manifest.json`.
+        max_open_shards: shards open at once, each one file descriptor; the least recently used is let go beyond that.
+    Raises:
+        FileNotFoundError: when there is no manifest, saying whether a run is unfinished.
+        ValueError: when the manifest is damaged or of another version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, max_open_shards: int = 128) -> None:
+        if max_open_shards < 1:
+            raise ValueError(f"max_open_shards must be at least 1, got {max_open_shards}")
+        self.path = Path(path)
+        self._max_open_shards = max_open_shards
+        self.manifest = _read_manifest(self.path)
+        # By first id: the shards that can hold an id are among those starting at or before it, and walking back from
+        # there ends where no earlier shard reaches as far. Ranges overlap when a store has grown.
+        shards = [entry for entry in self.manifest.shards if entry.first_id is not None and entry.last_id is not None]
+        self._by_first_id = sorted(shards, key=lambda entry: entry.first_id or "")
+        self._first_ids = [entry.first_id or "" for entry in self._by_first_id]
+        self._reach = list(accumulate((entry.last_id or "" for entry in self._by_first_id), max))
+        self._open: _OpenShards | None = _OpenShards()
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return self.manifest.fingerprint
+
+    @property
+    def vocabulary(self) -> dict[str, list[str] | None]:
+        """{"classes": names in id order or None, "attributes": the same}."""
+        return self.manifest.vocabulary
+
+    @property
+    def feature_dim(self) -> int:
+        """D; 0 in a store without records."""
+        return self.manifest.feature_dim
+
+    @property
+    def feature_dtype(self) -> str | None:
+        """Key of `FEATURE_DTYPES`; None in a store without records."""
+        return self.manifest.feature_dtype
+
+    @property
+    def num_regions(self) -> int:
+        """Regions of all records together."""
+        return self.manifest.num_regions
+
+    def __len__(self) -> int:
+        return self.manifest.num_records
+
+    def __contains__(self, image_id: object) -> bool:
+        return isinstance(image_id, str) and self._find(image_id) is not None
+
+    def __getitem__(self, image_id: str) -> RegionRecord:
+        """The record, with arrays of its own; errors as `get`."""
+        return self.get(image_id)
+
+    def __iter__(self) -> Iterator[RegionRecord]:
+        """Every record once: shard after shard, inside a shard in key order."""
+        for entry in self._filled_shards():
+            yield from self._reader(entry)
+
+    def get(self, image_id: str, *, copy: bool = True, check: bool = False) -> RegionRecord:
+        """One record.
+
+        Args:
+            copy: False gives read-only views into the file, which stays mapped as long as they live.
+            check: verify checksums and field rules of the record (reads every byte).
+        Raises:
+            KeyError: naming id and store, when the store does not hold it.
+            ValueError: naming the file, when it is damaged, or the store is closed.
+        """
+        return self._holder(image_id).get(image_id, copy=copy, check=check)
+
+    def meta(self, image_id: str) -> RegionMeta:
+        """Boxes, classes and scores, without touching the features; errors as `get`."""
+        return self._holder(image_id).meta(image_id)
+
+    def ids(self) -> Iterator[str]:
+        """Image ids in the order of `__iter__`."""
+        for entry in self._filled_shards():
+            yield from self._reader(entry).ids()
+
+    def close(self) -> None:
+        """Lets all shards go; views read with `copy=False` stay valid. Reading afterwards is a ValueError."""
+        self._open = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"FeatureStore({str(self.path)!r}, {len(self)} records in {len(self.manifest.shards)} shards)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_open"] = self._open is not None  # whether, not which: open files do not travel
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open = _OpenShards() if state["_open"] else None
+
+    def _filled_shards(self) -> Iterator[ShardEntry]:
+        return (entry for entry in self.manifest.shards if entry.num_records)
+
+    def _holder(self, image_id: str) -> ShardReader:
+        reader = self._find(image_id)
+        if reader is None:
+            raise KeyError(f"image id {image_id!r} is not in the store {self.path} ({len(self)} records)")
+        return reader
+
+    def _find(self, image_id: str) -> ShardReader | None:
+        """The shard that holds `image_id`: all whose range covers it are asked."""
+        # str compares by code point, which is the order of UTF-8 bytes.
+        at = bisect.bisect_right(self._first_ids, image_id) - 1
+        while at >= 0 and self._reach[at] >= image_id:
+            entry = self._by_first_id[at]
+            if (entry.last_id or "") >= image_id:
+                reader = self._reader(entry)
+                if image_id in reader:
+                    return reader
+            at -= 1
+        return None
+
+    def _reader(self, entry: ShardEntry) -> ShardReader:
+        if self._open is None:
+            raise ValueError(f"{self.path}: this store is closed")
+        if self._open.pid != os.getpid():
+            self._open = _OpenShards()  # after a fork: nothing of the parent's is used, its lock included
+        shards = self._open
+        with shards.lock:
+            reader = shards.readers.get(entry.shard)
+            if reader is None:
+                reader = self._open_shard(entry)
+                shards.readers[entry.shard] = reader
+                if len(shards.readers) > self._max_open_shards:
+                    # Dropped, not closed: another thread may be reading it, and views may live. The last
+                    # user unmaps it.
+                    shards.readers.popitem(last=False)
+            shards.readers.move_to_end(entry.shard)
+            return reader
+
+    def _open_shard(self, entry: ShardEntry) -> ShardReader:
+        path = self.path / entry.manifest
+        manifest = ShardManifest.read(path)
+        got = hashlib.sha256(path.read_bytes()).hexdigest()
+        if got != entry.manifest_sha256 or manifest.data_file is None:
+            raise ValueError(
+                f"{path}: is not the manifest that {STORE_MANIFEST_NAME} was made from (SHA-256 {got}, "
+                f"expected {entry.manifest_sha256}); finish the run that changed it, or verify the store"
+            )
+        return ShardReader(self.path / manifest.data_file, manifest)
+
+
+class _OpenShards:
+    """The open shards of one process, least recently used first."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.readers: OrderedDict[int, ShardReader] = OrderedDict()
+
+
+def _read_manifest(folder: Path) -> StoreManifest:
+    try:
+        return StoreManifest.read(folder / STORE_MANIFEST_NAME)
+    except (FileNotFoundError, NotADirectoryError):
+        if next(folder.glob("part-*.json"), None) is not None:
+            raise FileNotFoundError(
+                f"{folder}: has shards but no {STORE_MANIFEST_NAME}: the run that writes it has not finished: "
+                f"run the same extract command again"
+            ) from None
+        raise FileNotFoundError(
+            f"{folder}: no feature store here ({STORE_MANIFEST_NAME} is missing); is the path right?"
+        ) from None

@@ -1,0 +1,132 @@
+"""One batch type in, one output type out, for every model and every task.
+
+Shapes: B rows, T text pieces, R regions, D feature width, C region labels (background included), H hidden width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Label of a position that is not predicted: what torch.nn.functional.cross_entropy skips by default.
+IGNORE_INDEX = -100  # label of a position that is not predicted: what torch.nn.functional.cross_entropy skips by default
+
+_SHAPES = {
+    "text_ids": "BT",
+    "text_mask": "BT",
+    "text_segments": "BT",
+    "region_features": "BRD",
+    "region_boxes": "BR4",
+    "region_mask": "BR",
+    "image_hw": "B2",
+    "masked_regions": "BR",
+    "whole_image_features": "BD",
+    "text_labels": "BT",
+    "region_targets": "BRC",
+    "region_target_mask": "BR",
+    "match_labels": "B",
+}
+_LONG = {"text_ids", "text_segments", "text_labels", "match_labels"}
+_BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask"}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VLBatch:
+    """Captions with the regions of their images, padded at the end of each row.
+
+    Attributes:
+        text_ids: (B, T) long, word pieces with the tokenizer's own first and last token.
+        text_mask: (B, T) bool, True at real pieces; these come first in every row.
+        text_segments: (B, T) long.
+        region_features: (B, R, D) float, as measured, also where the region is masked.
+        region_boxes: (B, R, 4) float, x1 y1 x2 y2 in pixels of the original image.
+        region_mask: (B, R) bool, True at real regions; R may be 0. Models add the whole image themselves.
+        image_hw: (B, 2) float, height then width of the original image in pixels.
+        masked_regions: (B, R) bool, True where the model must not see what is in the region.
+        whole_image_features: (B, D) float, one feature for the whole image, masked regions already left out of it; None
+            lets the model take the mean of the regions at hand.
+        text_labels: (B, T) long, piece to predict or `IGNORE_INDEX`.
+        region_targets: (B, R, C) float, class distribution to predict; rows of zeros where nothing is predicted.
+        region_target_mask: (B, R) bool, True where `region_targets` counts; present exactly when they are. A region can
+            be predicted without being masked.
+        match_labels: (B,) long, 1 = the caption belongs to the image, 0 = it does not.
+        sample_ids: what to call the rows in an error message; empty or B names.
+
+    Raises:
+        ValueError: naming the field, when a shape or dtype is not as above.
+    """
+
+    text_ids: Tensor
+    text_mask: Tensor
+    text_segments: Tensor
+    region_features: Tensor
+    region_boxes: Tensor
+    region_mask: Tensor
+    image_hw: Tensor
+    masked_regions: Tensor
+    whole_image_features: Tensor | None = None
+    text_labels: Tensor | None = None
+    region_targets: Tensor | None = None
+    region_target_mask: Tensor | None = None
+    match_labels: Tensor | None = None
+    sample_ids: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        sizes: dict[str, int] = {"4": 4, "2": 2}
+        for name, axes in _SHAPES.items():
+            tensor = getattr(self, name)
+            if tensor is not None:
+                _check_tensor(name, tensor, axes, sizes)
+        if (self.region_targets is None) != (self.region_target_mask is None):
+            raise ValueError("VLBatch: region_targets and region_target_mask come together or not at all")
+        if self.sample_ids and len(self.sample_ids) != self.batch_size:
+            raise ValueError(f"VLBatch: {len(self.sample_ids)} sample_ids for {self.batch_size} rows")
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.text_ids.shape[0])
+
+    def to(self, device: torch.device | str) -> VLBatch:
+        """The same batch with every tensor on `device`."""
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: dict[str, Any] = {
+            name: value.to(device, non_blocking=True) for name, value in tensors.items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VLOutput:
+    """Last states of a model, in the order of the batch that went in; padded positions hold values without meaning.
+
+    Attributes:
+        text_states: (B, T, H).
+        region_states: (B, R, H), one for each region of the batch.
+        whole_image_state: (B, H), state of the whole image where the model gives it an element of its own.
+        pooled: (B, H), one vector for the pair, where the model has a pooler.
+    """
+
+    text_states: Tensor
+    region_states: Tensor
+    whole_image_state: Tensor | None = None
+    pooled: Tensor | None = None
+
+
+def _check_tensor(name: str, tensor: Tensor, axes: str, sizes: dict[str, int]) -> None:
+    wanted = "(" + ", ".join(str(sizes.get(axis, axis)) for axis in axes) + ")"
+    if tensor.ndim != len(axes):
+        raise ValueError(f"VLBatch: {name} must be {wanted}, got shape {tuple(tensor.shape)}")
+    for axis, size in zip(axes, tensor.shape, strict=True):
+        if sizes.setdefault(axis, size) != size:
+            raise ValueError(f"VLBatch: {name} must be {wanted}, got shape {tuple(tensor.shape)}")
+    if name in _LONG:
+        right, kind = tensor.dtype == torch.long, "long"
+    elif name in _BOOL:
+        right, kind = tensor.dtype == torch.bool, "bool"
+    else:
+        right, kind = tensor.is_floating_point(), "floating point"
+    if not right:
+        raise ValueError(f"VLBatch: {name} must be {kind}, got {tensor.dtype}")

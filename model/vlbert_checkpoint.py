@@ -1,0 +1,69 @@
+"""Names of VL-BERT's parameters in the official checkpoints (jackroos/VL-BERT) and here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+# First matching prefix wins. Inside a layer the second table goes on.
+_PREFIXES = (
+    ("image_feature_extractor.obj_downsample.1.", "vlbert.region_projection.linear."),
+    ("object_linguistic_embeddings.", "vlbert.region_token."),
+    ("object_mask_visual_embedding.", "vlbert.masked_region_feature."),
+    ("object_mask_word_embedding.", "vlbert.masked_region_token."),
+    ("vlbert.word_embeddings.", "vlbert.embeddings.words."),
+    ("vlbert.end_embedding.", "vlbert.embeddings.end."),
+    ("vlbert.position_embeddings.", "vlbert.embeddings.positions."),
+    ("vlbert.token_type_embeddings.", "vlbert.embeddings.segments."),
+    ("vlbert.visual_ln_text.", "vlbert.embeddings.visual_norm_text."),
+    ("vlbert.visual_ln_object.", "vlbert.embeddings.visual_norm_region."),
+    ("vlbert.embedding_LayerNorm.", "vlbert.embeddings.norm."),
+    ("vlbert.encoder.layer.", "vlbert.encoder.layers."),
+    ("vlbert.pooler.", "vlbert.pooler."),
+    ("vlbert.relationsip_head.caption_image_relationship.", "relationship_head."),
+    ("vlbert.mlm_head.predictions.bias", "masked_word_head.bias"),
+    ("vlbert.mlm_head.predictions.transform.dense.", "masked_word_head.dense."),
+    ("vlbert.mlm_head.predictions.transform.LayerNorm.", "masked_word_head.norm."),
+    ("vlbert.mvrc_head.transform.dense.", "masked_region_head.dense."),
+    ("vlbert.mvrc_head.region_cls_pred.", "masked_region_head.decoder."),
+)
+_LAYER_PARTS = (
+    (".attention.self.", ".attention."),
+    (".attention.output.dense.", ".attention.output."),
+    (".attention.output.LayerNorm.", ".attention_norm."),
+    (".intermediate.dense.", ".feed_forward.expand."),
+    (".output.dense.", ".feed_forward.contract."),
+    (".output.LayerNorm.", ".feed_forward_norm."),
+)
+_TIED_DECODER = "vlbert.mlm_head.predictions.decoder.weight"  # the word embedding a second time
+
+
+def name_from_official(name: str) -> str:
+    """The name here of an official pre-training parameter.
+
+    Raises:
+        ValueError: for a name that no rule covers.
+    """
+    for official, ours in _PREFIXES:
+        if name.startswith(official):
+            rest = name.removeprefix(official)
+            if official == "vlbert.encoder.layer.":
+                for official_part, our_part in _LAYER_PARTS:
+                    if official_part in rest:
+                        return ours + rest.replace(official_part, our_part)
+                break
+            return ours + rest
+    raise ValueError(f"parameter {name!r} is not one of a VL-BERT pre-training checkpoint on stored region features")
+
+
+def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """State for `VLBertForPreTraining.load_state_dict` from official parameters without their "module." prefix.
+
+    Raises:
+        ValueError: for an unknown name, or when the file's masked-word decoder differs from its word embedding.
+    """
+    decoder = official.get(_TIED_DECODER)
+    if decoder is not None and not decoder.equal(official["vlbert.word_embeddings.weight"]):
+        raise ValueError(f"{_TIED_DECODER} differs from vlbert.word_embeddings.weight; here the two are one tensor")
+    return {name_from_official(name): tensor for name, tensor in official.items() if name != _TIED_DECODER}

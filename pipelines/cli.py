@@ -1,0 +1,95 @@
+"""The command `roibeam`. Each command prints where its output went; bad input gives one line and a non-zero exit."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.cli_extract import extract_command
+from pipelines.cli_pretrain import pretrain_command
+from pipelines.cli_store import store_app
+
+_OUR_PACKAGES = frozenset({"extraction", "features", "model", "pipelines"})
+
+app = typer.Typer(
+    name="roibeam",
+    help="Region features for vision-language models: photos in, LMDB region shards out, and the training that reads them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+# Options after "--" belong to the Beam runner.
+app.command("extract", context_settings={"allow_extra_args": True})(extract_command)
+app.command("pretrain")(pretrain_command)
+app.add_typer(store_app, name="store")
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug/--no-debug", help="Show tracebacks and debug logs.")] = False,
+) -> None:
+    if show_version:
+        typer.echo(f"roibeam {version('roibeam')}")
+        raise typer.Exit
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("roibeam: %(message)s"))
+    if not debug:
+        handler.addFilter(_is_for_users)
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
+
+
+def _is_for_users(record: logging.LogRecord) -> bool:
+    """Our own warnings, and errors of anyone; not what libraries say of packages that nobody asked for."""
+    return record.levelno >= logging.ERROR or record.name.partition(".")[0] in _OUR_PACKAGES
+
+
+@app.command("demo")
+def demo_command(
+    out: Annotated[Path, typer.Argument(help="Folder to write pictures, store, report and training run into.")],
+) -> None:
+    """Draws small pictures with captions, extracts their regions, trains a small VL-BERT on them for a minute."""
+    from pipelines.demo import run_demo
+
+    run_demo(out)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    # Processes that we or Beam start must not find a user's model.py in the working directory in place of our packages.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
+    debug = "--debug" in sys.argv
+    try:
+        code = app(standalone_mode=False)
+    except KeyboardInterrupt:
+        sys.exit(_complain("interrupted; the same command continues where this one stopped", 130))
+    except Exception as error:
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
+            sys.exit(_complain(f"{error.format_message()} (roibeam --help tells more)", error.exit_code))
+        if debug or not isinstance(error, ValueError | OSError | RuntimeError):
+            raise
+        sys.exit(_complain(_last_line(error), 1))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(line: str, code: int) -> int:
+    print(f"roibeam: {line}", file=sys.stderr)
+    return code
+
+
+def _last_line(error: BaseException) -> str:
+    """The message in one line. Beam hands over a worker's error as the text of its traceback: its last line counts."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    in_traceback = any(line.startswith("Traceback") for line in lines)
+    return lines[-1] if in_traceback else " ".join(lines)

@@ -1,0 +1,159 @@
+"""`roibeam extract`: photos in, region shards out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pipelines.extraction_run import Estimate, ExtractRequest, RunSummary
+
+
+def extract_command(
+    context: typer.Context,
+    source: Annotated[
+        str, typer.Argument(help="Folder, glob pattern, COCO .json (captions or instances) or caption .tsv (local paths).")
+    ],
+    out: Annotated[Path, typer.Argument(help="Store to write; run again to continue, or to add what a folder gained.")],
+    weights: Annotated[
+        str,
+        typer.Option(
+            help="File (.safetensors, .pth, .bin; local path or gs://, s3://, hdfs:// URL), hf:<repo>[@revision], "
+            "https://...[#sha256=<hex>], or random:<seed> (load tests: regions mean nothing)."
+        ),
+    ],
+    detector: Annotated[str, typer.Option(help="Network sizes: vg-r101-c4 (Visual Genome, true size) or small.")] = "vg-r101-c4",
+    selection: Annotated[str, typer.Option(help="Which regions are kept; see docs/architecture.md.")] = "butd-10-100",
+    vocab: Annotated[
+        str | None,
+        typer.Option(help="Class and attribute names: folder with objects_vocab.txt and attributes_vocab.txt, file, or vg."),
+    ] = None,
+    image_root: Annotated[str | None, typer.Option(help="Folder of the images of a .json or .tsv [default: its own].")] = None,
+    id_rule: Annotated[str, typer.Option(help="Image id from path: no-extension or with-extension.")] = "no-extension",
+    dtype: Annotated[str, typer.Option(help="Stored features: float16, bfloat16 or float32.")] = "float16",
+    distribution: Annotated[str, typer.Option(help="Stored class probabilities: full, top-<k> or none.")] = "full",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the detector [default: torch's choice].")] = None,
+    decode_threads: Annotated[int, typer.Option(min=1, help="Threads that read and decode ahead.")] = 2,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Images of more pixels become dead letters.")] = 120_000_000,
+    max_failures: Annotated[float, typer.Option(min=0, max=1, help="Share of failed images above which the run fails.")] = 0.05,
+    shard_size: Annotated[
+        int | None, typer.Option(min=1, help="Images per shard [default: about ten minutes of work, at most 4,000].")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="section.field=value; sections: detector, selection, options.")
+    ] = None,
+    runner: Annotated[str, typer.Option(help="local, or a Beam runner; its options follow after --.")] = "local",
+    dry_run: Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Time three photos, print the plan, write nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json/--no-json", help="Progress and result as JSON lines on standard output.")] = False,
+) -> None:
+    """Extracts region features of all images of SOURCE into OUT.
+
+    A rerun does only what is missing. Images that cannot be used become dead letters with a reason; the exit code is
+    non-zero only when more than --max-failures of them do.
+    """
+    # Heavy imports wait until a command needs them, so that --help is quick.
+    from extraction.config import CONFIGS
+    from extraction.engine import ExtractOptions
+    from extraction.selection import SELECTIONS
+    from pipelines.extraction_run import ExtractRequest, estimate, run_extract, summary_event
+    from pipelines.job import DetectorSpec
+    from pipelines.overrides import apply_overrides
+    from pipelines.sources import open_source
+    from pipelines.vocabulary import load_vocabulary
+
+    sections = apply_overrides(
+        {
+            "detector": _preset("detector", detector, CONFIGS),
+            "selection": _preset("selection", selection, SELECTIONS),
+            "options": ExtractOptions(dtype, distribution, max_pixels, decode_threads),
+        },
+        settings or [],
+    )
+    _check_device(device)
+    config = sections["detector"]
+    request = ExtractRequest(
+        source=open_source(source, image_root=image_root, id_rule=id_rule),
+        store=out,
+        detector=DetectorSpec(config, sections["selection"], weights, device, threads),
+        options=sections["options"],
+        vocabulary=load_vocabulary(vocab, num_classes=config.num_classes, num_attributes=config.num_attributes),
+        shard_size=shard_size,
+        max_failures=max_failures,
+        runner=runner,
+        beam_args=tuple(context.args),
+        as_json=as_json,
+    )
+    if dry_run:
+        found = estimate(request)
+        typer.echo(json.dumps({"event": "estimate", **asdict(found)}) if as_json else _estimate_text(found, request))
+        return
+    if not as_json:
+        typer.echo(f"{len(request.source.images):,} images in {source}", err=True)
+    summary = run_extract(request)
+    typer.echo(summary_event(summary, out) if as_json else _summary_text(summary, out))
+    if not summary.succeeded:
+        share, limit = 100 * summary.failed_share, 100 * max_failures
+        typer.echo(
+            f"roibeam: {share:.1f} % of the images failed, more than the {limit:g} % of --max-failures; the store is "
+            f"complete for the others, {out}/dead_letters.parquet names the failed ones",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def _preset(what: str, name: str, presets: dict) -> object:  # type: ignore[type-arg]
+    if name not in presets:
+        raise ValueError(f"--{what} {name!r}: choose one of {', '.join(presets)}")
+    return presets[name]
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        parsed = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"--device {device!r}: expected cpu, cuda or cuda:<n>") from None
+    if parsed.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device {device!r}: expected cpu, cuda or cuda:<n>")
+    if parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"--device {device!r}: torch sees {torch.cuda.device_count()} CUDA devices here")
+
+
+def _estimate_text(found: Estimate, request: ExtractRequest) -> str:
+    from pipelines.progress import duration
+
+    gigabytes = found.images * found.bytes_per_image / 1e9
+    without = ""
+    if request.options.distribution == "full" and found.images:
+        without = " (--distribution top-20 or none takes less)"
+    return "\n".join(
+        [
+            f"dry run: nothing written; {found.timed} photos timed",
+            f"  images to extract   {found.images:,}",
+            f"  speed               {found.seconds_per_image:.2f} s per image on {request.detector.device}",
+            f"  time                {duration(found.seconds)}",
+            f"  disk                {gigabytes:.2f} GB, {found.bytes_per_image / 1e3:.0f} kB per image{without}",
+            f"  shards              {found.num_shards:,} of at most {found.shard_size:,} images",
+        ]
+    )
+
+
+def _summary_text(summary: RunSummary, out: Path) -> str:
+    from pipelines.progress import duration
+    from pipelines.run_report import output_tree
+
+    manifest = summary.manifest
+    lines = [f"note: {note}" for note in summary.notes]
+    lines.append(
+        f"{manifest.num_records:,} records with {manifest.num_regions:,} regions, {manifest.num_dead_letters:,} dead letters; "
+        f"{summary.new_images:,} images extracted in {duration(summary.seconds)}"
+    )
+    for reason, count in summary.failures.most_common():
+        lines.append(f"  {count:>6,} {reason}")
+    return "\n".join([*lines, "", *output_tree(out)])

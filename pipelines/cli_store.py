@@ -1,0 +1,134 @@
+"""`roibeam store ...`: look at a store."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+store_app = typer.Typer(help="Look at a store: info, verify, show.", no_args_is_help=True, rich_markup_mode=None)
+_STORE = typer.Argument(help="Folder that `roibeam extract` wrote.")
+_JSON = typer.Option("--json/--no-json", help="JSON on standard output.")
+
+
+@store_app.command("info")
+def info_command(
+    store: Annotated[Path, _STORE],
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """What is in a store: counts, sizes, and what its features mean."""
+    from features.store import FeatureStore
+
+    with FeatureStore(store) as opened:
+        manifest = opened.manifest
+        num_bytes = sum(shard.data_bytes for shard in manifest.shards)
+        if as_json:
+            content = manifest.to_json()
+            typer.echo(json.dumps({**content, "data_bytes": num_bytes, "store": str(store)}))
+            return
+        details = manifest.fingerprint.details.get("detector", {})
+        rows = {
+            "records": f"{manifest.num_records:,}",
+            "regions": f"{manifest.num_regions:,} ({manifest.num_regions / max(manifest.num_records, 1):.1f} per image)",
+            "dead letters": f"{manifest.num_dead_letters:,}",
+            "shards": f"{len(manifest.shards):,}, {num_bytes / 1e9:.3f} GB",
+            "features": f"{manifest.feature_dim} x {manifest.feature_dtype}",
+            "classes": _vocabulary_row(manifest.classes, details.get("num_classes")),
+            "attributes": _vocabulary_row(manifest.attributes, details.get("num_attributes")),
+            "source": manifest.config.get("source", {}).get("location", "?"),
+            "weights": manifest.config.get("detector", {}).get("weights", "?"),
+            "selection": json.dumps(details.get("selection", {})),
+            "numerics": json.dumps(manifest.fingerprint.numerics),
+            "feature space": manifest.fingerprint.feature_space,
+            "content digest": manifest.content_digest,
+        }
+        typer.echo("\n".join([str(store), *(f"  {name:<15} {value}" for name, value in rows.items())]))
+
+
+@store_app.command("verify")
+def verify_command(
+    store: Annotated[Path, _STORE],
+    deep: Annotated[bool, typer.Option("--deep/--no-deep", help="Also read every record: checksums, digests.")] = False,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Checks manifests, sizes and indexes (seconds); with --deep every byte of every record. Non-zero exit on a problem."""
+    from features.verify import verify_store
+
+    problems = verify_store(store, deep=deep)
+    if as_json:
+        typer.echo(json.dumps({"store": str(store), "deep": deep, "problems": [asdict(problem) for problem in problems]}))
+    else:
+        for problem in problems:
+            typer.echo(f"{problem.file}: {problem.what}; {problem.what_to_do}")
+        depth = "every record read" if deep else "manifests, sizes and indexes; --deep reads every record"
+        typer.echo(f"{store}: {len(problems)} problems" if problems else f"{store}: clean ({depth})")
+    if problems:
+        raise typer.Exit(1)
+
+
+@store_app.command("show")
+def show_command(
+    store: Annotated[Path, _STORE],
+    image_id: Annotated[str | None, typer.Argument(help="Image to show [default: the first].")] = None,
+    regions: Annotated[int, typer.Option(min=1, help="Regions to list, best first.")] = 10,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """One record: size, boxes, classes, attributes, feature statistics."""
+    import numpy as np
+
+    from features.store import FeatureStore
+
+    with FeatureStore(store) as opened:
+        if image_id is None:
+            image_id = next(iter(opened.ids()), None)
+            if image_id is None:
+                raise ValueError(f"{store} holds no record")
+        if image_id not in opened:
+            raise ValueError(f"no image {image_id!r} in {store}; `roibeam store info` tells how many there are")
+        record = opened[image_id]
+        classes, attributes = opened.manifest.classes, opened.manifest.attributes
+    rows = []
+    for i in np.argsort(-record.class_scores, kind="stable")[:regions]:
+        row = {
+            "box": [round(float(edge), 1) for edge in record.boxes[i]],
+            "class": _name(classes, int(record.class_ids[i])),
+            "score": round(float(record.class_scores[i]), 4),
+        }
+        if record.attribute_ids is not None and record.attribute_scores is not None:
+            row["attribute"] = _name(attributes, int(record.attribute_ids[i]))
+            row["attribute_score"] = round(float(record.attribute_scores[i]), 4)
+        rows.append(row)
+    values = record.features.astype(np.float32)
+    statistics = {"mean": float(values.mean()), "std": float(values.std()), "max": float(values.max())} if values.size else {}
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "image_id": record.image_id, "height": record.height, "width": record.width,
+                    "num_regions": record.num_regions, "feature_dim": record.features.shape[1],
+                    "feature_dtype": record.feature_dtype, "features": statistics, "regions": rows,
+                }
+            )
+        )  # fmt: skip
+        return
+    typer.echo(f"{record.image_id}  {record.width}x{record.height} pixels  {record.num_regions} regions")
+    numbers = ", ".join(f"{name} {value:.3f}" for name, value in statistics.items())
+    typer.echo(f"features {record.features.shape[1]} x {record.feature_dtype}: {numbers}")
+    typer.echo(f"{'score':>6}  {'x1':>7} {'y1':>7} {'x2':>7} {'y2':>7}  class, attribute (score)")
+    for row in rows:
+        edges = " ".join(f"{edge:7.1f}" for edge in row["box"])
+        attribute = f", {row['attribute']} ({row['attribute_score']:.2f})" if "attribute" in row else ""
+        typer.echo(f"{row['score']:6.3f}  {edges}  {row['class']}{attribute}")
+
+
+def _vocabulary_row(names: tuple[str, ...] | None, count: int | None) -> str:
+    if names is None:
+        return f"{count if count is not None else '?'}, ids only (--vocab names them)"
+    return f"{len(names):,}: {', '.join(names[:4])}, ..."
+
+
+def _name(names: tuple[str, ...] | None, number: int) -> str:
+    return names[number] if names is not None and number < len(names) else f"#{number}"

@@ -1,0 +1,105 @@
+"""What a worker needs to know to extract shards: plain picklable data, and the one detector of the process."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torchvision
+
+from extraction.config import DetectorConfig
+from extraction.detector import RegionDetector
+from extraction.engine import ExtractOptions
+from extraction.selection import SelectionPolicy
+from extraction.weights import build_detector
+from features.fingerprint import Fingerprint, feature_space_of
+
+_detectors: dict[DetectorSpec, RegionDetector] = {}
+_detectors_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class DetectorSpec:
+    """How to build the detector of a run.
+
+    Attributes:
+        config: network sizes.
+        selection: which regions are kept.
+        weights: see `extraction.weights`.
+        device: "cpu", "cuda", "cuda:1", ...
+        threads: CPU threads of one detector call; None means what torch chooses.
+    """
+
+    config: DetectorConfig
+    selection: SelectionPolicy
+    weights: str
+    device: str = "cpu"
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class ExtractJob:
+    """One extraction run as its workers see it.
+
+    Attributes:
+        store: absolute path of the store.
+        detector, options: how images become records.
+        feature_space: what the driver computed; a worker whose detector differs stops.
+        vocabulary_digest: of the class and attribute names, or None for bare ids.
+    """
+
+    store: str
+    detector: DetectorSpec
+    options: ExtractOptions
+    feature_space: str
+    vocabulary_digest: str | None
+
+
+def shared_detector(spec: DetectorSpec) -> RegionDetector:
+    """The detector of this process, built on first use and shared by its threads."""
+    with _detectors_lock:
+        if spec not in _detectors:
+            if spec.threads is not None:
+                torch.set_num_threads(spec.threads)
+            _detectors.clear()  # one model per process: a new spec replaces the old one
+            _detectors[spec] = build_detector(
+                spec.config, weights=spec.weights, selection=spec.selection, device=spec.device
+            )
+        return _detectors[spec]
+
+
+@functools.lru_cache(maxsize=4)
+def shared_fingerprint(spec: DetectorSpec, options: ExtractOptions, vocabulary_digest: str | None) -> Fingerprint:
+    """The two-part fingerprint of what this process writes; kept, since it hashes the weights."""
+    description = shared_detector(spec).describe()
+    numerics = description.pop("numerics")
+    details = {
+        "detector": description,
+        "feature_dtype": options.feature_dtype,
+        "vocabulary": vocabulary_digest,
+    }
+    return Fingerprint(feature_space_of(details), {**numerics, **_machine(spec)}, details)
+
+
+def vocabulary_digest(classes: Sequence[str] | None, attributes: Sequence[str] | None) -> str | None:
+    """SHA-256 of the names, None when regions carry bare ids."""
+    if classes is None and attributes is None:
+        return None
+    content = json.dumps([list(classes or ()), list(attributes or ())], ensure_ascii=False)
+    return hashlib.sha256(content.encode("utf-8")).hexdigest()
+
+
+def _machine(spec: DetectorSpec) -> dict[str, Any]:
+    device = torch.device(spec.device)
+    return {
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+    }

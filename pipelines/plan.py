@@ -1,0 +1,137 @@
+"""The plan of a run: which images are in which shard. Written once; a grown source adds shards, old ones stay.
+
+    OUT/plan.json               source, settings, one line of facts per shard
+    OUT/plan/part-00003.jsonl   the images of shard 3: {"image_id": ..., "location": ...} per line
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from extraction.images import ImageRef
+from features.manifest import write_json_atomically
+
+PLAN_FORMAT = "roibeam-plan"
+PLAN_VERSION = 1
+MAX_SHARD_IMAGES = 4000
+MAX_SHARD_SECONDS = 600.0  # a retry loses at most this much work
+
+
+@dataclass(frozen=True)
+class PlannedShard:
+    """One unit of work.
+
+    Attributes:
+        number: from 0; names the files of the shard.
+        num_images: images in it.
+        members_digest: SHA-256 over its ids in order; a shard manifest must name the same.
+    """
+
+    number: int
+    num_images: int
+    members_digest: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All shards of a store, and what they are made from and with.
+
+    Attributes:
+        source: kind, location, image_root, id_rule.
+        settings: what must not change between runs into one store (feature space, distribution).
+        shards: in number order.
+    """
+
+    source: dict[str, str]
+    settings: dict[str, Any]
+    shards: tuple[PlannedShard, ...]
+
+    @property
+    def num_images(self) -> int:
+        return sum(shard.num_images for shard in self.shards)
+
+
+def plan_path(store: Path) -> Path:
+    return store / "plan.json"
+
+
+def members_path(store: Path, number: int) -> Path:
+    return store / "plan" / f"part-{number:05d}.jsonl"
+
+
+def shard_size_for(seconds_per_image: float) -> int:
+    """Images per shard so that a lost shard costs about ten minutes; 1 to 4,000."""
+    return max(1, min(MAX_SHARD_IMAGES, int(MAX_SHARD_SECONDS / max(seconds_per_image, 1e-9))))
+
+
+def members_digest(image_ids: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for image_id in image_ids:
+        key = image_id.encode("utf-8")
+        digest.update(len(key).to_bytes(4, "little") + key)
+    return digest.hexdigest()
+
+
+def read_plan(store: Path) -> Plan | None:
+    """The plan of a store, or None where there is none.
+
+    Raises:
+        ValueError: if plan.json is not one of ours.
+    """
+    path = plan_path(store)
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != PLAN_FORMAT or content["version"] != PLAN_VERSION:
+            raise ValueError(f"format {content['format']!r} version {content['version']!r}")
+        shards = tuple(PlannedShard(**entry) for entry in content["shards"])
+        return Plan(content["source"], content["settings"], shards)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path}: expected {PLAN_FORMAT} version {PLAN_VERSION}, got something else ({error}); choose another folder"
+        ) from None
+
+
+def read_members(store: Path, shard: PlannedShard) -> list[ImageRef]:
+    """The images of one shard, checked against the plan's digest."""
+    path = members_path(store, shard.number)
+    with path.open(encoding="utf-8") as file:
+        members = [ImageRef(**json.loads(line)) for line in file]
+    if members_digest(member.image_id for member in members) != shard.members_digest:
+        raise ValueError(f"{path}: its images are not those that plan.json states; restore it, or extract anew")
+    return members
+
+
+def extend_plan(
+    store: Path, plan: Plan | None, *, source: dict[str, str], settings: dict[str, Any],
+    images: Sequence[ImageRef], shard_size: int,
+) -> Plan:  # fmt: skip
+    """Writes a new plan, or adds shards to `plan` for the `images`, which must not be in it yet.
+
+    Members first, plan.json last: a kill in between leaves files that the next run overwrites.
+    """
+    shards = list(plan.shards) if plan else []
+    (store / "plan").mkdir(parents=True, exist_ok=True)
+    for start in range(0, len(images), shard_size):
+        members = images[start : start + shard_size]
+        number = len(shards)
+        with members_path(store, number).open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(asdict(member), ensure_ascii=False) + "\n" for member in members)
+            file.flush()
+            os.fsync(file.fileno())
+        shards.append(PlannedShard(number, len(members), members_digest(member.image_id for member in members)))
+    grown = Plan(source, settings, tuple(shards))
+    content = {"format": PLAN_FORMAT, "version": PLAN_VERSION, "source": source, "settings": settings}
+    write_json_atomically(plan_path(store), {**content, "shards": [asdict(shard) for shard in shards]})
+    return grown
+
+
+def planned_ids(store: Path, plan: Plan) -> set[str]:
+    return {member.image_id for shard in plan.shards for member in read_members(store, shard)}

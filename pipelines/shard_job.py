@@ -1,0 +1,141 @@
+"""One shard from its planned images to its manifest. Independent of Beam; safe to repeat, to kill and to run twice.
+
+Work happens in OUT/.tmp-<attempt>/; then the data file moves to its final name and, last, the shard manifest names it.
+Whatever a killed attempt leaves behind is named by no manifest, so nobody reads it and the next run clears it away.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shutil
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from extraction.engine import extract
+from extraction.images import Failure
+from features.manifest import DeadLetter, ShardManifest, ShardSummary, shard_manifest_name, write_json_atomically
+from features.shard import ShardWriter
+from pipelines.job import ExtractJob, shared_detector, shared_fingerprint
+from pipelines.plan import PlannedShard, read_members
+
+log = logging.getLogger(__name__)
+SCRATCH_PREFIX = ".tmp-"
+HEARTBEAT_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What one shard gave. `seconds` is None when an earlier run had finished it."""
+
+    number: int
+    num_records: int
+    num_regions: int
+    num_failures: int
+    seconds: float | None
+
+
+def finished_manifest(store: Path, shard: PlannedShard, feature_space: str) -> ShardManifest | None:
+    """The manifest of a shard that needs no work: valid, of this plan and feature space, its data file whole."""
+    path = store / shard_manifest_name(shard.number)
+    if not path.exists():
+        return None
+    manifest = ShardManifest.read(path)
+    if manifest.members_digest != shard.members_digest or manifest.fingerprint.feature_space != feature_space:
+        return None
+    if manifest.data_file is not None:
+        data = store / manifest.data_file
+        if not data.exists() or data.stat().st_size != manifest.data_bytes:
+            log.warning("%s is missing or not %d bytes long: extracting its shard again", data, manifest.data_bytes)
+            return None
+    return manifest
+
+
+def extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
+    """Extracts one shard, or returns at once when it is finished.
+
+    Raises:
+        ValueError: if this worker's detector is not the one that the run was planned with.
+        OSError: if the store cannot be written.
+    """
+    store = Path(job.store)
+    done = finished_manifest(store, shard, job.feature_space)
+    if done is not None:
+        return ShardResult(shard.number, done.num_records, done.num_regions, len(done.dead_letters), None)
+    fingerprint = shared_fingerprint(job.detector, job.options, job.vocabulary_digest)
+    if fingerprint.feature_space != job.feature_space:
+        raise ValueError("this worker's detector differs from the planned one: do all workers see the same weights?")
+    attempt = secrets.token_hex(4)
+    scratch = store / f"{SCRATCH_PREFIX}{attempt}"
+    scratch.mkdir()
+    start = time.monotonic()
+    try:
+        failures: list[Failure] = []
+        summary = _write_data(job, shard, scratch, failures)
+        seconds = time.monotonic() - start
+        manifest = ShardManifest.from_summary(
+            summary,
+            shard=shard.number,
+            attempt=attempt,
+            fingerprint=fingerprint,
+            members_digest=shard.members_digest,
+            dead_letters=tuple(DeadLetter(**asdict(failure)) for failure in failures),
+            stats={"seconds": round(seconds, 3)},
+        )
+        if manifest.data_file is not None:
+            os.replace(scratch / "data.lmdb", store / manifest.data_file)
+        write_json_atomically(store / shard_manifest_name(shard.number), manifest.to_json())
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return ShardResult(shard.number, manifest.num_records, manifest.num_regions, len(failures), seconds)
+
+
+def _write_data(job: ExtractJob, shard: PlannedShard, scratch: Path, failures: list[Failure]) -> ShardSummary:
+    """Writes scratch/data.lmdb; an empty summary (and no file) when no image gave a record. Failed images go to `failures`."""
+    store = Path(job.store)
+    detector = shared_detector(job.detector)
+    heartbeat = Heartbeat(scratch / "heartbeat.json", shard)
+    num_records = 0
+    with ShardWriter(scratch / "data.lmdb", planned_bytes=planned_bytes(job, shard.num_images)) as writer:
+        for outcome in extract(read_members(store, shard), detector, options=job.options):
+            if isinstance(outcome, Failure):
+                failures.append(outcome)
+            else:
+                writer.put(outcome)
+                num_records += 1
+            heartbeat.beat(num_records, failures)
+        return writer.finish() if num_records else ShardSummary()
+
+
+def planned_bytes(job: ExtractJob, num_images: int) -> int:
+    """Upper estimate of the bytes that `num_images` take in a shard (the writer grows when it is short)."""
+    detector = shared_detector(job.detector)
+    value = 4 if job.options.feature_dtype == "float32" else 2
+    columns = {"full": detector.num_classes + 1, "none": 0}.get(job.options.distribution, 2 * (job.options.top_k or 0))
+    region = detector.feature_dim * value + columns * 2 + 64
+    return num_images * (job.detector.selection.max_regions * region + 8192) + 2**20
+
+
+class Heartbeat:
+    """Tells the progress view how far a shard is; a small file replaced at most every half second."""
+
+    def __init__(self, path: Path, shard: PlannedShard) -> None:
+        self._path, self._shard = path, shard
+        self._next = 0.0
+
+    def beat(self, num_records: int, failures: list[Failure]) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + HEARTBEAT_SECONDS
+        content = {
+            "shard": self._shard.number,
+            "records": num_records,
+            "failures": dict(Counter(failure.reason for failure in failures)),
+        }
+        aside = self._path.with_suffix(".new")
+        aside.write_text(json.dumps(content), encoding="utf-8")
+        os.replace(aside, self._path)

@@ -1,0 +1,129 @@
+"""From what the user names on the command line to the images to extract and the captions to train on."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from extraction.images import ImageRef
+from features.record import check_image_id
+from pipelines.datasets import coco, conceptual_captions, folder
+
+
+@dataclass(frozen=True)
+class Source:
+    """Images of one run.
+
+    Attributes:
+        kind: "folder", "pattern", "coco" or "caption-tsv".
+        location: absolute path of the folder or annotation file, or the pattern.
+        image_root: folder that the ids are relative to.
+        id_rule: see `pipelines.datasets.image_ids`.
+        images: unique ids, sorted by their UTF-8 bytes.
+        notes: one line for each thing left out or merged, for the user.
+    """
+
+    kind: str
+    location: str
+    image_root: str
+    id_rule: str
+    images: list[ImageRef]
+    notes: list[str]
+
+
+def open_source(location: str, *, image_root: str | None = None, id_rule: str = "no-extension") -> Source:
+    """Lists the images of a folder, glob pattern, COCO json or caption TSV (local paths).
+
+    Args:
+        location: what the user named.
+        image_root: folder of the images of a json or TSV; None means the folder that the file lies in.
+        id_rule: "no-extension" or "with-extension".
+    Raises:
+        ValueError: one line: nothing there, no image in it, two files with one id, an id that no store can hold.
+    """
+    if os.path.isdir(location) or folder.is_pattern(location):
+        if image_root is not None:
+            raise ValueError(f"--image-root goes with a json or TSV file; {location} is a folder or pattern")
+        is_pattern = not os.path.isdir(location)
+        listing = (folder.list_pattern if is_pattern else folder.list_folder)(location, id_rule=id_rule)
+        left_out = f"{listing.num_other_files} files without an image extension left out"
+        notes = [left_out] if listing.num_other_files else []
+        kind = "pattern" if is_pattern else "folder"
+        where = location if is_pattern else listing.root
+        return _source(kind, where, listing.root, id_rule, listing.images, notes)
+    if not os.path.exists(location):
+        raise ValueError(f"no such folder, file or pattern: {location}")
+    root = os.path.abspath(image_root if image_root is not None else os.path.dirname(location) or ".")
+    if not os.path.isdir(root):
+        raise ValueError(f"no such image folder: {root} (--image-root)")
+    location = os.path.abspath(location)
+    extension = os.path.splitext(location)[1].lower()
+    if extension == ".json":
+        entries = coco.read_coco(location, id_rule=id_rule).images
+        refs = [ImageRef(entry.image_id, os.path.join(root, entry.file_name)) for entry in entries]
+        return _source("coco", location, root, id_rule, refs, [])
+    if extension == ".tsv":
+        rows = list(conceptual_captions.read_caption_tsv(location, id_rule=id_rule))
+        good = [row for row in rows if isinstance(row, conceptual_captions.CaptionRow)]
+        refs = list(dict.fromkeys(ImageRef(row.image_id, os.path.join(root, row.path)) for row in good))
+        return _source("caption-tsv", location, root, id_rule, refs, _bad_row_notes(rows))
+    raise ValueError(
+        f"{location}: expected a folder, a glob pattern, a COCO .json or a caption .tsv, got {extension or 'no extension'}"
+    )
+
+
+def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[tuple[str, str]], list[str]]:
+    """Captions of a COCO json or caption TSV.
+
+    Returns:
+        (image_id, caption) in file order, and notes on rows left out.
+    Raises:
+        ValueError: if the file is missing, of another kind, or holds no caption.
+    """
+    if not os.path.isfile(location):
+        raise ValueError(f"no such caption file: {location}")
+    extension = os.path.splitext(location)[1].lower()
+    notes: list[str] = []
+    if extension == ".json":
+        captions = coco.read_coco(location, id_rule=id_rule).captions
+    elif extension == ".tsv":
+        rows = list(conceptual_captions.read_caption_tsv(location, id_rule=id_rule))
+        captions = [(row.image_id, row.caption) for row in rows if isinstance(row, conceptual_captions.CaptionRow)]
+        notes = _bad_row_notes(rows)
+    else:
+        raise ValueError(f"{location}: expected a COCO captions .json or a caption .tsv")
+    if not captions:
+        raise ValueError(f"{location}: no captions in it (an instances file has boxes only; give the captions file)")
+    return captions, notes
+
+
+def _bad_row_notes(rows: Iterable[object]) -> list[str]:
+    bad = [row for row in rows if isinstance(row, conceptual_captions.BadRow)]
+    if not bad:
+        return []
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(Counter(row.reason for row in bad).items()))
+    lines = ", ".join(str(row.line) for row in bad[:10]) + (", ..." if len(bad) > 10 else "")
+    return [f"{len(bad)} rows left out: {reasons} (lines {lines})"]
+
+
+def _source(
+    kind: str, location: str, root: str, id_rule: str, images: list[ImageRef], notes: list[str]
+) -> Source:
+    if not images:
+        raise ValueError(f"no images in {location}" + (f"; {notes[0]}" if notes else ""))
+    seen: dict[str, str] = {}
+    for image in images:
+        try:
+            check_image_id(image.image_id)
+        except ValueError as error:
+            raise ValueError(f"{error} ({image.location[:200]!r}); rename the file or move it up") from None
+        if image.image_id in seen:
+            raise ValueError(
+                f"two images have the id {image.image_id!r}: {seen[image.image_id]} and {image.location}; rename one, or "
+                f"keep the extensions with --id-rule with-extension"
+            )
+        seen[image.image_id] = image.location
+    images.sort(key=lambda image: image.image_id.encode("utf-8"))
+    return Source(kind, location, root, id_rule, images, notes)

@@ -1,0 +1,174 @@
+"""Captions to word pieces with word boundaries, from a vocabulary on disk, from the Hub, or made from the captions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TRAINED_VOCABULARY_SIZE = 10_000
+TRAINED_MIN_FREQUENCY = 2
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedCaption:
+    """One caption between the tokenizer's first and last special token.
+
+    Attributes:
+        ids: (T,) int64.
+        word_ids: (T,) int64, pieces of one word share a number, counted from 0; -1 for the special tokens.
+    """
+
+    ids: np.ndarray
+    word_ids: np.ndarray
+
+
+class CaptionTokenizer:
+    """A fast Hugging Face tokenizer, narrowed to what training on captions needs.
+
+    Args:
+        tokenizer: with mask, padding, first and last tokens.
+        description: where it came from, for a run's configuration.
+    Raises:
+        ValueError: when a special token is missing.
+    """
+
+    def __init__(self, tokenizer: Any, description: str) -> None:
+        if not getattr(tokenizer, "is_fast", False):
+            raise ValueError(f"tokenizer {description}: needs a fast tokenizer, others do not tell word boundaries")
+        self.description = description
+        self._tokenizer = tokenizer
+        self.cls_id = self._special(tokenizer.cls_token_id, "first ([CLS])")
+        self.sep_id = self._special(tokenizer.sep_token_id, "last ([SEP])")
+        self.mask_id = self._special(tokenizer.mask_token_id, "mask ([MASK])")
+        self.pad_id = self._special(tokenizer.pad_token_id, "padding ([PAD])")
+        self.vocab_size = len(tokenizer)
+
+    def encode(self, caption: str) -> EncodedCaption:
+        encoding = self._tokenizer(caption, add_special_tokens=False)
+        words = [-1 if word is None else word for word in encoding.word_ids()]
+        return EncodedCaption(
+            ids=np.array([self.cls_id, *encoding["input_ids"], self.sep_id], dtype=np.int64),
+            word_ids=np.array([-1, *words, -1], dtype=np.int64),
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of rules and vocabulary: equal for a tokenizer and its saved copy."""
+        return hashlib.sha256(self._tokenizer.backend_tokenizer.to_str().encode("utf-8")).hexdigest()
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._tokenizer.decode([int(piece) for piece in ids])
+
+    def save(self, folder: Path) -> None:
+        """Writes tokenizer.json and its companions: a folder that `load_tokenizer` and `AutoTokenizer` read."""
+        self._tokenizer.save_pretrained(str(folder))
+
+    def _special(self, token_id: int | None, name: str) -> int:
+        if token_id is None:
+            raise ValueError(f"tokenizer {self.description}: has no {name} token; masked-word training needs one")
+        return token_id
+
+
+def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
+    """The tokenizer `spec` asks for.
+
+    Args:
+        spec: one of
+            a file `vocab.txt` of BERT (one piece per line; lower-casing unless the vocabulary has upper-case pieces);
+            a folder with tokenizer.json (as `CaptionTokenizer.save` writes) or vocab.txt;
+            "hf:<repository>", fetched by transformers;
+            "captions": a WordPiece vocabulary of at most 10,000 lower-case pieces that occur twice or more, made from
+            `captions`. The same captions give the same vocabulary, whatever their order.
+        captions: only read for "captions".
+    Raises:
+        ValueError: when `spec` is none of these.
+    """
+    if spec == "captions":
+        return _train(captions)
+    if spec.startswith("hf:"):
+        return CaptionTokenizer(AutoTokenizer.from_pretrained(spec.removeprefix("hf:")), spec)
+    path = Path(spec)
+    if path.is_dir() and (path / "tokenizer.json").is_file():
+        return CaptionTokenizer(PreTrainedTokenizerFast.from_pretrained(str(path)), path.name)
+    if path.is_dir() and (path / "vocab.txt").is_file():
+        path = path / "vocab.txt"
+    if path.is_file():
+        return _from_vocabulary(_read_vocabulary(path), path.name)
+    raise ValueError(
+        f"tokenizer {spec!r} is neither a vocab.txt, nor a folder with tokenizer.json or vocab.txt, nor "
+        f"'hf:<repository>', nor 'captions'"
+    )
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    pieces = path.read_text("utf-8").rstrip("\n").split("\n")
+    vocabulary = {piece.rstrip("\r"): index for index, piece in enumerate(pieces)}
+    missing = [token for token in _SPECIAL_TOKENS if token not in vocabulary]
+    if missing:
+        raise ValueError(f"{path}: not a BERT vocabulary, {', '.join(missing)} missing among {len(pieces)} lines")
+    if len(vocabulary) != len(pieces):
+        raise ValueError(f"{path}: {len(pieces) - len(vocabulary)} lines occur more than once, so ids are not clear")
+    return vocabulary
+
+
+def _from_vocabulary(vocabulary: dict[str, int], description: str) -> CaptionTokenizer:
+    lowercase = not any(piece != piece.lower() for piece in vocabulary if not piece.startswith("["))
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    return _wrap(tokenizer, description, lowercase=lowercase)
+
+
+def _train(captions: Iterable[str]) -> CaptionTokenizer:
+    counts = Counter(word for caption in captions for word in _words(caption))
+    if not counts:
+        raise ValueError("tokenizer 'captions': there are no captions to make a vocabulary from")
+    # The trainer numbers the characters inside words in the order of a randomly seeded hash map, and breaks ties by
+    # number: two runs give two vocabularies. Listed beforehand as special tokens, these characters have fixed numbers.
+    inner = sorted({f"##{character}" for word in counts for character in word[1:]})
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    _add_bert_rules(tokenizer, lowercase=True)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=TRAINED_VOCABULARY_SIZE,
+        min_frequency=TRAINED_MIN_FREQUENCY,
+        limit_alphabet=len(inner) + len(counts),
+        special_tokens=[*_SPECIAL_TOKENS, *inner],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((word for word in sorted(counts) for _ in range(counts[word])), trainer)
+    # Only the vocabulary is taken over: in the tokenizer just trained the inner characters would stay special tokens.
+    return _from_vocabulary(tokenizer.get_vocab(), "captions")
+
+
+def _words(text: str) -> list[str]:
+    """The words of `text` as the BERT rules for lower-case vocabularies cut them."""
+    normal = normalizers.BertNormalizer(lowercase=True).normalize_str(text)
+    return [word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normal)]
+
+
+def _add_bert_rules(tokenizer: Tokenizer, *, lowercase: bool) -> None:
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+
+
+def _wrap(tokenizer: Tokenizer, description: str, *, lowercase: bool) -> CaptionTokenizer:
+    _add_bert_rules(tokenizer, lowercase=lowercase)
+    cls_id, sep_id = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", sep_id), ("[CLS]", cls_id))
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+    )
+    return CaptionTokenizer(fast, description)

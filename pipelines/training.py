@@ -1,0 +1,524 @@
+"""The one training loop. What is trained is a `TrainTask`; the detector is one, pre-training another.
+
+    micro-batches -> losses as sums and counts -> one mean over all of them -> backward -> clip -> AdamW -> log -> checkpoint
+
+A run folder holds:
+
+    config.json                    the resolved configuration
+    log.jsonl                      one JSON line for each step, each step once
+    checkpoints/step-00000100/     config.json, state.json, optimizer.safetensors, rng-0.safetensors (one per process),
+                                   model/config.json, model/model.safetensors
+
+N steps give the same bits as k steps, a resume and N - k steps (on one device, with the same software).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypedDict
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import Tensor, nn
+
+from model.losses import SumCount
+
+logger = logging.getLogger(__name__)
+
+# Settings that only change what is written down, so a resumed run may change them.
+_FREE_ON_RESUME = frozenset({"train.log_every", "train.checkpoint_every", "train.keep"})
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to train, whatever the task.
+
+    Attributes:
+        steps: optimizer steps; the schedule ends there.
+        learning_rate: peak, for the whole global batch; never scaled by batch size or processes.
+        warmup_steps: linear rise: step k of them uses learning_rate * k / warmup_steps. Then linear fall to 0 at `steps`.
+        weight_decay: decoupled, on every parameter unless a group of the task says otherwise.
+        betas, epsilon: of AdamW. The defaults are those of VL-BERT's release (cfgs/pretrain).
+        clip_norm: largest gradient norm; 0 = no clipping.
+        accumulation: micro-batches per step and process. The loss is the mean over all of them together.
+        precision: "fp32", or "bf16" (autocast; weights stay fp32).
+        device: "auto" (an accelerator if there is one) or "cpu".
+        seed: of dropout; tasks take theirs from here too.
+        log_every: steps between two lines for people; log.jsonl has every step.
+        checkpoint_every: steps between two checkpoints; 0 = only at the end.
+        keep: newest checkpoints that stay; 0 = all.
+    """
+
+    steps: int
+    learning_rate: float = 1e-4
+    warmup_steps: int = 0
+    weight_decay: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-6
+    clip_norm: float = 10.0
+    accumulation: int = 1
+    precision: str = "fp32"
+    device: str = "auto"
+    seed: int = 0
+    log_every: int = 20
+    checkpoint_every: int = 1000
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("accumulation", 1), ("log_every", 1), ("warmup_steps", 0), ("seed", 0)):
+            _require(getattr(self, name) >= least, f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("weight_decay", "clip_norm", "checkpoint_every", "keep"):
+            _require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
+        _require(self.learning_rate > 0, f"learning_rate must be positive, got {self.learning_rate}")
+        _require(
+            self.warmup_steps <= self.steps, f"warmup_steps {self.warmup_steps} is more than all {self.steps} steps"
+        )
+        _require(self.precision in ("fp32", "bf16"), f"precision must be fp32 or bf16, got {self.precision!r}")
+        _require(self.device in ("auto", "cpu"), f"device must be auto or cpu, got {self.device!r}")
+
+
+class _GroupOptions(TypedDict, total=False):
+    learning_rate_scale: float
+    weight_decay: float
+
+
+class ParameterGroup(_GroupOptions):
+    """Parameters that share optimizer settings: their rate relative to the run's, and their own weight decay if any."""
+
+    params: Sequence[nn.Parameter]
+
+
+class LossOutput(Protocol):
+    """What one micro-batch gave: `losses` add up to the total loss, `metrics` are only reported."""
+
+    @property
+    def losses(self) -> Mapping[str, SumCount]: ...
+
+    @property
+    def metrics(self) -> Mapping[str, SumCount]: ...
+
+
+class TrainTask(Protocol):
+    """What the loop needs to know about a task. Batches are the task's own type with `to(device)`.
+
+    Samples are numbered without end: sample n is element n % num_samples of epoch n // num_samples. Everything random
+    about a sample follows from its number, so the position in the data is one integer, and a run may go on with
+    another batch size or number of processes.
+    """
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per micro-batch and process."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in one epoch."""
+
+    def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[Any]:
+        """Endless micro-batches from sample `start_sample` on.
+
+        Each round takes batch_size * num_ranks samples; rank r gets the r-th batch_size of them.
+        """
+
+    def counts(self, batch: Any) -> Mapping[str, int]:
+        """Elements each loss is averaged over, by its name, known before the model runs."""
+
+    def losses(self, model: nn.Module, batch: Any) -> LossOutput:
+        """Sums over one micro-batch; `model` is `self.model`, perhaps wrapped for several devices."""
+
+    def parameter_groups(self) -> Sequence[ParameterGroup]: ...
+
+    def sample_ids(self, batch: Any) -> Sequence[str]:
+        """Names of the samples for an error message."""
+
+    def model_config(self) -> Mapping[str, Any]:
+        """What is needed to build the model again; written beside its weights."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Attributes:
+    step: last step that ran.
+    checkpoint: folder of the newest checkpoint.
+    last: the last line of log.jsonl.
+    seconds: time in the loop, by the clock.
+    """
+
+    step: int
+    checkpoint: Path
+    last: dict[str, Any]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Position:
+    step: int = 0  # steps done
+    next_sample: int = 0
+
+
+def train(
+    task: TrainTask,
+    config: TrainConfig,
+    run_dir: Path,
+    *,
+    description: Mapping[str, Any],
+    recorded: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    stop_at_step: int | None = None,
+) -> TrainResult:
+    """Trains `task` and writes the run folder.
+
+    Args:
+        description: the task's resolved configuration; a resumed run must have the same one.
+        recorded: facts worth keeping that may differ on resume (paths, versions, store numerics).
+        resume: goes on from the newest checkpoint in `run_dir`; from the start when there is none yet.
+        stop_at_step: stops (with a checkpoint) before `config.steps`; the schedule is not changed by it.
+    Raises:
+        ValueError: when `run_dir` holds a run and `resume` is False, when its configuration differs, or when a loss or
+            gradient is not finite (naming the samples; the last checkpoint is kept).
+    """
+    run_dir = Path(run_dir)
+    last_step = config.steps if stop_at_step is None else min(stop_at_step, config.steps)
+    check_run_folder(run_dir, resume=resume)
+    newest = latest_checkpoint(run_dir)
+    resolved = {"train": dataclasses.asdict(config), "task": dict(description), "recorded": dict(recorded or {})}
+    resolved = json.loads(json.dumps(resolved))  # tuples become lists, as they will be when read back
+    if newest is not None:
+        _check_same_run(json.loads((newest / "config.json").read_text("utf-8")), resolved, newest)
+
+    accelerator = _make_accelerator(config)
+    optimizer = torch.optim.AdamW(
+        [_optimizer_group(group, config) for group in task.parameter_groups()],
+        lr=config.learning_rate,
+        betas=config.betas,
+        eps=config.epsilon,
+    )
+    model, prepared_optimizer = accelerator.prepare(task.model, optimizer)
+    torch.manual_seed(np.random.SeedSequence([config.seed, accelerator.process_index]).generate_state(1)[0].item())
+    position = _Position()
+    if newest is not None:
+        position = _load_checkpoint(newest, task.model, optimizer, rank=accelerator.process_index)
+        logger.info("resuming %s at step %d", newest, position.step)
+    if accelerator.is_main_process:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        _write_json(run_dir / "config.json", resolved)
+        _truncate_log(run_dir / "log.jsonl", position.step)
+    accelerator.wait_for_everyone()
+    global_batch = task.batch_size * config.accumulation * accelerator.num_processes
+    logger.info(
+        "%d steps of %d samples (%d per micro-batch, %d accumulated, %d processes) on %s in %s, learning rate %g, epoch of %d samples",
+        config.steps, global_batch, task.batch_size, config.accumulation, accelerator.num_processes,
+        accelerator.device, config.precision, config.learning_rate, task.num_samples,
+    )  # fmt: skip
+
+    stream = task.batches(position.next_sample, rank=accelerator.process_index, num_ranks=accelerator.num_processes)
+    started, first_step, last_line = time.monotonic(), position.step, _last_line(run_dir / "log.jsonl")
+    checkpoint = newest
+    model.train()
+    with (run_dir / "log.jsonl").open("a", encoding="utf-8") if accelerator.is_main_process else nullcontext() as log:
+        while position.step < last_step:
+            micro_batches = [next(stream) for _ in range(config.accumulation)]
+            position = _Position(position.step + 1, position.next_sample + global_batch)
+            rate = learning_rate_at(position.step, config)
+            for group in optimizer.param_groups:
+                group["lr"] = rate * group["learning_rate_scale"]
+            values = _take_step(task, model, prepared_optimizer, accelerator, micro_batches, config, position.step)
+            if log is not None:
+                last_line = {
+                    "step": position.step,
+                    "samples": position.next_sample,
+                    "epoch": round(position.next_sample / task.num_samples, 4),
+                    "learning_rate": rate,
+                    **values,
+                    "seconds": round(time.monotonic() - started, 3),
+                }
+                log.write(json.dumps(last_line) + "\n")
+                log.flush()
+                if position.step % config.log_every == 0 or position.step == last_step:
+                    _report(last_line, config.steps, position.step - first_step, time.monotonic() - started)
+            due = config.checkpoint_every and position.step % config.checkpoint_every == 0
+            if due or position.step == last_step:
+                if log is not None:
+                    os.fsync(log.fileno())
+                checkpoint = _save_checkpoint(run_dir, task, optimizer, position, resolved, accelerator)
+                if accelerator.is_main_process:
+                    _remove_old_checkpoints(run_dir, config.keep)
+    if checkpoint is None:
+        raise ValueError(f"nothing to do: stop_at_step {stop_at_step} lets no step run")
+    return TrainResult(position.step, checkpoint, last_line, time.monotonic() - started)
+
+
+def check_run_folder(run_dir: Path, *, resume: bool) -> None:
+    """Raises ValueError when `run_dir` already holds a run that is not to be resumed."""
+    if not resume and ((run_dir / "log.jsonl").exists() or latest_checkpoint(run_dir) is not None):
+        raise ValueError(f"{run_dir} already holds a run; resume it, or choose another folder")
+
+
+def learning_rate_at(step: int, config: TrainConfig) -> float:
+    """Rate of step 1, 2, ... `config.steps`: linear warm-up, then linear to 0 (VL-BERT's "triangle" schedule)."""
+    if step < config.warmup_steps:
+        return config.learning_rate * step / config.warmup_steps
+    return config.learning_rate * (config.steps - step) / max(config.steps - config.warmup_steps, 1)
+
+
+def latest_checkpoint(run_dir: Path) -> Path | None:
+    """The checkpoint folder with the highest step, or None. Every folder of that name is complete."""
+    found = sorted((Path(run_dir) / "checkpoints").glob("step-*"))
+    return found[-1] if found else None
+
+
+def _make_accelerator(config: TrainConfig) -> Accelerator:
+    # accelerate keeps device and precision in a process-wide state and refuses a second, different one; a process may
+    # train twice (tests, a notebook).
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return Accelerator(cpu=config.device == "cpu", mixed_precision={"fp32": "no", "bf16": "bf16"}[config.precision])
+
+
+def _optimizer_group(group: ParameterGroup, config: TrainConfig) -> dict[str, Any]:
+    return {
+        "params": list(group["params"]),
+        "weight_decay": group.get("weight_decay", config.weight_decay),
+        "learning_rate_scale": group.get("learning_rate_scale", 1.0),
+    }
+
+
+def _take_step(
+    task: TrainTask,
+    model: nn.Module,
+    optimizer: Any,
+    accelerator: Accelerator,
+    micro_batches: list[Any],
+    config: TrainConfig,
+    step: int,
+) -> dict[str, float | None]:
+    """One optimizer step over all micro-batches; returns loss, gradient norm, and the mean of every loss and metric."""
+    counts: dict[str, Tensor] = {}
+    for batch in micro_batches:
+        for name, count in task.counts(batch).items():
+            counts[name] = counts.get(name, torch.zeros((), dtype=torch.long)) + count
+    counts = {name: accelerator.reduce(count.to(accelerator.device), "sum") for name, count in counts.items()}
+
+    sums: dict[str, SumCount] = {}
+    for index, batch in enumerate(micro_batches):
+        last = index == len(micro_batches) - 1
+        with nullcontext() if last else accelerator.no_sync(model), accelerator.autocast():
+            output = task.losses(model, batch.to(accelerator.device))
+            if set(output.losses) != set(counts):
+                raise ValueError(f"task gave losses {sorted(output.losses)} but counts for {sorted(counts)}")
+            # Gradients are averaged over processes, so each contributes its share times their number.
+            loss = sum(
+                (term.total / counts[name].clamp(min=1) for name, term in output.losses.items()),
+                start=torch.zeros((), device=accelerator.device),
+            )
+        accelerator.backward(loss * accelerator.num_processes)
+        for name, term in {**output.losses, **output.metrics}.items():
+            total, count = sums.get(name, (0, 0))
+            sums[name] = SumCount(total + term.total.detach(), count + term.count)
+    norm = accelerator.clip_grad_norm_(model.parameters(), config.clip_norm or math.inf)
+
+    means = {name: _global_mean(term, accelerator) for name, term in sums.items()}
+    loss_value = sum(value for name, value in means.items() if name in counts and value is not None)
+    norm_value = float(norm)
+    if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
+        names = [name for batch in micro_batches for name in task.sample_ids(batch)]
+        raise ValueError(
+            f"step {step}: loss {loss_value} ({means}), gradient norm {norm_value} are not finite; samples: "
+            f"{', '.join(names)}; look at their features, or lower the learning rate and resume from the last checkpoint"
+        )
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"loss": loss_value, "gradient_norm": norm_value, **means}
+
+
+def _global_mean(term: SumCount, accelerator: Accelerator) -> float | None:
+    """None (null in the log) when nothing was counted: 0 would read as a perfect loss or as no hit at all."""
+    pair = torch.stack([term.total.double(), term.count.double()])
+    total, count = accelerator.reduce(pair, "sum").tolist()
+    return total / count if count else None
+
+
+# --- checkpoints ---
+
+
+def _save_checkpoint(
+    run_dir: Path,
+    task: TrainTask,
+    optimizer: torch.optim.Optimizer,
+    position: _Position,
+    resolved: Mapping[str, Any],
+    accelerator: Accelerator,
+) -> Path:
+    """Writes aside, syncs to disk, renames: a folder called step-* is complete. safetensors and JSON only."""
+    final = run_dir / "checkpoints" / f"step-{position.step:08d}"
+    aside = final.with_name(f".writing-{final.name}")
+    if accelerator.is_main_process:
+        shutil.rmtree(aside, ignore_errors=True)
+        (aside / "model").mkdir(parents=True)
+    accelerator.wait_for_everyone()
+    save_file(_random_state(), aside / f"rng-{accelerator.process_index}.safetensors")
+    if accelerator.is_main_process:
+        save_model(task.model, str(aside / "model" / "model.safetensors"), metadata={"format": "pt"})
+        _write_json(aside / "model" / "config.json", task.model_config())
+        save_file(_optimizer_state(task.model, optimizer), aside / "optimizer.safetensors")
+        _write_json(aside / "config.json", resolved)
+        _write_json(aside / "state.json", {"format": 1, **dataclasses.asdict(position)})
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        for path in sorted(aside.rglob("*"), reverse=True):
+            _sync(path)
+        _sync(aside)
+        if final.exists():  # a run that went back to an older checkpoint comes by again
+            replaced = final.with_name(f".replaced-{final.name}")
+            shutil.rmtree(replaced, ignore_errors=True)
+            final.rename(replaced)
+            aside.rename(final)
+            shutil.rmtree(replaced)
+        else:
+            aside.rename(final)
+        _sync(final.parent)
+    accelerator.wait_for_everyone()
+    return final
+
+
+def _load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, rank: int) -> _Position:
+    state = json.loads((folder / "state.json").read_text("utf-8"))
+    if state.pop("format") != 1:
+        raise ValueError(f"{folder}/state.json was written by another version of roibeam")
+    load_model(model, folder / "model" / "model.safetensors")
+    names = _optimizer_names(model, optimizer)
+    saved: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in load_file(folder / "optimizer.safetensors").items():
+        name, _, field = key.rpartition("/")
+        saved.setdefault(names.index(name), {})[field] = tensor
+    optimizer.load_state_dict({"state": saved, "param_groups": optimizer.state_dict()["param_groups"]})
+    own = folder / f"rng-{rank}.safetensors"
+    if own.exists():
+        _restore_random_state(load_file(own))
+    else:
+        logger.warning("%s has no random state for process %d: its dropout starts afresh", folder, rank)
+    return _Position(**state)
+
+
+def _optimizer_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Parameter names in the optimizer's own numbering."""
+    by_identity = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [by_identity[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """State tensors by "parameter name/field", so that a file does not depend on the order of parameters."""
+    names = _optimizer_names(model, optimizer)
+    return {
+        f"{names[index]}/{field}": tensor.contiguous()
+        for index, fields in optimizer.state_dict()["state"].items()
+        for field, tensor in fields.items()
+    }
+
+
+def _random_state() -> dict[str, Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _restore_random_state(state: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def _remove_old_checkpoints(run_dir: Path, keep: int) -> None:
+    if keep:
+        for folder in sorted((run_dir / "checkpoints").glob("step-*"))[:-keep]:
+            shutil.rmtree(folder)
+
+
+def _check_same_run(saved: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    before, after = _flatten(saved), _flatten(now)
+    changed = [
+        f"{name}: {before.get(name)!r} -> {after.get(name)!r}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name) and name not in _FREE_ON_RESUME and not name.startswith("recorded.")
+    ]
+    if len(changed) == 1 and changed[0].startswith("train.steps:"):
+        logger.warning("resuming with another length (%s): the rate schedule bends here", changed[0])
+    elif changed:
+        raise ValueError(f"{folder} belongs to another configuration ({'; '.join(changed)}); start a new run folder")
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+# --- log and files ---
+
+
+def _truncate_log(path: Path, last_step: int) -> None:
+    """Drops what was logged after the checkpoint, and a line cut by a crash, so that each step stands once."""
+    if not path.exists():
+        return
+    kept = [line for line in path.read_bytes().splitlines(keepends=True) if _logged_step(line) <= last_step]
+    aside = path.with_name(".log.jsonl.writing")
+    aside.write_bytes(b"".join(kept))
+    _sync(aside)
+    aside.rename(path)
+
+
+def _logged_step(line: bytes) -> float:
+    try:
+        return json.loads(line)["step"] if line.endswith(b"\n") else math.inf
+    except ValueError:
+        return math.inf
+
+
+def _last_line(path: Path) -> dict[str, Any]:
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    return json.loads(lines[-1]) if lines else {}
+
+
+def _report(line: Mapping[str, Any], steps: int, steps_here: int, seconds: float) -> None:
+    rate = steps_here / max(seconds, 1e-9)
+    values = ", ".join(
+        f"{name} {value:.4g}"
+        for name, value in line.items()
+        if isinstance(value, float) and name not in ("seconds", "epoch", "learning_rate")
+    )
+    left = (steps - line["step"]) / rate
+    logger.info("step %d/%d: %s (%.2f steps/s, %.0f s left)", line["step"], steps, values, rate, left)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(f"TrainConfig: {message}")

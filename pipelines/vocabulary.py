@@ -1,0 +1,78 @@
+"""Names of the detector's classes and attributes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from extraction.weight_sources import default_cache_dir
+
+CLASSES_FILE = "objects_vocab.txt"
+ATTRIBUTES_FILE = "attributes_vocab.txt"
+# The list that the published Visual Genome detectors were trained with: peteanderson80/bottom-up-attention.
+VG_URL = "https://raw.githubusercontent.com/peteanderson80/bottom-up-attention/master/data/genome/1600-400-20"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Names in id order; None where regions carry bare ids."""
+
+    classes: tuple[str, ...] | None = None
+    attributes: tuple[str, ...] | None = None
+
+
+def load_vocabulary(
+    spec: str | None, *, num_classes: int, num_attributes: int | None, vg_url: str = VG_URL
+) -> Vocabulary:
+    """The names to store beside the ids.
+
+    Args:
+        spec: a folder with objects_vocab.txt and attributes_vocab.txt; a file with the class names (attributes stay
+            numbers); "vg": the published Visual Genome lists, fetched once and cached; None: bare ids.
+        num_classes, num_attributes: of the detector, background and "no attribute" not counted.
+    Raises:
+        ValueError: if a list is missing, cannot be fetched, or has another length than the detector.
+    """
+    if spec is None:
+        return Vocabulary()
+    folder = _fetch_vg(vg_url) if spec == "vg" else Path(spec)
+    if folder.is_dir():
+        classes, attributes = _read(folder / CLASSES_FILE), _read(folder / ATTRIBUTES_FILE)
+    else:
+        classes, attributes = _read(folder), None
+    _check_length(classes, num_classes, "classes", spec)
+    if attributes is not None and num_attributes is not None:
+        _check_length(attributes, num_attributes, "attributes", spec)
+    return Vocabulary(classes=classes, attributes=attributes if num_attributes is not None else None)
+
+
+def _read(path: Path) -> tuple[str, ...]:
+    """One name per line; of comma-separated synonyms the first. The last line may lack its newline."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ValueError(f"vocabulary {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"vocabulary {path}: not a UTF-8 text file") from None
+    return tuple(line.split(",")[0].strip() for line in lines)
+
+
+def _check_length(names: tuple[str, ...], wanted: int, what: str, spec: str) -> None:
+    if len(names) != wanted:
+        raise ValueError(f"vocabulary {spec}: {len(names)} {what}, but the detector has {wanted}; give the list it was trained with")
+
+
+def _fetch_vg(url: str) -> Path:
+    folder = default_cache_dir() / "vg-1600-400-20"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (CLASSES_FILE, ATTRIBUTES_FILE):
+        if (folder / name).exists():
+            continue
+        try:
+            torch.hub.download_url_to_file(f"{url}/{name}", os.fspath(folder / name), progress=False)
+        except OSError as error:
+            raise ValueError(f"cannot fetch {url}/{name} ({error}); give the folder that holds it: --vocab DIR") from None
+    return folder

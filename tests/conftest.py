@@ -1,0 +1,57 @@
+"""Fixtures that several packages' tests share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+SHARED = REPOSITORY.parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The project's pack of real photos and awkward files; not part of a clone."""
+    if not (SHARED / "data").is_dir():
+        pytest.skip("needs the data pack in ../shared/data")
+    return SHARED / "data"
+
+
+class CliResult(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def roibeam(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., CliResult]:
+    """Runs the command line in this process: roibeam("extract", folder, out, ...) -> exit code, stdout, stderr."""
+    from pipelines.cli import main
+
+    def run(*args: object) -> CliResult:
+        monkeypatch.setattr(sys, "argv", ["roibeam", *map(str, args)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        captured = capfd.readouterr()
+        return CliResult(int(stopped.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+# A network of the same family that takes milliseconds: for tests of what surrounds it.
+TINY_NETWORK = (
+    "--detector", "small", "--weights", "random:1",
+    "--set", "detector.short_edge=48", "--set", "detector.long_edge=80", "--set", "detector.proposals_after_nms=16",
+    "--set", "detector.base_channels=4", "--set", "selection.max_regions=12",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def tiny_network() -> tuple[str, ...]:
+    """Options of `roibeam extract` for a network of milliseconds."""
+    return TINY_NETWORK

@@ -1,0 +1,210 @@
+"""What must hold of any detector: exactness, odd photos, the description, the door."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from extraction import CONFIGS, CONVENTIONS, SELECTIONS, Conventions, Detector, DetectorConfig, build_detector
+from extraction.preprocess import input_hw, preprocess
+from extraction.roi_heads import RegionOutputs
+
+
+def head_rows(detector, feature_map, boxes):
+    with torch.inference_mode():
+        outputs = detector.roi_heads(feature_map, boxes)
+    return {field.name: getattr(outputs, field.name) for field in dataclasses.fields(RegionOutputs)}
+
+
+@pytest.fixture(scope="module")
+def feature_map(small_detector):
+    return torch.rand(1, small_detector.config.map_channels, 10, 14, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def boxes():
+    corner = torch.rand(37, 2, generator=torch.Generator().manual_seed(1)) * 120
+    return torch.cat([corner, corner + 5 + corner.flip(0) * 0.7], dim=1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 36])
+def test_a_region_is_bit_identical_whatever_else_is_there(small_detector, feature_map, boxes, count):
+    everything = head_rows(small_detector, feature_map, boxes)
+    some = head_rows(small_detector, feature_map, boxes[:count])
+    for name, rows in some.items():
+        assert torch.equal(rows, everything[name][:count]), name
+
+
+def test_a_region_is_bit_identical_at_every_place(small_detector, feature_map, boxes):
+    order = torch.randperm(len(boxes), generator=torch.Generator().manual_seed(2))
+    straight = head_rows(small_detector, feature_map, boxes)
+    permuted = head_rows(small_detector, feature_map, boxes[order])
+    for name, rows in permuted.items():
+        assert torch.equal(rows, straight[name][order]), name
+
+
+def test_no_boxes_give_empty_rows_of_the_right_width(small_detector, feature_map):
+    rows = head_rows(small_detector, feature_map, torch.empty(0, 4))
+    shapes = {name: tuple(value.shape) for name, value in rows.items()}
+    assert shapes == {
+        "features": (0, 512),
+        "class_logits": (0, 21),
+        "attribute_logits": (0, 13),
+        "box_deltas": (0, 20, 4),
+    }
+
+
+def test_a_photo_is_bit_identical_whatever_its_neighbours(small_detector, noise_image):
+    other = np.ascontiguousarray(noise_image[:, ::-1])
+    (alone,) = small_detector([noise_image])
+    _, between, _ = small_detector([other, noise_image, other[:50]])
+    for field in dataclasses.fields(alone):
+        assert np.array_equal(getattr(alone, field.name), getattr(between, field.name)), field.name
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize("height, width", [(1, 1), (12, 8), (200, 4000), (4000, 30), (1, 3000), (120, 160)])
+def test_odd_photos_give_finite_regions(small_detector, noise_image, height, width, selection):
+    image = np.resize(noise_image, (height, width, 3))
+    regions = small_detector.postprocess(small_detector.head_outputs(image), SELECTIONS[selection])
+    check_regions(regions, height, width)
+
+
+def test_a_black_photo_gives_finite_regions(small_detector):
+    (regions,) = small_detector([np.zeros((90, 120, 3), np.uint8)])
+    check_regions(regions, 90, 120)
+
+
+def check_regions(regions, height, width):
+    count = len(regions.boxes)
+    assert count >= 1
+    assert regions.features.shape == (count, 512) and regions.class_probabilities.shape == (count, 21)
+    for field in dataclasses.fields(regions):
+        value = getattr(regions, field.name)
+        assert len(value) == count and np.isfinite(value).all() and value.flags.c_contiguous, field.name
+        assert value.dtype == (np.int64 if field.name.endswith("_ids") else np.float32), field.name
+    x1, y1, x2, y2 = regions.boxes.T
+    assert (x1 >= 0).all() and (x2 >= x1).all() and (x2 <= width).all()
+    assert (y1 >= 0).all() and (y2 >= y1).all() and (y2 <= height).all()
+    np.testing.assert_allclose(regions.class_probabilities.sum(1), 1, atol=1e-5)
+    np.testing.assert_array_equal(regions.class_ids, regions.class_probabilities[:, :-1].argmax(1))
+    np.testing.assert_array_equal(regions.class_scores, regions.class_probabilities[:, :-1].max(1))
+
+
+@pytest.mark.parametrize(
+    "image, words",
+    [
+        (np.zeros((4, 4), np.uint8), r"got \(4, 4\) uint8"),
+        (np.zeros((4, 4, 3), np.float32), r"got \(4, 4, 3\) float32"),
+        (np.zeros((4, 4, 4), np.uint8), r"got \(4, 4, 4\) uint8"),
+        (np.zeros((0, 4, 3), np.uint8), "0x4 pixels has nothing"),
+        ("photo.jpg", "got str"),
+    ],
+)
+def test_only_bgr_bytes_are_images(small_detector, image, words):
+    with pytest.raises(ValueError, match=words):
+        small_detector([image])
+
+
+def test_channel_order_is_bgr():
+    red = np.zeros((8, 8, 3), np.uint8)
+    red[..., 2] = 200
+    pixels = preprocess(red, CONFIGS["small"], CONVENTIONS["hf"]).pixels
+    assert pixels[0, :, 0, 0].tolist() == pytest.approx([-102.9801, -115.9465, 200 - 122.7717], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "image_hw, resized",
+    [((480, 640), (800, 1067)), ((640, 480), (1067, 800)), ((500, 500), (800, 800)), ((100, 1000), (133, 1333))],
+)
+def test_resized_size(image_hw, resized):
+    assert input_hw(image_hw, 800, 1333) == resized
+
+
+def test_description_is_json_and_names_everything(small_detector):
+    described = small_detector.describe()
+    assert json.loads(json.dumps(described)) == described
+    assert described["feature_dim"] == 512 and described["num_classes"] == 20 and described["num_attributes"] == 12
+    assert described["conventions"]["res5_dilation"] == 2
+    assert described["selection"]["max_regions"] == 100
+    assert "region_chunk" not in described["config"] and described["numerics"]["region_chunk"] % 16 == 0
+    other = build_detector("small", weights="random:2").describe()
+    assert {key for key in described if described[key] != other[key]} == {"weights"}
+
+
+def test_surrounding_autocast_changes_nothing(small_detector, noise_image):
+    (plain,) = small_detector([noise_image])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (inside,) = small_detector([noise_image])
+    assert np.array_equal(plain.features, inside.features)
+
+
+def test_a_detector_takes_its_parts(small_detector, noise_image):
+    class OneBox(torch.nn.Module):
+        def forward(self, feature_map, input_hw):
+            proposals = small_detector.proposal_generator(feature_map, input_hw)
+            return dataclasses.replace(proposals, boxes=proposals.boxes[:1], logits=proposals.logits[:1])
+
+    detector = Detector(
+        small_detector.config,
+        backbone=small_detector.backbone,
+        proposal_generator=OneBox(),
+        roi_heads=small_detector.roi_heads,
+    )
+    (regions,) = detector([noise_image])
+    assert regions.proposal_ids.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"depth": 152}, r"depth is 152; it must be one of \[50, 101\]"),
+        ({"num_classes": 0}, "num_classes is 0; it must be a whole number"),
+        ({"num_attributes": 70000}, "at most 65534"),
+        ({"region_chunk": 100}, "region_chunk is 100; it must be a multiple of 16"),
+        ({"long_edge": 100}, "long_edge 100 is shorter than short_edge"),
+        ({"anchor_sizes": ()}, "anchor_sizes is"),
+        ({"proposal_nms_iou": 0.0}, "proposal_nms_iou is 0.0"),
+        ({"proposals_before_nms": 10}, "proposals_before_nms 10 is less"),
+    ],
+)
+def test_impossible_sizes_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(DetectorConfig(), **change)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"channel_order": "rgb"}, "convention channel_order is 'rgb'; implemented: 'bgr'"),
+        ({"region_pool": "roi-align"}, "convention region_pool is 'roi-align'; implemented: 'roi-pool'"),
+        ({"res5_dilation": 3}, "convention res5_dilation is 3; implemented: 1, 2"),
+        ({"pixel_mean": (1.0,)}, "pixel_mean is .*a tuple of 3 numbers"),
+        ({"pixel_std": (1.0, 1.0, 0.0)}, "pixel_std is .*3 positive numbers"),
+        ({"norm_eps": 0.0}, "norm_eps 0.0"),
+    ],
+)
+def test_conventions_that_are_not_computed_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(Conventions(), **change)
+
+
+def test_every_word_convention_is_checked():
+    free = {"pixel_mean", "pixel_std", "norm_eps", "anchor_offset", "delta_cap"}
+    free |= {"proposal_delta_weights", "region_delta_weights"}
+    for field in dataclasses.fields(Conventions):
+        if field.name not in free:
+            with pytest.raises(ValueError, match=f"convention {field.name} is 'other'; implemented"):
+                dataclasses.replace(Conventions(), **{field.name: "other"})
+
+
+def test_import_needs_neither_beam_nor_pyarrow():
+    code = "import extraction, sys; print(sorted({'apache_beam', 'pyarrow', 'pipelines', 'model'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,62 @@
+"""Digests depend on what a record says, and on nothing else."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from store_examples import make_record
+
+from features.digest import content_digest, merge_digests, record_digest
+
+PAIRS = [(bytes([65 + i]), bytes([i]) * 32) for i in range(6)]
+
+
+def test_every_field_counts() -> None:
+    full = make_record("k", 2, attributes=True, distribution="full", image_feature=True)
+    top = dataclasses.replace(full, class_distribution=make_record("k", 2, distribution="top-k").class_distribution)
+    more_classes = dataclasses.replace(top.class_distribution, num_classes=7)
+    variants = [
+        full,
+        top,
+        dataclasses.replace(top, class_distribution=more_classes),
+        dataclasses.replace(full, image_id="l"),
+        dataclasses.replace(full, height=481),
+        dataclasses.replace(full, width=641),
+        dataclasses.replace(full, boxes=full.boxes + 1),
+        dataclasses.replace(full, features=full.features + np.float16(1)),
+        dataclasses.replace(full, class_ids=full.class_ids + np.uint16(1)),
+        dataclasses.replace(full, class_scores=full.class_scores / 2),
+        dataclasses.replace(full, attribute_ids=full.attribute_ids + np.uint16(1)),
+        dataclasses.replace(full, attribute_scores=full.attribute_scores / 2),
+        dataclasses.replace(full, attribute_ids=None, attribute_scores=None),
+        dataclasses.replace(full, class_distribution=None),
+        dataclasses.replace(full, image_feature=None),
+        make_record("k", 2, dtype="bfloat16"),
+        make_record("k", 2, dtype="float32"),
+        make_record("k", 0, 8),
+        make_record("k", 0, 9),
+    ]
+    assert len({record_digest(record) for record in variants}) == len(variants)
+
+
+def test_memory_order_does_not_count() -> None:
+    record = make_record("k", 4)
+    assert record_digest(dataclasses.replace(record, features=np.asfortranarray(record.features))) == record_digest(record)
+
+
+def test_digest_of_a_store_does_not_depend_on_how_it_is_cut() -> None:
+    whole = content_digest(PAIRS)
+    assert content_digest(merge_digests([PAIRS[::2], [], PAIRS[1::2]])) == whole
+    assert content_digest(merge_digests([PAIRS[4:], PAIRS[:4]])) == whole
+    assert content_digest(PAIRS[1:]) != whole
+
+
+def test_duplicates_and_disorder_are_refused() -> None:
+    with pytest.raises(ValueError, match="image id 'C' is in two shards"):
+        list(merge_digests([PAIRS[:3], PAIRS[2:]]))
+    with pytest.raises(ValueError, match="image id 'A' is there twice"):
+        content_digest([PAIRS[0], PAIRS[0]])
+    with pytest.raises(ValueError, match="not in ascending order"):
+        content_digest(PAIRS[::-1])
+    with pytest.raises(ValueError, match="out of key order"):
+        list(merge_digests([PAIRS[::-1]]))

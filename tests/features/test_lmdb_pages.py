@@ -1,0 +1,130 @@
+"""The page walker against LMDB itself, and against files that want to hurt it."""
+
+import random
+import struct
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from features.lmdb_pages import LmdbPages
+
+
+def write_lmdb(path: Path, values: dict[bytes, dict[bytes, bytes]], *, commits: int = 1) -> None:
+    env = lmdb.open(str(path), subdir=False, map_size=2**28, max_dbs=4, lock=False, sync=False)
+    databases = {name: env.open_db(name) for name in values}
+    for step in range(commits):
+        with env.begin(write=True) as txn:
+            for name, entries in values.items():
+                for key, value in list(entries.items())[step::commits]:
+                    txn.put(key, value, db=databases[name])
+    env.close()
+
+
+def mixed_values(count: int, seed: int, long_keys: bool) -> dict[bytes, bytes]:
+    """Values that LMDB keeps inline and values that it moves out, around the border of 2038 bytes too."""
+    draw = random.Random(seed)
+    lengths = [0, 1, 7, 300, 1990, 2000, 2010, 2015, 2020, 2025, 2030, 2031, 4079, 4080, 4081, 9000]
+    keys = [f"{draw.random():.17f}{'x' * draw.randrange(400) if long_keys else ''}".encode() for _ in range(count)]
+    return {key: draw.randbytes(draw.choice(lengths)) for key in keys}
+
+
+@pytest.mark.parametrize("count, long_keys, commits", [(0, False, 1), (1, False, 1), (30, False, 3), (1500, True, 7)])
+def test_walk_finds_what_lmdb_gives(tmp_path: Path, count: int, long_keys: bool, commits: int) -> None:
+    path = tmp_path / "a.lmdb"
+    tables = {b"one": mixed_values(count, 1, long_keys), b"two": mixed_values(count // 2, 2, long_keys)}
+    write_lmdb(path, tables, commits=commits)
+    data = path.read_bytes()
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=4) as env:
+        pages = LmdbPages(memoryview(data), "a.lmdb")
+        assert (pages.page_size, pages.num_pages) == (env.stat()["psize"], env.info()["last_pgno"] + 1)
+        for name in tables:
+            database = env.open_db(name, create=False)
+            with env.begin() as txn, txn.cursor(database) as cursor:
+                want = list(cursor)
+                if count == 1500:
+                    assert txn.stat(database)["depth"] >= 3
+                    assert txn.stat(database)["overflow_pages"] > 0
+            got = [(key, data[offset : offset + length]) for key, offset, length in pages.values(name)]
+            assert got == want
+            assert len(got) == len(tables[name])
+
+
+def test_after_overwrites_and_deletes(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    env = lmdb.open(str(path), subdir=False, map_size=2**26, max_dbs=1, lock=False, sync=False)
+    database = env.open_db(b"one")
+    draw = random.Random(3)
+    for _ in range(10):
+        with env.begin(write=True, db=database) as txn:
+            for _ in range(60):
+                key = str(draw.randrange(200)).encode()
+                if draw.random() < 0.3:
+                    txn.delete(key)
+                else:
+                    txn.put(key, draw.randbytes(draw.choice([10, 1000, 5000, 20000])))
+    with env.begin(db=database) as txn:
+        want = list(txn.cursor())
+    env.close()
+    data = path.read_bytes()
+    pages = LmdbPages(memoryview(data), "a.lmdb")
+    assert [(key, data[offset : offset + length]) for key, offset, length in pages.values(b"one")] == want
+
+
+@pytest.fixture(scope="module")
+def file_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("lmdb") / "a.lmdb"
+    write_lmdb(path, {b"one": mixed_values(60, 4, True)}, commits=2)
+    return path.read_bytes()
+
+
+def test_names_that_are_not_databases(file_bytes: bytes) -> None:
+    with pytest.raises(ValueError, match="a.lmdb: holds no database 'two'"):
+        list(LmdbPages(memoryview(file_bytes), "a.lmdb").values(b"two"))
+
+
+@pytest.mark.parametrize(
+    "data, words",
+    [(b"", "ends after 0 bytes"), (b"\0" * 5000, "no LMDB meta page"), (b"x" * 100, "ends after 100 bytes")],
+)
+def test_not_lmdb_at_all(data: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        LmdbPages(memoryview(data), "a.lmdb")
+
+
+def test_cut_and_mislabelled_files(file_bytes: bytes) -> None:
+    with pytest.raises(ValueError, match="pages of 4096 bytes in a file of"):
+        LmdbPages(memoryview(file_bytes[: len(file_bytes) // 2]), "a.lmdb")
+    for offset, code, number, words in [(40, "I", 100, "page size 100"), (20, "I", 2, "LMDB data version 2")]:
+        broken = bytearray(file_bytes)
+        struct.pack_into("<" + code, broken, offset, number)
+        with pytest.raises(ValueError, match=words):
+            LmdbPages(memoryview(broken), "a.lmdb")
+
+
+def test_a_circle_of_pages_is_an_error_not_a_hang(file_bytes: bytes) -> None:
+    broken = bytearray(file_bytes)
+    for start in range(0, len(broken), 4096):
+        number, _, flags, lower, _ = struct.unpack_from("<QHHHH", broken, start)
+        if flags == 1 and number == start // 4096:  # a branch page: make all its children the page itself
+            for pointer in struct.unpack_from(f"<{(lower - 16) // 2}H", broken, start + 16):
+                struct.pack_into("<HHH", broken, start + pointer, number & 0xFFFF, number >> 16, 0)
+    with pytest.raises(ValueError, match="not a whole LMDB 0.9 file"):
+        list(LmdbPages(memoryview(broken), "a.lmdb").values(b"one"))
+
+
+def test_random_damage_never_escapes_as_anything_but_value_error(file_bytes: bytes) -> None:
+    draw = random.Random(5)
+    refused = 0
+    for _ in range(400):
+        broken = bytearray(file_bytes)
+        page = draw.randrange(len(broken) // 4096)
+        for _ in range(4):  # page headers, pointers and nodes, where every number is a pointer or a length
+            at = page * 4096 + draw.choice([draw.randrange(64), draw.randrange(4096)])
+            broken[at] = draw.randrange(256)
+        try:
+            for place in LmdbPages(memoryview(broken), "a.lmdb").values(b"one"):
+                assert place.offset + place.length <= len(broken)
+        except ValueError:
+            refused += 1
+    assert refused > 50

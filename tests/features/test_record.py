@@ -1,0 +1,79 @@
+"""What a record refuses, by the words of the refusal."""
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+import pytest
+from store_examples import make_record
+
+from features.record import RegionRecord, TopKDistribution
+
+RECORD = make_record(num_regions=2, attributes=True)
+IDS, HALVES, REST = np.zeros((2, 1), np.uint16), np.zeros((2, 1), np.float16), np.zeros(2, np.float16)
+
+
+def poisoned(array: np.ndarray, value: float) -> np.ndarray:
+    array = array.copy()
+    array.flat[0] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"image_id": ""}, "has 0 bytes"),
+        ({"image_id": "é" * 256}, "has 512 bytes in UTF-8; ids have 1 to 511"),
+        ({"image_id": "\udc80"}, "not valid UTF-8"),
+        ({"height": 0}, "image size 0x640"),
+        ({"width": 2**31}, "not positive"),
+        ({"height": 480.0}, "height must be an integer, got 480.0"),
+        ({"features": np.zeros((2, 0), np.float16)}, r"features must be \(K, D\)"),
+        ({"features": np.zeros((2, 8), np.float64)}, r"got \(2, 8\) float64"),
+        ({"features": np.zeros((65536, 1), np.float16)}, "65536 regions, at most 65535"),
+        ({"features": np.full((2, 8), np.inf, np.float16)}, "features holds NaN or infinity in float16"),
+        ({"features": np.full((2, 8), np.nan, ml_dtypes.bfloat16)}, "features holds NaN or infinity in bfloat16"),
+        ({"boxes": np.zeros((3, 4), np.float32)}, r"boxes must be \(2, 4\) float32, got \(3, 4\)"),
+        ({"boxes": np.array([[5, 0, 4, 1], [0, 0, 1, 1]], np.float32)}, "x2 < x1"),
+        ({"boxes": poisoned(RECORD.boxes, np.nan)}, "boxes holds NaN"),
+        ({"class_ids": np.zeros(2, np.int64)}, "class_ids must be"),
+        ({"class_scores": np.zeros(2, np.float16)}, "class_scores must be"),
+        ({"attribute_ids": None}, "come together"),
+        ({"attribute_scores": np.zeros(3, np.float32)}, "attribute_scores must be"),
+        ({"class_distribution": np.zeros((2, 1), np.float16)}, "class_distribution must be"),
+        ({"class_distribution": np.zeros(2, np.float16)}, "class_distribution must be"),
+        ({"class_distribution": TopKDistribution(IDS, HALVES, HALVES, 5)}, "top-k distribution of shapes"),
+        ({"class_distribution": TopKDistribution(IDS, HALVES, REST.astype("f4"), 5)}, "must be uint16, float16"),
+        ({"class_distribution": TopKDistribution(IDS + 6, HALVES, REST, 5)}, "names a class beyond 5"),
+        ({"class_distribution": TopKDistribution(IDS, HALVES + np.inf, REST, 5)}, "class_distribution holds NaN"),
+        ({"image_feature": np.zeros(7, np.float16)}, r"image_feature must be \(8,\)"),
+        ({"image_feature": np.zeros(8, np.float32)}, "image_feature must be"),
+    ],
+)
+def test_a_bad_field_is_named(change: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(RECORD, **change)
+
+
+def test_numpy_integers_become_int() -> None:
+    assert type(dataclasses.replace(RECORD, height=np.int64(7)).height) is int
+
+
+def test_equals_compares_every_field_bit_for_bit() -> None:
+    assert RECORD.equals(make_record(num_regions=2, attributes=True))
+    assert not RECORD.equals(dataclasses.replace(RECORD, boxes=-RECORD.boxes[:, [2, 3, 0, 1]]))
+    assert not RECORD.equals(make_record(num_regions=2))
+    assert not RECORD.equals(make_record(num_regions=2, dtype="float32", attributes=True))
+
+
+def test_dense_spreads_the_rest_over_unlisted_classes() -> None:
+    top = TopKDistribution(
+        np.array([[2, 0]], np.uint16), np.array([[0.5, 0.25]], np.float16), np.array([0.25], np.float16), 3
+    )
+    np.testing.assert_array_equal(top.dense(), np.array([[0.25, 0.125, 0.5, 0.125]], np.float32))
+
+
+def test_region_record_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RECORD.height = 3  # type: ignore[misc]
+    assert isinstance(RECORD, RegionRecord)

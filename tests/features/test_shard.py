@@ -1,0 +1,280 @@
+"""One shard written and read back: growth, order, duplicates, damage, life of views."""
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from store_examples import FINGERPRINT, MEMBERS_DIGEST, make_record, write_shard
+
+from features.digest import content_digest, record_digest
+from features.layout import encode_meta, encode_regions
+from features.manifest import ShardManifest, ShardSummary
+from features.shard import ShardWriter
+from features.shard_reader import ShardReader, stream_digests
+
+MIB = 2**20
+
+
+def many(count: int, num_regions: int = 40, feature_dim: int = 512) -> list:
+    base = make_record("x", num_regions, feature_dim, attributes=True)
+    return [replace(base, image_id=f"i{number:05}", height=number + 1) for number in range(count)]
+
+
+def assert_holds(path: Path, summary: ShardSummary, records: list) -> None:
+    """The file holds exactly `records`, through LMDB and through the index."""
+    ordered = sorted(records, key=lambda record: record.image_id)
+    manifest = ShardManifest.from_summary(
+        summary, shard=0, attempt="a", fingerprint=FINGERPRINT, members_digest=MEMBERS_DIGEST
+    )
+    with ShardReader(path, manifest) as reader:
+        assert list(reader.ids()) == [record.image_id for record in ordered]
+        assert all(got.equals(want) for got, want in zip(reader, ordered, strict=True))
+        assert dict(reader.digests()) == {r.image_id.encode(): record_digest(r) for r in ordered}
+        assert list(stream_digests(path, manifest, rows_at_once=7)) == list(reader.digests())
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=3) as env:
+        meta, regions = env.open_db(b"meta", create=False), env.open_db(b"regions", create=False)
+        with env.begin() as txn:
+            assert txn.stat(meta)["entries"] == txn.stat(regions)["entries"] == len(records)
+            for record in ordered:
+                key = record.image_id.encode()
+                assert (txn.get(key, db=meta), txn.get(key, db=regions)) == (encode_meta(record), encode_regions(record))
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
+def test_any_order_gives_the_same_shard(tmp_path: Path, order: str) -> None:
+    records = [make_record(f"i{i:03}", i % 101, 8, attributes=True, seed=i) for i in range(120)]
+    given = {"ascending": records, "descending": records[::-1], "shuffled": random.Random(1).sample(records, 120)}[order]
+    with ShardWriter(tmp_path / "s.lmdb", planned_bytes=0, commit_bytes=20_000) as writer:
+        for record in given:
+            writer.put(record)
+        summary = writer.finish()
+    assert [path.name for path in tmp_path.iterdir()] == ["s.lmdb"]  # no lock file
+    assert (tmp_path / "s.lmdb").stat().st_size == summary.data_bytes == summary.page_size * summary.num_pages
+    assert (summary.first_id, summary.last_id, summary.num_records) == ("i000", "i119", 120)
+    assert (summary.feature_dim, summary.feature_dtype) == (8, "float16")
+    assert summary.num_regions == sum(record.num_regions for record in records)
+    assert summary.content_digest == content_digest((r.image_id.encode(), record_digest(r)) for r in records)
+    assert_holds(tmp_path / "s.lmdb", summary, records)
+
+
+class CarelessWriter(ShardWriter):
+    """Believes that everything fits, so that LMDB has to say it does not."""
+
+    def _pages_for(self, key: bytes, value: bytes) -> int:
+        return -self._used_pages
+
+
+@pytest.mark.parametrize("kind", [ShardWriter, CarelessWriter])
+@pytest.mark.parametrize("commit_bytes", [MIB // 2, 64 * MIB])
+def test_the_map_grows(tmp_path: Path, kind: type[ShardWriter], commit_bytes: int) -> None:
+    records = random.Random(2).sample(many(200), 200)  # 8 MiB into a map of 2 MiB
+    with kind(tmp_path / "s.lmdb", planned_bytes=1, commit_bytes=commit_bytes) as writer:
+        first = writer._map_bytes
+        for record in records:
+            writer.put(record)
+        summary = writer.finish()
+        assert first < summary.data_bytes <= writer._map_bytes <= 8 * summary.data_bytes
+    assert_holds(tmp_path / "s.lmdb", summary, records)
+
+
+def test_a_right_plan_needs_no_growth(tmp_path: Path) -> None:
+    records = many(100)
+    planned = sum(len(encode_meta(record)) + len(encode_regions(record)) for record in records)
+    with ShardWriter(tmp_path / "s.lmdb", planned_bytes=planned * 2) as writer:
+        first = writer._map_bytes
+        for record in records:
+            writer.put(record)
+        writer.finish()
+        assert writer._map_bytes == first
+
+
+def test_what_a_writer_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "s.lmdb"
+    with ShardWriter(path, planned_bytes=0) as writer:
+        writer.put(make_record("b"))
+        with pytest.raises(ValueError, match="image id 'b' is there already"):
+            writer.put(make_record("b", seed=3))
+        with pytest.raises(ValueError, match=r"features \(9, 'float16'\), the records before it \(8, 'float16'\)"):
+            writer.put(make_record("c", feature_dim=9))
+        with pytest.raises(ValueError, match="one store holds one width and dtype"):
+            writer.put(make_record("c", dtype="bfloat16"))
+        with pytest.raises(ValueError, match="exists already"):
+            ShardWriter(path, planned_bytes=0)
+        writer.put(make_record("a"))
+        assert writer.finish().num_records == 2
+        with pytest.raises(ValueError, match="finished or discarded"):
+            writer.put(make_record("d"))
+    assert path.exists()
+    with pytest.raises(ValueError, match="must be positive"):
+        ShardWriter(path, planned_bytes=-1)
+
+
+def test_leaving_without_finish_deletes_the_file(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "s.lmdb", planned_bytes=0) as writer:
+        writer.put(make_record("a"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_record_no_file(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "s.lmdb", planned_bytes=0) as writer:
+        assert writer.finish() == ShardSummary()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    code = """
+import resource, sys
+sys.path[:0] = sys.argv[2:]
+from store_examples import make_record
+from features.shard import ShardWriter
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    with ShardWriter(sys.argv[1], planned_bytes=0, commit_bytes=50_000) as writer:
+        for i in range(50):
+            writer.put(make_record(f"i{i}", 40, 512))
+except Exception as error:
+    print(type(error).__name__)
+"""
+    got = run_child(code, tmp_path / "s.lmdb")
+    assert got.returncode == 0 and "Error" in got.stdout, got.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def run_child(code: str, *arguments: object) -> subprocess.CompletedProcess:
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", code, *map(str, arguments), str(here), str(here.parents[1])]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> tuple[Path, ShardManifest]:
+    records = [make_record(f"i{i:02}", 20, 128, attributes=True, seed=i) for i in range(30)]
+    manifest = write_shard(tmp_path, 0, records)
+    return tmp_path / str(manifest.data_file), manifest
+
+
+def test_features_lie_at_multiples_of_64_in_the_mapped_file(tmp_path: Path) -> None:
+    record = make_record("i", 36, 2048, attributes=True, distribution="top-k", image_feature=True)
+    manifest = write_shard(tmp_path, 0, [replace(record, image_id=f"i{i}") for i in range(5)])
+    with ShardReader(tmp_path / str(manifest.data_file), manifest) as reader:
+        for image_id in reader.ids():
+            got = reader.get(image_id, copy=False)
+            arrays = [got.features, got.class_distribution.class_ids, got.image_feature, got.attribute_scores]
+            assert [array.ctypes.data % 64 for array in arrays] == [0] * 4
+            assert not got.features.flags.writeable and not got.features.flags.owndata
+            del got, arrays
+
+
+def test_reading(shard: tuple[Path, ShardManifest]) -> None:
+    with ShardReader(*shard) as reader:
+        assert len(reader) == 30
+        assert "i07" in reader and "i7" not in reader and 7 not in reader and "\udc80" not in reader
+        assert reader.get("i07", check=True).equals(make_record("i07", 20, 128, attributes=True, seed=7))
+        np.testing.assert_array_equal(reader.meta("i07", check=True).boxes, reader.get("i07").boxes)
+        with pytest.raises(KeyError, match="image id 'i7' is not in"):
+            reader.get("i7")
+
+
+def test_close_waits_for_views(shard: tuple[Path, ShardManifest]) -> None:
+    reader = ShardReader(*shard)
+    record = reader.get("i03", copy=False)
+    with pytest.raises(BufferError, match="copy=False are still alive"):
+        reader.close()
+    assert reader.get("i04").image_id == "i04"  # still open
+    assert record.equals(make_record("i03", 20, 128, attributes=True, seed=3))
+    del record
+    reader.close()
+    reader.close()
+    for use in (lambda: reader.get("i04"), lambda: len(reader), lambda: "i04" in reader, lambda: list(reader.ids())):
+        with pytest.raises(ValueError, match="this reader is closed"):
+            use()
+
+
+@pytest.mark.parametrize("change", [-1, -4096, -100_000, +1, +4096])
+def test_a_file_of_another_length(shard: tuple[Path, ShardManifest], change: int) -> None:
+    path, manifest = shard
+    os.truncate(path, manifest.data_bytes + change)
+    with pytest.raises(ValueError, match=rf"{path}: has {manifest.data_bytes + change} bytes, its manifest says"):
+        ShardReader(path, manifest)
+
+
+def test_truncation_is_an_error_and_not_a_signal(shard: tuple[Path, ShardManifest]) -> None:
+    """Cut at 12 places, with a manifest that is told the truth about the length: the pages must still be missed."""
+    code = """
+import sys, os, dataclasses
+sys.path[:0] = sys.argv[2:]
+from features.manifest import ShardManifest
+from features.shard_reader import ShardReader
+path = sys.argv[1]
+manifest = ShardManifest.read(os.path.join(os.path.dirname(path), "part-00000.json"))
+length = manifest.data_bytes
+for step in range(11, -1, -1):
+    short = length * step // 12
+    os.truncate(path, short)
+    for told in (manifest, dataclasses.replace(manifest, data_bytes=short, num_pages=short // 4096)):
+        try:
+            for record in ShardReader(path, told):
+                record.features.sum()
+            print("read")
+        except ValueError as error:
+            assert path in str(error), error
+            print("refused")
+"""
+    got = run_child(code, shard[0])
+    assert got.returncode == 0, got.stderr
+    assert got.stdout.split() == ["refused"] * 24
+
+
+def test_a_missing_file_and_a_foreign_manifest(shard: tuple[Path, ShardManifest]) -> None:
+    path, manifest = shard
+    with pytest.raises(ValueError, match="which cannot be"):
+        ShardReader(path, replace(manifest, num_pages=manifest.num_pages + 1))
+    with pytest.raises(ValueError, match="which cannot be"):
+        ShardReader(path, replace(manifest, index_bytes=2**40))
+    with pytest.raises(ValueError, match="do not belong together"):
+        ShardReader(path, replace(manifest, num_records=29))
+    with pytest.raises(ValueError, match="offset index starts with"):
+        ShardReader(path, replace(manifest, index_offset=manifest.index_offset + 8, index_bytes=3000))
+    os.remove(path)
+    with pytest.raises(FileNotFoundError, match="data file of shard 0 is missing"):
+        ShardReader(path, manifest)
+
+
+def test_flipped_bits_never_crash_and_checked_reads_find_them(shard: tuple[Path, ShardManifest]) -> None:
+    path, manifest = shard
+    original = path.read_bytes()
+    wanted = [make_record(f"i{i:02}", 20, 128, attributes=True, seed=i) for i in range(30)]
+    draw = random.Random(3)
+    refused = 0
+    for _ in range(150):
+        at = draw.randrange(len(original))
+        with open(path, "r+b") as file:
+            file.seek(at)
+            file.write(bytes([original[at] ^ 1 << draw.randrange(8)]))
+        try:
+            reader = ShardReader(path, manifest)
+            for row, want in enumerate(wanted):
+                assert reader.record_at(row, check=True).equals(want)  # the flip was in slack, or it is an error
+        except ValueError as error:
+            assert str(path) in str(error)
+            refused += 1
+        with open(path, "r+b") as file:
+            file.seek(at)
+            file.write(original[at : at + 1])
+    assert refused > 50
+
+
+def test_importing_features_needs_neither_torch_nor_beam_nor_pyarrow() -> None:
+    code = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import features
+print([name for name in ("torch", "apache_beam", "pyarrow") if name in sys.modules])
+"""
+    assert run_child(code).stdout.split() == ["[]"]
