@@ -1,9 +1,9 @@
 """Bytes of an image file -> BGR pixels, exactly as `cv2.imread` gives them, or a reason why not.
 
 The published extractors decode with `cv2.imread`, so its rules are the convention: EXIF orientation applied, alpha
-dropped, grey and palette expanded, CMYK converted, 16 bits cut to 8, first frame of an animation. What `cv2` does not do
-is refuse: it paints the missing part of a truncated JPEG grey and allocates whatever a header asks for. Both are checked
-here before it decodes.
+dropped, grey and palette expanded, CMYK converted, 16 bits cut to 8, first frame of an animation. What `cv2` does not
+do is refuse: it paints the missing part of a truncated JPEG grey and allocates whatever a header asks for. Both are
+checked here before it decodes.
 """
 
 from __future__ import annotations

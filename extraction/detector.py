@@ -217,18 +217,21 @@ class Detector(nn.Module):
 def plain_float32(device: torch.device) -> Iterator[None]:
     """Inside, arithmetic is float32 on every device, whatever the caller has switched on.
 
-    torch lets CUDA convolutions round to TF32 by default, and a surrounding autocast would halve the rest; both change
-    features unsaid. The switches are global, so the caller's values come back at the end.
+    torch lets CUDA convolutions round to TF32 by default, `set_float32_matmul_precision` does so to matrix products (to
+    bfloat16 on CPUs), and a surrounding autocast halves everything; all change features unsaid. The switches are global
+    to the process, so the caller's values come back at the end.
     """
+    backends: Any = torch.backends
+    precisions = (backends.cudnn.conv, backends.cuda.matmul, backends.mkldnn.conv, backends.mkldnn.matmul)
+    exact: list[tuple[Any, str, Any]] = [
+        (part, "fp32_precision", "ieee") for part in precisions if part.fp32_precision not in ("none", "ieee")
+    ]
+    exact += [(backends.cudnn, "benchmark", False), (backends.cudnn, "deterministic", True)]
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.autocast(device.type, enabled=False))
-        if device.type == "cuda":
-            stack.enter_context(
-                torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
-            )
-            matmul = torch.backends.cuda.matmul
-            stack.callback(setattr, matmul, "allow_tf32", matmul.allow_tf32)
-            matmul.allow_tf32 = False
+        for part, name, value in exact:
+            stack.callback(setattr, part, name, getattr(part, name))
+            setattr(part, name, value)
         yield
 
 

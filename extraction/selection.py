@@ -49,9 +49,7 @@ class SelectionPolicy:
                 f"selection kept_box {self.kept_box!r}; {self.method} is implemented for {_KEPT_BOX[self.method]!r}"
             )
         if not isinstance(self.nms_thresholds, tuple) or not self.nms_thresholds:
-            raise ValueError(
-                f"selection nms_thresholds {self.nms_thresholds!r}; it must be a tuple of IoUs"
-            )
+            raise ValueError(f"selection nms_thresholds {self.nms_thresholds!r}; it must be a tuple of IoUs")
         if not all(0 < iou <= 1 for iou in self.nms_thresholds):
             raise ValueError(f"selection nms_thresholds {self.nms_thresholds}; each must be above 0 and at most 1")
         if list(self.nms_thresholds) != sorted(set(self.nms_thresholds)):

@@ -12,6 +12,7 @@ changed there is fetched again, and are complete or absent: they are written asi
 from __future__ import annotations
 
 import hashlib
+import http.client
 import importlib
 import logging
 import os
@@ -23,7 +24,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 60
@@ -88,13 +89,17 @@ def _from_hub(spec: str) -> Path:
         except hub.EntryNotFoundError:
             unreached = None
         except hub.HFValidationError as error:
-            raise ValueError(f"weights {spec}: {_line(error)}; write hf:<owner>/<name> or with @<revision>") from None
+            raise ValueError(
+                f"weights {spec}: {first_line(error)}; write hf:<owner>/<name> or with @<revision>"
+            ) from None
         except hub.RevisionNotFoundError:
             raise ValueError(f"weights {spec}: the repository has no revision {revision!r}") from None
         except hub.RepositoryNotFoundError as error:
-            raise ValueError(f"weights {spec}: no such repository, or no right to read it: {_line(error)}") from None
+            raise ValueError(
+                f"weights {spec}: no such repository, or no right to read it: {first_line(error)}"
+            ) from None
         except OSError as error:
-            raise OSError(f"weights {spec}: {_line(error)}") from None
+            raise OSError(f"weights {spec}: {first_line(error)}") from None
     if unreached is not None:
         raise OSError(
             f"weights {spec}: the hub cannot be reached and its cache holds no {' or '.join(_HUB_FILES)}; "
@@ -108,8 +113,7 @@ def _from_web(url: str, checksum: str, cache_dir: Path) -> Path:
     _check_url(url)
     request = urllib.request.Request(url, headers={"User-Agent": "roibeam"})
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-            _check_url(response.geturl())  # a redirect must not leave https
+        with urllib.request.build_opener(_CheckedRedirects).open(request, timeout=_TIMEOUT_S) as response:
             headers = response.headers
             length = int(headers["Content-Length"]) if headers.get("Content-Length", "").isdecimal() else None
             version = headers.get("ETag") or headers.get("Last-Modified")
@@ -119,11 +123,21 @@ def _from_web(url: str, checksum: str, cache_dir: Path) -> Path:
             return _store(response, target, url, length=length, checksum=checksum)
     except urllib.error.HTTPError as error:
         raise ValueError(f"weights {url}: the server says {error.code} {error.reason}") from None
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         if not checksum and (older := _newest(cache_dir, url)):
-            _log.warning("weights %s cannot be reached (%s); using the copy from before: %s", url, _line(error), older)
+            _log.warning(
+                "weights %s cannot be reached (%s); using the copy from before: %s", url, first_line(error), older
+            )
             return older
-        raise OSError(f"weights {url}: cannot be fetched: {_line(error)}") from None
+        raise OSError(f"weights {url}: cannot be fetched: {first_line(error)}") from None
+
+
+class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect only to where a user may point: it must not leave https."""
+
+    def redirect_request(self, *arguments: Any) -> urllib.request.Request | None:
+        _check_url(arguments[-1])
+        return super().redirect_request(*arguments)
 
 
 def _check_url(url: str) -> None:
@@ -157,9 +171,9 @@ def _from_beam(url: str, checksum: str, cache_dir: Path) -> Path:
     except ValueError as error:
         # Beam's own say "Unable to get filesystem from specified path": an unknown scheme, or an extra is missing.
         message = str(error)
-        raise ValueError(message if message.startswith("weights ") else f"weights {url}: {_line(error)}") from None
+        raise ValueError(message if message.startswith("weights ") else f"weights {url}: {first_line(error)}") from None
     except OSError as error:  # BeamIOError is one
-        raise OSError(f"weights {url}: {_line(error)}") from None
+        raise OSError(f"weights {url}: {first_line(error)}") from None
 
 
 def _beam_checksum(filesystems: type, url: str) -> str:
@@ -251,6 +265,6 @@ class _Progress:
             self.bar.stop()
 
 
-def _line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """First line of an error's message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

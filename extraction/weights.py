@@ -18,7 +18,7 @@ from extraction.detector import Detector
 from extraction.random_weights import random_state
 from extraction.selection import SELECTIONS, SelectionPolicy
 from extraction.state import check_cell_anchors, check_state
-from extraction.weight_sources import fetch_weights
+from extraction.weight_sources import fetch_weights, first_line
 
 _T = TypeVar("_T")
 
@@ -96,7 +96,7 @@ def _read_safetensors(path: Path) -> dict[str, object]:
     try:
         tensors: dict[str, Tensor] = load_file(path, device="cpu")
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise ValueError(f"weights {path}: not a complete safetensors file: {_line(error)}") from None
+        raise ValueError(f"weights {path}: not a complete safetensors file: {first_line(error)}") from None
     return dict(tensors)
 
 
@@ -108,7 +108,7 @@ def _read_torch(path: Path) -> dict[str, object]:
     except pickle.UnpicklingError as error:
         raise ValueError(f"weights {path}: {_refusal(error)}") from None
     except Exception as error:  # a damaged file makes torch's parsers raise almost anything
-        raise ValueError(f"weights {path}: not a complete torch file: {_line(error)}") from None
+        raise ValueError(f"weights {path}: not a complete torch file: {first_line(error)}") from None
     for name in ("model", "state_dict"):
         if isinstance(content, dict) and isinstance(content.get(name), dict):
             content = content[name]
@@ -133,7 +133,3 @@ def _preset(value: str | _T, presets: Mapping[str, _T], what: str) -> _T:
     if value not in presets:
         raise ValueError(f"{what} {value!r} is unknown; there are {', '.join(presets)}")
     return presets[value]
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -79,13 +79,16 @@ class LmdbPages:
         return self._walk(self._named(database))
 
     def _named(self, name: bytes) -> _Database:
-        for node, flags, offset, length in self._nodes(self._main):
+        found: _Database | None = None
+        for node, flags, offset, length in self._nodes(self._main):  # all of them: liblmdb's search may touch any
             if node != name:
                 continue
             if flags != _SUB_DATABASE or length != _DATABASE.size:
                 raise self._damaged(f"{name!r} is not a named database")
-            return _Database._make(_DATABASE.unpack_from(self._buffer, offset))
-        raise ValueError(f"{self._name}: holds no database {name.decode()!r}; was it written by roibeam?")
+            found = _Database._make(_DATABASE.unpack_from(self._buffer, offset))
+        if found is None:
+            raise ValueError(f"{self._name}: holds no database {name.decode()!r}; was it written by roibeam?")
+        return found
 
     def _walk(self, database: _Database) -> Iterator[ValuePlace]:
         for key, flags, offset, length in self._nodes(database):

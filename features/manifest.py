@@ -132,7 +132,7 @@ class ShardManifest(ShardSummary):
         del inner["fingerprint"]["details"]
         head = ("shard", "attempt", "data_file", "fingerprint", "members_digest")
         first = {name: inner.pop(name) for name in head}
-        last = {name: inner.pop(name) for name in ("dead_letters", "stats")}
+        last = {"dead_letters": list(inner.pop("dead_letters")), "stats": inner.pop("stats")}
         return {"format": SHARD_FORMAT, "version": MANIFEST_VERSION, **first, **inner, **last}
 
     @classmethod
@@ -229,7 +229,7 @@ class StoreManifest:
         del inner["classes"], inner["attributes"]
         first = {name: inner.pop(name) for name in ("fingerprint", "config")}
         head = {"format": STORE_FORMAT, "version": MANIFEST_VERSION}
-        shards = inner.pop("shards")
+        shards = list(inner.pop("shards"))
         return {**head, **first, "vocabulary": self.vocabulary, **inner, "shards": shards}
 
     @classmethod

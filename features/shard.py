@@ -214,12 +214,12 @@ class ShardWriter:
             assert stored, "duplicates were refused before"
 
     def _commit(self) -> None:
-        try:
-            self._txn.commit()
-        except lmdb.MapFullError:
-            # The free list did not fit.
-            self._grow_and_repeat()
-            self._txn.commit()
+        while True:
+            try:
+                self._txn.commit()
+                break
+            except lmdb.MapFullError:  # a commit needs pages too, for the free list
+                self._grow_and_repeat()
         self._begin()
 
     def _grow_and_repeat(self, *more: tuple[bytes, bytes, bytes]) -> None:

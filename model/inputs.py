@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 # Label of a position that is not predicted: what torch.nn.functional.cross_entropy skips by default.
-IGNORE_INDEX = -100  # label of a position that is not predicted: what torch.nn.functional.cross_entropy skips by default
+IGNORE_INDEX = -100
 
 _SHAPES = {
     "text_ids": "BT",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -10,20 +10,32 @@ from torch.nn import functional as F
 from model.inputs import IGNORE_INDEX
 
 
-class SumCount(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class SumCount:
     """A sum over some elements and how many there were.
 
     Whoever adds up micro-batches or processes divides the added sums by the added counts: a mean of means would weigh a
     word in a short batch more than one in a long batch.
+
+    Attributes:
+        total: scalar.
+        count: scalar, integer.
     """
 
-    total: Tensor  # scalar
-    count: Tensor  # scalar, integer
+    total: Tensor
+    count: Tensor
 
     @property
     def mean(self) -> Tensor:
         """total / count; 0 (with a gradient graph where `total` has one) when there was no element."""
         return self.total / self.count.clamp(min=1)
+
+    def __add__(self, other: SumCount) -> SumCount:
+        return SumCount(self.total + other.total, self.count + other.count)
+
+    def detach(self) -> SumCount:
+        """The same without its gradient graph."""
+        return SumCount(self.total.detach(), self.count)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> SumCount:
@@ -33,7 +45,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> SumCount:
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
-    """Cross-entropy of `logits` (N, C) with the distributions `targets` (N, C), over the rows where `mask` (N,) is True.
+    """Cross-entropy of `logits` (N, C) with distributions `targets` (N, C), over the rows where `mask` (N,) is True.
 
     VL-BERT's masked region loss (jackroos/VL-BERT common/utils/misc.py, soft_cross_entropy).
     """

@@ -21,8 +21,8 @@ def mask_words(
 ) -> tuple[np.ndarray, np.ndarray]:
     """BERT's 80/10/10 masking by whole words (jackroos/VL-BERT pretrain/data/datasets/conceptual_captions.py).
 
-    Each word is chosen with `probability`. Of a chosen word all pieces become `mask_id` (80 %), or each becomes a random
-    vocabulary entry (10 %), or all stay (10 %); all its pieces are labelled. No word has to be chosen.
+    Each word is chosen with `probability`. Of a chosen word all pieces become `mask_id` (80 %), or each becomes a
+    random vocabulary entry (10 %), or all stay (10 %); all its pieces are labelled. No word has to be chosen.
 
     Args:
         text_ids: (T,) int64.

@@ -1,7 +1,7 @@
-"""VL-BERT (arXiv:1908.08530) as its release builds it (jackroos/VL-BERT common/visual_linguistic_bert.py, fast_rcnn.py).
+"""VL-BERT (arXiv:1908.08530) as its release builds it (jackroos/VL-BERT common/: visual_linguistic_bert, fast_rcnn).
 
-One sequence through one encoder: text pieces | whole image, regions | [END]. Every element is the sum of a token, a visual
-feature, a segment and a position. Each text piece carries the visual feature of the whole image.
+One sequence through one encoder: text pieces | whole image, regions | [END]. Every element is the sum of a token, a
+visual feature, a segment and a position. Each text piece carries the visual feature of the whole image.
 
 The release packs rows without gaps; here text is padded before the regions. Positions come from the real length of each
 row and padding is never attended to, so the states of real elements are the same.
@@ -39,10 +39,10 @@ class VLBertConfig(StrictConfig):
         region_feature_size: D, width of a stored region feature.
         num_region_labels: C, classes of the detector and background, which is last.
         coordinate_embedding_size: width of the embedded box; a multiple of 8 (four numbers, sine and cosine).
-        max_position_embeddings: the longest text has two pieces less: image elements and [END] take one position each.
+        max_position_embeddings: the longest text has two pieces less: image elements share a position, [END] has one.
         num_segments: text segments and `REGION_SEGMENT`.
-        visual_norm_text_init, visual_norm_region_init: start value of the weights of the LayerNorms over visual features.
-            At 0, as released, an untrained model treats text as BERT does, and no gradient reaches the region
+        visual_norm_text_init, visual_norm_region_init: start value of the weights of the LayerNorms over visual
+            features. At 0, as released, an untrained model treats text as BERT does, and no gradient reaches the region
             projection in the first step.
         with_pooler: whether `VLOutput.pooled` is filled.
         with_relationship_head: adds the caption-image matching loss to pre-training; off in every released experiment.
@@ -124,7 +124,7 @@ def vlbert_small(**overrides: Any) -> VLBertConfig:
 
 
 def embed_coordinates(boxes_xyxy_px: Tensor, image_hw: Tensor, size: int) -> Tensor:
-    """Boxes as sines and cosines (release: common/utils/bbox.py, coordinate_embeddings; the paper uses corners instead).
+    """Boxes as sines and cosines (release: common/utils/bbox.py, coordinate_embeddings; the paper says corners).
 
     Args:
         boxes_xyxy_px: (B, E, 4), pixels of the image.
@@ -248,6 +248,7 @@ class VLBertPreTrainedModel(PreTrainedModel):
     """Initialisation and file handling shared by the bare model and the models with heads."""
 
     config_class = VLBertConfig
+    config: VLBertConfig
     base_model_prefix = "vlbert"
     main_input_name = "batch"
     _supports_sdpa = True
@@ -301,7 +302,7 @@ class VLBertModel(VLBertPreTrainedModel):
         return self.encode(batch, image_elements(batch))
 
     def encode(self, batch: VLBatch, elements: ImageElements) -> VLOutput:
-        """As `forward`, with image elements that the caller made; only text is read from `batch`, and the image size."""
+        """As `forward`, with image elements that the caller made: `batch` gives only text and image size."""
         masked = elements.masked[..., None]
         # Only the appearance is hidden: the box of a masked region stays visible (section 3.2 of the paper hides both).
         features = torch.where(masked, self.masked_region_feature.weight.to(elements.features.dtype), elements.features)
@@ -341,7 +342,7 @@ class PreTrainingOutput:
 
 
 class VLBertForPreTraining(VLBertPreTrainedModel):
-    """VL-BERT with its pre-training heads; total loss is the plain sum of the mean losses (release: pretrain/modules)."""
+    """VL-BERT with its pre-training heads; the total loss is the plain sum of the mean losses."""
 
     def __init__(self, config: VLBertConfig) -> None:
         super().__init__(config)

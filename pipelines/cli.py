@@ -19,7 +19,7 @@ _OUR_PACKAGES = frozenset({"extraction", "features", "model", "pipelines"})
 
 app = typer.Typer(
     name="roibeam",
-    help="Region features for vision-language models: photos in, LMDB region shards out, and the training that reads them.",
+    help="Region features for vision-language models: photos in, region shards out, and the training that reads them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 def extract_command(
     context: typer.Context,
     source: Annotated[
-        str, typer.Argument(help="Folder, glob pattern, COCO .json (captions or instances) or caption .tsv (local paths).")
+        str,
+        typer.Argument(help="Folder, glob pattern, COCO .json (captions or instances) or caption .tsv (local paths)."),
     ],
     out: Annotated[Path, typer.Argument(help="Store to write; run again to continue, or to add what a folder gained.")],
     weights: Annotated[
@@ -26,21 +28,31 @@ def extract_command(
             "https://...[#sha256=<hex>], or random:<seed> (load tests: regions mean nothing)."
         ),
     ],
-    detector: Annotated[str, typer.Option(help="Network sizes: vg-r101-c4 (Visual Genome, true size) or small.")] = "vg-r101-c4",
+    detector: Annotated[
+        str, typer.Option(help="Network sizes: vg-r101-c4 (Visual Genome, true size) or small.")
+    ] = "vg-r101-c4",
     selection: Annotated[str, typer.Option(help="Which regions are kept; see docs/architecture.md.")] = "butd-10-100",
     vocab: Annotated[
         str | None,
-        typer.Option(help="Class and attribute names: folder with objects_vocab.txt and attributes_vocab.txt, file, or vg."),
+        typer.Option(
+            help="Class and attribute names: folder with objects_vocab.txt and attributes_vocab.txt, file, or vg."
+        ),
     ] = None,
-    image_root: Annotated[str | None, typer.Option(help="Folder of the images of a .json or .tsv [default: its own].")] = None,
+    image_root: Annotated[
+        str | None, typer.Option(help="Folder of the images of a .json or .tsv [default: its own].")
+    ] = None,
     id_rule: Annotated[str, typer.Option(help="Image id from path: no-extension or with-extension.")] = "no-extension",
     dtype: Annotated[str, typer.Option(help="Stored features: float16, bfloat16 or float32.")] = "float16",
     distribution: Annotated[str, typer.Option(help="Stored class probabilities: full, top-<k> or none.")] = "full",
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the detector [default: torch's choice].")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads of the detector [default: torch's choice].")
+    ] = None,
     decode_threads: Annotated[int, typer.Option(min=1, help="Threads that read and decode ahead.")] = 2,
     max_pixels: Annotated[int, typer.Option(min=1, help="Images of more pixels become dead letters.")] = 120_000_000,
-    max_failures: Annotated[float, typer.Option(min=0, max=1, help="Share of failed images above which the run fails.")] = 0.05,
+    max_failures: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of failed images above which the run fails.")
+    ] = 0.05,
     shard_size: Annotated[
         int | None, typer.Option(min=1, help="Images per shard [default: about ten minutes of work, at most 4,000].")
     ] = None,
@@ -48,8 +60,12 @@ def extract_command(
         list[str] | None, typer.Option("--set", help="section.field=value; sections: detector, selection, options.")
     ] = None,
     runner: Annotated[str, typer.Option(help="local, or a Beam runner; its options follow after --.")] = "local",
-    dry_run: Annotated[bool, typer.Option("--dry-run/--no-dry-run", help="Time three photos, print the plan, write nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json/--no-json", help="Progress and result as JSON lines on standard output.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run/--no-dry-run", help="Time three photos, print the plan, write nothing.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json/--no-json", help="Progress and result as JSON lines on standard output.")
+    ] = False,
 ) -> None:
     """Extracts region features of all images of SOURCE into OUT.
 
@@ -106,7 +122,7 @@ def extract_command(
         raise typer.Exit(1)
 
 
-def _preset(what: str, name: str, presets: dict) -> object:  # type: ignore[type-arg]
+def _preset(what: str, name: str, presets: Mapping[str, Any]) -> Any:
     if name not in presets:
         raise ValueError(f"--{what} {name!r}: choose one of {', '.join(presets)}")
     return presets[name]
@@ -151,7 +167,8 @@ def _summary_text(summary: RunSummary, out: Path) -> str:
     manifest = summary.manifest
     lines = [f"note: {note}" for note in summary.notes]
     lines.append(
-        f"{manifest.num_records:,} records with {manifest.num_regions:,} regions, {manifest.num_dead_letters:,} dead letters; "
+        f"{manifest.num_records:,} records with {manifest.num_regions:,} regions, "
+        f"{manifest.num_dead_letters:,} dead letters; "
         f"{summary.new_images:,} images extracted in {duration(summary.seconds)}"
     )
     for reason, count in summary.failures.most_common():

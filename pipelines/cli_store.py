@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,7 +32,7 @@ def info_command(
         details = manifest.fingerprint.details.get("detector", {})
         rows = {
             "records": f"{manifest.num_records:,}",
-            "regions": f"{manifest.num_regions:,} ({manifest.num_regions / max(manifest.num_records, 1):.1f} per image)",
+            "regions": f"{manifest.num_regions:,}, {manifest.num_regions / max(manifest.num_records, 1):.1f} per image",
             "dead letters": f"{manifest.num_dead_letters:,}",
             "shards": f"{len(manifest.shards):,}, {num_bytes / 1e9:.3f} GB",
             "features": f"{manifest.feature_dim} x {manifest.feature_dtype}",
@@ -54,12 +54,14 @@ def verify_command(
     deep: Annotated[bool, typer.Option("--deep/--no-deep", help="Also read every record: checksums, digests.")] = False,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Checks manifests, sizes and indexes (seconds); with --deep every byte of every record. Non-zero exit on a problem."""
+    """Checks manifests, sizes and indexes (seconds); with --deep every byte of every record; exit 1 on a problem."""
     from features.verify import verify_store
 
     problems = verify_store(store, deep=deep)
     if as_json:
-        typer.echo(json.dumps({"store": str(store), "deep": deep, "problems": [asdict(problem) for problem in problems]}))
+        typer.echo(
+            json.dumps({"store": str(store), "deep": deep, "problems": [asdict(problem) for problem in problems]})
+        )
     else:
         for problem in problems:
             typer.echo(f"{problem.file}: {problem.what}; {problem.what_to_do}")
@@ -90,9 +92,9 @@ def show_command(
             raise ValueError(f"no image {image_id!r} in {store}; `roibeam store info` tells how many there are")
         record = opened[image_id]
         classes, attributes = opened.manifest.classes, opened.manifest.attributes
-    rows = []
+    rows: list[dict[str, Any]] = []
     for i in np.argsort(-record.class_scores, kind="stable")[:regions]:
-        row = {
+        row: dict[str, Any] = {
             "box": [round(float(edge), 1) for edge in record.boxes[i]],
             "class": _name(classes, int(record.class_ids[i])),
             "score": round(float(record.class_scores[i]), 4),
@@ -102,7 +104,9 @@ def show_command(
             row["attribute_score"] = round(float(record.attribute_scores[i]), 4)
         rows.append(row)
     values = record.features.astype(np.float32)
-    statistics = {"mean": float(values.mean()), "std": float(values.std()), "max": float(values.max())} if values.size else {}
+    statistics = (
+        {"mean": float(values.mean()), "std": float(values.std()), "max": float(values.max())} if values.size else {}
+    )
     if as_json:
         typer.echo(
             json.dumps(

@@ -8,17 +8,17 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from extraction.engine import ExtractOptions, extract
 from extraction.images import Failure, ImageRef
 from features.layout import encode_meta, encode_regions
 from features.manifest import STORE_MANIFEST_NAME, TEMPORARY_SUFFIX, StoreManifest
-from pipelines.beam_extraction import run_extraction
+from pipelines.beam_extraction import pipeline_options, run_extraction
 from pipelines.job import DetectorSpec, ExtractJob, shared_detector, shared_fingerprint, vocabulary_digest
 from pipelines.plan import Plan, extend_plan, planned_ids, read_plan, shard_size_for
-from pipelines.progress import ProgressPrinter, ProgressView, Standing
+from pipelines.progress import ProgressPrinter, ProgressView
 from pipelines.publish import StoreText, read_shard_manifests
 from pipelines.run_report import REPORT_NAME, write_run_report
 from pipelines.shard_job import SCRATCH_PREFIX
@@ -47,7 +47,7 @@ class ExtractRequest:
     store: Path
     detector: DetectorSpec
     options: ExtractOptions
-    vocabulary: Vocabulary = Vocabulary()
+    vocabulary: Vocabulary = field(default_factory=Vocabulary)
     shard_size: int | None = None
     max_failures: float = 0.05
     runner: str = "local"
@@ -100,11 +100,12 @@ def run_extract(request: ExtractRequest) -> RunSummary:
     """
     start = time.monotonic()
     check_output_folder(request.store)
+    pipeline_options(request.runner, request.beam_args)
     job, text = _prepare(request)
     request.store.mkdir(parents=True, exist_ok=True)
     with store_lock(request.store):
         _clear_leftovers(request.store)
-        plan, new_images, notes = _plan(request, job)
+        plan, notes = _plan(request, job)
         view = ProgressView(request.store, plan)
         before = view.read()
         with ProgressPrinter(view, plan.num_images, as_json=request.as_json):
@@ -150,7 +151,9 @@ def check_output_folder(store: Path) -> None:
     if store.is_dir() and read_plan(store) is None:
         others = [path.name for path in store.iterdir() if path.name not in (LOCK_NAME, "plan")]
         if others:
-            raise ValueError(f"{store} is not empty and no store of ours ({sorted(others)[0]} is in it); choose a new folder")
+            raise ValueError(
+                f"{store} is not empty and no store of ours ({sorted(others)[0]} is in it); choose a new folder"
+            )
 
 
 def _prepare(request: ExtractRequest) -> tuple[ExtractJob, StoreText]:
@@ -168,7 +171,12 @@ def _prepare(request: ExtractRequest) -> tuple[ExtractJob, StoreText]:
 
 
 def _source_facts(source: Source) -> dict[str, str]:
-    return {"kind": source.kind, "location": source.location, "image_root": source.image_root, "id_rule": source.id_rule}
+    return {
+        "kind": source.kind,
+        "location": source.location,
+        "image_root": source.image_root,
+        "id_rule": source.id_rule,
+    }
 
 
 def _settings(request: ExtractRequest, job: ExtractJob) -> dict[str, str]:
@@ -188,10 +196,14 @@ def _existing_plan(request: ExtractRequest, job: ExtractJob) -> Plan | None:
         had, got = plan.source, _source_facts(request.source)
         key = next(key for key in got if had.get(key) != got[key])
         raise ValueError(
-            f"{request.store} holds another run: its source has {key} {had.get(key)}, now {got[key]}; choose a new folder"
+            f"{request.store} holds another run: its source has {key} {had.get(key)}, now {got[key]}; "
+            f"choose a new folder"
         )
     wanted = _settings(request, job)
-    if plan.settings["feature_space"] != wanted["feature_space"] or plan.settings["distribution"] != wanted["distribution"]:
+    if (
+        plan.settings["feature_space"] != wanted["feature_space"]
+        or plan.settings["distribution"] != wanted["distribution"]
+    ):
         key = "distribution" if plan.settings["distribution"] != wanted["distribution"] else "feature_space"
         raise ValueError(
             f"{request.store} holds features made with other settings ({key} {plan.settings[key][:16]}, now "
@@ -210,15 +222,15 @@ def _new_images(request: ExtractRequest, plan: Plan | None) -> tuple[list[ImageR
     return new, [f"{gone:,} images of earlier runs are no longer in the source; their records stay"] if gone else []
 
 
-def _plan(request: ExtractRequest, job: ExtractJob) -> tuple[Plan, int, list[str]]:
+def _plan(request: ExtractRequest, job: ExtractJob) -> tuple[Plan, list[str]]:
     plan = _existing_plan(request, job)
     new, notes = _new_images(request, plan)
     if plan is not None and not new:
-        return plan, 0, notes
+        return plan, notes
     size = request.shard_size or shard_size_for(_time_one(new, request))
     facts, settings = _source_facts(request.source), _settings(request, job)
     plan = extend_plan(request.store, plan, source=facts, settings=settings, images=new, shard_size=size)
-    return plan, len(new), notes
+    return plan, notes
 
 
 def _time_one(images: Sequence[ImageRef], request: ExtractRequest) -> float:

@@ -100,6 +100,8 @@ def _machine(spec: DetectorSpec) -> dict[str, Any]:
     return {
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability(),
+        "device": torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
     }

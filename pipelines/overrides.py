@@ -28,7 +28,7 @@ def apply_overrides(sections: Mapping[str, Any], settings: Iterable[str]) -> dic
         if section not in changed:
             raise ValueError(f"--set {setting!r}: no section {section!r}; sections are {', '.join(changed)}")
         config = changed[section]
-        assert is_dataclass(config)
+        assert is_dataclass(config) and not isinstance(config, type)
         names = [field.name for field in fields(config)]
         if name not in names:
             near = difflib.get_close_matches(name, names, n=3) or names

@@ -1,7 +1,7 @@
 """The plan of a run: which images are in which shard. Written once; a grown source adds shards, old ones stay.
 
-    OUT/plan.json               source, settings, one line of facts per shard
-    OUT/plan/part-00003.jsonl   the images of shard 3: {"image_id": ..., "location": ...} per line
+OUT/plan.json               source, settings, one line of facts per shard
+OUT/plan/part-00003.jsonl   the images of shard 3: {"image_id": ..., "location": ...} per line
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def read_plan(store: Path) -> Plan | None:
         return Plan(content["source"], content["settings"], shards)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path}: expected {PLAN_FORMAT} version {PLAN_VERSION}, got something else ({error}); choose another folder"
+            f"{path}: expected {PLAN_FORMAT} version {PLAN_VERSION}, got another file ({error}); choose another folder"
         ) from None
 
 

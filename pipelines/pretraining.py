@@ -28,7 +28,7 @@ from pipelines.training import ParameterGroup, TrainConfig, TrainResult, check_r
 
 logger = logging.getLogger(__name__)
 
-EVALUATION_EPOCH = 2**31  # masks of this epoch are never trained on
+EVALUATION_EPOCH = 2**31  # training never comes to this epoch, so its masks are new to the model
 _ORDER, _MASKS = 1, 2  # first number of a seed: keeps the random streams of one run apart
 
 
@@ -48,6 +48,7 @@ class PretrainConfig:
             counted); 0 = no cut. Text is always cut to the positions the model has.
         word_probability, region_probability: how often a word or region is predicted.
         region_masked_share: how many of the predicted regions are hidden.
+        fixed_masks: every epoch, and evaluation, draws the masks of epoch 0: for checking that a model can over-fit.
     """
 
     batch_size: int = 64
@@ -55,6 +56,7 @@ class PretrainConfig:
     word_probability: float = 0.15
     region_probability: float = 0.15
     region_masked_share: float = 0.9
+    fixed_masks: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -99,15 +101,15 @@ def join_captions(
     rows, known = list(rows), set(record_ids)
     by_name: dict[str, str | None] = {}
     for record_id in known:
-        name = _short_name(record_id)
-        by_name[name] = None if name in by_name else record_id
+        short = _short_name(record_id)
+        by_name[short] = None if short in by_name else record_id
     joined, exact = [], 0
     for image_id, caption in rows:
         if image_id in known:
             joined.append((image_id, caption))
             exact += 1
-        elif (record_id := by_name.get(_short_name(image_id))) is not None:
-            joined.append((record_id, caption))
+        elif (found := by_name.get(_short_name(image_id))) is not None:
+            joined.append((found, caption))
     if not joined:
         raise ValueError(
             f"none of {len(rows)} captions names an image of the store ({len(known)} records): a caption names "
@@ -248,8 +250,8 @@ def _class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) -
     # The release silently drops a region whose distribution is further off than this.
     if bool((sums - 1).abs().max() >= 0.1):
         raise ValueError(
-            f"record {record.image_id!r}: a class distribution sums to {float(sums[(sums - 1).abs().argmax()]):.3f}, not "
-            f"1; was the background removed?"
+            f"record {record.image_id!r}: a class distribution sums to {float(sums[(sums - 1).abs().argmax()]):.3f}, "
+            f"not 1; was the background removed?"
         )
     return rows
 
@@ -376,7 +378,7 @@ class PretrainTask:
         return {**self._model.config.to_diff_dict(), "architectures": [type(self._model).__name__]}
 
     def evaluation_batches(self, max_samples: int) -> Iterator[VLBatch]:
-        """The first `max_samples` captions in file order, with masks that training never draws."""
+        """The first `max_samples` captions in file order, with masks that training does not draw."""
         last = min(max_samples, self.num_samples)
         for start in range(0, last, self.batch_size):
             indices = range(start, min(start + self.batch_size, last))
@@ -389,7 +391,8 @@ class PretrainTask:
     def _sample(self, epoch: int, index: int) -> PretrainSample:
         record_id, caption = self._captions[index]
         record = self._store[record_id]
-        generator = np.random.default_rng([_MASKS, self._seed, epoch, index])
+        mask_epoch = 0 if self._config.fixed_masks else epoch
+        generator = np.random.default_rng([_MASKS, self._seed, mask_epoch, index])
         encoded = self._tokenizer.encode(caption)
         text_ids, text_labels = mask_words(
             encoded.ids,
@@ -437,7 +440,7 @@ def _check_fit(config: VLBertConfig, tokenizer: CaptionTokenizer, record: Region
 
 
 def evaluate(task: PretrainTask, *, max_samples: int = 256) -> dict[str, float | None]:
-    """Mean losses and accuracies without dropout, on captions of the task with masks it never trains on.
+    """Mean losses and accuracies without dropout, on captions of the task with masks it does not train on.
 
     None where nothing was predicted.
     """
@@ -449,8 +452,7 @@ def evaluate(task: PretrainTask, *, max_samples: int = 256) -> dict[str, float |
         for batch in task.evaluation_batches(max_samples):
             output = model(batch.to(device))
             for name, term in {**output.losses, **output.metrics}.items():
-                before = sums.get(name)
-                sums[name] = term if before is None else SumCount(before.total + term.total, before.count + term.count)
+                sums[name] = sums[name] + term if name in sums else term
     model.train(was_training)
     return {name: float(term.mean) if int(term.count) else None for name, term in sums.items()}
 

@@ -22,7 +22,7 @@ DEAD_LETTERS_NAME = "dead_letters.parquet"
 
 @dataclass(frozen=True)
 class StoreText:
-    """What the store manifest states beside the shards: resolved config, names, and the fingerprint with its details."""
+    """What the store manifest states beside the shards: resolved config, names, fingerprint with details."""
 
     config: dict[str, Any]
     vocabulary: Vocabulary

@@ -30,7 +30,7 @@ _LISTED_CLASSES = 18
 _LISTED_REASONS = 40
 _EXAMPLES_PER_REASON = 5
 _REGIONS_PER_PHOTO = 10
-# peteanderson80/bottom-up-attention, data/demo notebooks: attributes under 0.1 are not shown.
+# `attr_thresh` of the bottom-up-attention demo notebook and of what was made from it: weaker attributes are not shown.
 _ATTRIBUTE_SCORE = 0.1
 _THUMBNAIL_SIDE_PX = 480
 _THUMBNAIL_JPEG_QUALITY = 80
@@ -56,7 +56,10 @@ class StoredRegions(Protocol):
 
 
 class StoredRecords(Protocol):
-    """What a report needs of a `FeatureStore`; `get(..., copy=False)` reads attributes, and features only if touched."""
+    """What a report needs of a `FeatureStore`.
+
+    `get(..., copy=False)` and not `meta`, which has no attributes: the features it maps are never touched.
+    """
 
     def __len__(self) -> int: ...
     def ids(self) -> Iterable[str]: ...
@@ -233,10 +236,9 @@ def _thumbnail(
         return None, f"{printable(location, 160)} cannot be read ({printable(why, 120)})"
     height, width = image.shape[:2]
     if (height, width) != image_hw:
-        return None, (
-            f"{printable(location, 160)} is {width} x {height} pixels now and was {image_hw[1]} x {image_hw[0]} when it was extracted, "
-            "so the boxes would not fit"
-        )
+        now, then = f"{width} x {height} pixels", f"{image_hw[1]} x {image_hw[0]}"
+        where = printable(location, 160)
+        return None, f"{where} is {now} now and was {then} when it was extracted: boxes would not fit"
     scale = min(_THUMBNAIL_SIDE_PX / max(height, width), 1.0)
     if scale < 1:
         small = (max(round(width * scale), 1), max(round(height * scale), 1))

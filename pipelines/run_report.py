@@ -11,29 +11,12 @@ from extraction.decode import decode_image
 from extraction.engine import read_local_file
 from extraction.images import Failure
 from features.manifest import STORE_MANIFEST_NAME, StoreManifest
-from features.record import RegionRecord
 from features.store import FeatureStore
 from pipelines.plan import Plan, members_path, plan_path, read_members
 from pipelines.publish import DEAD_LETTERS_NAME
 from pipelines.report import ReportFacts, write_report
 
 REPORT_NAME = "report.html"
-
-
-class _RecordsOf:
-    """A store as the report reads it: records as views, so that only the pages of ids and scores are touched."""
-
-    def __init__(self, store: FeatureStore) -> None:
-        self._store = store
-
-    def __len__(self) -> int:
-        return len(self._store)
-
-    def ids(self) -> Iterator[str]:
-        return self._store.ids()
-
-    def meta(self, image_id: str) -> RegionRecord:
-        return self._store.get(image_id, copy=False)
 
 
 def write_run_report(store: Path, plan: Plan, *, seconds: float | None) -> None:
@@ -47,7 +30,7 @@ def write_run_report(store: Path, plan: Plan, *, seconds: float | None) -> None:
         write_report(
             store / REPORT_NAME,
             _facts(store, plan, manifest, seconds),
-            records=_RecordsOf(opened),
+            records=opened,
             failures=_dead_letters(store),
             locations=_locations(store, plan, manifest),
             read_bytes=read_local_file,
@@ -60,19 +43,22 @@ def write_run_report(store: Path, plan: Plan, *, seconds: float | None) -> None:
 def _facts(store: Path, plan: Plan, manifest: StoreManifest, seconds: float | None) -> ReportFacts:
     detector, options = manifest.config["detector"], manifest.config["options"]
     config, selection = detector["config"], detector["selection"]
+    numerics = manifest.fingerprint.numerics
+    network = (
+        f"ResNet-{config['depth']}-C4, {config['num_classes']} classes, {config['num_attributes']} attributes, "
+        f"{config['short_edge']}/{config['long_edge']} px, {config['proposals_after_nms']} proposals"
+    )
+    kept = f"score {selection['min_score']}, {selection['min_regions']} to {selection['max_regions']} regions"
     details = (
         ("source", plan.source["location"]),
-        ("detector", f"ResNet-{config['depth']}-C4, {config['num_classes']} classes, {config['num_attributes']} attributes, "
-                     f"{config['short_edge']}/{config['long_edge']} px, {config['proposals_after_nms']} proposals"),
+        ("detector", network),
         ("weights", detector["weights"]),
-        ("selection", f"{selection['method']}, score {selection['min_score']}, "
-                      f"{selection['min_regions']} to {selection['max_regions']} regions"),
-        ("features", f"{manifest.feature_dim} x {manifest.feature_dtype}, class distribution: {options['distribution']}"),
-        ("device", f"{detector['device']}: {manifest.fingerprint.numerics['device']}, "
-                   f"{manifest.fingerprint.numerics['threads']} threads"),
+        ("selection", f"{selection['method']}, {kept}"),
+        ("features", f"{manifest.feature_dim} x {manifest.feature_dtype}, distribution {options['distribution']}"),
+        ("device", f"{detector['device']}: {numerics['device']}, {numerics['threads']} threads"),
         ("feature space", manifest.fingerprint.feature_space[:16]),
         ("content digest", manifest.content_digest[:16]),
-    )  # fmt: skip
+    )
     return ReportFacts(
         store_name=store.absolute().name,
         num_images=plan.num_images,

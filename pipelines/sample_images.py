@@ -1,4 +1,4 @@
-"""Small pictures that the project draws itself, with captions that are true of them: something to run on, nothing to learn.
+"""Small pictures that the project draws itself, with captions that are true of them: something to run on.
 
 Coloured shapes on a textured ground. Picture `index` depends on (seed, index) only.
 """

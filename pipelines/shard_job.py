@@ -95,7 +95,7 @@ def extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
 
 
 def _write_data(job: ExtractJob, shard: PlannedShard, scratch: Path, failures: list[Failure]) -> ShardSummary:
-    """Writes scratch/data.lmdb; an empty summary (and no file) when no image gave a record. Failed images go to `failures`."""
+    """Writes scratch/data.lmdb, or no file when no image gave a record; failed images go to `failures`."""
     store = Path(job.store)
     detector = shared_detector(job.detector)
     heartbeat = Heartbeat(scratch / "heartbeat.json", shard)

@@ -69,9 +69,7 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
         good = [row for row in rows if isinstance(row, conceptual_captions.CaptionRow)]
         refs = list(dict.fromkeys(ImageRef(row.image_id, os.path.join(root, row.path)) for row in good))
         return _source("caption-tsv", location, root, id_rule, refs, _bad_row_notes(rows))
-    raise ValueError(
-        f"{location}: expected a folder, a glob pattern, a COCO .json or a caption .tsv, got {extension or 'no extension'}"
-    )
+    raise ValueError(f"{location}: expected a folder, a glob pattern, a COCO .json or a caption .tsv")
 
 
 def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[tuple[str, str]], list[str]]:
@@ -108,9 +106,7 @@ def _bad_row_notes(rows: Iterable[object]) -> list[str]:
     return [f"{len(bad)} rows left out: {reasons} (lines {lines})"]
 
 
-def _source(
-    kind: str, location: str, root: str, id_rule: str, images: list[ImageRef], notes: list[str]
-) -> Source:
+def _source(kind: str, location: str, root: str, id_rule: str, images: list[ImageRef], notes: list[str]) -> Source:
     if not images:
         raise ValueError(f"no images in {location}" + (f"; {notes[0]}" if notes else ""))
     seen: dict[str, str] = {}
@@ -121,8 +117,8 @@ def _source(
             raise ValueError(f"{error} ({image.location[:200]!r}); rename the file or move it up") from None
         if image.image_id in seen:
             raise ValueError(
-                f"two images have the id {image.image_id!r}: {seen[image.image_id]} and {image.location}; rename one, or "
-                f"keep the extensions with --id-rule with-extension"
+                f"two images have the id {image.image_id!r}: {seen[image.image_id]} and {image.location}; "
+                f"rename one, or keep the extensions with --id-rule with-extension"
             )
         seen[image.image_id] = image.location
     images.sort(key=lambda image: image.image_id.encode("utf-8"))

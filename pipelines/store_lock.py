@@ -25,7 +25,9 @@ def store_lock(store: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise ValueError(f"{store}: another run is writing this store; wait for it or choose another folder") from None
+            raise ValueError(
+                f"{store}: another run is writing this store; wait for it or choose another folder"
+            ) from None
         # The previous holder may have removed the file between our open and our lock.
         if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
             break

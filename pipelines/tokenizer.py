@@ -161,8 +161,8 @@ def _add_bert_rules(tokenizer: Tokenizer, *, lowercase: bool) -> None:
 
 def _wrap(tokenizer: Tokenizer, description: str, *, lowercase: bool) -> CaptionTokenizer:
     _add_bert_rules(tokenizer, lowercase=lowercase)
-    cls_id, sep_id = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", sep_id), ("[CLS]", cls_id))
+    ids = tokenizer.get_vocab()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         unk_token="[UNK]",

@@ -1,6 +1,6 @@
 """The one training loop. What is trained is a `TrainTask`; the detector is one, pre-training another.
 
-    micro-batches -> losses as sums and counts -> one mean over all of them -> backward -> clip -> AdamW -> log -> checkpoint
+    micro-batches -> losses as sums and counts -> one mean over all -> backward -> clip -> AdamW -> log -> checkpoint
 
 A run folder holds:
 
@@ -49,7 +49,7 @@ class TrainConfig:
     Attributes:
         steps: optimizer steps; the schedule ends there.
         learning_rate: peak, for the whole global batch; never scaled by batch size or processes.
-        warmup_steps: linear rise: step k of them uses learning_rate * k / warmup_steps. Then linear fall to 0 at `steps`.
+        warmup_steps: linear rise, step k uses learning_rate * k / warmup_steps; then linear fall to 0 at `steps`.
         weight_decay: decoupled, on every parameter unless a group of the task says otherwise.
         betas, epsilon: of AdamW. The defaults are those of VL-BERT's release (cfgs/pretrain).
         clip_norm: largest gradient norm; 0 = no clipping.
@@ -222,7 +222,8 @@ def train(
     accelerator.wait_for_everyone()
     global_batch = task.batch_size * config.accumulation * accelerator.num_processes
     logger.info(
-        "%d steps of %d samples (%d per micro-batch, %d accumulated, %d processes) on %s in %s, learning rate %g, epoch of %d samples",
+        "%d steps of %d samples (%d per micro-batch x %d accumulated x %d processes) on %s in %s, "
+        "learning rate %g, %d samples in an epoch",
         config.steps, global_batch, task.batch_size, config.accumulation, accelerator.num_processes,
         accelerator.device, config.precision, config.learning_rate, task.num_samples,
     )  # fmt: skip
@@ -328,8 +329,7 @@ def _take_step(
             )
         accelerator.backward(loss * accelerator.num_processes)
         for name, term in {**output.losses, **output.metrics}.items():
-            total, count = sums.get(name, (0, 0))
-            sums[name] = SumCount(total + term.total.detach(), count + term.count)
+            sums[name] = sums[name] + term.detach() if name in sums else term.detach()
     norm = accelerator.clip_grad_norm_(model.parameters(), config.clip_norm or math.inf)
 
     means = {name: _global_mean(term, accelerator) for name, term in sums.items()}
@@ -339,7 +339,7 @@ def _take_step(
         names = [name for batch in micro_batches for name in task.sample_ids(batch)]
         raise ValueError(
             f"step {step}: loss {loss_value} ({means}), gradient norm {norm_value} are not finite; samples: "
-            f"{', '.join(names)}; look at their features, or lower the learning rate and resume from the last checkpoint"
+            f"{', '.join(names)}; look at their features, or lower the learning rate and start again"
         )
     optimizer.step()
     optimizer.zero_grad()

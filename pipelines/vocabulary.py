@@ -62,7 +62,9 @@ def _read(path: Path) -> tuple[str, ...]:
 
 def _check_length(names: tuple[str, ...], wanted: int, what: str, spec: str) -> None:
     if len(names) != wanted:
-        raise ValueError(f"vocabulary {spec}: {len(names)} {what}, but the detector has {wanted}; give the list it was trained with")
+        raise ValueError(
+            f"vocabulary {spec}: {len(names)} {what}, but the detector has {wanted}; give the list it was trained with"
+        )
 
 
 def _fetch_vg(url: str) -> Path:
@@ -74,5 +76,7 @@ def _fetch_vg(url: str) -> Path:
         try:
             torch.hub.download_url_to_file(f"{url}/{name}", os.fspath(folder / name), progress=False)
         except OSError as error:
-            raise ValueError(f"cannot fetch {url}/{name} ({error}); give the folder that holds it: --vocab DIR") from None
+            raise ValueError(
+                f"cannot fetch {url}/{name} ({error}); give the folder that holds it: --vocab DIR"
+            ) from None
     return folder

@@ -30,11 +30,7 @@ class BadRow:
 
 
 def read_caption_tsv(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow | BadRow]:
-    """Rows in file order; blank lines are passed over.
-
-    Raises:
-        ValueError: when the images are URLs: those need downloading first.
-    """
+    """Rows in file order; blank lines are passed over, URLs are bad rows: an image must be local."""
     with open(path, "rb") as file:
         for line, raw in enumerate(file, start=1):
             raw = raw.rstrip(b"\r\n")
@@ -53,10 +49,8 @@ def read_caption_tsv(path: str, *, id_rule: str = "no-extension") -> Iterator[Ca
                 yield BadRow(line, "empty caption" if not caption else "empty path")
                 continue
             if name.lower().startswith(("http://", "https://")):
-                raise ValueError(
-                    f"{path}, line {line}: the images are URLs; download them first (img2dataset does) and give a TSV of "
-                    f"caption TAB local path"
-                )
+                yield BadRow(line, "URL: download it and give the local path")
+                continue
             try:
                 name = path_below("of the images", name)
             except ValueError:

@@ -29,7 +29,7 @@ class FolderListing:
 
 
 def is_pattern(location: str) -> bool:
-    """Whether `location` is a glob pattern rather than a path (an existing path with a wildcard in its name is a path)."""
+    """Whether `location` is a glob pattern; an existing path with a wildcard in its name is a path."""
     return any(c in _WILDCARDS for c in location) and not os.path.exists(location)
 
 

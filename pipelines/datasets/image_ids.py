@@ -1,4 +1,4 @@
-"""The two things all readers share: how a path becomes an image id, and that no row of a file leaves its image folder."""
+"""What all readers share: how a path becomes an image id, and that no row of a file leaves its image folder."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def photo(golden_dir: Path) -> Callable[[str], np.ndarray]:
 @pytest.fixture(scope="session")
 def small_detector() -> Detector:
     """Shared by all tests: read only."""
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # the network is so small that threads waiting for each other cost more than they give
     return build_detector("small", weights="random:1")
 
 

@@ -41,7 +41,9 @@ def test_every_field_counts() -> None:
 
 def test_memory_order_does_not_count() -> None:
     record = make_record("k", 4)
-    assert record_digest(dataclasses.replace(record, features=np.asfortranarray(record.features))) == record_digest(record)
+    assert record_digest(dataclasses.replace(record, features=np.asfortranarray(record.features))) == record_digest(
+        record
+    )
 
 
 def test_digest_of_a_store_does_not_depend_on_how_it_is_cut() -> None:

@@ -27,7 +27,13 @@ def patched(value: bytes, offset: int, code: str, number: int) -> bytes:
 def test_round_trip(dtype: str, num_regions: int, distribution: str | None) -> None:
     for attributes, image_feature in [(False, False), (True, False), (False, True), (True, True)]:
         record = make_record(
-            "é/1.jpg", num_regions, 5, dtype, attributes=attributes, distribution=distribution, image_feature=image_feature
+            "é/1.jpg",
+            num_regions,
+            5,
+            dtype,
+            attributes=attributes,
+            distribution=distribution,
+            image_feature=image_feature,
         )
         meta, regions = encode_meta(record), encode_regions(record)
         assert len(meta) == 32 + 22 * num_regions
@@ -50,7 +56,14 @@ def test_every_block_starts_at_a_multiple_of_64_of_the_payload() -> None:
     storage[start : start + len(REGIONS)] = np.frombuffer(REGIONS, np.uint8)
     record = decode("k", META, storage.data[start : start + len(REGIONS)], copy=False)
     top = record.class_distribution
-    blocks = [record.features, top.class_ids, top.probabilities, top.rest, record.image_feature, record.attribute_scores]
+    blocks = [
+        record.features,
+        top.class_ids,
+        top.probabilities,
+        top.rest,
+        record.image_feature,
+        record.attribute_scores,
+    ]
     assert [block.ctypes.data % 64 for block in blocks] == [0] * 6
     assert record.attribute_ids.ctypes.data == record.attribute_scores.ctypes.data + 12
 

@@ -43,13 +43,18 @@ def assert_holds(path: Path, summary: ShardSummary, records: list) -> None:
             assert txn.stat(meta)["entries"] == txn.stat(regions)["entries"] == len(records)
             for record in ordered:
                 key = record.image_id.encode()
-                assert (txn.get(key, db=meta), txn.get(key, db=regions)) == (encode_meta(record), encode_regions(record))
+                assert (txn.get(key, db=meta), txn.get(key, db=regions)) == (
+                    encode_meta(record),
+                    encode_regions(record),
+                )
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
 def test_any_order_gives_the_same_shard(tmp_path: Path, order: str) -> None:
     records = [make_record(f"i{i:03}", i % 101, 8, attributes=True, seed=i) for i in range(120)]
-    given = {"ascending": records, "descending": records[::-1], "shuffled": random.Random(1).sample(records, 120)}[order]
+    given = {"ascending": records, "descending": records[::-1], "shuffled": random.Random(1).sample(records, 120)}[
+        order
+    ]
     with ShardWriter(tmp_path / "s.lmdb", planned_bytes=0, commit_bytes=20_000) as writer:
         for record in given:
             writer.put(record)
@@ -80,6 +85,30 @@ def test_the_map_grows(tmp_path: Path, kind: type[ShardWriter], commit_bytes: in
             writer.put(record)
         summary = writer.finish()
         assert first < summary.data_bytes <= writer._map_bytes <= 8 * summary.data_bytes
+    assert_holds(tmp_path / "s.lmdb", summary, records)
+
+
+class FullAtCommit:
+    """A transaction whose first commit finds the map full."""
+
+    def __init__(self, inner: lmdb.Transaction) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def commit(self) -> None:
+        self._inner.abort()
+        raise lmdb.MapFullError("no room for the free list")
+
+
+def test_a_map_that_is_full_at_commit(tmp_path: Path) -> None:
+    records = [make_record(f"i{i:03}", seed=i) for i in range(20)]
+    with ShardWriter(tmp_path / "s.lmdb", planned_bytes=0) as writer:
+        for record in records:
+            writer.put(record)
+        writer._txn = FullAtCommit(writer._txn)
+        summary = writer.finish()
     assert_holds(tmp_path / "s.lmdb", summary, records)
 
 

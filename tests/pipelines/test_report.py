@@ -213,7 +213,7 @@ def test_regions_are_drawn_in_photo_pixels_with_their_names(tmp_path: Path) -> N
     assert 'viewBox="0 0 80 60"' in page.html
     assert '<rect class="box" x="0" y="0" width="40" height="60"' in page.html
     assert ">red dog 0.90<" in page.html
-    assert "80 × 60 px" in page.text and "12 regions" in page.text
+    assert "80 &times; 60 px" in page.html and "12 regions" in page.text
 
 
 def test_ids_stand_for_names_that_are_missing(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_photo_of_unknown_location_gets_a_placeholder(tmp_path: Path) -> None:
         facts_of(store, []),
         records=store,
         failures=[],
-        locations={}.get,
+        locations=lambda image_id: None,
         read_bytes=lambda location: jpeg(),
     )
     assert "where it was read from is not known" in Page(path).text

@@ -1,0 +1,292 @@
+"""Where weights come from: the cache, checksums, a fake hub, Beam's filesystems. All on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from extraction import weight_sources
+from extraction.weight_sources import default_cache_dir, fetch_weights
+
+DATA = b"weights " * 5000
+CHECKSUM = hashlib.sha256(DATA).hexdigest()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers GET and HEAD from `server.files`: path -> (status, headers, body)."""
+
+    def do_GET(self):
+        self.server.requests.append(self.path)
+        status, headers, body = self.server.files.get(self.path, (404, {}, b""))
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.files, server.requests = {}, []
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return tmp_path / "cache"
+
+
+def files_in(cache: Path) -> list[Path]:
+    return sorted(cache.iterdir()) if cache.exists() else []
+
+
+def test_download_is_kept_and_not_repeated(server, cache):
+    server.files["/vg.pth"] = (200, {"ETag": '"1"'}, DATA)
+    first = fetch_weights(f"{server.url}/vg.pth", cache_dir=cache)
+    assert first.read_bytes() == DATA and first.suffix == ".pth"
+    os.utime(first, (1, 1))
+    assert fetch_weights(f"{server.url}/vg.pth", cache_dir=cache) == first
+    assert first.stat().st_mtime == 1 and files_in(cache) == [first]
+
+
+def test_a_file_that_changed_at_the_server_is_fetched_again(server, cache):
+    server.files["/vg.pth"] = (200, {"ETag": '"1"'}, DATA)
+    fetch_weights(f"{server.url}/vg.pth", cache_dir=cache)
+    server.files["/vg.pth"] = (200, {"ETag": '"2"'}, DATA[::-1])
+    assert fetch_weights(f"{server.url}/vg.pth", cache_dir=cache).read_bytes() == DATA[::-1]
+
+
+def test_without_a_version_from_the_server_nothing_is_reused(server, cache):
+    server.files["/vg.pth"] = (200, {}, DATA)
+    fetch_weights(f"{server.url}/vg.pth", cache_dir=cache)
+    server.files["/vg.pth"] = (200, {}, DATA[::-1])
+    assert fetch_weights(f"{server.url}/vg.pth", cache_dir=cache).read_bytes() == DATA[::-1]
+
+
+def test_a_pinned_file_needs_no_network_the_second_time(server, cache):
+    server.files["/vg.pth"] = (200, {}, DATA)
+    spec = f"{server.url}/vg.pth#sha256={CHECKSUM.upper()}"
+    path = fetch_weights(spec, cache_dir=cache)
+    server.files.clear()
+    assert fetch_weights(spec, cache_dir=cache) == path and len(server.requests) == 1
+    path.write_bytes(b"damaged")  # a damaged copy is as good as none
+    server.files["/vg.pth"] = (200, {}, DATA)
+    assert fetch_weights(spec, cache_dir=cache).read_bytes() == DATA
+
+
+def test_a_wrong_checksum_leaves_nothing(server, cache):
+    server.files["/vg.pth"] = (200, {"ETag": '"1"'}, DATA + b"!")
+    with pytest.raises(ValueError, match=f"SHA-256 is [0-9a-f]{{64}}, wanted {CHECKSUM}; .* nothing was kept"):
+        fetch_weights(f"{server.url}/vg.pth#sha256={CHECKSUM}", cache_dir=cache)
+    assert files_in(cache) == []
+
+
+def test_a_broken_connection_leaves_nothing(server, cache):
+    server.files["/vg.pth"] = (200, {"ETag": '"1"', "Content-Length": str(len(DATA) + 1)}, DATA)
+    with pytest.raises(OSError, match=f"broke off after {len(DATA)} of {len(DATA) + 1} bytes"):
+        fetch_weights(f"{server.url}/vg.pth", cache_dir=cache)
+    assert files_in(cache) == []
+
+
+def test_an_unreachable_server_falls_back_to_the_copy_from_before(server, cache, caplog):
+    server.files["/vg.pth"] = (200, {"ETag": '"1"'}, DATA)
+    path = fetch_weights(f"{server.url}/vg.pth", cache_dir=cache)
+    server.shutdown()
+    server.server_close()
+    assert fetch_weights(f"{server.url}/vg.pth", cache_dir=cache) == path
+    assert "cannot be reached" in caplog.text
+    with pytest.raises(OSError, match="cannot be fetched"):
+        fetch_weights(f"{server.url}/other.pth", cache_dir=cache)
+
+
+@pytest.mark.parametrize(
+    "spec, words",
+    [
+        ("{url}/none.pth", "the server says 404"),
+        ("http://example.com/vg.pth", "use https"),
+        ("{url}/vg.pth#sha256=abc", "takes 64 hexadecimal digits, got 3"),
+        ("{url}/away.pth", "use https"),
+        ("nosuch://bucket/vg.pth", "weights nosuch://bucket/vg.pth: Unable to get filesystem"),
+        ("file:///nowhere/vg.pth", "no such file"),
+    ],
+)
+def test_refused_urls(server, cache, spec, words):
+    server.files["/away.pth"] = (302, {"Location": "http://127.0.0.2:1/vg.pth"}, b"")
+    server.files["/vg.pth"] = (200, {}, DATA)
+    with pytest.raises((ValueError, OSError), match=words):
+        fetch_weights(spec.replace("{url}", server.url), cache_dir=cache)
+    assert files_in(cache) == []
+
+
+def test_file_urls_are_used_in_place(tmp_path, cache):
+    path = tmp_path / "my weights.pth"
+    path.write_bytes(DATA)
+    assert fetch_weights(path.as_uri(), cache_dir=cache) == path
+    assert fetch_weights(str(path), cache_dir=cache) == path
+    assert files_in(cache) == []
+
+
+def test_cache_follows_xdg(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache_dir() == tmp_path / "roibeam" / "weights"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert default_cache_dir() == Path("/home/someone/.cache/roibeam/weights")
+
+
+# --- Apache Beam's filesystems ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def memory_files():
+    """path -> (bytes, time), served by a Beam filesystem with the scheme memory://."""
+    filesystem = pytest.importorskip("apache_beam.io.filesystem")
+    files: dict[str, tuple[bytes, float]] = {}
+
+    class MemoryFileSystem(filesystem.FileSystem):
+        scheme = classmethod(lambda cls: "memory")
+        join = split = mkdirs = create = copy = rename = delete = None
+
+        def has_dirs(self):
+            return False
+
+        def _list(self, prefix):
+            for path, (data, time) in files.items():
+                if path.startswith(prefix):
+                    yield filesystem.FileMetadata(path, len(data), time)
+
+        def open(self, path, mime_type="", compression_type="auto"):
+            return io.BytesIO(files[path][0])
+
+        def exists(self, path):
+            return path in files
+
+        def size(self, path):
+            return len(files[path][0])
+
+        def last_updated(self, path):
+            return files[path][1]
+
+        def checksum(self, path):
+            raise NotImplementedError
+
+        def metadata(self, path):
+            return filesystem.FileMetadata(path, len(files[path][0]), files[path][1])
+
+    yield files
+    files.clear()
+
+
+def test_remote_filesystems_are_copied_once_and_again_when_the_file_changes(memory_files, cache):
+    memory_files["memory://bucket/vg.pth"] = (DATA, 10.0)
+    first = fetch_weights("memory://bucket/vg.pth", cache_dir=cache)
+    assert first.read_bytes() == DATA and first.suffix == ".pth"
+    os.utime(first, (1, 1))
+    assert fetch_weights("memory://bucket/vg.pth", cache_dir=cache).stat().st_mtime == 1
+    memory_files["memory://bucket/vg.pth"] = (DATA[::-1], 11.0)  # same size, later
+    assert fetch_weights("memory://bucket/vg.pth", cache_dir=cache).read_bytes() == DATA[::-1]
+
+
+def test_remote_files_are_checked_too(memory_files, cache):
+    memory_files["memory://bucket/bad.pth"] = (DATA + b"!", 10.0)
+    with pytest.raises(ValueError, match=f"wanted {CHECKSUM}"):
+        fetch_weights(f"memory://bucket/bad.pth#sha256={CHECKSUM}", cache_dir=cache)
+    assert files_in(cache) == []
+
+
+def test_missing_remote_files_are_named(memory_files, cache):
+    with pytest.raises(ValueError, match=r"weights memory://bucket/none\.pth: no such file"):
+        fetch_weights("memory://bucket/none.pth", cache_dir=cache)
+
+
+def test_without_beam_the_error_says_so(monkeypatch, cache):
+    monkeypatch.setitem(sys.modules, "apache_beam.io.filesystems", None)
+    with pytest.raises(ValueError, match="need apache-beam, which is not installed"):
+        fetch_weights("gs://bucket/vg.pth", cache_dir=cache)
+
+
+# --- Hugging Face hub ------------------------------------------------------------------------------------
+
+# The module by its path: `import extraction` would load torch in every one of these processes.
+_FETCH = """
+import runpy, sys
+fetch_weights = runpy.run_path(sys.argv[1])["fetch_weights"]
+for spec in sys.argv[2:]:
+    try:
+        print(fetch_weights(spec))
+    except (ValueError, OSError) as error:
+        print(type(error).__name__, error)
+"""
+
+
+def fetch_in_new_process(*specs, home, **environment):
+    """One line for each spec: a path or an error. huggingface_hub reads its environment once, at import."""
+    environment = {**os.environ, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1", **environment}
+    command = [sys.executable, "-c", _FETCH, weight_sources.__file__, *specs]
+    return subprocess.run(command, env=environment, capture_output=True, text=True).stdout.splitlines()
+
+
+HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+def serve_hub(server, repo, *, holds=None, revision="main", error="EntryNotFound"):
+    """Answers for the two files the loader asks for: `holds` is there, anything else gives `error`."""
+    for name in HUB_FILES:
+        headers = {"X-Repo-Commit": "c" * 40}
+        found = (200, {**headers, "ETag": f'"{CHECKSUM}"'}, DATA), (404, {**headers, "X-Error-Code": error}, b"")
+        server.files[f"/{repo}/resolve/{revision}/{name}"] = found[name != holds]
+
+
+def test_hub_gives_the_file_there_is_and_offline_again(server, tmp_path):
+    serve_hub(server, "owner/new", holds="model.safetensors")
+    serve_hub(server, "owner/old", holds="pytorch_model.bin")
+    serve_hub(server, "owner/net", holds="model.safetensors", revision="v2")
+    specs = ["hf:owner/new", "hf:owner/old", "hf:owner/net@v2"]
+    paths = fetch_in_new_process(*specs, home=tmp_path, HF_ENDPOINT=server.url)
+    assert [Path(path).name for path in paths] == ["model.safetensors", "pytorch_model.bin", "model.safetensors"]
+    assert all(Path(path).read_bytes() == DATA for path in paths)
+    *again, never = fetch_in_new_process(*specs, "hf:owner/never", home=tmp_path, HF_HUB_OFFLINE="1")
+    assert again == paths
+    assert never.startswith("OSError weights hf:owner/never: the hub cannot be reached")
+    assert never.endswith("hand over a local file")
+
+
+def test_hub_errors_are_one_line(server, tmp_path):
+    serve_hub(server, "owner/none", error="RepoNotFound")
+    serve_hub(server, "owner/net", error="RevisionNotFound", revision="v9")
+    serve_hub(server, "owner/empty")
+    specs = ["hf:owner/none", "hf:owner/net@v9", "hf:owner/empty", "hf:a/b/c"]
+    errors = fetch_in_new_process(*specs, home=tmp_path, HF_ENDPOINT=server.url)
+    assert len(errors) == len(specs)
+    for spec, error, words in zip(
+        specs,
+        errors,
+        [
+            "no such repository, or no right to read it",
+            "the repository has no revision 'v9'",
+            "the repository has neither model.safetensors nor pytorch_model.bin",
+            "write hf:<owner>/<name>",
+        ],
+        strict=True,
+    ):
+        assert error.startswith(f"ValueError weights {spec}: ") and words in error

@@ -1,0 +1,127 @@
+"""Every kind of damage is found and named, and a whole store gives no complaint."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from store_examples import make_record, write_shard, write_store
+
+from features.layout import encode_meta
+from features.manifest import ShardManifest, data_file_name
+from features.shard_reader import ShardReader
+from features.verify import Problem, verify_store
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shards = [[make_record(f"s{s}i{i:03}", 5, 64, seed=i, attributes=True) for i in range(30)] for s in range(2)]
+    write_store(tmp_path / "s", [*shards, []])
+    return tmp_path / "s"
+
+
+def only(problems: list[Problem]) -> Problem:
+    assert len(problems) == 1, problems
+    return problems[0]
+
+
+def overwrite(path: Path, offset: int, data: bytes) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def test_a_whole_store(folder: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    assert verify_store(folder) == []
+    assert verify_store(folder, deep=True, progress=lambda done, total: seen.append((done, total))) == []
+    assert seen[-1] == (60, 60) and seen == sorted(seen)
+
+
+def test_no_manifest(tmp_path: Path) -> None:
+    assert only(verify_store(tmp_path)).file == "manifest.json"
+
+
+def test_leftovers_are_listed(folder: Path) -> None:
+    for name in ("part-00000.b.lmdb", "part-00000.a.lmdb-lock", ".manifest.json.7.abc.tmp", "notes.txt"):
+        (folder / name).write_bytes(b"")
+    write_shard(folder, 7, [])
+    problems = verify_store(folder)
+    assert all(problem.leftover for problem in problems)
+    assert [problem.file for problem in problems] == [
+        ".manifest.json.7.abc.tmp",
+        "part-00000.a.lmdb-lock",
+        "part-00000.b.lmdb",
+        "part-00007.json",
+    ]
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_files_cut_or_gone(folder: Path, deep: bool) -> None:
+    path = folder / data_file_name(1, "a")
+    os.truncate(path, path.stat().st_size - 4096)
+    problem = only(verify_store(folder, deep=deep))
+    assert problem.file == path.name and "its manifest says" in problem.what and "extract" in problem.what_to_do
+    path.unlink()
+    assert "is missing" in only(verify_store(folder, deep=deep)).what
+
+
+def test_manifests_that_disagree(folder: Path) -> None:
+    path = folder / "part-00001.json"
+    content = json.loads(path.read_text())
+    content["num_regions"] += 1
+    path.write_text(json.dumps(content))
+    problem = only(verify_store(folder))
+    assert problem.file == path.name and "does not agree with manifest.json about shard 1" in problem.what
+    path.write_text("{")
+    assert "is not JSON" in only(verify_store(folder)).what
+
+
+@pytest.mark.parametrize("name, value", [("content_digest", "0" * 64), ("num_dead_letters", 3)])
+def test_totals(folder: Path, name: str, value: object) -> None:
+    path = folder / "manifest.json"
+    content = json.loads(path.read_text())
+    content[name] = value
+    path.write_text(json.dumps(content))
+    assert only(verify_store(folder)).file == "manifest.json"
+
+
+def test_deep_finds_what_fast_cannot(folder: Path) -> None:
+    path = folder / data_file_name(1, "a")
+    manifest = ShardManifest.read(folder / "part-00001.json")
+    with ShardReader(path, manifest) as reader:
+        rows = list(reader.index_rows())
+    for offset, words in [
+        (rows[7].region_offset + 48 + 3, "record 's1i007': region value has checksum"),
+        (rows[7].meta_offset + 40, "record 's1i007': meta value has checksum"),
+    ]:
+        original = path.read_bytes()
+        overwrite(path, offset, bytes([original[offset] ^ 1]))
+        assert verify_store(folder) == []
+        problem = only(verify_store(folder, deep=True))
+        assert problem.file == path.name and words in problem.what
+        path.write_bytes(original)
+    # A value swapped for another valid one: every checksum is right, only the digest tells.
+    other = encode_meta(make_record("s1i007", 5, 64, seed=99))
+    overwrite(path, rows[7].meta_offset, other)
+    assert verify_store(folder) == []
+    assert "another digest than the index says" in only(verify_store(folder, deep=True)).what
+
+
+def test_deep_walks_the_tree_before_lmdb_opens_it(folder: Path) -> None:
+    path = folder / data_file_name(0, "a")
+    data = bytearray(path.read_bytes())
+    for start in range(2 * 4096, len(data), 4096):
+        if int.from_bytes(data[start + 10 : start + 12], "little") == 2:  # leaf pages: break the first node pointer
+            data[start + 16 : start + 18] = b"\xff\xff"
+    path.write_bytes(data)
+    assert "not a whole LMDB 0.9 file" in only(verify_store(folder, deep=True)).what
+
+
+def test_many_bad_records_give_a_short_report(folder: Path) -> None:
+    path = folder / data_file_name(0, "a")
+    with ShardReader(path, ShardManifest.read(folder / "part-00000.json")) as reader:
+        rows = list(reader.index_rows())
+    for row in rows:
+        overwrite(path, row.meta_offset + 33, b"\x11\x22\x33")
+    assert len(verify_store(folder, deep=True)) == 20

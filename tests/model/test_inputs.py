@@ -1,0 +1,48 @@
+"""The door of every model: a batch whose shapes do not fit says which field."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from model.inputs import VLBatch
+
+
+def make_batch(**changes):
+    fields = {
+        "text_ids": torch.zeros(2, 5, dtype=torch.long),
+        "text_mask": torch.ones(2, 5, dtype=torch.bool),
+        "text_segments": torch.zeros(2, 5, dtype=torch.long),
+        "region_features": torch.zeros(2, 3, 8),
+        "region_boxes": torch.zeros(2, 3, 4),
+        "region_mask": torch.ones(2, 3, dtype=torch.bool),
+        "image_hw": torch.ones(2, 2),
+        "masked_regions": torch.zeros(2, 3, dtype=torch.bool),
+    }
+    return VLBatch(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text_mask": torch.ones(2, 4, dtype=torch.bool)}, r"text_mask must be \(2, 5\), got shape \(2, 4\)"),
+        ({"region_boxes": torch.zeros(2, 3, 5)}, r"region_boxes must be \(2, 3, 4\)"),
+        ({"region_mask": torch.ones(3, dtype=torch.bool)}, r"region_mask must be \(2, 3\)"),
+        ({"text_ids": torch.zeros(2, 5)}, "text_ids must be long, got torch.float32"),
+        ({"masked_regions": torch.zeros(2, 3)}, "masked_regions must be bool"),
+        ({"image_hw": torch.ones(2, 2, dtype=torch.long)}, "image_hw must be floating point"),
+        ({"region_targets": torch.zeros(2, 3, 7)}, "come together"),
+        ({"sample_ids": ("a",)}, "1 sample_ids for 2 rows"),
+    ],
+)
+def test_batch_refuses_what_does_not_fit(changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_batch(**changes)
+
+
+def test_batch_moves_every_tensor_and_keeps_names():
+    batch = make_batch(sample_ids=("a", "b"), match_labels=torch.ones(2, dtype=torch.long)).to("meta")
+    tensors = [value for value in vars(batch).values() if isinstance(value, torch.Tensor)]
+    assert len(tensors) == 9 and all(tensor.device.type == "meta" for tensor in tensors)
+    assert batch.sample_ids == ("a", "b")
+    assert dataclasses.is_dataclass(batch)

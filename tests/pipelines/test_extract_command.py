@@ -1,0 +1,309 @@
+"""`roibeam extract` as a user runs it, on small pictures and a tiny network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from features.store import FeatureStore
+from pipelines.sample_images import write_samples
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("samples")
+    write_samples(folder, count=12)
+    return folder / "images"
+
+
+def files(store: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(store.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_photos_in_shards_out(roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
+    out = tmp_path / "store"
+    done = roibeam("extract", samples, out, *tiny_network, "--shard-size", 5)
+    assert done.code == 0, done.err
+    assert "12 records" in done.out and "report.html" in done.out and "12/12 images" in done.err
+    kinds = {name.split(".")[-1] for name in files(out)}
+    assert kinds == {"lmdb", "json", "jsonl", "parquet", "html"}
+    assert len(list(out.glob("part-*.lmdb"))) == 3
+    with FeatureStore(out) as store:
+        assert len(store) == 12
+        record = store["sample_00000"]
+        assert record.features.shape == (record.num_regions, 128) and 10 <= record.num_regions <= 12
+        assert record.attribute_ids is not None
+        assert isinstance(record.class_distribution, np.ndarray) and record.class_distribution.shape[1] == 21
+    verified = roibeam("store", "verify", out, "--deep")
+    assert (verified.code, "clean" in verified.out) == (0, True)
+
+
+def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "store"
+    shutil.copytree(samples, photos)
+    late = [path for path in sorted(photos.iterdir()) if path.name in ("sample_00003.jpg", "sample_00007.jpg")]
+    for path in late:
+        path.rename(tmp_path / path.name)
+    assert roibeam("extract", photos, out, *tiny_network, "--shard-size", 4).code == 0
+    before = files(out)
+    again = roibeam("extract", photos, out, *tiny_network, "--shard-size", 4)
+    assert again.code == 0 and "0 images extracted" in again.out
+    same = {name for name, digest in files(out).items() if before[name] == digest}
+    assert set(before) - same <= {"report.html"}  # the rerun's report has no images/s
+
+    for path in late:
+        (tmp_path / path.name).rename(path)
+    grown = roibeam("extract", photos, out, *tiny_network, "--shard-size", 4)
+    assert grown.code == 0 and "2 images extracted" in grown.out
+    assert all(files(out)[name] == digest for name, digest in before.items() if name.startswith("part-"))
+    with FeatureStore(out) as store:
+        assert len(store) == 12 and "sample_00007" in store
+
+    whole = tmp_path / "whole"
+    assert roibeam("extract", samples, whole, *tiny_network).code == 0
+    with FeatureStore(whole) as one, FeatureStore(out) as other:
+        assert one.manifest.content_digest == other.manifest.content_digest
+        assert len(one.manifest.shards) == 1 and len(other.manifest.shards) == 4
+
+    path = photos / "sample_00001.jpg"
+    path.rename(tmp_path / "gone.jpg")
+    gone = roibeam("extract", photos, out, *tiny_network)
+    assert gone.code == 0 and "1 images of earlier runs are no longer in the source" in gone.out
+
+
+def test_failures_are_dead_letters_and_fail_the_run_past_the_limit(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "store"
+    shutil.copytree(samples, photos)
+    (photos / "<b>bad.jpg").write_bytes(b"<html>")
+    (photos / "empty.jpg").write_bytes(b"")
+    done = roibeam("extract", photos, out, *tiny_network)
+    assert done.code == 1
+    assert "14.3 % of the images failed, more than the 5 % of --max-failures" in done.err
+    assert len(done.err.strip().splitlines()[-1].split("\n")) == 1
+    letters = {
+        row["image_id"]: (row["stage"], row["reason"])
+        for row in pq.read_table(out / "dead_letters.parquet").to_pylist()
+    }
+    assert letters == {"<b>bad": ("decode", "not an image"), "empty": ("decode", "empty file")}
+    assert "<b>bad" not in (out / "report.html").read_text()
+    assert roibeam("extract", photos, out, *tiny_network, "--max-failures", "0.2").code == 0
+    with FeatureStore(out) as store:
+        assert len(store) == 12 and store.manifest.num_dead_letters == 2
+
+
+def test_shards_without_a_record_are_shards(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "store"
+    photos.mkdir()
+    (photos / "a.jpg").write_bytes(b"")
+    assert roibeam("extract", photos, out, *tiny_network, "--max-failures", "1").code == 0
+    assert roibeam("store", "verify", out, "--deep").code == 0
+    with FeatureStore(out) as store:
+        assert len(store) == 0
+
+
+def test_json_lines(roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
+    done = roibeam("extract", samples, tmp_path / "store", *tiny_network, "--json")
+    events = [json.loads(line) for line in done.out.splitlines()]
+    assert events[-1]["event"] == "done" and events[-1]["records"] == 12 and events[-1]["succeeded"] is True
+    assert events[-2]["event"] == "progress" and events[-2]["images"] == 12
+
+
+def test_dry_run_writes_nothing(roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
+    done = roibeam("extract", samples, tmp_path / "store", *tiny_network, "--dry-run", "--shard-size", 5)
+    assert done.code == 0 and not (tmp_path / "store").exists()
+    assert "3 photos timed" in done.out and "3 of at most 5 images" in done.out and "s per image" in done.out
+
+
+def test_vocabulary_names_travel_into_store_and_report(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    names = tmp_path / "vocab"
+    names.mkdir()
+    (names / "objects_vocab.txt").write_text("\n".join(f"thing{i},synonym" for i in range(20)))
+    (names / "attributes_vocab.txt").write_text("\n".join(f"kind{i}" for i in range(12)) + "\n")
+    out = tmp_path / "store"
+    assert roibeam("extract", samples, out, *tiny_network, "--vocab", names).code == 0
+    with FeatureStore(out) as store:
+        assert store.vocabulary["classes"] == [f"thing{i}" for i in range(20)]
+    assert "thing" in (out / "report.html").read_text()
+    shown = roibeam("store", "show", out, "sample_00002", "--regions", 3)
+    assert shown.code == 0 and "thing" in shown.out and len(shown.out.splitlines()) == 6
+    info = roibeam("store", "info", out)
+    assert info.code == 0 and "20: thing0, thing1" in info.out
+
+
+def test_equal_stores_for_any_shard_and_worker_count(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    digests = set()
+    for name, options in {
+        "one": ["--shard-size", 100],
+        "many": ["--shard-size", 1, "--decode-threads", 3],
+        "processes": ["--shard-size", 3, "--", "--direct_running_mode=multi_processing", "--direct_num_workers=2"],
+    }.items():
+        done = roibeam("extract", samples, tmp_path / name, *tiny_network, *options)
+        assert done.code == 0, done.err
+        with FeatureStore(tmp_path / name) as store:
+            digests.add(store.manifest.content_digest)
+    assert len(digests) == 1
+
+
+def test_kill_in_mid_shard_and_a_rerun_give_the_undisturbed_store(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    photos = tmp_path / "photos"
+    for copy in range(8):
+        shutil.copytree(samples, photos / f"{copy:02d}")
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    assert roibeam("extract", photos, undisturbed, *tiny_network, "--shard-size", 50).code == 0
+
+    command = [str(Path(sys.executable).parent / "roibeam"), "extract", str(photos), str(killed)]
+    process = subprocess.Popen([*command, *tiny_network, "--shard-size", "50"], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(killed.glob(".tmp-*/data.lmdb")) or not heartbeat_images(killed):
+        assert process.poll() is None and time.monotonic() < deadline, "finished before it could be killed"
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (killed / "manifest.json").exists() and list(killed.glob(".tmp-*"))
+    with pytest.raises(FileNotFoundError, match=r"has not finished|no feature store"):
+        FeatureStore(killed)
+
+    assert roibeam("extract", photos, killed, *tiny_network, "--shard-size", "50").code == 0
+    assert not list(killed.glob(".*"))
+    assert roibeam("store", "verify", killed, "--deep").code == 0
+    with FeatureStore(undisturbed) as one, FeatureStore(killed) as other:
+        assert len(other) == 96
+        assert one.manifest.content_digest == other.manifest.content_digest
+
+
+def heartbeat_images(store: Path) -> int:
+    for path in store.glob(".tmp-*/heartbeat.json"):
+        try:
+            return int(json.loads(path.read_text())["records"])
+        except FileNotFoundError:
+            continue
+    return 0
+
+
+def test_a_second_run_at_once_is_refused(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    from pipelines.store_lock import store_lock
+
+    out = tmp_path / "store"
+    out.mkdir()
+    with store_lock(out):
+        done = roibeam("extract", samples, out, *tiny_network)
+    assert done.code == 1 and "another run is writing this store" in done.err
+    assert roibeam("extract", samples, out, *tiny_network).code == 0
+
+
+def one_line(result: Any) -> str:
+    assert result.code != 0
+    lines = [line for line in result.err.splitlines() if line.startswith("roibeam: ")]
+    assert len(lines) == 1 and "Traceback" not in result.err, result.err
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["{samples}", "{out}"], "Missing option '--weights'"),
+        (["{tmp}/missing", "{out}", "--weights", "random:1"], "no such folder, file or pattern"),
+        (["{tmp}", "{out}", "--weights", "random:1"], "no images in"),
+        (["{samples}", "{out}", "--weights", "random:x"], "random"),
+        (["{samples}", "{out}", "--weights", "{tmp}/no.pth"], "no.pth"),
+        (["{samples}", "{out}", "--weights", "random:1", "--detector", "vgg"], "choose one of vg-r101-c4, small"),
+        (["{samples}", "{out}", "--weights", "random:1", "--selection", "best"], "choose one of butd-10-100"),
+        (["{samples}", "{out}", "--weights", "random:1", "--dtype", "int8"], "choose one of float16"),
+        (["{samples}", "{out}", "--weights", "random:1", "--distribution", "some"], "choose full, none or top-<k>"),
+        (["{samples}", "{out}", "--weights", "random:1", "--device", "tpu"], "expected cpu, cuda or cuda:<n>"),
+        (["{samples}", "{out}", "--weights", "random:1", "--device", "cuda:9"], "CUDA devices here"),
+        (["{samples}", "{out}", "--weights", "random:1", "--id-rule", "hash"], "choose one of no-extension"),
+        (
+            ["{samples}", "{out}", "--weights", "random:1", "--max-failures", "2"],
+            "'--max-failures': Input should be less",
+        ),
+        (["{samples}", "{out}", "--weights", "random:1", "--colour", "x"], "No such option"),
+        (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depht=50"], "near: depth"),
+        (["{samples}", "{out}", "--weights", "random:1", "--set", "depth=50"], "expected section.field=value"),
+        (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depth=x"], "expected int"),
+        (["{samples}", "{out}", "--weights", "random:1", "--image-root", "{tmp}"], "--image-root goes with"),
+        (["{samples}", "{out}", "--weights", "random:1", "--vocab", "{tmp}/v.txt"], "v.txt"),
+        (["{samples}", "{out}", "--weights", "random:1", "--detector", "small", "--vocab", "{three}"], "3 classes"),
+        (["{samples}", "{samples}", "--weights", "random:1"], "is not empty and no store of ours"),
+        (["{samples}", "{three}", "--weights", "random:1"], "is a file"),
+        (["{samples}", "{out}", "extra", "--weights", "random:1"], "unexpected argument 'extra'"),
+        (
+            ["{samples}", "{out}", "--weights", "random:1", "--detector", "small", "--", "--wrkers=2"],
+            "does not know --wrkers",
+        ),
+    ],
+)
+def test_user_errors_are_one_clear_line(
+    roibeam: Cli, samples: Path, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    three = tmp_path / "three.txt"
+    three.write_text("a\nb\nc\n")
+    places = {"samples": samples, "tmp": tmp_path, "out": tmp_path / "out", "three": three}
+    line = one_line(roibeam("extract", *(argument.format(**places) for argument in arguments)))
+    assert words in line
+
+
+def test_misshapen_weights_are_one_clear_line(roibeam: Cli, samples: Path, tmp_path: Path) -> None:
+    import torch
+
+    torch.save({"backbone.stem.conv1.weight": torch.zeros(1)}, tmp_path / "w.pth")
+    line = one_line(
+        roibeam("extract", samples, tmp_path / "out", "--detector", "small", "--weights", tmp_path / "w.pth")
+    )
+    assert "w.pth" in line and "missing" in line and not (tmp_path / "out").exists()
+
+
+def test_the_output_of_another_run_is_refused(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    out = tmp_path / "store"
+    assert roibeam("extract", samples, out, *tiny_network).code == 0
+    before = files(out)
+    other_weights = [option if option != "random:1" else "random:2" for option in tiny_network]
+    assert "made with other settings (feature_space" in one_line(roibeam("extract", samples, out, *other_weights))
+    other_rows = roibeam("extract", samples, out, *tiny_network, "--distribution", "none")
+    assert "other settings (distribution full, now none" in one_line(other_rows)
+    other_photos = tmp_path / "other"
+    shutil.copytree(samples, other_photos)
+    assert "holds another run: its source has location" in one_line(
+        roibeam("extract", other_photos, out, *tiny_network)
+    )
+    assert files(out) == before
+
+
+@pytest.mark.parametrize("command", [["info"], ["verify"], ["show"]])
+def test_store_commands_on_no_store_are_one_clear_line(roibeam: Cli, tmp_path: Path, command: list[str]) -> None:
+    result = roibeam("store", *command, tmp_path)
+    assert result.code != 0 and "Traceback" not in result.err
+    assert str(tmp_path) in result.err + result.out
