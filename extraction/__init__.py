@@ -10,6 +10,8 @@ Imports `features` of ours and nothing else; runs without beam or pyarrow. Read 
 from extraction.config import CONFIGS, DetectorConfig
 from extraction.conventions import CONVENTIONS, Conventions
 from extraction.detector import Detector, HeadOutputs, RegionDetector, Regions
+from extraction.engine import ExtractOptions, extract
+from extraction.images import Failure, ImageRef
 from extraction.selection import SELECTIONS, SelectionPolicy
 from extraction.state import weights_digest
 from extraction.weights import build_detector, load_weights
@@ -21,11 +23,15 @@ __all__ = [
     "Conventions",
     "Detector",
     "DetectorConfig",
+    "ExtractOptions",
+    "Failure",
     "HeadOutputs",
+    "ImageRef",
     "RegionDetector",
     "Regions",
     "SelectionPolicy",
     "build_detector",
+    "extract",
     "load_weights",
     "weights_digest",
 ]

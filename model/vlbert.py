@@ -180,6 +180,26 @@ def image_elements(batch: VLBatch) -> ImageElements:
     )
 
 
+# Hugging Face initialises a module of ours only where it has parameters of its own, so a start value that differs from
+# BERT's is told by the class of the smallest module.
+
+
+class VisualNorm(nn.LayerNorm):
+    """LayerNorm over visual features whose weights start at `start`."""
+
+    def __init__(self, hidden_size: int, start: float) -> None:
+        super().__init__(hidden_size, eps=BERT_NORM_EPS)
+        self.start = start
+
+
+class UntouchedLinear(nn.Linear):
+    """Linear layer that starts as PyTorch makes it; the release initialises all others."""
+
+
+class ZeroEmbedding(nn.Embedding):
+    """Embedding that starts at 0."""
+
+
 class RegionProjection(nn.Module):
     """Box and appearance to a visual feature: Dropout-Linear-ReLU (`obj_downsample` of the release)."""
 
@@ -187,7 +207,8 @@ class RegionProjection(nn.Module):
         super().__init__()
         self.coordinate_embedding_size = config.coordinate_embedding_size
         self.dropout = nn.Dropout(config.region_dropout)
-        self.linear = nn.Linear(config.coordinate_embedding_size + config.region_feature_size, config.hidden_size)
+        inputs = config.coordinate_embedding_size + config.region_feature_size
+        self.linear = UntouchedLinear(inputs, config.hidden_size)
 
     def forward(self, features_BED: Tensor, boxes_BE4: Tensor, image_hw: Tensor) -> Tensor:
         coordinates = embed_coordinates(boxes_BE4, image_hw, self.coordinate_embedding_size)
@@ -206,8 +227,8 @@ class VLBertEmbeddings(nn.Module):
         self.end = nn.Embedding(1, hidden)
         self.positions = nn.Embedding(config.max_position_embeddings, hidden)
         self.segments = nn.Embedding(config.num_segments, hidden)
-        self.visual_norm_text = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
-        self.visual_norm_region = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
+        self.visual_norm_text = VisualNorm(hidden, config.visual_norm_text_init)
+        self.visual_norm_region = VisualNorm(hidden, config.visual_norm_region_init)
         self.norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
         self.dropout = nn.Dropout(config.hidden_dropout)
 
@@ -255,26 +276,24 @@ class VLBertPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear):
-            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
+        std = self.config.initializer_range
+        if isinstance(module, UntouchedLinear):
+            # torch.nn.Linear.reset_parameters, by functions that leave loaded weights alone.
+            init.kaiming_uniform_(module.weight, a=math.sqrt(5))
+            bound = 1 / math.sqrt(module.in_features)
+            init.uniform_(module.bias, -bound, bound)
+        elif isinstance(module, nn.Linear):
+            init.normal_(module.weight, mean=0.0, std=std)
             init.zeros_(module.bias)
+        elif isinstance(module, ZeroEmbedding):
+            init.zeros_(module.weight)
         elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
+            init.normal_(module.weight, mean=0.0, std=std)
         elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
+            init.constant_(module.weight, module.start if isinstance(module, VisualNorm) else 1.0)
             init.zeros_(module.bias)
         elif isinstance(module, MaskedWordHead):
             init.zeros_(module.bias)
-        elif isinstance(module, VLBertEmbeddings):
-            init.constant_(module.visual_norm_text.weight, self.config.visual_norm_text_init)
-            init.constant_(module.visual_norm_region.weight, self.config.visual_norm_region_init)
-        elif isinstance(module, RegionProjection):
-            # The release leaves this one layer at PyTorch's own start (torch.nn.Linear.reset_parameters).
-            init.kaiming_uniform_(module.linear.weight, a=math.sqrt(5))
-            bound = 1 / math.sqrt(module.linear.in_features)
-            init.uniform_(module.linear.bias, -bound, bound)
-        elif isinstance(module, VLBertModel):
-            init.zeros_(module.masked_region_feature.weight)
 
 
 class VLBertModel(VLBertPreTrainedModel):
@@ -285,7 +304,7 @@ class VLBertModel(VLBertPreTrainedModel):
         self.region_projection = RegionProjection(config)
         self.region_token = nn.Embedding(1, config.hidden_size)
         self.masked_region_token = nn.Embedding(1, config.hidden_size)
-        self.masked_region_feature = nn.Embedding(1, config.region_feature_size)
+        self.masked_region_feature = ZeroEmbedding(1, config.region_feature_size)
         self.embeddings = VLBertEmbeddings(config)
         self.encoder = TransformerEncoder(
             config.num_hidden_layers,

@@ -43,11 +43,11 @@ def _root(
     handler.setFormatter(logging.Formatter("roibeam: %(message)s"))
     if not debug:
         handler.addFilter(_is_for_users)
-    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
+    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler])
 
 
 def _is_for_users(record: logging.LogRecord) -> bool:
-    """Our own warnings, and errors of anyone; not what libraries say of packages that nobody asked for."""
+    """What we say, and errors of anyone; not what libraries say of packages that nobody asked for."""
     return record.levelno >= logging.ERROR or record.name.partition(".")[0] in _OUR_PACKAGES
 
 

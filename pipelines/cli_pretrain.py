@@ -1,10 +1,113 @@
-"""`roibeam pretrain`: the training stage reads the store."""
+"""`roibeam pretrain`: the training stage reads a store."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 
-def pretrain_command() -> None:
-    """placeholder"""
-    raise typer.Exit(1)
+def pretrain_command(
+    out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints, tokenizer.")],
+    store: Annotated[Path, typer.Option(help="Store that `roibeam extract` wrote.")],
+    captions: Annotated[
+        str, typer.Option(help="COCO captions .json or caption .tsv; joined to the store by image id.")
+    ],
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            help="BERT vocab.txt, tokenizer folder, hf:<repo>, or captions: a vocabulary made from the captions."
+        ),
+    ] = "captions",
+    model: Annotated[str, typer.Option(help="VL-BERT size: small or base.")] = "small",
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 1000,
+    batch_size: Annotated[int, typer.Option(min=1, help="Captions per step and process.")] = 32,
+    learning_rate: Annotated[float, typer.Option(help="Peak; never scaled by batch or processes.")] = 1e-4,
+    warmup_steps: Annotated[int, typer.Option(min=0, help="Steps of linear warm-up.")] = 0,
+    device: Annotated[str, typer.Option(help="auto (an accelerator if there is one) or cpu.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, order, masks and dropout.")] = 0,
+    id_rule: Annotated[str, typer.Option(help="As in extract: no-extension or with-extension.")] = "no-extension",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="section.field=value; sections: train, data, model.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Continue from OUT's newest checkpoint.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
+) -> None:
+    """Pre-trains a VL-BERT on stored regions and captions: masked words and masked regions.
+
+    On several GPUs: torchrun --no-python --nproc-per-node <n> roibeam pretrain ... (--no-python keeps the working
+    directory off the import path).
+    """
+    import torch
+
+    from features.store import FeatureStore
+    from model.vlbert import vlbert_base, vlbert_small
+    from pipelines.overrides import apply_overrides, parse_value
+    from pipelines.pretraining import PretrainConfig, pretrain
+    from pipelines.sources import read_captions
+    from pipelines.training import TrainConfig
+
+    sizes = {"small": vlbert_small, "base": vlbert_base}
+    if model not in sizes:
+        raise ValueError(f"--model {model!r}: choose one of {', '.join(sizes)}")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    own = [setting for setting in settings or [] if not setting.startswith("model.")]
+    config = TrainConfig(
+        steps=steps, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, seed=seed,
+        log_every=max(1, min(20, steps // 10)),
+    )  # fmt: skip
+    sections = apply_overrides({"train": config, "data": PretrainConfig(batch_size=batch_size)}, own)
+    overrides: dict[str, Any] = {}
+    for setting in settings or []:
+        name, equals, value = setting.removeprefix("model.").partition("=")
+        if setting.startswith("model."):
+            if not equals:
+                raise ValueError(f"--set {setting!r}: expected model.field=value")
+            overrides[name.strip()] = parse_value(value.strip())
+    rows, notes = read_captions(captions, id_rule=id_rule)
+    with FeatureStore(store) as opened:
+        result = pretrain(
+            opened,
+            rows,
+            out,
+            train_config=sections["train"],
+            config=sections["data"],
+            tokenizer_spec=tokenizer,
+            build_model_config=sizes[model],
+            model_overrides=overrides,
+            resume=resume,
+        )
+    join = result.join
+    facts = {
+        "run": str(out),
+        "checkpoint": str(result.training.checkpoint),
+        "step": result.training.step,
+        "seconds": round(result.training.seconds, 1),
+        "captions": join.matched,
+        "captions_without_record": join.captions_without_record,
+        "records_without_caption": join.records_without_caption,
+        "vocabulary": result.vocab_size,
+        "num_classes": result.num_classes,
+        "last": result.training.last,
+        "evaluation": result.evaluation,
+    }
+    if as_json:
+        typer.echo(json.dumps({"event": "done", **facts}))
+        return
+    for note in notes:
+        typer.echo(f"note: {note}")
+    typer.echo(
+        f"{join.matched:,} captions joined their record ({join.by_exact_id:,} by id, {join.by_name:,} by file name); "
+        f"{join.captions_without_record:,} without record, {join.records_without_caption:,} records without caption"
+    )
+    typer.echo(f"{result.training.step:,} steps in {result.training.seconds:.0f} s")
+    for name, value in result.evaluation.items():
+        typer.echo(f"  {name:<28} {'nothing to predict' if value is None else f'{value:.4f}'}")
+    typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
+    typer.echo("  log.jsonl   one line per step\n  config.json   everything this run was made with\n  tokenizer/")

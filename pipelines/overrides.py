@@ -40,12 +40,17 @@ def apply_overrides(sections: Mapping[str, Any], settings: Iterable[str]) -> dic
     return changed
 
 
+def parse_value(text: str) -> Any:
+    """What the text is as json ("3", "0.5", "true", "[1, 2]"); the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
 def _value(text: str, current: Any) -> Any:
     """Text -> value of the kind that the field holds now."""
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        value = text
+    value = parse_value(text)
     if isinstance(current, tuple) and isinstance(value, list):
         return tuple(value)
     if isinstance(current, float) and isinstance(value, int) and not isinstance(value, bool):

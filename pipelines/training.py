@@ -9,7 +9,7 @@ A run folder holds:
     checkpoints/step-00000100/     config.json, state.json, optimizer.safetensors, rng-0.safetensors (one per process),
                                    model/config.json, model/model.safetensors
 
-N steps give the same bits as k steps, a resume and N - k steps (on one device, with the same software).
+N steps give the same bits as k steps, a resume and N - k steps (same software, device kind and number of threads).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import json
 import logging
 import math
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -31,10 +30,18 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from model.losses import SumCount
+from pipelines.checkpoint import (
+    Position,
+    latest_checkpoint,
+    load_checkpoint,
+    remove_old_checkpoints,
+    save_checkpoint,
+    sync_to_disk,
+    write_json,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -166,12 +173,6 @@ class TrainResult:
     seconds: float
 
 
-@dataclass(frozen=True)
-class _Position:
-    step: int = 0  # steps done
-    next_sample: int = 0
-
-
 def train(
     task: TrainTask,
     config: TrainConfig,
@@ -211,13 +212,13 @@ def train(
     )
     model, prepared_optimizer = accelerator.prepare(task.model, optimizer)
     torch.manual_seed(np.random.SeedSequence([config.seed, accelerator.process_index]).generate_state(1)[0].item())
-    position = _Position()
+    position = Position()
     if newest is not None:
-        position = _load_checkpoint(newest, task.model, optimizer, rank=accelerator.process_index)
+        position = load_checkpoint(newest, task.model, optimizer, rank=accelerator.process_index)
         logger.info("resuming %s at step %d", newest, position.step)
     if accelerator.is_main_process:
         run_dir.mkdir(parents=True, exist_ok=True)
-        _write_json(run_dir / "config.json", resolved)
+        write_json(run_dir / "config.json", resolved)
         _truncate_log(run_dir / "log.jsonl", position.step)
     accelerator.wait_for_everyone()
     global_batch = task.batch_size * config.accumulation * accelerator.num_processes
@@ -235,7 +236,7 @@ def train(
     with (run_dir / "log.jsonl").open("a", encoding="utf-8") if accelerator.is_main_process else nullcontext() as log:
         while position.step < last_step:
             micro_batches = [next(stream) for _ in range(config.accumulation)]
-            position = _Position(position.step + 1, position.next_sample + global_batch)
+            position = Position(position.step + 1, position.next_sample + global_batch)
             rate = learning_rate_at(position.step, config)
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["learning_rate_scale"]
@@ -257,9 +258,11 @@ def train(
             if due or position.step == last_step:
                 if log is not None:
                     os.fsync(log.fileno())
-                checkpoint = _save_checkpoint(run_dir, task, optimizer, position, resolved, accelerator)
+                checkpoint = save_checkpoint(
+                    run_dir, task.model, task.model_config(), optimizer, position, resolved, accelerator
+                )
                 if accelerator.is_main_process:
-                    _remove_old_checkpoints(run_dir, config.keep)
+                    remove_old_checkpoints(run_dir, config.keep)
     if checkpoint is None:
         raise ValueError(f"nothing to do: stop_at_step {stop_at_step} lets no step run")
     return TrainResult(position.step, checkpoint, last_line, time.monotonic() - started)
@@ -276,12 +279,6 @@ def learning_rate_at(step: int, config: TrainConfig) -> float:
     if step < config.warmup_steps:
         return config.learning_rate * step / config.warmup_steps
     return config.learning_rate * (config.steps - step) / max(config.steps - config.warmup_steps, 1)
-
-
-def latest_checkpoint(run_dir: Path) -> Path | None:
-    """The checkpoint folder with the highest step, or None. Every folder of that name is complete."""
-    found = sorted((Path(run_dir) / "checkpoints").glob("step-*"))
-    return found[-1] if found else None
 
 
 def _make_accelerator(config: TrainConfig) -> Accelerator:
@@ -353,101 +350,7 @@ def _global_mean(term: SumCount, accelerator: Accelerator) -> float | None:
     return total / count if count else None
 
 
-# --- checkpoints ---
-
-
-def _save_checkpoint(
-    run_dir: Path,
-    task: TrainTask,
-    optimizer: torch.optim.Optimizer,
-    position: _Position,
-    resolved: Mapping[str, Any],
-    accelerator: Accelerator,
-) -> Path:
-    """Writes aside, syncs to disk, renames: a folder called step-* is complete. safetensors and JSON only."""
-    final = run_dir / "checkpoints" / f"step-{position.step:08d}"
-    aside = final.with_name(f".writing-{final.name}")
-    if accelerator.is_main_process:
-        shutil.rmtree(aside, ignore_errors=True)
-        (aside / "model").mkdir(parents=True)
-    accelerator.wait_for_everyone()
-    save_file(_random_state(), aside / f"rng-{accelerator.process_index}.safetensors")
-    if accelerator.is_main_process:
-        save_model(task.model, str(aside / "model" / "model.safetensors"), metadata={"format": "pt"})
-        _write_json(aside / "model" / "config.json", task.model_config())
-        save_file(_optimizer_state(task.model, optimizer), aside / "optimizer.safetensors")
-        _write_json(aside / "config.json", resolved)
-        _write_json(aside / "state.json", {"format": 1, **dataclasses.asdict(position)})
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        for path in sorted(aside.rglob("*"), reverse=True):
-            _sync(path)
-        _sync(aside)
-        if final.exists():  # a run that went back to an older checkpoint comes by again
-            replaced = final.with_name(f".replaced-{final.name}")
-            shutil.rmtree(replaced, ignore_errors=True)
-            final.rename(replaced)
-            aside.rename(final)
-            shutil.rmtree(replaced)
-        else:
-            aside.rename(final)
-        _sync(final.parent)
-    accelerator.wait_for_everyone()
-    return final
-
-
-def _load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, rank: int) -> _Position:
-    state = json.loads((folder / "state.json").read_text("utf-8"))
-    if state.pop("format") != 1:
-        raise ValueError(f"{folder}/state.json was written by another version of roibeam")
-    load_model(model, folder / "model" / "model.safetensors")
-    names = _optimizer_names(model, optimizer)
-    saved: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in load_file(folder / "optimizer.safetensors").items():
-        name, _, field = key.rpartition("/")
-        saved.setdefault(names.index(name), {})[field] = tensor
-    optimizer.load_state_dict({"state": saved, "param_groups": optimizer.state_dict()["param_groups"]})
-    own = folder / f"rng-{rank}.safetensors"
-    if own.exists():
-        _restore_random_state(load_file(own))
-    else:
-        logger.warning("%s has no random state for process %d: its dropout starts afresh", folder, rank)
-    return _Position(**state)
-
-
-def _optimizer_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
-    """Parameter names in the optimizer's own numbering."""
-    by_identity = {id(parameter): name for name, parameter in model.named_parameters()}
-    return [by_identity[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """State tensors by "parameter name/field", so that a file does not depend on the order of parameters."""
-    names = _optimizer_names(model, optimizer)
-    return {
-        f"{names[index]}/{field}": tensor.contiguous()
-        for index, fields in optimizer.state_dict()["state"].items()
-        for field, tensor in fields.items()
-    }
-
-
-def _random_state() -> dict[str, Tensor]:
-    state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def _restore_random_state(state: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
-
-
-def _remove_old_checkpoints(run_dir: Path, keep: int) -> None:
-    if keep:
-        for folder in sorted((run_dir / "checkpoints").glob("step-*"))[:-keep]:
-            shutil.rmtree(folder)
+# --- resuming ---
 
 
 def _check_same_run(saved: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
@@ -480,7 +383,7 @@ def _truncate_log(path: Path, last_step: int) -> None:
     kept = [line for line in path.read_bytes().splitlines(keepends=True) if _logged_step(line) <= last_step]
     aside = path.with_name(".log.jsonl.writing")
     aside.write_bytes(b"".join(kept))
-    _sync(aside)
+    sync_to_disk(aside)
     aside.rename(path)
 
 
@@ -505,18 +408,6 @@ def _report(line: Mapping[str, Any], steps: int, steps_here: int, seconds: float
     )
     left = (steps - line["step"]) / rate
     logger.info("step %d/%d: %s (%.2f steps/s, %.0f s left)", line["step"], steps, values, rate, left)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _require(condition: bool, message: str) -> None:

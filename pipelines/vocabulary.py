@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from extraction.weight_sources import default_cache_dir
+from extraction.weight_sources import fetch_weights
 
 CLASSES_FILE = "objects_vocab.txt"
 ATTRIBUTES_FILE = "attributes_vocab.txt"
@@ -38,11 +35,14 @@ def load_vocabulary(
     """
     if spec is None:
         return Vocabulary()
-    folder = _fetch_vg(vg_url) if spec == "vg" else Path(spec)
-    if folder.is_dir():
-        classes, attributes = _read(folder / CLASSES_FILE), _read(folder / ATTRIBUTES_FILE)
+    attributes = None
+    if spec == "vg":
+        classes = _read(_fetch_vg(vg_url, CLASSES_FILE))
+        attributes = _read(_fetch_vg(vg_url, ATTRIBUTES_FILE))
+    elif Path(spec).is_dir():
+        classes, attributes = _read(Path(spec) / CLASSES_FILE), _read(Path(spec) / ATTRIBUTES_FILE)
     else:
-        classes, attributes = _read(folder), None
+        classes = _read(Path(spec))
     _check_length(classes, num_classes, "classes", spec)
     if attributes is not None and num_attributes is not None:
         _check_length(attributes, num_attributes, "attributes", spec)
@@ -67,16 +67,8 @@ def _check_length(names: tuple[str, ...], wanted: int, what: str, spec: str) -> 
         )
 
 
-def _fetch_vg(url: str) -> Path:
-    folder = default_cache_dir() / "vg-1600-400-20"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (CLASSES_FILE, ATTRIBUTES_FILE):
-        if (folder / name).exists():
-            continue
-        try:
-            torch.hub.download_url_to_file(f"{url}/{name}", os.fspath(folder / name), progress=False)
-        except OSError as error:
-            raise ValueError(
-                f"cannot fetch {url}/{name} ({error}); give the folder that holds it: --vocab DIR"
-            ) from None
-    return folder
+def _fetch_vg(url: str, name: str) -> Path:
+    try:
+        return fetch_weights(f"{url}/{name}")  # the same cache and checks as for weights
+    except (ValueError, OSError) as error:
+        raise ValueError(f"cannot fetch {name} ({error}); give the folder that holds it: --vocab DIR") from None

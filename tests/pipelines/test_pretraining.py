@@ -16,12 +16,12 @@ from features.fingerprint import Fingerprint
 from features.record import RegionRecord, TopKDistribution
 from model.inputs import IGNORE_INDEX
 from model.vlbert import VLBertConfig, VLBertForPreTraining, vlbert_small
+from pipelines.captions import join_captions
+from pipelines.pretrain_sample import make_sample
 from pipelines.pretraining import (
     PretrainConfig,
     PretrainTask,
     evaluate,
-    join_captions,
-    make_sample,
     pretrain,
 )
 from pipelines.tokenizer import load_tokenizer
@@ -65,6 +65,15 @@ def top_two(probabilities):
     top = np.take_along_axis(probabilities, order, axis=1)
     rest = np.clip(1 - top.astype(np.float32).sum(1), 0, 1).astype(np.float16)
     return TopKDistribution(order.astype(np.uint16), top, rest, NUM_CLASSES)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads waiting for a core that others use make these small tests many times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,19 @@ from safetensors.torch import load_file
 
 from model.inputs import IGNORE_INDEX
 from model.losses import SumCount, cross_entropy
-from pipelines.training import TrainConfig, latest_checkpoint, learning_rate_at, train
+from pipelines.checkpoint import latest_checkpoint
+from pipelines.training import TrainConfig, learning_rate_at, train
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads waiting for a core that others use make these small tests many times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Batch:

@@ -1,0 +1,65 @@
+"""Vocabularies: the published files, a single list, the fetched lists, and lists of another detector."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pipelines.vocabulary import Vocabulary, load_vocabulary
+
+
+def write(folder: Path, classes: int = 3, attributes: int = 2) -> Path:
+    (folder / "objects_vocab.txt").write_text("\n".join(f"thing{i},other name" for i in range(classes)))
+    (folder / "attributes_vocab.txt").write_text("".join(f"kind{i}\n" for i in range(attributes)))
+    return folder
+
+
+def test_published_lists_of_the_pack(shared_data: Path) -> None:
+    names = load_vocabulary(str(shared_data / "vg"), num_classes=1600, num_attributes=400)
+    assert names.classes is not None and names.attributes is not None
+    assert (len(names.classes), len(names.attributes)) == (1600, 400)
+    assert not any("," in name or name != name.strip() or not name for name in names.classes)
+
+
+def test_folder_file_and_nothing(tmp_path: Path) -> None:
+    write(tmp_path)
+    classes = ("thing0", "thing1", "thing2")
+    assert load_vocabulary(str(tmp_path), num_classes=3, num_attributes=2) == Vocabulary(classes, ("kind0", "kind1"))
+    assert load_vocabulary(str(tmp_path / "objects_vocab.txt"), num_classes=3, num_attributes=2) == Vocabulary(classes)
+    assert load_vocabulary(None, num_classes=3, num_attributes=2) == Vocabulary()
+
+
+@pytest.mark.parametrize(("classes", "attributes", "words"), [(4, 2, "3 classes, but the detector has 4"), (3, 9, "9")])
+def test_lists_of_another_detector_are_refused(tmp_path: Path, classes: int, attributes: int, words: str) -> None:
+    write(tmp_path)
+    with pytest.raises(ValueError, match=words):
+        load_vocabulary(str(tmp_path), num_classes=classes, num_attributes=attributes)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    folder = tmp_path / "served"
+    folder.mkdir()
+    write(folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+
+
+def test_vg_lists_are_fetched_and_cached(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    names = load_vocabulary("vg", num_classes=3, num_attributes=2, vg_url=server)
+    assert names.classes == ("thing0", "thing1", "thing2") and names.attributes == ("kind0", "kind1")
+    assert len(list((tmp_path / "cache").rglob("*_vocab.txt"))) == 2
+    with pytest.raises(ValueError, match=r"cannot fetch objects_vocab\.txt .*--vocab DIR"):
+        load_vocabulary("vg", num_classes=3, num_attributes=2, vg_url=f"{server}/missing")
