@@ -107,7 +107,7 @@ def pretrain_command(
         f"{join.captions_without_record:,} without record, {join.records_without_caption:,} records without caption"
     )
     typer.echo(f"{result.training.step:,} steps in {result.training.seconds:.0f} s")
-    for name, value in result.evaluation.items():
-        typer.echo(f"  {name:<28} {'nothing to predict' if value is None else f'{value:.4f}'}")
+    for name, mean in result.evaluation.items():
+        typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("  log.jsonl   one line per step\n  config.json   everything this run was made with\n  tokenizer/")

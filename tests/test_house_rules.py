@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,7 +114,10 @@ def test_torchrun_line_ignores_decoys(decoys: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_beam_workers_ignore_decoys(decoys: Path, tiny_network: tuple[str, ...]) -> None:
+def test_beam_workers_ignore_decoys_and_write_what_one_process_writes(
+    decoys: Path, tiny_network: tuple[str, ...], roibeam: Callable[..., Any]
+) -> None:
+    from features.store import FeatureStore
     from pipelines.sample_images import write_samples
 
     write_samples(decoys / "samples", count=3)
@@ -121,6 +126,9 @@ def test_beam_workers_ignore_decoys(decoys: Path, tiny_network: tuple[str, ...])
     done = run_outside([*command, *workers], decoys)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 records" in done.stdout
+    assert roibeam("extract", decoys / "samples" / "images", decoys / "alone", *tiny_network).code == 0
+    with FeatureStore(decoys / "out") as many, FeatureStore(decoys / "alone") as one:
+        assert many.manifest.content_digest == one.manifest.content_digest
 
 
 def test_docker_entry_keeps_the_working_directory_off_the_path() -> None:

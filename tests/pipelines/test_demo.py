@@ -1,0 +1,33 @@
+"""`roibeam demo`, what `make demo` runs: the whole chain with numbers that only a working chain gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from features.store import FeatureStore
+
+
+@pytest.mark.slow
+def test_demo_learns_its_pairs_and_runs_again(roibeam: Callable[..., Any], tmp_path: Path) -> None:
+    done = roibeam("demo", tmp_path / "demo")
+    assert done.code == 0, done.err
+    with FeatureStore(tmp_path / "demo" / "store") as store:
+        assert len(store) == 40
+    words, regions = (
+        float(re.search(rf"masked {kind} accuracy +([\d.]+)", done.out)[1]) for kind in ("word", "region")
+    )
+    assert words > 0.95 and regions > 0.9
+    assert str(tmp_path / "demo" / "store" / "report.html") in done.out
+    assert roibeam("demo", tmp_path / "demo").code == 0
+
+
+def test_demo_refuses_a_folder_with_other_things(roibeam: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    done = roibeam("demo", tmp_path)
+    assert done.code == 1 and "not empty and no demo of ours" in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]

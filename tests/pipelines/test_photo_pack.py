@@ -1,0 +1,131 @@
+"""The main job on real photos and on files that commonly break it.
+
+Every decodable file becomes a record, every other one a dead letter with a true reason. Needs the data pack; the larger
+networks are slow tests.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from features.store import FeatureStore
+
+Cli = Callable[..., Any]
+REASONS = {
+    "awkward/html_404_named": ("decode", "not an image"),
+    "awkward/text_named": ("decode", "not an image"),
+    "awkward/truncated": ("decode", "truncated"),
+    "awkward/zero_bytes": ("decode", "empty file"),
+}
+
+
+def expected_sizes(images: Path) -> dict[str, tuple[int, int]]:
+    """Image id -> (height, width) of everything that the pack's indexes call decodable, upright."""
+    sizes = {}
+    for entry in json.loads((images / "index.json").read_text()):
+        sizes[entry["file_name"].rsplit(".", 1)[0]] = (entry["height"], entry["width"])
+    for entry in json.loads((images / "awkward" / "index.json").read_text()):
+        if entry["decodes"]:
+            size = (entry["height"], entry["width"])
+            upright = size[::-1] if entry["file"] == "exif_orientation_6.jpg" else size
+            sizes["awkward/" + entry["file"].rsplit(".", 1)[0]] = upright
+    return sizes
+
+
+def check_pack(roibeam: Cli, images: Path, out: Path, *options: str) -> None:
+    done = roibeam("extract", images, out, "--max-failures", "0.2", *options)
+    assert done.code == 0, done.err
+    with FeatureStore(out) as store:
+        sizes = {record.image_id: (record.height, record.width) for record in store}
+    assert sizes == expected_sizes(images)
+    letters = pq.read_table(out / "dead_letters.parquet").to_pylist()
+    assert {row["image_id"]: (row["stage"], row["reason"]) for row in letters} == REASONS
+    assert roibeam("store", "verify", out, "--deep").code == 0
+
+
+def test_every_file_of_the_pack(roibeam: Cli, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
+    check_pack(roibeam, shared_data / "images", tmp_path / "store", *tiny_network)
+
+
+@pytest.mark.slow
+def test_every_file_of_the_pack_with_the_golden_network(roibeam: Cli, shared_data: Path, tmp_path: Path) -> None:
+    check_pack(roibeam, shared_data / "images", tmp_path / "store", "--detector", "small", "--weights", "random:1")
+
+
+@pytest.mark.slow
+def test_four_photos_at_true_size(roibeam: Cli, shared_data: Path, tmp_path: Path) -> None:
+    photos, out = tmp_path / "photos", tmp_path / "store"
+    photos.mkdir()
+    for path in sorted((shared_data / "images").glob("*.jpg"))[:4]:
+        shutil.copy(path, photos)
+    done = roibeam("extract", photos, out, "--weights", "random:1", "--vocab", shared_data / "vg")
+    assert done.code == 0, done.err
+    with FeatureStore(out) as store:
+        assert len(store) == 4
+        for record in store:
+            assert 10 <= record.num_regions <= 100
+            assert record.features.shape == (record.num_regions, 2048)
+            assert record.attribute_ids is not None and int(record.attribute_ids.max()) < 400
+            assert record.class_distribution.shape == (record.num_regions, 1601)
+    assert roibeam("store", "verify", out, "--deep").code == 0
+
+
+def test_coco_and_tsv_sources_of_the_pack(
+    roibeam: Cli, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    captions = shared_data / "coco" / "captions_train2014.json"
+    root = ("--image-root", shared_data / "images")
+    assert roibeam("extract", captions, tmp_path / "coco", *root, *tiny_network).code == 0
+    with FeatureStore(tmp_path / "coco") as store:
+        assert len(store) == 8
+    tsv = shared_data / "cc" / "local.tsv"
+    limit = ("--max-failures", "0.3")
+    done = roibeam("extract", tsv, tmp_path / "tsv", "--image-root", shared_data, *limit, *tiny_network)
+    assert done.code == 0
+    letters = {
+        row["image_id"]: row["reason"] for row in pq.read_table(tmp_path / "tsv/dead_letters.parquet").to_pylist()
+    }
+    assert letters == {
+        "images/awkward/truncated": "truncated",
+        "images/awkward/zero_bytes": "empty file",
+        "images/awkward/text_named": "not an image",
+        "images/awkward/does_not_exist": "not found",
+    }
+
+
+@pytest.mark.slow
+def test_eight_real_pairs_are_learned_by_heart(roibeam: Cli, shared_data: Path, tmp_path: Path) -> None:
+    """Initial losses near ln V and ln C; over-fitted losses and accuracies; a stopped run continues."""
+    content = json.loads((shared_data / "coco" / "captions_train2014.json").read_text())
+    first = {row["image_id"]: row for row in reversed(content["annotations"])}
+    (tmp_path / "eight.json").write_text(json.dumps({**content, "annotations": list(first.values())}))
+    store, run = tmp_path / "store", tmp_path / "run"
+    small = ("--detector", "small", "--weights", "random:1", "--image-root", shared_data / "images")
+    assert roibeam("extract", tmp_path / "eight.json", store, *small).code == 0
+    options = (
+        "--store", store, "--captions", tmp_path / "eight.json", "--tokenizer", shared_data / "bert" / "vocab.txt",
+        "--steps", 120, "--batch-size", 8, "--learning-rate", "1e-3", "--warmup-steps", 10, "--json",
+        "--set", "data.fixed_masks=true", "--set", "data.word_probability=0.3", "--set", "train.checkpoint_every=60",
+    )  # fmt: skip
+    done = roibeam("pretrain", run, *options)
+    assert done.code == 0, done.err
+    result = json.loads(done.out.splitlines()[-1])
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert log[0]["masked_words"] == pytest.approx(10.326, rel=0.1)  # ln 30522
+    assert log[0]["masked_regions"] == pytest.approx(3.045, rel=0.1)  # ln 21
+    assert result["evaluation"]["masked_words"] < 0.1
+    assert result["evaluation"]["masked_region_accuracy"] > 0.95
+
+    # The second half again from the checkpoint in the middle: the same losses.
+    shutil.rmtree(run / "checkpoints" / "step-00000120")
+    assert roibeam("pretrain", run, *options, "--resume").code == 0
+    again = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in again] == list(range(1, 121))
+    assert [row["loss"] for row in again] == [row["loss"] for row in log]
