@@ -7,9 +7,10 @@ import logging
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from extraction.engine import ExtractOptions, extract
 from extraction.images import Failure, ImageRef
@@ -105,7 +106,7 @@ def run_extract(request: ExtractRequest) -> RunSummary:
     request.store.mkdir(parents=True, exist_ok=True)
     with store_lock(request.store):
         _clear_leftovers(request.store)
-        plan, notes = _plan(request, job)
+        plan, notes = _plan(request)
         view = ProgressView(request.store, plan)
         before = view.read()
         with ProgressPrinter(view, plan.num_images, as_json=request.as_json):
@@ -123,8 +124,7 @@ def run_extract(request: ExtractRequest) -> RunSummary:
 def estimate(request: ExtractRequest) -> Estimate:
     """Times three photos, writes nothing."""
     check_output_folder(request.store)
-    job, _ = _prepare(request)
-    images = _new_images(request, _existing_plan(request, job))[0]
+    images = _new_images(request, _existing_plan(request))[0]
     step = max(1, len(images) // DRY_RUN_IMAGES)
     chosen = images[::step][:DRY_RUN_IMAGES]
     seconds, num_bytes, timed = 0.0, 0, 0
@@ -179,15 +179,22 @@ def _source_facts(source: Source) -> dict[str, str]:
     }
 
 
-def _settings(request: ExtractRequest, job: ExtractJob) -> dict[str, str]:
-    return {
-        "feature_space": job.feature_space,
-        "distribution": request.options.distribution,
-        "weights": request.detector.weights,
-    }
+def _settings(request: ExtractRequest) -> dict[str, Any]:
+    """What must not change between runs into one store, field by field, so that a change can be named."""
+    digest = vocabulary_digest(request.vocabulary.classes, request.vocabulary.attributes)
+    details = shared_fingerprint(request.detector, request.options, digest).details
+    return {"distribution": request.options.distribution, "feature_space": details}
 
 
-def _existing_plan(request: ExtractRequest, job: ExtractJob) -> Plan | None:
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def _existing_plan(request: ExtractRequest) -> Plan | None:
     """The store's plan, if it belongs to this source and these settings."""
     plan = read_plan(request.store)
     if plan is None:
@@ -199,15 +206,12 @@ def _existing_plan(request: ExtractRequest, job: ExtractJob) -> Plan | None:
             f"{request.store} holds another run: its source has {key} {had.get(key)}, now {got[key]}; "
             f"choose a new folder"
         )
-    wanted = _settings(request, job)
-    if (
-        plan.settings["feature_space"] != wanted["feature_space"]
-        or plan.settings["distribution"] != wanted["distribution"]
-    ):
-        key = "distribution" if plan.settings["distribution"] != wanted["distribution"] else "feature_space"
+    had, now = _flat(plan.settings), _flat(_settings(request))
+    different = [key for key in sorted(had | now) if had.get(key) != now.get(key)]
+    if different:
+        changes = ", ".join(f"{key} was {had.get(key)}, is now {now.get(key)}" for key in different[:3])
         raise ValueError(
-            f"{request.store} holds features made with other settings ({key} {plan.settings[key][:16]}, now "
-            f"{wanted[key][:16]}; its weights: {plan.settings['weights']}); repeat its settings or choose a new folder"
+            f"{request.store} was made with other settings: {changes}; repeat them, or choose a new folder"
         )
     return plan
 
@@ -222,13 +226,13 @@ def _new_images(request: ExtractRequest, plan: Plan | None) -> tuple[list[ImageR
     return new, [f"{gone:,} images of earlier runs are no longer in the source; their records stay"] if gone else []
 
 
-def _plan(request: ExtractRequest, job: ExtractJob) -> tuple[Plan, list[str]]:
-    plan = _existing_plan(request, job)
+def _plan(request: ExtractRequest) -> tuple[Plan, list[str]]:
+    plan = _existing_plan(request)
     new, notes = _new_images(request, plan)
     if plan is not None and not new:
         return plan, notes
     size = request.shard_size or shard_size_for(_time_one(new, request))
-    facts, settings = _source_facts(request.source), _settings(request, job)
+    facts, settings = _source_facts(request.source), _settings(request)
     plan = extend_plan(request.store, plan, source=facts, settings=settings, images=new, shard_size=size)
     return plan, notes
 

@@ -44,7 +44,7 @@ class Plan:
 
     Attributes:
         source: kind, location, image_root, id_rule.
-        settings: what must not change between runs into one store (feature space, distribution).
+        settings: what must not change between runs into one store, nested; see `extraction_run`.
         shards: in number order.
     """
 

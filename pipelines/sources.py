@@ -51,7 +51,7 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
         left_out = f"{listing.num_other_files} files without an image extension left out"
         notes = [left_out] if listing.num_other_files else []
         kind = "pattern" if is_pattern else "folder"
-        where = location if is_pattern else listing.root
+        where = os.path.abspath(location) if is_pattern else listing.root
         return _source(kind, where, listing.root, id_rule, listing.images, notes)
     if not os.path.exists(location):
         raise ValueError(f"no such folder, file or pattern: {location}")

@@ -290,9 +290,9 @@ def test_the_output_of_another_run_is_refused(
     assert roibeam("extract", samples, out, *tiny_network).code == 0
     before = files(out)
     other_weights = [option if option != "random:1" else "random:2" for option in tiny_network]
-    assert "made with other settings (feature_space" in one_line(roibeam("extract", samples, out, *other_weights))
+    assert "feature_space.detector.weights was" in one_line(roibeam("extract", samples, out, *other_weights))
     other_rows = roibeam("extract", samples, out, *tiny_network, "--distribution", "none")
-    assert "other settings (distribution full, now none" in one_line(other_rows)
+    assert "made with other settings: distribution was full, is now none" in one_line(other_rows)
     other_photos = tmp_path / "other"
     shutil.copytree(samples, other_photos)
     assert "holds another run: its source has location" in one_line(

@@ -10,7 +10,7 @@ from extraction.images import ImageRef
 from pipelines.plan import extend_plan, members_path, plan_path, planned_ids, read_members, read_plan, shard_size_for
 
 SOURCE = {"kind": "folder", "location": "/x", "image_root": "/x", "id_rule": "no-extension"}
-SETTINGS = {"feature_space": "f", "distribution": "full", "weights": "random:1"}
+SETTINGS = {"feature_space": {"weights": "f"}, "distribution": "full"}
 
 
 def refs(*names: str) -> list[ImageRef]:
