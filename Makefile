@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.roibeam-installed
 # Keeps the working directory off the import path: our packages have common names (model, features, ...).
 export PYTHONSAFEPATH := 1
-PYTEST := $(BIN)/python -m pytest -n 2
+# One test process for each of two cores; more threads in each would only wait for one another.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-slow test-soak lint format bench lock
 

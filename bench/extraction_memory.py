@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pipelines.sample_images import write_samples
 
-NETWORK = ["--detector", "small", "--weights", "random:1", "--set", "detector.base_channels=4"]
+NETWORK = ["--detector", "small", "--weights", "random:1", "--set", "detector.base_channels=4", "--threads", "1"]
 
 
 def peak_of_run(images: Path, out: Path, options: list[str]) -> dict[str, float]:

@@ -4,21 +4,34 @@ The published extractors decode with `cv2.imread`, so its rules are the conventi
 dropped, grey and palette expanded, CMYK converted, 16 bits cut to 8, first frame of an animation. What `cv2` does not
 do is refuse: it paints the missing part of a truncated JPEG grey and allocates whatever a header asks for. Both are
 checked here before it decodes.
+
+Not detected, because libjpeg only warns of it and both cv2 and Pillow hand out the picture: damage inside a JPEG's scan
+data. Flipped bits, or a scan that was cut and had an end marker appended, give pixels that are partly wrong or grey.
+Damage in a PNG's ancillary chunks (text, gamma, EXIF) is passed over as cv2 does: it drops the chunk, orientation
+included.
 """
 
 from __future__ import annotations
 
 import io
+import struct
 import warnings
+import zlib
 
 import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-# Formats that both libraries read without starting another program (Pillow's EPS would start ghostscript).
-_FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000")
+# Formats that both libraries read without starting another program (Pillow's EPS would start ghostscript). PNG is
+# checked here instead: Pillow calls one with a damaged text chunk no image at all.
+_PILLOW_FORMATS = ("JPEG", "GIF", "WEBP", "AVIF", "BMP", "TIFF", "PPM", "JPEG2000")
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 DEFAULT_MAX_PIXELS = 120_000_000
 LARGEST_MAX_PIXELS = 178_956_970  # beyond this Pillow refuses on its own account: 2 x 1 GiB / 4 / 3
+
+# Pillow warns of large and odd files on standard error; the limits here decide instead. Set once, for Pillow's modules
+# alone: warnings.catch_warnings swaps the filters of the whole process, which decoding threads would do at once.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class DecodeError(ValueError):
@@ -38,14 +51,15 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> np.nda
     Returns:
         (height, width, 3) uint8, channel order B, G, R, EXIF orientation applied; equal to `cv2.imread` of the file.
     Raises:
-        DecodeError: with reason "empty file", "not an image", "too many pixels", "truncated" or "undecodable".
+        DecodeError: with reason "empty file", "not an image", "too many pixels", "truncated", "corrupt" or
+            "undecodable".
     """
     if not data:
         raise DecodeError("empty file", "the file holds 0 bytes")
-    with warnings.catch_warnings():
-        # Pillow warns of large and odd files on standard error; the limits here decide instead.
-        warnings.simplefilter("ignore")
-        _check_header(data, max_pixels)
+    if data.startswith(_PNG_SIGNATURE):
+        _check_png(data, max_pixels)
+    else:
+        _check_with_pillow(data, max_pixels)
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     except cv2.error as error:
@@ -55,16 +69,12 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> np.nda
     return np.asarray(image)
 
 
-def _check_header(data: bytes, max_pixels: int) -> None:
+def _check_with_pillow(data: bytes, max_pixels: int) -> None:
     try:
-        header = Image.open(io.BytesIO(data), formats=_FORMATS)
-        width, height = header.size
-        if width * height > max_pixels:
-            raise DecodeError("too many pixels", f"{width}x{height} is over the limit of {max_pixels} (--max-pixels)")
+        header = Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS)
+        _check_num_pixels(*header.size, max_pixels)
         if header.format == "JPEG":
             _check_jpeg_end(data)
-        elif header.format == "PNG":
-            header.verify()  # walks the chunks and their checksums, decodes nothing
         else:
             header.load()
     except DecodeError:
@@ -78,23 +88,62 @@ def _check_header(data: bytes, max_pixels: int) -> None:
         raise DecodeError("truncated", f"broken or incomplete file: {error}") from None
 
 
+def _check_num_pixels(width: int, height: int, max_pixels: int) -> None:
+    if width * height > max_pixels:
+        raise DecodeError("too many pixels", f"{width}x{height} is over the limit of {max_pixels} (--max-pixels)")
+
+
+def _check_png(data: bytes, max_pixels: int) -> None:
+    """Walks the chunks: each whole, the critical ones (upper-case first letter) with the right checksum, IEND last.
+
+    Pixels are not decoded here: libpng refuses image data that is short or damaged inside intact chunks.
+    """
+    position = len(_PNG_SIGNATURE)
+    while position + 12 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        if not kind.isalpha():
+            raise DecodeError("corrupt", f"PNG with no chunk where one should start, at byte {position}")
+        body_end = position + 8 + length
+        if body_end + 4 > len(data):
+            break
+        is_first = position == len(_PNG_SIGNATURE)
+        if is_first and (kind != b"IHDR" or length != 13):
+            raise DecodeError("corrupt", "PNG that does not start with its IHDR chunk")
+        if kind == b"IEND":
+            return
+        is_critical = kind[:1].isupper()
+        if is_critical and zlib.crc32(memoryview(data)[position + 4 : body_end]) != _big_endian(data, body_end, 4):
+            raise DecodeError("corrupt", f"PNG with a wrong checksum in its {kind.decode()} chunk at byte {position}")
+        if is_first:
+            width, height = struct.unpack_from(">II", data, position + 8)
+            _check_num_pixels(width, height, max_pixels)
+        position = body_end + 4
+    raise DecodeError("truncated", f"PNG ends within its chunks after {len(data)} bytes")
+
+
 def _check_jpeg_end(data: bytes) -> None:
     """A complete JPEG has an end marker after its first scan; inside a scan FF D9 cannot occur (ISO 10918-1, B.1.1.5).
 
-    Thumbnails inside EXIF have end markers of their own, so the search starts behind the headers.
+    Thumbnails inside EXIF have end markers of their own, so the search starts behind the headers. Stray bytes between
+    header segments are skipped as libjpeg skips them ("extraneous bytes before marker", jdmarker.c::next_marker).
     """
     position = 2
-    while position + 4 <= len(data) and data[position] == 0xFF:
+    while (position := data.find(b"\xff", position)) >= 0 and position + 4 <= len(data):
         marker = data[position + 1]
         if marker == 0xFF:  # fill byte
             position += 1
-            continue
-        if marker == 0xDA:  # start of scan
+        elif marker in (0x00, 0x01) or 0xD0 <= marker <= 0xD7:  # an escaped FF among stray bytes; no length follows
+            position += 2
+        elif marker == 0xD9:  # the end, before any scan
+            break
+        elif marker == 0xDA:  # start of scan
             if data.find(b"\xff\xd9", position) < 0:
                 raise DecodeError("truncated", f"JPEG without an end marker after {len(data)} bytes")
             return
-        if marker == 0x01 or 0xD0 <= marker <= 0xD7:  # markers without a length
-            position += 2
-            continue
-        position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
+        else:
+            position += 2 + _big_endian(data, position + 2, 2)
     raise DecodeError("truncated", f"JPEG ends within its headers after {len(data)} bytes")
+
+
+def _big_endian(data: bytes, position: int, num_bytes: int) -> int:
+    return int.from_bytes(data[position : position + num_bytes], "big")

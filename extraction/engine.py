@@ -4,12 +4,15 @@
         if isinstance(outcome, Failure): ...
         else: ...                                 # a RegionRecord
 
-Decoding runs in a few threads ahead of the detector; at most `lookahead` decoded images wait, so memory does not grow
+Decoding runs in a few threads ahead of the detector; at most two images for each thread wait, so memory does not grow
 with the number of images.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +27,10 @@ from extraction.images import Failure, ImageRef
 from features.record import FEATURE_DTYPES, RegionRecord, TopKDistribution
 
 MAX_FILE_BYTES = 512 * 2**20
+# Too many open files, no memory, a network filesystem that went away: no fault of the image, so the run stops.
+_NOT_ABOUT_ONE_FILE = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT)
+)
 _TORCH_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -36,15 +43,13 @@ class ExtractOptions:
         distribution: class probabilities to keep for each region: "full" (default; all classes and background in
             float16, what VL-BERT's and ViLBERT's losses use), "top-<k>" (the k best and the rest mass) or "none".
         max_pixels: larger images become failures, before they are decoded.
-        decode_threads: threads that read and decode ahead of the detector.
-        lookahead: decoded images that may wait for the detector.
+        decode_threads: threads that read and decode ahead of the detector; twice as many images may wait for it.
     """
 
     feature_dtype: str = "float16"
     distribution: str = "full"
     max_pixels: int = DEFAULT_MAX_PIXELS
     decode_threads: int = 2
-    lookahead: int = 4
 
     def __post_init__(self) -> None:
         if self.feature_dtype not in FEATURE_DTYPES:
@@ -53,7 +58,7 @@ class ExtractOptions:
             raise ValueError(f"distribution {self.distribution!r}: choose full, none or top-<k>, such as top-20")
         if self.max_pixels > LARGEST_MAX_PIXELS:
             raise ValueError(f"max_pixels is {self.max_pixels}; at most {LARGEST_MAX_PIXELS} can be decoded")
-        for name in ("max_pixels", "decode_threads", "lookahead"):
+        for name in ("max_pixels", "decode_threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
@@ -66,7 +71,10 @@ class ExtractOptions:
 
 def read_local_file(location: str) -> bytes:
     """Reads one local file, refusing what no image of the default pixel limit can be (over 512 MiB)."""
-    with open(location, "rb") as file:
+    # Without blocking: a pipe or device named .jpg would otherwise be waited for until somebody writes into it.
+    with open(os.open(location, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("not a regular file")
         data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise OSError(f"larger than {MAX_FILE_BYTES} bytes")
@@ -89,7 +97,7 @@ def extract(
         read_bytes: location -> bytes of the file; raises OSError for what cannot be read.
     Yields:
         RegionRecord, or Failure for an image that cannot be read, decoded, detected on or recorded. Errors that are not
-        about one image (out of memory in Python, a bug) are raised.
+        about one image (too many open files, a failed device, a bug) are raised.
     """
     options = options or ExtractOptions()
     waiting: deque[tuple[ImageRef, Future[np.ndarray | Failure]]] = deque()
@@ -97,7 +105,7 @@ def extract(
         try:
             for image in images:
                 waiting.append((image, pool.submit(_load, image, read_bytes, options.max_pixels)))
-                if len(waiting) >= options.lookahead:
+                if len(waiting) >= 2 * options.decode_threads:
                     yield _finish(*waiting.popleft(), detector, options)
             while waiting:
                 yield _finish(*waiting.popleft(), detector, options)
@@ -112,6 +120,8 @@ def _load(image: ImageRef, read_bytes: Callable[[str], bytes], max_pixels: int) 
     except FileNotFoundError:
         return Failure(image.image_id, image.location, "read", "not found", "no such file")
     except OSError as error:
+        if error.errno in _NOT_ABOUT_ONE_FILE:
+            raise
         return Failure(image.image_id, image.location, "read", "unreadable", error.strerror or str(error))
     try:
         return decode_image(data, max_pixels=max_pixels)
@@ -127,7 +137,11 @@ def _finish(
         return pixels
     try:
         (regions,) = detector([pixels])
-    except (RuntimeError, ValueError) as error:  # torch raises RuntimeError, out of device memory included
+    except torch.OutOfMemoryError as error:
+        return Failure(image.image_id, image.location, "detect", "out of device memory", str(error).splitlines()[0])
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, torch.AcceleratorError):
+            raise  # the device has failed, not the image: all later ones would fail too
         detail = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
         return Failure(image.image_id, image.location, "detect", "detector failed", detail)
     height, width = pixels.shape[:2]

@@ -1,6 +1,6 @@
 """The Beam pipeline: shards are the elements, so features never travel through a shuffle.
 
-    Create(shards) | Reshuffle | ExtractShards | count -> PublishStore
+    Create(shards) | Reshuffle | ExtractShards | gather -> PublishStore
 
 Beam spreads and repeats shards; `pipelines.shard_job` makes repeating them safe.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import apache_beam as beam
+import lmdb
 from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -46,7 +47,8 @@ class PublishStore(beam.DoFn):
         self._store, self._text = store, text
 
     def process(self, results: Sequence[ShardResult]) -> Iterator[int]:
-        yield publish_run(Path(self._store), self._text).num_records
+        nothing_new = all(result.seconds is None for result in results)
+        yield publish_run(Path(self._store), self._text, keep=nothing_new).num_records
 
 
 def run_extraction(
@@ -59,7 +61,7 @@ def run_extraction(
         beam_args: further Beam pipeline options, as on its command line.
     Raises:
         ValueError: for an option that Beam does not know.
-        RuntimeError: with the worker's traceback as its text, when a shard failed for good.
+        OSError, ValueError, RuntimeError: whatever stopped a worker.
     """
     options = pipeline_options(runner, beam_args)
     # The DirectRunner by name would first try to download Prism; the local engine it falls back to is named directly.
@@ -72,7 +74,20 @@ def run_extraction(
         | "Gather" >> beam.combiners.ToList()
         | "Publish" >> beam.ParDo(PublishStore(job.store, text))
     )
-    pipeline.run().wait_until_finish()
+    try:
+        pipeline.run().wait_until_finish()
+    except Exception as error:
+        raise _cause(error) from None
+
+
+def _cause(error: Exception) -> BaseException:
+    """What went wrong in the worker; Beam wraps it into a RuntimeError whose text is the whole traceback."""
+    cause = error.__context__
+    if isinstance(cause, lmdb.Error):
+        return OSError(f"cannot write the store: {cause}")
+    if isinstance(cause, OSError | ValueError | RuntimeError | KeyboardInterrupt):
+        return cause
+    return error
 
 
 def pipeline_options(runner: str, beam_args: Sequence[str]) -> PipelineOptions:
@@ -80,7 +95,10 @@ def pipeline_options(runner: str, beam_args: Sequence[str]) -> PipelineOptions:
     stray = [arg for arg in beam_args if not arg.startswith("--")]
     if stray:
         raise ValueError(f"unexpected argument {stray[0]!r}: Beam options follow -- and are written --name=value")
-    options = PipelineOptions(list(beam_args) if runner == "local" else [f"--runner={runner}", *beam_args])
+    if any(arg.partition("=")[0] == "--runner" for arg in beam_args):
+        raise ValueError("--runner goes before the --, among our own options")
+    flags = ["--default_sdk_harness_log_level=ERROR", *beam_args]  # a later one of the user's counts
+    options = PipelineOptions(flags if runner == "local" else [f"--runner={runner}", *flags])
     if runner == "local":  # a job server brings options of its own, so elsewhere unknown ones must pass
         known = options.get_all_options()
         unknown = set(options.get_all_options(retain_unknown_options=True)) - set(known)

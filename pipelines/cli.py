@@ -15,6 +15,7 @@ from pipelines.cli_extract import extract_command
 from pipelines.cli_pretrain import pretrain_command
 from pipelines.cli_store import store_app
 
+INTERRUPTED = 130
 _OUR_PACKAGES = frozenset({"extraction", "features", "model", "pipelines"})
 
 app = typer.Typer(
@@ -43,19 +44,19 @@ def _root(
     handler.setFormatter(logging.Formatter("roibeam: %(message)s"))
     if not debug:
         handler.addFilter(_is_for_users)
-    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler])
+    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
 
 
 def _is_for_users(record: logging.LogRecord) -> bool:
-    """What we say, and errors of anyone; not what libraries say of packages that nobody asked for."""
-    return record.levelno >= logging.ERROR or record.name.partition(".")[0] in _OUR_PACKAGES
+    """What we say; not what libraries say: Beam logs each worker error with pages of its own traceback."""
+    return record.name.partition(".")[0] in _OUR_PACKAGES
 
 
 @app.command("demo")
 def demo_command(
     out: Annotated[Path, typer.Argument(help="Folder to write pictures, store, report and training run into.")],
 ) -> None:
-    """Draws small pictures with captions, extracts their regions, trains a small VL-BERT on them for a minute."""
+    """Draws small pictures with captions, extracts their regions, trains a small VL-BERT on them."""
     from pipelines.demo import run_demo
 
     run_demo(out)
@@ -68,14 +69,14 @@ def main() -> None:
     debug = "--debug" in sys.argv
     try:
         code = app(standalone_mode=False)
-    except KeyboardInterrupt:
-        sys.exit(_complain("interrupted; the same command continues where this one stopped", 130))
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
             sys.exit(_complain(f"{error.format_message()} (roibeam --help tells more)", error.exit_code))
         if debug or not isinstance(error, ValueError | OSError | RuntimeError):
             raise
         sys.exit(_complain(_last_line(error), 1))
+    if code == INTERRUPTED:  # typer's answer to Ctrl-C
+        sys.exit(_complain("interrupted; extract continues with the same command, pretrain with --resume", code))
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from pipelines.extraction_run import Estimate, ExtractRequest, RunSummary
+    from pipelines.extraction_run import RunSummary
+    from pipelines.planning import Estimate, Work
 
 
 def extract_command(
@@ -57,8 +59,11 @@ def extract_command(
         int | None, typer.Option(min=1, help="Images per shard [default: about ten minutes of work, at most 4,000].")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="section.field=value; sections: detector, selection, options.")
+        list[str] | None, typer.Option("--set", help="section.field=value; sections: detector, selection.")
     ] = None,
+    retry_dead_letters: Annotated[
+        bool, typer.Option("--retry-dead-letters/--no-retry-dead-letters", help="Redo shards that hold failed images.")
+    ] = False,
     runner: Annotated[str, typer.Option(help="local, or a Beam runner; its options follow after --.")] = "local",
     dry_run: Annotated[
         bool, typer.Option("--dry-run/--no-dry-run", help="Time three photos, print the plan, write nothing.")
@@ -76,47 +81,48 @@ def extract_command(
     from extraction.config import CONFIGS
     from extraction.engine import ExtractOptions
     from extraction.selection import SELECTIONS
-    from pipelines.extraction_run import ExtractRequest, estimate, run_extract, summary_event
+    from pipelines.extraction_run import RunOptions, run_extract, summary_event
     from pipelines.job import DetectorSpec
     from pipelines.overrides import apply_overrides
+    from pipelines.planning import Work, estimate
     from pipelines.sources import open_source
+    from pipelines.store_folder import check_output_folder
     from pipelines.vocabulary import load_vocabulary
 
     sections = apply_overrides(
         {
             "detector": _preset("detector", detector, CONFIGS),
             "selection": _preset("selection", selection, SELECTIONS),
-            "options": ExtractOptions(dtype, distribution, max_pixels, decode_threads),
         },
         settings or [],
     )
-    _check_device(device)
+    options = ExtractOptions(dtype, distribution, max_pixels, decode_threads)
+    _check_device(device, runner)
     config = sections["detector"]
-    request = ExtractRequest(
+    work = Work(
         source=open_source(source, image_root=image_root, id_rule=id_rule),
-        store=out,
+        store=Path(os.path.abspath(out)),
         detector=DetectorSpec(config, sections["selection"], weights, device, threads),
-        options=sections["options"],
+        options=options,
         vocabulary=load_vocabulary(vocab, num_classes=config.num_classes, num_attributes=config.num_attributes),
         shard_size=shard_size,
-        max_failures=max_failures,
-        runner=runner,
-        beam_args=tuple(context.args),
-        as_json=as_json,
     )
     if dry_run:
-        found = estimate(request)
-        typer.echo(json.dumps({"event": "estimate", **asdict(found)}) if as_json else _estimate_text(found, request))
+        check_output_folder(work.store)
+        found = estimate(work)
+        typer.echo(json.dumps({"event": "estimate", **asdict(found)}) if as_json else _estimate_text(found, work))
         return
     if not as_json:
-        typer.echo(f"{len(request.source.images):,} images in {source}", err=True)
-    summary = run_extract(request)
+        typer.echo(f"{len(work.source.images):,} images in {source}", err=True)
+    run_options = RunOptions(max_failures, retry_dead_letters, runner, tuple(context.args), as_json)
+    summary = run_extract(work, run_options)
     typer.echo(summary_event(summary, out) if as_json else _summary_text(summary, out))
     if not summary.succeeded:
         share, limit = 100 * summary.failed_share, 100 * max_failures
         typer.echo(
             f"roibeam: {share:.1f} % of the images failed, more than the {limit:g} % of --max-failures; the store is "
-            f"complete for the others, {out}/dead_letters.parquet names the failed ones",
+            f"complete for the others; {out}/dead_letters.parquet names the failed ones, "
+            f"--retry-dead-letters tries them again",
             err=True,
         )
         raise typer.Exit(1)
@@ -128,7 +134,7 @@ def _preset(what: str, name: str, presets: Mapping[str, Any]) -> Any:
     return presets[name]
 
 
-def _check_device(device: str) -> None:
+def _check_device(device: str, runner: str) -> None:
     import torch
 
     try:
@@ -137,22 +143,24 @@ def _check_device(device: str) -> None:
         raise ValueError(f"--device {device!r}: expected cpu, cuda or cuda:<n>") from None
     if parsed.type not in ("cpu", "cuda"):
         raise ValueError(f"--device {device!r}: expected cpu, cuda or cuda:<n>")
-    if parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
+    # With another runner the devices are those of its workers.
+    if runner == "local" and parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"--device {device!r}: torch sees {torch.cuda.device_count()} CUDA devices here")
 
 
-def _estimate_text(found: Estimate, request: ExtractRequest) -> str:
+def _estimate_text(found: Estimate, work: Work) -> str:
     from pipelines.progress import duration
 
     gigabytes = found.images * found.bytes_per_image / 1e9
     without = ""
-    if request.options.distribution == "full" and found.images:
+    if work.options.distribution == "full" and found.images:
         without = " (--distribution top-20 or none takes less)"
     return "\n".join(
         [
+            *(f"note: {note}" for note in found.notes),
             f"dry run: nothing written; {found.timed} photos timed",
             f"  images to extract   {found.images:,}",
-            f"  speed               {found.seconds_per_image:.2f} s per image on {request.detector.device}",
+            f"  speed               {found.seconds_per_image:.2f} s per image on {work.detector.device}",
             f"  time                {duration(found.seconds)}",
             f"  disk                {gigabytes:.2f} GB, {found.bytes_per_image / 1e3:.0f} kB per image{without}",
             f"  shards              {found.num_shards:,} of at most {found.shard_size:,} images",

@@ -82,6 +82,7 @@ def show_command(
     import numpy as np
 
     from features.store import FeatureStore
+    from pipelines.charts import printable
 
     with FeatureStore(store) as opened:
         if image_id is None:
@@ -118,7 +119,9 @@ def show_command(
             )
         )  # fmt: skip
         return
-    typer.echo(f"{record.image_id}  {record.width}x{record.height} pixels  {record.num_regions} regions")
+    typer.echo(
+        f"{printable(record.image_id, 200)}  {record.width}x{record.height} pixels  {record.num_regions} regions"
+    )
     numbers = ", ".join(f"{name} {value:.3f}" for name, value in statistics.items())
     typer.echo(f"features {record.features.shape[1]} x {record.feature_dtype}: {numbers}")
     typer.echo(f"{'score':>6}  {'x1':>7} {'y1':>7} {'x2':>7} {'y2':>7}  class, attribute (score)")

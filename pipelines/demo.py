@@ -17,16 +17,19 @@ from extraction.engine import ExtractOptions
 from extraction.selection import SELECTIONS
 from features.store import FeatureStore
 from features.verify import verify_store
-from pipelines.extraction_run import ExtractRequest, check_output_folder, run_extract
+from pipelines.extraction_run import RunOptions, run_extract
 from pipelines.job import DetectorSpec
+from pipelines.planning import Work
 from pipelines.pretraining import PretrainConfig, PretrainResult, pretrain
 from pipelines.run_report import REPORT_NAME, output_tree
 from pipelines.sample_images import write_samples
 from pipelines.sources import open_source, read_captions
 from pipelines.training import TrainConfig
+from pipelines.vocabulary import Vocabulary
 
 NUM_PICTURES = 40
 NUM_PAIRS = 8
+SHARD_SIZE = 16
 TRAIN_STEPS = 300
 
 
@@ -37,21 +40,22 @@ def run_demo(out: Path) -> None:
         ValueError: if OUT holds other things.
     """
     pictures, store, run_dir = out / "pictures", out / "store", out / "pretraining"
-    if out.exists() and not (pictures / "captions.json").exists() and any(out.iterdir()):
+    if out.exists() and not pictures.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty and no demo of ours; give a new folder")
     _say(f"1. Drawing {NUM_PICTURES} pictures with captions into {pictures}")
     captions = write_samples(pictures, count=NUM_PICTURES)
 
     _say(f"2. Extracting their regions into {store} (reduced detector, random weights)")
-    check_output_folder(store)
     summary = run_extract(
-        ExtractRequest(
+        Work(
             source=open_source(str(pictures / "images")),
             store=store,
             detector=DetectorSpec(CONFIGS["small"], SELECTIONS["butd-10-100"], "random:1"),
             options=ExtractOptions(),
-            shard_size=16,
-        )
+            vocabulary=Vocabulary(),
+            shard_size=SHARD_SIZE,
+        ),
+        RunOptions(max_failures=0.0),
     )
     typer.echo(f"   {summary.manifest.num_records} records, {summary.manifest.num_regions:,} regions")
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,12 +46,14 @@ class ExtractJob:
 
     Attributes:
         store: absolute path of the store.
+        image_root: folder that must be there: when it is gone, images that are "not found" are not their own fault.
         detector, options: how images become records.
         feature_space: what the driver computed; a worker whose detector differs stops.
         vocabulary_digest: of the class and attribute names, or None for bare ids.
     """
 
     store: str
+    image_root: str
     detector: DetectorSpec
     options: ExtractOptions
     feature_space: str
@@ -85,14 +84,6 @@ def shared_fingerprint(spec: DetectorSpec, options: ExtractOptions, vocabulary_d
         "vocabulary": vocabulary_digest,
     }
     return Fingerprint(feature_space_of(details), {**numerics, **_machine(spec)}, details)
-
-
-def vocabulary_digest(classes: Sequence[str] | None, attributes: Sequence[str] | None) -> str | None:
-    """SHA-256 of the names, None when regions carry bare ids."""
-    if classes is None and attributes is None:
-        return None
-    content = json.dumps([list(classes or ()), list(attributes or ())], ensure_ascii=False)
-    return hashlib.sha256(content.encode("utf-8")).hexdigest()
 
 
 def _machine(spec: DetectorSpec) -> dict[str, Any]:

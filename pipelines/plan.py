@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from extraction.images import ImageRef
-from features.manifest import write_json_atomically
+from features.manifest import fsync_folder, write_json_atomically
 
 PLAN_FORMAT = "roibeam-plan"
 PLAN_VERSION = 1
@@ -30,7 +30,7 @@ class PlannedShard:
     Attributes:
         number: from 0; names the files of the shard.
         num_images: images in it.
-        members_digest: SHA-256 over its ids in order; a shard manifest must name the same.
+        members_digest: SHA-256 over its ids and locations; a shard manifest must name the same.
     """
 
     number: int
@@ -70,11 +70,13 @@ def shard_size_for(seconds_per_image: float) -> int:
     return max(1, min(MAX_SHARD_IMAGES, int(MAX_SHARD_SECONDS / max(seconds_per_image, 1e-9))))
 
 
-def members_digest(image_ids: Iterable[str]) -> str:
+def members_digest(members: Iterable[ImageRef]) -> str:
+    """SHA-256 over ids and locations in order, each with its length in bytes before it."""
     digest = hashlib.sha256()
-    for image_id in image_ids:
-        key = image_id.encode("utf-8")
-        digest.update(len(key).to_bytes(4, "little") + key)
+    for member in members:
+        for text in (member.image_id, member.location):
+            data = text.encode("utf-8")
+            digest.update(len(data).to_bytes(4, "little") + data)
     return digest.hexdigest()
 
 
@@ -82,30 +84,49 @@ def read_plan(store: Path) -> Plan | None:
     """The plan of a store, or None where there is none.
 
     Raises:
-        ValueError: if plan.json is not one of ours.
+        ValueError: if plan.json is not one of ours, or is damaged.
     """
     path = plan_path(store)
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != PLAN_FORMAT or content["version"] != PLAN_VERSION:
-            raise ValueError(f"format {content['format']!r} version {content['version']!r}")
+        content = json.loads(path.read_bytes())
+        _require(content["format"] == PLAN_FORMAT, f"format {content['format']!r}")
+        _require(content["version"] == PLAN_VERSION, f"version {content['version']!r}")
+        source, settings = content["source"], content["settings"]
         shards = tuple(PlannedShard(**entry) for entry in content["shards"])
-        return Plan(content["source"], content["settings"], shards)
-    except (ValueError, KeyError, TypeError) as error:
+        _require(isinstance(settings, dict) and isinstance(source, dict), "source or settings are no objects")
+        _require(all(isinstance(value, str) for value in source.values()), "source holds more than texts")
+        _require([shard.number for shard in shards] == list(range(len(shards))), "shards are not numbered 0, 1, 2, ...")
+        for shard in shards:
+            _require(type(shard.number) is int and type(shard.num_images) is int, "a number is no number")
+            _require(isinstance(shard.members_digest, str), "a digest is no text")
+        return Plan(source, settings, shards)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
-            f"{path}: expected {PLAN_FORMAT} version {PLAN_VERSION}, got another file ({error}); choose another folder"
+            f"{path}: expected {PLAN_FORMAT} version {PLAN_VERSION}, got another or a damaged file ({error}); "
+            f"restore it, or choose another folder"
         ) from None
 
 
+def _require(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise ValueError(otherwise)
+
+
 def read_members(store: Path, shard: PlannedShard) -> list[ImageRef]:
-    """The images of one shard, checked against the plan's digest."""
+    """The images of one shard, checked against the plan's digest.
+
+    Raises:
+        ValueError: if the file is missing, damaged or another one.
+    """
     path = members_path(store, shard.number)
-    with path.open(encoding="utf-8") as file:
-        members = [ImageRef(**json.loads(line)) for line in file]
-    if members_digest(member.image_id for member in members) != shard.members_digest:
-        raise ValueError(f"{path}: its images are not those that plan.json states; restore it, or extract anew")
+    try:
+        with path.open(encoding="utf-8") as file:
+            members = [ImageRef(**json.loads(line)) for line in file]
+        _require(members_digest(members) == shard.members_digest, "its images are not those that plan.json states")
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}; restore it, or extract into a new folder") from None
     return members
 
 
@@ -126,7 +147,8 @@ def extend_plan(
             file.writelines(json.dumps(asdict(member), ensure_ascii=False) + "\n" for member in members)
             file.flush()
             os.fsync(file.fileno())
-        shards.append(PlannedShard(number, len(members), members_digest(member.image_id for member in members)))
+        shards.append(PlannedShard(number, len(members), members_digest(members)))
+    fsync_folder(store / "plan")
     grown = Plan(source, settings, tuple(shards))
     content = {"format": PLAN_FORMAT, "version": PLAN_VERSION, "source": source, "settings": settings}
     write_json_atomically(plan_path(store), {**content, "shards": [asdict(shard) for shard in shards]})

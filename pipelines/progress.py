@@ -9,11 +9,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from features.manifest import ShardManifest, shard_manifest_name
 from pipelines.plan import Plan
-from pipelines.shard_job import SCRATCH_PREFIX
+from pipelines.store_folder import SCRATCH_PREFIX
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,31 @@ class ProgressView:
         still_open = []
         for number in self._open:
             path = self._store / shard_manifest_name(number)
-            if not path.exists():
+            try:
+                manifest = ShardManifest.read(path)
+            except FileNotFoundError:
                 still_open.append(number)
                 continue
-            manifest = ShardManifest.read(path)
             records += manifest.num_records
             failures.update(letter.reason for letter in manifest.dead_letters)
         self._open, self._done = still_open, Standing(records, Counter(failures))
+        for beat in self._heartbeats(set(still_open)).values():
+            records += beat["records"]
+            failures.update(beat["failures"])
+        return Standing(records, failures)
+
+    def _heartbeats(self, shards: set[int]) -> dict[int, dict[str, Any]]:
+        """The furthest heartbeat of each of `shards`; a shard may be tried twice at once."""
+        beats: dict[int, dict[str, Any]] = {}
         for path in self._store.glob(f"{SCRATCH_PREFIX}*/heartbeat.json"):
             try:
                 beat = json.loads(path.read_text(encoding="utf-8"))
             except FileNotFoundError:
                 continue  # its shard finished just now
-            if beat["shard"] in still_open:
-                records += beat["records"]
-                failures.update(beat["failures"])
-        return Standing(records, failures)
+            number = beat["shard"]
+            if number in shards and (number not in beats or beats[number]["records"] < beat["records"]):
+                beats[number] = beat
+        return beats
 
 
 class ProgressPrinter:
@@ -80,10 +89,13 @@ class ProgressPrinter:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self._print(self._view.read(), last=True)
+        if kind is None:
+            self._print(self._view.read(), last=True)
+        elif self._in_place:
+            self._stream.write("\n")
 
     def _run(self) -> None:
         while not self._stop.wait(self._every):

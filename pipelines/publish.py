@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from features.fingerprint import Fingerprint
-from features.manifest import TEMPORARY_SUFFIX, DeadLetter, ShardManifest, StoreManifest, shard_manifest_name
+from features.manifest import (
+    STORE_MANIFEST_NAME,
+    TEMPORARY_SUFFIX,
+    DeadLetter,
+    ShardManifest,
+    StoreManifest,
+    shard_manifest_name,
+)
 from features.publish import publish_store
 from pipelines.plan import Plan, read_plan
 from pipelines.vocabulary import Vocabulary
 
+log = logging.getLogger(__name__)
 DEAD_LETTERS_NAME = "dead_letters.parquet"
 
 
@@ -29,8 +39,12 @@ class StoreText:
     fingerprint: Fingerprint
 
 
-def publish_run(store: Path, text: StoreText) -> StoreManifest:
+def publish_run(store: Path, text: StoreText, *, keep: bool = False) -> StoreManifest:
     """Publishes the store of a plan whose shards are all finished.
+
+    Args:
+        text: what the manifest states beside the shards; numerics are taken from the shards.
+        keep: leave a manifest that lists these shards as it is: nothing was extracted, so nothing is to be restated.
 
     Raises:
         ValueError: if a planned shard has no manifest yet, or shards do not fit together.
@@ -42,15 +56,43 @@ def publish_run(store: Path, text: StoreText) -> StoreManifest:
     done = [manifest for manifest in manifests if manifest is not None]
     if len(done) < len(manifests):
         raise ValueError(f"{store}: {len(manifests) - len(done)} shards are unfinished; run the same command again")
+    if keep and (published := _published(store, done)) is not None:
+        return published
     _write_dead_letters(store / DEAD_LETTERS_NAME, done)
     return publish_store(
         store,
         [manifest.shard for manifest in done],
-        fingerprint=text.fingerprint,
+        fingerprint=replace(text.fingerprint, numerics=_numerics(store, done)),
         config=text.config,
         classes=text.vocabulary.classes,
         attributes=text.vocabulary.attributes,
     )
+
+
+def _published(store: Path, shards: Sequence[ShardManifest]) -> StoreManifest | None:
+    """The store manifest, if it is there and lists exactly these shard manifests as they are now."""
+    try:
+        manifest = StoreManifest.read(store / STORE_MANIFEST_NAME)
+    except (FileNotFoundError, ValueError):
+        return None
+    listed = {entry.manifest: entry.manifest_sha256 for entry in manifest.shards}
+    names = [shard_manifest_name(shard.shard) for shard in shards]
+    now = {name: hashlib.sha256((store / name).read_bytes()).hexdigest() for name in names}
+    return manifest if listed == now and (store / DEAD_LETTERS_NAME).exists() else None
+
+
+def _numerics(store: Path, manifests: Sequence[ShardManifest]) -> dict[str, Any]:
+    """How the shards were computed; where they differ, the values of each field in a list, with a warning."""
+    seen: dict[str, list[Any]] = {}
+    for manifest in manifests:
+        for key, value in manifest.fingerprint.numerics.items():
+            values = seen.setdefault(key, [])
+            if value not in values:
+                values.append(value)
+    mixed = [f"{key} {values}" for key, values in seen.items() if len(values) > 1]
+    if mixed:
+        log.warning("%s: shards were computed differently (%s); features differ in the last digits", store, mixed[0])
+    return {key: values[0] if len(values) == 1 else values for key, values in seen.items()}
 
 
 def read_shard_manifests(store: Path, plan: Plan) -> list[ShardManifest | None]:
@@ -62,7 +104,7 @@ def read_shard_manifests(store: Path, plan: Plan) -> list[ShardManifest | None]:
 def _write_dead_letters(path: Path, manifests: Sequence[ShardManifest]) -> None:
     rows = [asdict(letter) for manifest in manifests for letter in manifest.dead_letters]
     schema = pa.schema([(field.name, pa.string()) for field in fields(DeadLetter)])
-    aside = path.with_suffix(TEMPORARY_SUFFIX)
+    aside = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), aside)
     with aside.open("rb") as file:
         os.fsync(file.fileno())

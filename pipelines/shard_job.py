@@ -6,8 +6,8 @@ Whatever a killed attempt leaves behind is named by no manifest, so nobody reads
 
 from __future__ import annotations
 
+import functools
 import json
-import logging
 import os
 import secrets
 import shutil
@@ -16,15 +16,15 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from extraction.engine import extract
+from extraction.engine import extract, read_local_file
 from extraction.images import Failure
-from features.manifest import DeadLetter, ShardManifest, ShardSummary, shard_manifest_name, write_json_atomically
+from features.manifest import DeadLetter, ShardManifest, ShardSummary, fsync_folder
+from features.publish import publish_shard
 from features.shard import ShardWriter
 from pipelines.job import ExtractJob, shared_detector, shared_fingerprint
 from pipelines.plan import PlannedShard, read_members
+from pipelines.store_folder import SCRATCH_PREFIX, finished_manifest
 
-log = logging.getLogger(__name__)
-SCRATCH_PREFIX = ".tmp-"
 HEARTBEAT_SECONDS = 0.5
 
 
@@ -34,25 +34,8 @@ class ShardResult:
 
     number: int
     num_records: int
-    num_regions: int
     num_failures: int
     seconds: float | None
-
-
-def finished_manifest(store: Path, shard: PlannedShard, feature_space: str) -> ShardManifest | None:
-    """The manifest of a shard that needs no work: valid, of this plan and feature space, its data file whole."""
-    path = store / shard_manifest_name(shard.number)
-    if not path.exists():
-        return None
-    manifest = ShardManifest.read(path)
-    if manifest.members_digest != shard.members_digest or manifest.fingerprint.feature_space != feature_space:
-        return None
-    if manifest.data_file is not None:
-        data = store / manifest.data_file
-        if not data.exists() or data.stat().st_size != manifest.data_bytes:
-            log.warning("%s is missing or not %d bytes long: extracting its shard again", data, manifest.data_bytes)
-            return None
-    return manifest
 
 
 def extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
@@ -60,12 +43,12 @@ def extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
 
     Raises:
         ValueError: if this worker's detector is not the one that the run was planned with.
-        OSError: if the store cannot be written.
+        OSError: if the store cannot be written, or the image folder has gone.
     """
     store = Path(job.store)
     done = finished_manifest(store, shard, job.feature_space)
     if done is not None:
-        return ShardResult(shard.number, done.num_records, done.num_regions, len(done.dead_letters), None)
+        return ShardResult(shard.number, done.num_records, len(done.dead_letters), None)
     fingerprint = shared_fingerprint(job.detector, job.options, job.vocabulary_digest)
     if fingerprint.feature_space != job.feature_space:
         raise ValueError("this worker's detector differs from the planned one: do all workers see the same weights?")
@@ -88,20 +71,22 @@ def extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
         )
         if manifest.data_file is not None:
             os.replace(scratch / "data.lmdb", store / manifest.data_file)
-        write_json_atomically(store / shard_manifest_name(shard.number), manifest.to_json())
+            fsync_folder(store)
+        publish_shard(store, manifest)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return ShardResult(shard.number, manifest.num_records, manifest.num_regions, len(failures), seconds)
+    return ShardResult(shard.number, manifest.num_records, len(failures), seconds)
 
 
 def _write_data(job: ExtractJob, shard: PlannedShard, scratch: Path, failures: list[Failure]) -> ShardSummary:
     """Writes scratch/data.lmdb, or no file when no image gave a record; failed images go to `failures`."""
     store = Path(job.store)
     detector = shared_detector(job.detector)
+    read = functools.partial(_read_from, job.image_root)
     heartbeat = Heartbeat(scratch / "heartbeat.json", shard)
     num_records = 0
     with ShardWriter(scratch / "data.lmdb", planned_bytes=planned_bytes(job, shard.num_images)) as writer:
-        for outcome in extract(read_members(store, shard), detector, options=job.options):
+        for outcome in extract(read_members(store, shard), detector, options=job.options, read_bytes=read):
             if isinstance(outcome, Failure):
                 failures.append(outcome)
             else:
@@ -109,6 +94,22 @@ def _write_data(job: ExtractJob, shard: PlannedShard, scratch: Path, failures: l
                 num_records += 1
             heartbeat.beat(num_records, failures)
         return writer.finish() if num_records else ShardSummary()
+
+
+def _read_from(image_root: str, location: str) -> bytes:
+    """Reads an image; where the whole image folder has gone (unmounted, moved) the run stops instead of the image."""
+    try:
+        return read_local_file(location)
+    except FileNotFoundError:
+        if not os.path.isdir(image_root) or not os.listdir(image_root):
+            raise SourceGoneError(
+                f"the image folder {image_root} has gone; mount it and run the same command"
+            ) from None
+        raise
+
+
+class SourceGoneError(RuntimeError):
+    """Not an OSError: that would make it a dead letter of one image."""
 
 
 def planned_bytes(job: ExtractJob, num_images: int) -> int:

@@ -29,8 +29,11 @@ def store_lock(store: Path) -> Iterator[None]:
                 f"{store}: another run is writing this store; wait for it or choose another folder"
             ) from None
         # The previous holder may have removed the file between our open and our lock.
-        if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
-            break
+        try:
+            if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
+                break
+        except FileNotFoundError:
+            pass
         os.close(descriptor)
     try:
         yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,14 @@ class Vocabulary:
     classes: tuple[str, ...] | None = None
     attributes: tuple[str, ...] | None = None
 
+    @property
+    def digest(self) -> str | None:
+        """SHA-256 of the names; None when regions carry bare ids."""
+        if self.classes is None and self.attributes is None:
+            return None
+        content = json.dumps([list(self.classes or ()), list(self.attributes or ())], ensure_ascii=False)
+        return hashlib.sha256(content.encode("utf-8")).hexdigest()
+
 
 def load_vocabulary(
     spec: str | None, *, num_classes: int, num_attributes: int | None, vg_url: str = VG_URL
@@ -31,7 +41,8 @@ def load_vocabulary(
             numbers); "vg": the published Visual Genome lists, fetched once and cached; None: bare ids.
         num_classes, num_attributes: of the detector, background and "no attribute" not counted.
     Raises:
-        ValueError: if a list is missing, cannot be fetched, or has another length than the detector.
+        ValueError: if a list is missing, cannot be fetched, has a line without a name, or is not as long as the
+            detector's.
     """
     if spec is None:
         return Vocabulary()
@@ -52,18 +63,25 @@ def load_vocabulary(
 def _read(path: Path) -> tuple[str, ...]:
     """One name per line; of comma-separated synonyms the first. The last line may lack its newline."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise ValueError(f"vocabulary {path}: {error.strerror}") from None
+        raise ValueError(f"vocabulary {str(path)!r}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"vocabulary {path}: not a UTF-8 text file") from None
-    return tuple(line.split(",")[0].strip() for line in lines)
+        raise ValueError(f"vocabulary {str(path)!r}: not a UTF-8 text file") from None
+    # Not splitlines: it also breaks at form feeds and other separators, and so shifts every id behind a name with one.
+    lines = text.removesuffix("\n").split("\n") if text else []
+    names = tuple(line.split(",")[0].strip() for line in lines)
+    if "" in names:
+        line = names.index("") + 1
+        raise ValueError(f"vocabulary {str(path)!r}, line {line}: no name; ids count lines, so each needs one")
+    return names
 
 
 def _check_length(names: tuple[str, ...], wanted: int, what: str, spec: str) -> None:
     if len(names) != wanted:
         raise ValueError(
-            f"vocabulary {spec}: {len(names)} {what}, but the detector has {wanted}; give the list it was trained with"
+            f"vocabulary {spec!r}: {len(names)} {what}, but the detector has {wanted}; "
+            f"give the list it was trained with"
         )
 
 

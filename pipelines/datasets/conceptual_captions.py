@@ -1,10 +1,13 @@
-"""Conceptual Captions TSV: caption TAB image, no header, no quoting, UTF-8. Here the image is a local path.
+"""Conceptual Captions TSV: caption TAB image, no header, no quoting, UTF-8 with or without a byte order mark.
+
+Here the image is a local path.
 
 Id rule: the path as written, without its extension ("images/a.jpg" -> "images/a"). Several captions may name one image.
 """
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -33,6 +36,8 @@ def read_caption_tsv(path: str, *, id_rule: str = "no-extension") -> Iterator[Ca
     """Rows in file order; blank lines are passed over, URLs are bad rows: an image must be local."""
     with open(path, "rb") as file:
         for line, raw in enumerate(file, start=1):
+            if line == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
             raw = raw.rstrip(b"\r\n")
             if not raw.strip():
                 continue
@@ -52,8 +57,8 @@ def read_caption_tsv(path: str, *, id_rule: str = "no-extension") -> Iterator[Ca
                 yield BadRow(line, "URL: download it and give the local path")
                 continue
             try:
-                name = path_below("of the images", name)
-            except ValueError:
-                yield BadRow(line, "path leaves the image folder")
+                name = path_below(name)
+            except ValueError as error:
+                yield BadRow(line, str(error))
                 continue
             yield CaptionRow(line, caption, name, image_id_of(name, id_rule=id_rule))

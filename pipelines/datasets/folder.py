@@ -2,30 +2,36 @@
 
 Id rule: the path below the folder (for a pattern: below its longest part without wildcards), forward slashes, without
 the extension (`--id-rule with-extension` keeps it): photos/a/b.jpg -> "a/b".
+
+Links to files are followed; links to folders below the root are not, in a folder as in a pattern: one that leads back
+up would give every photo many ids. They are counted, and each may be named as a source itself.
 """
 
 from __future__ import annotations
 
-import glob
+import fnmatch
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extraction.images import ImageRef
 from pipelines.datasets.image_ids import image_id_of
 
 IMAGE_EXTENSIONS = frozenset(
-    ".jpg .jpeg .jpe .jfif .png .gif .webp .bmp .dib .tif .tiff .ppm .pgm .pbm .pnm .jp2".split()
+    ".jpg .jpeg .jpe .jfif .png .gif .webp .avif .bmp .dib .tif .tiff .ppm .pgm .pbm .pnm .jp2".split()
 )
 _WILDCARDS = frozenset("*?[")
 
 
 @dataclass(frozen=True)
 class FolderListing:
-    """Images found, and how many files were left out because their name has no image extension."""
+    """Images found, how many files were left out because their name has no image extension, and links not followed."""
 
     root: str
     images: list[ImageRef]
     num_other_files: int
+    num_folder_links: int
 
 
 def is_pattern(location: str) -> bool:
@@ -34,34 +40,73 @@ def is_pattern(location: str) -> bool:
 
 
 def list_folder(folder: str, *, id_rule: str = "no-extension") -> FolderListing:
-    """All images below `folder`, hidden files and folders left out; links to folders are not followed.
+    """All images below `folder`, hidden files and folders left out.
 
     Raises:
-        ValueError: if the folder does not exist or cannot be read.
+        ValueError: if the folder does not exist or a folder in it cannot be read.
     """
     if not os.path.isdir(folder):
-        raise ValueError(f"no such folder: {folder}")
-
-    def stop(error: OSError) -> None:
-        raise ValueError(f"cannot read the folder {error.filename}: {error.strerror}") from error
-
-    paths = []
-    for parent, children, files in os.walk(folder, onerror=stop):
-        children[:] = [name for name in children if not name.startswith(".")]
-        paths += [os.path.join(parent, name) for name in files if not name.startswith(".")]
-    return _listing(os.path.abspath(folder), [os.path.abspath(path) for path in paths], id_rule)
+        raise ValueError(f"no such folder: {folder!r}")
+    return _listing(os.path.abspath(folder), ["**"], id_rule)
 
 
 def list_pattern(pattern: str, *, id_rule: str = "no-extension") -> FolderListing:
-    """All images that a glob pattern matches ("**" reaches into sub-folders)."""
+    """All images that a glob pattern matches ("**" reaches into sub-folders), hidden ones only where it writes the dot.
+
+    Raises:
+        ValueError: if the pattern goes up again after a wildcard, or a folder that it must look into cannot be read.
+    """
     parts = pattern.split(os.sep)
     first_wild = next(i for i, part in enumerate(parts) if any(c in _WILDCARDS for c in part))
+    wild = [part for part in parts[first_wild:-1] if part not in ("", ".")] + parts[-1:]
+    if ".." in wild:
+        raise ValueError(f'{pattern!r}: ".." after a wildcard; write the pattern without it')
     root = os.path.abspath(os.sep.join(parts[:first_wild]) or (os.sep if pattern.startswith(os.sep) else "."))
-    paths = [os.path.abspath(path) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]
-    return _listing(root, paths, id_rule)
+    return _listing(root, wild, id_rule)
 
 
-def _listing(root: str, paths: list[str], id_rule: str) -> FolderListing:
+def _listing(root: str, parts: list[str], id_rule: str) -> FolderListing:
+    links: set[str] = set()
+    paths = dict.fromkeys(_files(root, "", parts, links)) if os.path.isdir(root) else {}
     chosen = [path for path in paths if os.path.splitext(path)[1].lower() in IMAGE_EXTENSIONS]
-    images = [ImageRef(image_id_of(os.path.relpath(path, root), id_rule=id_rule), path) for path in chosen]
-    return FolderListing(root, images, len(paths) - len(chosen))
+    images = [ImageRef(image_id_of(path, id_rule=id_rule), os.path.join(root, path)) for path in chosen]
+    return FolderListing(root, images, len(paths) - len(chosen), len(links))
+
+
+def _files(root: str, below: str, parts: list[str], links: set[str]) -> Iterator[str]:
+    """Files that the pattern `parts` matches in the folder root/below, as paths below root; one may come twice.
+
+    Not glob.glob: its "**" follows links, so that two links up in one folder keep it busy for ever.
+    """
+    part, rest = parts[0], parts[1:]
+    if part == "**":
+        yield from _files(root, below, rest or ["*"], links)  # it also stands for no folder at all
+    matches = re.compile(fnmatch.translate(part)).match
+    for entry in _entries(os.path.join(root, below)):
+        if not matches(entry.name) or (entry.name.startswith(".") and not part.startswith(".")):
+            continue
+        path, kind = below + entry.name, _kind(entry)
+        parts_inside = parts if part == "**" else rest
+        if kind == "file" and not parts_inside:
+            yield path
+        elif kind == "folder" and parts_inside:
+            yield from _files(root, path + "/", parts_inside, links)
+        elif kind == "link to a folder" and parts_inside:
+            links.add(path)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise ValueError(f"cannot read the folder {folder!r}: {error.strerror}") from error
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    if not entry.is_symlink():
+        return "folder" if entry.is_dir() else "file" if entry.is_file() else "pipe or device"
+    if os.path.isdir(entry.path):
+        return "link to a folder"
+    # A link to nothing counts as a file: its photo is missing, and reading it will say so.
+    return "file" if os.path.isfile(entry.path) or not os.path.exists(entry.path) else "pipe or device"

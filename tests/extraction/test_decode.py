@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import json
 import struct
+import subprocess
+import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -45,6 +48,15 @@ def test_exif_orientation_is_applied(shared_data: Path) -> None:
     assert decode_image((folder / "exif_orientation_6.jpg").read_bytes()).shape == (640, 407, 3)
 
 
+def png_chunk(kind: bytes, body: bytes, *, is_damaged: bool = False) -> bytes:
+    checksum = zlib.crc32(kind + body) ^ is_damaged
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", checksum)
+
+
+def insert(data: bytes, position: int, extra: bytes) -> bytes:
+    return data[:position] + extra + data[position:]
+
+
 def picture(format_: str, **options: object) -> bytes:
     pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
     file = io.BytesIO()
@@ -58,6 +70,7 @@ FORMATS = [
     ("PNG", {}),
     ("GIF", {}),
     ("WEBP", {}),
+    ("AVIF", {}),
     ("BMP", {}),
     ("TIFF", {}),
 ]
@@ -87,19 +100,114 @@ def test_bytes_after_the_end_are_no_reason_to_refuse() -> None:
     assert decode_image(picture("JPEG") + b"\0" * 100).shape == (40, 60, 3)
 
 
+def test_avif_is_decoded_as_cv2_imread_decodes_it(tmp_path: Path) -> None:
+    (tmp_path / "a.avif").write_bytes(picture("AVIF"))
+    np.testing.assert_array_equal(decode_image(picture("AVIF")), cv2.imread(str(tmp_path / "a.avif")))
+
+
+@pytest.mark.parametrize(
+    ("before", "stray"),
+    [
+        (b"\xff\xda", b"\0\0"),  # before the scan
+        (b"\xff\xda", b"\x12\x34"),
+        (b"\xff\xda", b"\xff\0\x11"),  # an escaped FF is no marker
+        (b"\xff\xdb", b"\0\0\0\0"),  # before a quantisation table
+    ],
+)
+def test_stray_bytes_between_jpeg_segments_are_skipped_as_libjpeg_does(before: bytes, stray: bytes) -> None:
+    whole = picture("JPEG")
+    data = insert(whole, whole.index(before), stray)
+    np.testing.assert_array_equal(decode_image(data), decode_image(whole))
+    with pytest.raises(DecodeError, match="end marker") as error:
+        decode_image(data[:-200])
+    assert error.value.reason == "truncated"
+
+
+def test_end_marker_before_any_scan_does_not_make_a_jpeg_complete() -> None:
+    whole = picture("JPEG")
+    with pytest.raises(DecodeError, match="ends within its headers"):
+        decode_image(insert(whole, whole.index(b"\xff\xda"), b"\xff\xd9"))
+
+
+def test_cut_scan_with_an_end_marker_appended_is_not_detected() -> None:
+    # Stated in the module's docstring: libjpeg repairs it with a warning, so cv2 and Pillow both hand out the picture.
+    assert decode_image(picture("JPEG")[:-200] + b"\xff\xd9").shape == (40, 60, 3)
+
+
+@pytest.mark.parametrize("kind", [b"tEXt", b"zTXt", b"eXIf", b"gAMA", b"abCd"])
+def test_png_with_a_damaged_ancillary_chunk_decodes(kind: bytes) -> None:
+    whole = picture("PNG")
+    damaged = png_chunk(kind, b"a\0hello", is_damaged=True)
+    for position in (33, len(whole) - 12):  # after IHDR, before IEND
+        data = insert(whole, position, damaged)
+        np.testing.assert_array_equal(decode_image(data), decode_image(whole))
+        with pytest.raises(DecodeError, match="PNG ends within its chunks") as error:
+            decode_image(data[:-10])
+        assert error.value.reason == "truncated"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda png: png[:29] + bytes([png[29] ^ 1]) + png[30:], "wrong checksum in its IHDR chunk at byte 8"),
+        (lambda png: png[:60] + bytes([png[60] ^ 1]) + png[61:], "wrong checksum in its IDAT chunk at byte 33"),
+        (lambda png: insert(png, 33, b"\0\0"), "no chunk where one should start, at byte 33"),
+        (lambda png: png[:8] + png[33:], "does not start with its IHDR"),
+    ],
+)
+def test_png_with_a_damaged_critical_chunk_is_corrupt(make: Callable[[bytes], bytes], words: str) -> None:
+    with pytest.raises(DecodeError, match=words) as error:
+        decode_image(make(picture("PNG")))
+    assert error.value.reason == "corrupt"
+
+
+def test_png_that_lost_image_data_inside_intact_chunks_is_refused() -> None:
+    header = struct.pack(">IIBBBBB", 60, 40, 8, 2, 0, 0, 0)
+    body = png_chunk(b"IDAT", zlib.compress(bytes(3000)))  # of 40 x 181 bytes
+    with pytest.raises(DecodeError) as error:
+        decode_image(b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + body + png_chunk(b"IEND", b""))
+    assert error.value.reason == "undecodable"
+
+
+def test_decoding_threads_leave_the_warning_filters_alone_and_print_no_warning() -> None:
+    # In a process of its own: pytest has filters too, and drops those that are set while it collects.
+    script = """
+import io, sys, warnings
+from concurrent.futures import ThreadPoolExecutor
+from PIL import Image
+from extraction.decode import decode_image
+
+class Swapped(Exception): pass
+def swap(*args, **options): raise Swapped
+file = io.BytesIO()
+Image.new("RGB", (60, 40)).save(file, "JPEG")
+Image.MAX_IMAGE_PIXELS = 2000  # so that Pillow warns of these 2400 pixels
+before = list(warnings.filters)
+warnings.catch_warnings = swap
+with ThreadPoolExecutor(4) as pool:
+    shapes = set(image.shape for image in pool.map(decode_image, [file.getvalue()] * 50))
+assert shapes == {(40, 60, 3)}, shapes
+assert list(warnings.filters) == before
+warnings.warn("of others is still shown")
+"""
+    done = subprocess.run([sys.executable, "-W", "always", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "DecompressionBombWarning" not in done.stderr and "of others is still shown" in done.stderr
+
+
 def test_pixel_limit_is_checked_on_the_header() -> None:
     with pytest.raises(DecodeError, match="60x40 is over the limit of 2399") as error:
         decode_image(picture("PNG"), max_pixels=2399)
     assert error.value.reason == "too many pixels"
     assert decode_image(picture("PNG"), max_pixels=2400).shape == (40, 60, 3)
     header = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 0, 0, 0, 0)
-    bomb = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b""))
-    )
-    with pytest.raises(DecodeError, match="decompression bomb") as error:
-        decode_image(bomb)
-    assert error.value.reason == "too many pixels"
+    png = b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", zlib.compress(bytes(1000)))
+    bmp = bytearray(picture("BMP"))
+    bmp[18:26] = struct.pack("<ii", 20_000, 20_000)
+    for bomb, words in ((png, "20000x20000 is over the limit"), (bytes(bmp), "decompression bomb")):
+        with pytest.raises(DecodeError, match=words) as error:
+            decode_image(bomb)
+        assert error.value.reason == "too many pixels"
 
 
 def test_postscript_is_not_handed_to_an_interpreter() -> None:

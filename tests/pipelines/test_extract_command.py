@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,7 +97,6 @@ def test_failures_are_dead_letters_and_fail_the_run_past_the_limit(
     done = roibeam("extract", photos, out, *tiny_network)
     assert done.code == 1
     assert "14.3 % of the images failed, more than the 5 % of --max-failures" in done.err
-    assert len(done.err.strip().splitlines()[-1].split("\n")) == 1
     letters = {
         row["image_id"]: (row["stage"], row["reason"])
         for row in pq.read_table(out / "dead_letters.parquet").to_pylist()
@@ -168,57 +162,6 @@ def test_equal_stores_for_any_shard_size_and_number_of_threads(
         with FeatureStore(tmp_path / name) as store:
             digests.add(store.manifest.content_digest)
     assert len(digests) == 1
-
-
-def test_kill_in_mid_shard_and_a_rerun_give_the_undisturbed_store(
-    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
-    photos = tmp_path / "photos"
-    for copy in range(6):
-        shutil.copytree(samples, photos / f"{copy:02d}")
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    assert roibeam("extract", photos, undisturbed, *tiny_network, "--shard-size", 50).code == 0
-
-    command = [str(Path(sys.executable).parent / "roibeam"), "extract", str(photos), str(killed)]
-    process = subprocess.Popen([*command, *tiny_network, "--shard-size", "50"], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not list(killed.glob(".tmp-*/data.lmdb")) or not heartbeat_images(killed):
-        assert process.poll() is None and time.monotonic() < deadline, "finished before it could be killed"
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (killed / "manifest.json").exists() and list(killed.glob(".tmp-*"))
-    with pytest.raises(FileNotFoundError, match=r"has not finished|no feature store"):
-        FeatureStore(killed)
-
-    assert roibeam("extract", photos, killed, *tiny_network, "--shard-size", "50").code == 0
-    assert not list(killed.glob(".*"))
-    assert roibeam("store", "verify", killed, "--deep").code == 0
-    with FeatureStore(undisturbed) as one, FeatureStore(killed) as other:
-        assert len(other) == 72
-        assert one.manifest.content_digest == other.manifest.content_digest
-
-
-def heartbeat_images(store: Path) -> int:
-    for path in store.glob(".tmp-*/heartbeat.json"):
-        try:
-            return int(json.loads(path.read_text())["records"])
-        except FileNotFoundError:
-            continue
-    return 0
-
-
-def test_a_second_run_at_once_is_refused(
-    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
-    from pipelines.store_lock import store_lock
-
-    out = tmp_path / "store"
-    out.mkdir()
-    with store_lock(out):
-        done = roibeam("extract", samples, out, *tiny_network)
-    assert done.code == 1 and "another run is writing this store" in done.err
-    assert roibeam("extract", samples, out, *tiny_network).code == 0
 
 
 def one_line(result: Any) -> str:
@@ -295,7 +238,7 @@ def test_the_output_of_another_run_is_refused(
     assert "made with other settings: distribution was full, is now none" in one_line(other_rows)
     other_photos = tmp_path / "other"
     shutil.copytree(samples, other_photos)
-    assert "holds another run: its source has location" in one_line(
+    assert "holds another run: its source: location was" in one_line(
         roibeam("extract", other_photos, out, *tiny_network)
     )
     assert files(out) == before

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from pipelines.datasets.coco import read_coco
 from pipelines.datasets.conceptual_captions import BadRow, CaptionRow, read_caption_tsv
+from pipelines.datasets.image_ids import image_id_of, path_below
 from pipelines.sources import open_source, read_captions
 
 
@@ -25,7 +28,7 @@ def test_folder_ids_are_paths_without_extension_sorted_by_bytes(tmp_path: Path) 
     touch(tmp_path, "b.JPG", "sub/a.png", "a b é.webp", ".hidden.jpg", ".git/x.jpg", "notes.txt")
     source = open_source(str(tmp_path))
     assert [image.image_id for image in source.images] == ["a b é", "b", "sub/a"]
-    assert source.notes == ["1 files without an image extension left out"]
+    assert source.notes == ["1 file without an image extension left out"]
     assert ids(tmp_path, id_rule="with-extension") == ["a b é.webp", "b.JPG", "sub/a.png"]
 
 
@@ -88,7 +91,7 @@ def test_tsv_rows_cannot_leave_the_image_folder(tmp_path: Path) -> None:
 
 
 def coco(tmp_path: Path, *names: str) -> Path:
-    images = [{"id": i, "file_name": name, "height": 1, "width": 1} for i, name in enumerate(names)]
+    images = [{"id": i, "file_name": name} for i, name in enumerate(names)]
     (tmp_path / "coco.json").write_text(json.dumps({"images": images, "annotations": []}))
     return tmp_path / "coco.json"
 
@@ -109,7 +112,7 @@ def coco(tmp_path: Path, *names: str) -> Path:
         (lambda p: ((p / "a.csv").write_text("x"), p / "a.csv")[1], "expected a folder, a glob pattern"),
         (
             lambda p: ((p / "a.tsv").write_text("cap\thttp://x/y.jpg"), p / "a.tsv")[1],
-            r"no images in .*a\.tsv; 1 rows left out: 1 URL: download it",
+            r"no images in .*a\.tsv'; 1 row left out: 1 URL: .* \(line 1\)",
         ),
     ],
 )
@@ -122,3 +125,193 @@ def test_ids_are_counted_in_bytes_not_letters(tmp_path: Path) -> None:
     assert len(ids(coco(tmp_path, "é" * 255 + ".jpg"))) == 1  # 510 bytes
     with pytest.raises(ValueError, match="512 bytes"):
         open_source(str(coco(tmp_path, "é" * 256 + ".jpg")))
+
+
+@pytest.mark.parametrize(
+    ("path", "image_id"),
+    [
+        ("a/b.jpg", "a/b"),
+        ("a.tar.gz", "a.tar"),
+        ("sub.d/a", "sub.d/a"),
+        (".hidden", ".hidden"),
+        ("a/.jpg", "a/.jpg"),
+        (".a.jpg", ".a"),
+        ("a.", "a."),
+    ],
+)
+def test_ids_drop_the_last_extension_of_the_last_part(path: str, image_id: str) -> None:
+    assert image_id_of(path) == image_id
+    assert image_id_of(path, id_rule="with-extension") == path
+
+
+def test_path_below_takes_out_dots() -> None:
+    assert path_below("./a//b/../c.jpg") == "a/c.jpg"
+
+
+@pytest.mark.parametrize("name", [".", "./", "a/..", "a/../."])
+def test_a_caption_row_whose_path_is_the_image_folder_is_a_bad_row(tmp_path: Path, name: str) -> None:
+    (tmp_path / "c.tsv").write_text(f"cap\t{name}\ncap\ta.jpg\n")
+    source = open_source(str(tmp_path / "c.tsv"))
+    assert [image.image_id for image in source.images] == ["a"]
+    assert source.notes == ["1 row left out: 1 path names no file (line 1)"]
+
+
+def test_byte_order_marks_are_no_part_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "c.tsv").write_bytes(b"\xef\xbb\xbfcap\ta.jpg\n")
+    assert read_captions(str(tmp_path / "c.tsv")) == ([("a", "cap")], [])
+    (tmp_path / "c.json").write_bytes(b"\xef\xbb\xbf" + coco(tmp_path, "a.jpg").read_bytes())
+    assert ids(tmp_path / "c.json") == ["a"]
+
+
+def coco_text(tmp_path: Path, images: str, annotations: str) -> str:
+    (tmp_path / "c.json").write_text(f'{{"images": {images}, "annotations": {annotations}}}')
+    return str(tmp_path / "c.json")
+
+
+ONE_IMAGE = '[{"id": 1, "file_name": "a.jpg"}]'
+
+
+@pytest.mark.parametrize(
+    ("images", "annotations", "words"),
+    [
+        (ONE_IMAGE, "null", r'c\.json\': expected a COCO file with "images" and "annotations" lists'),
+        (ONE_IMAGE, "5", r'c\.json\': expected a COCO file with "images" and "annotations" lists'),
+        (ONE_IMAGE, "[5]", r"c\.json', annotations\[0\]: expected an object, got 5"),
+        (
+            ONE_IMAGE,
+            '[{"caption": "x", "image_id": [1]}]',
+            r"c\.json', annotations\[0\]: image_id must be a whole .*\[1\]",
+        ),
+        (ONE_IMAGE, '[{"caption": "x", "image_id": true}]', r"c\.json', annotations\[0\]: image_id .*got true"),
+        (ONE_IMAGE, '[{"caption": "x"}]', r"c\.json', annotations\[0\] lacks image_id"),
+        (
+            ONE_IMAGE,
+            '[{"caption": null, "image_id": 1}]',
+            r"c\.json', annotations\[0\]: caption must be text, got null",
+        ),
+        (ONE_IMAGE, '[{"caption": "x", "image_id": 2}]', r"c\.json', annotations\[0\]: the caption names image 2"),
+        ('["x"]', "[]", r"c\.json', images\[0\]: expected an object with id and file_name, got \"x\""),
+        ('[{"id": 1e999, "file_name": "a.jpg"}]', "[]", r"c\.json', images\[0\]: id must be a whole .* got Infinity"),
+        ('[{"id": 1.7, "file_name": "a.jpg"}]', "[]", r"c\.json', images\[0\]: id must be a whole number, got 1\.7"),
+        ('[{"id": 1, "file_name": null}]', "[]", r"c\.json', images\[0\]: file_name must be text, got null"),
+        ('[{"id": 1, "file_name": ["x"]}]', "[]", r"c\.json', images\[0\]: file_name must be text, got \[\"x\"\]"),
+        ('[{"id": 1, "file_name": "."}]', "[]", r"c\.json', images\[0\]: file_name '\.': path names no file"),
+        (
+            '[{"id": 1, "file_name": "a.\\ud800jpg"}]',
+            "[]",
+            r"images\[0\]: file_name 'a\.\\ud800jpg': .*rename the file",
+        ),
+        (
+            '[{"id": 1, "file_name": "a.jpg"}, {"id": 1, "file_name": "b.jpg"}]',
+            "[]",
+            r"images\[1\]: two images .* id 1: 'a",
+        ),
+        ('[{"id": ' + "9" * 5000 + "}]", "[]", r"c\.json': not a json file"),
+    ],
+)
+def test_coco_entries_of_another_shape_are_one_error_naming_the_entry(
+    tmp_path: Path, images: str, annotations: str, words: str
+) -> None:
+    path = coco_text(tmp_path, images, annotations)
+    for read in (open_source, read_captions):
+        with pytest.raises(ValueError, match=words) as error:
+            read(path)
+        assert "\n" not in str(error.value)
+
+
+def test_a_repeated_coco_image_is_one_image(tmp_path: Path) -> None:
+    images = '[{"id": 1, "file_name": "a.jpg"}, {"id": 1, "file_name": "./a.jpg"}, {"id": 2, "file_name": "a.jpg"}]'
+    path = coco_text(tmp_path, images, '[{"caption": "x", "image_id": 1}, {"caption": "y", "image_id": 2}]')
+    assert ids(path) == ["a"]
+    assert read_coco(path).captions == [("a", "x"), ("a", "y")]
+
+
+def test_links_to_folders_are_not_followed_but_counted(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    touch(root, "a.jpg", "sub/b.jpg")
+    touch(tmp_path, "elsewhere/c.jpg")
+    (root / "out").symlink_to(tmp_path / "elsewhere")
+    (root / "file.jpg").symlink_to(tmp_path / "elsewhere" / "c.jpg")
+    for name in ("sub/up", "sub/again"):  # two ways up: following them would never end
+        (root / name).symlink_to(root)
+    (root / "loop.jpg").symlink_to("loop.jpg")  # a link to nothing is a photo that cannot be read, not one left out
+    for location in (root, root / "**", root / "**" / "*.jpg", root / "**" / "**" / "*"):
+        source = open_source(str(location))
+        assert [image.image_id for image in source.images] == ["a", "file", "loop", "sub/b"], location
+        assert source.notes == ["3 links to folders not followed"], location
+    source = open_source(str(root / "*" / "*.jpg"))
+    assert [image.image_id for image in source.images] == ["sub/b"]
+    assert source.notes == ["1 link to a folder not followed"]
+    assert ids(root / "out") == ["c"]  # named itself, a link is a folder like any other
+    with pytest.raises(
+        ValueError, match=r"no images in .*; 2 files without an image .*; 1 link to a folder not followed"
+    ):
+        touch(tmp_path, "bare/x.txt", "bare/y.txt")
+        (tmp_path / "bare" / "up").symlink_to(tmp_path)
+        open_source(str(tmp_path / "bare"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("**", ["a", "one/b", "one/two/c"]),
+        ("**/*.jpg", ["a", "one/two/c"]),
+        ("**/two/*", ["one/two/c"]),
+        ("one/**", ["b", "two/c"]),
+        ("./one//**/c.*", ["two/c"]),
+        ("[ao]*", ["a"]),
+        ("*/b.png", ["one/b"]),
+        (".*/*.jpg", [".dot/d"]),
+        ("*/.e*", ["one/.e"]),
+    ],
+)
+def test_patterns_match_as_glob_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, expected: list[str]
+) -> None:
+    touch(tmp_path, "a.jpg", "one/b.png", "one/two/c.jpg", ".dot/d.jpg", "one/.e.jpg")
+    monkeypatch.chdir(tmp_path)
+    for location in (pattern, f"{tmp_path}/{pattern}"):
+        source = open_source(location)
+        assert [image.image_id for image in source.images] == expected
+        assert all(Path(image.location).is_file() for image in source.images)
+
+
+def test_patterns_that_go_up_or_end_in_a_slash_are_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg", "one/b.jpg")
+    with pytest.raises(ValueError, match=r'"\.\." after a wildcard'):
+        open_source(f"{tmp_path}/*/../*.jpg")
+    with pytest.raises(ValueError, match="no images in"):
+        open_source(f"{tmp_path}/*/")
+
+
+@pytest.mark.parametrize(
+    ("root", "name"), [(b"r", b"b\xff/a.jpg"), (b"r", b"a\xff.jpg"), (b"r", b"a.\xff"), (b"\xff", b"a.jpg")]
+)
+def test_names_that_are_not_utf8_are_refused(tmp_path: Path, root: bytes, name: bytes) -> None:
+    folder = tmp_path / os.fsdecode(root)
+    touch(folder, "fine.jpg", os.fsdecode(name))
+    for location in (folder, folder / "**"):
+        if name == b"a.\xff":  # no image: left out like any other file
+            assert open_source(str(location)).notes == ["1 file without an image extension left out"]
+            continue
+        with pytest.raises(ValueError, match=r"\\udcff.* is not valid UTF-8; rename the file or the folder") as error:
+            open_source(str(location))
+        assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: p / "\x1b[2J",
+        lambda p: (touch(p, "\x1b[2J/a.txt"), p / "\x1b[2J")[1],
+        lambda p: (touch(p, "\x1b[2J.jpg", "\x1b[2J.png"), p)[1],
+        lambda p: (touch(p, "\x1b[2J.csv"), p / "\x1b[2J.csv")[1],
+        lambda p: (touch(p, "\x1b[2J.json"), p / "\x1b[2J.json")[1],
+        lambda p: coco(p, "\x1b[2J/../../a.jpg"),
+        lambda p: coco(p, "\x1b[2J.jpg", "\x1b[2J.png"),
+    ],
+)
+def test_errors_carry_no_control_characters(tmp_path: Path, make: object) -> None:
+    with pytest.raises(ValueError, match=r"\\x1b|two images|a\.jpg") as error:
+        open_source(str(make(tmp_path)))  # type: ignore[operator]
+    assert str(error.value).isprintable()

@@ -41,6 +41,29 @@ def test_lists_of_another_detector_are_refused(tmp_path: Path, classes: int, att
         load_vocabulary(str(tmp_path), num_classes=classes, num_attributes=attributes)
 
 
+def one_list(tmp_path: Path, content: bytes, num_classes: int) -> tuple[str, ...] | None:
+    (tmp_path / "names.txt").write_bytes(content)
+    return load_vocabulary(str(tmp_path / "names.txt"), num_classes=num_classes, num_attributes=None).classes
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        (b"\xef\xbb\xbfcat\r\ndog", ("cat", "dog")),  # as Windows editors write it
+        (b"cat\ndog\n", ("cat", "dog")),
+        ("tabby\u2028cat\ndog\x0c\ncow\x0bbell\n".encode(), ("tabby\u2028cat", "dog", "cow\x0bbell")),
+    ],
+)
+def test_lines_end_at_line_feeds_alone(tmp_path: Path, content: bytes, names: tuple[str, ...]) -> None:
+    assert one_list(tmp_path, content, len(names)) == names
+
+
+@pytest.mark.parametrize("content", [b"cat\n\ndog\n", b"cat\n , dog\ncow", b"cat\n\n"])
+def test_a_line_without_a_name_is_refused(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"names\.txt', line 2: no name"):
+        one_list(tmp_path, content, content.count(b"\n"))
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
     class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -1,0 +1,165 @@
+"""What a run has to do: which images are new, how they are cut into shards, how long that would take."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from extraction.engine import ExtractOptions, extract
+from extraction.images import Failure, ImageRef
+from features.layout import encode_meta, encode_regions
+from pipelines.job import DetectorSpec, shared_detector, shared_fingerprint
+from pipelines.plan import Plan, extend_plan, planned_ids, read_plan, shard_size_for
+from pipelines.sources import Source
+from pipelines.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+TIMING_TRIES = 5  # images looked at for one that decodes
+DRY_RUN_IMAGES = 3
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be extracted, and how: everything that decides what a store holds.
+
+    Attributes:
+        source: images.
+        store: folder to write.
+        detector, options: how images become records.
+        vocabulary: names to store.
+        shard_size: images per new shard; None means about ten minutes of work, at most 4,000.
+    """
+
+    source: Source
+    store: Path
+    detector: DetectorSpec
+    options: ExtractOptions
+    vocabulary: Vocabulary
+    shard_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a dry run found: `images` is how many the run would extract, after those already planned."""
+
+    images: int
+    timed: int
+    seconds_per_image: float
+    bytes_per_image: float
+    shard_size: int
+    num_shards: int
+    notes: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        return self.images * self.seconds_per_image
+
+
+def make_plan(work: Work) -> tuple[Plan, list[str]]:
+    """The plan of the store, written or extended where the source has images that it does not hold; notes for the user.
+
+    Raises:
+        ValueError: if the store belongs to another source or was made with other settings, naming the difference.
+    """
+    plan = existing_plan(work)
+    new, notes = _new_images(work, plan)
+    if plan is not None and not new:
+        if work.shard_size is not None:
+            notes.append("--shard-size counts for new shards only; there are none")
+        return plan, notes
+    size = work.shard_size or shard_size_for(_time_one(new, work))
+    facts, settings = source_facts(work.source), _settings(work)
+    return extend_plan(work.store, plan, source=facts, settings=settings, images=new, shard_size=size), notes
+
+
+def estimate(work: Work) -> Estimate:
+    """Times three photos, writes nothing.
+
+    Raises:
+        ValueError: as `make_plan`, or if none of the three can be extracted.
+    """
+    images, notes = _new_images(work, existing_plan(work))
+    chosen = images[:: max(1, len(images) // DRY_RUN_IMAGES)][:DRY_RUN_IMAGES]
+    seconds, num_bytes, timed = 0.0, 0, 0
+    for image in chosen:
+        start = time.monotonic()
+        (outcome,) = extract([image], shared_detector(work.detector), options=work.options)
+        if isinstance(outcome, Failure):
+            log.warning("dry run: %r: %s (%s)", image.image_id, outcome.reason, outcome.detail)
+            continue
+        seconds += time.monotonic() - start
+        # A large value starts 16 bytes into a page of its own.
+        num_bytes += len(encode_meta(outcome)) + PAGE_BYTES * -(-(len(encode_regions(outcome)) + 16) // PAGE_BYTES)
+        timed += 1
+    if images and not timed:
+        raise ValueError(f"none of the {len(chosen)} images tried could be extracted; see the warnings above")
+    per_image = seconds / max(timed, 1)
+    size = work.shard_size or shard_size_for(per_image)
+    num_shards = -(-len(images) // size)
+    all_notes = (*work.source.notes, *notes)
+    return Estimate(len(images), timed, per_image, num_bytes / max(timed, 1), size, num_shards, all_notes)
+
+
+def existing_plan(work: Work) -> Plan | None:
+    """The store's plan, if there is one; raises ValueError unless it is of this source and these settings."""
+    plan = read_plan(work.store)
+    if plan is None:
+        return None
+    for what, had, now in (
+        ("holds another run: its source", plan.source, source_facts(work.source)),
+        ("was made with other settings", _flat(plan.settings), _flat(_settings(work))),
+    ):
+        different = [key for key in sorted(had.keys() | now.keys()) if had.get(key) != now.get(key)]
+        if different:
+            changes = ", ".join(f"{key} was {had.get(key)}, is now {now.get(key)}" for key in different[:3])
+            raise ValueError(f"{work.store} {what}: {changes}; repeat the earlier command, or choose a new folder")
+    return plan
+
+
+def source_facts(source: Source) -> dict[str, str]:
+    """What identifies a source, for plan and manifest."""
+    return {
+        "kind": source.kind,
+        "location": source.location,
+        "image_root": source.image_root,
+        "id_rule": source.id_rule,
+    }
+
+
+def _settings(work: Work) -> dict[str, Any]:
+    """What must not change between runs into one store, field by field, so that a change can be named."""
+    fingerprint = shared_fingerprint(work.detector, work.options, work.vocabulary.digest)
+    return {"distribution": work.options.distribution, "feature_space": fingerprint.details}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def _new_images(work: Work, plan: Plan | None) -> tuple[list[ImageRef], list[str]]:
+    """Images that no shard holds yet; notes on planned ones that are gone."""
+    if plan is None:
+        return work.source.images, []
+    known = planned_ids(work.store, plan)
+    new = [image for image in work.source.images if image.image_id not in known]
+    gone = len(known) - (len(work.source.images) - len(new))
+    return new, [f"{gone:,} images of earlier runs are no longer in the source; their records stay"] if gone else []
+
+
+def _time_one(images: Sequence[ImageRef], work: Work) -> float:
+    """Seconds one image takes, warm-up included, so that shards come out rather too small than too large."""
+    for image in images[:TIMING_TRIES]:
+        start = time.monotonic()
+        (outcome,) = extract([image], shared_detector(work.detector), options=work.options)
+        if not isinstance(outcome, Failure):
+            return time.monotonic() - start
+    return 1.0

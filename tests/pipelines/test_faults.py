@@ -1,0 +1,298 @@
+"""What goes wrong in long runs: kills, damaged files, full disks, sources that vanish. A rerun mends all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from features.store import FeatureStore
+from pipelines.plan import members_path, plan_path
+from pipelines.sample_images import write_samples
+from pipelines.shard_job import SourceGoneError, _read_from
+from pipelines.store_lock import store_lock
+
+Cli = Callable[..., Any]
+ROIBEAM = str(Path(sys.executable).parent / "roibeam")
+KILL_SCRIPT = Path(__file__).with_name("kill_at_every_step.py")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    write_samples(tmp_path / "samples", count=6)
+    return tmp_path / "samples" / "images"
+
+
+def digest(store: Path) -> str:
+    with FeatureStore(store) as opened:
+        return opened.manifest.content_digest
+
+
+def warnings_and_errors(result: Any) -> list[str]:
+    assert "Traceback" not in result.err, result.err
+    return [line for line in result.err.splitlines() if line.startswith("roibeam: ")]
+
+
+def test_a_kill_at_a_file_operation_is_mended_by_a_rerun(tmp_path: Path) -> None:
+    steps = ["7", "16", "24", "30"]  # while plan, shard manifest, data file and store manifest get their names
+    command = [sys.executable, str(KILL_SCRIPT), str(tmp_path), *steps]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" ok\n") == len(steps)
+
+
+@pytest.mark.slow
+def test_a_kill_at_every_file_operation_is_mended_by_a_rerun(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(KILL_SCRIPT), str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" ok\n") >= 30
+
+
+def wait_for(found: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not found():
+        assert process.poll() is None and time.monotonic() < deadline, "the run ended before it could be disturbed"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("disturb", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_a_run_stopped_in_its_second_shard_goes_on_there(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], disturb: signal.Signals
+) -> None:
+    many = tmp_path / "many"
+    for copy in range(11):
+        shutil.copytree(photos, many / f"{copy:02d}")
+    options = (*tiny_network, "--shard-size", "22")
+    undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
+    assert roibeam("extract", many, undisturbed, *options).code == 0
+
+    command = [ROIBEAM, "extract", str(many), str(stopped), *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+    def in_second_shard() -> bool:
+        return (stopped / "part-00000.json").exists() and bool(list(stopped.glob(".tmp-*/data.lmdb")))
+
+    wait_for(in_second_shard, process)
+    process.send_signal(disturb)
+    _, errors = process.communicate()
+    if disturb == signal.SIGINT:
+        assert process.returncode == 130
+        assert (
+            errors.splitlines()[-1]
+            == "roibeam: interrupted; extract continues with the same command, pretrain with --resume"
+        )
+        assert "Traceback" not in errors
+    with pytest.raises(FileNotFoundError, match="has not finished"):
+        FeatureStore(stopped)
+    first = (stopped / "part-00000.json").read_bytes()
+
+    assert roibeam("extract", many, stopped, *options).code == 0
+    assert (stopped / "part-00000.json").read_bytes() == first
+    assert not list(stopped.glob(".*"))
+    assert roibeam("store", "verify", stopped, "--deep").code == 0
+    assert digest(stopped) == digest(undisturbed)
+
+
+def test_damaged_and_missing_files_are_extracted_again(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    out = tmp_path / "store"
+    run = ("extract", photos, out, *tiny_network, "--shard-size", 2)
+    assert roibeam(*run).code == 0
+    before = digest(out)
+
+    def truncate_manifest() -> None:
+        (out / "part-00000.json").write_bytes((out / "part-00000.json").read_bytes()[:100])
+
+    def remove_data() -> None:
+        next(out.glob("part-00001.*.lmdb")).unlink()
+
+    def cut_data() -> None:
+        os.truncate(next(out.glob("part-00001.*.lmdb")), 4096)
+
+    def damage_index() -> None:
+        manifest = json.loads((out / "part-00002.json").read_text())
+        with (out / manifest["data_file"]).open("r+b") as file:
+            file.seek(manifest["index_offset"] + 64)
+            file.write(b"\xff" * 8)
+
+    for damage, shard in ((truncate_manifest, 0), (remove_data, 1), (cut_data, 1), (damage_index, 2)):
+        damage()
+        done = roibeam(*run)
+        assert done.code == 0 and "2 images extracted" in done.out, damage
+        (line,) = warnings_and_errors(done)
+        assert line.endswith("extracting its shard again") and f"part-{shard:05d}" in line
+        assert digest(out) == before
+        assert roibeam("store", "verify", out, "--deep").code == 0
+    (out / "manifest.json").write_text("{")
+    assert roibeam(*run).code == 0 and digest(out) == before
+
+
+def test_a_shard_done_again_counts_anew(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    out = tmp_path / "store"
+    run = ("extract", photos, out, *tiny_network)
+    assert roibeam(*run).code == 0
+    next(out.glob("part-*.lmdb")).unlink()
+    for path in sorted(photos.iterdir())[:5]:
+        path.write_bytes(b"")
+    done = roibeam(*run)
+    assert done.code == 1 and "83.3 % of the images failed" in done.err
+    assert "1 records" in done.out and "6 images extracted" in done.out and "6/6 images" in done.err
+
+
+def test_dead_letters_stay_until_they_are_retried(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "store"
+    assert roibeam("extract", photos, whole, *tiny_network).code == 0
+    victim = photos / "sample_00004.jpg"
+    good = victim.read_bytes()
+    victim.write_bytes(good[:500])
+    run = ("extract", photos, out, *tiny_network, "--shard-size", 2)
+    assert roibeam(*run).code == 1
+    victim.write_bytes(good)
+    still = roibeam(*run)
+    assert still.code == 1 and "--retry-dead-letters tries them again" in still.err
+    retried = roibeam(*run, "--retry-dead-letters")
+    assert retried.code == 0 and "2 images extracted" in retried.out  # its shard, not the others
+    assert digest(out) == digest(whole)
+
+
+def test_left_over_temporary_files_stop_nothing_and_files_of_others_stay(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    out = tmp_path / "store"
+    out.mkdir()
+    (out / ".plan.json.1.ab.tmp").write_text("{")  # killed while the very first file was written
+    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    for name in (".part-00000.json.1.ab.tmp", ".tmp-file", "part-00000.dead.lmdb", "notes.tmp"):
+        (out / name).write_text("x")
+    (out / ".tmp-link").symlink_to(photos)
+    (out / ".tmp-0123abcd").mkdir()
+    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    assert not list(out.glob(".*")) and not (out / "part-00000.dead.lmdb").exists()
+    assert (out / "notes.tmp").exists() and len(list(photos.iterdir())) == 6
+
+
+def test_a_rerun_with_nothing_to_do_restates_nothing(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    out = tmp_path / "store"
+    assert roibeam("extract", photos, out, *tiny_network, "--threads", 2).code == 0
+    before = (out / "manifest.json").read_bytes()
+    assert roibeam("extract", photos, out, *tiny_network, "--threads", 1).code == 0
+    assert (out / "manifest.json").read_bytes() == before
+
+
+def test_shards_computed_differently_are_warned_about(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    out = tmp_path / "store"
+    assert roibeam("extract", photos, out, *tiny_network, "--threads", 2).code == 0
+    shutil.copy(photos / "sample_00000.jpg", photos / "late.jpg")
+    done = roibeam("extract", photos, out, *tiny_network, "--threads", 1)
+    (line,) = warnings_and_errors(done)
+    assert "shards were computed differently (threads [2, 1])" in line
+    with FeatureStore(out) as store:
+        assert store.fingerprint.numerics["threads"] == [2, 1]
+
+
+def test_a_full_disk_is_one_line_and_nothing_half_written(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    out = tmp_path / "store"
+    command = [ROIBEAM, "extract", str(photos), str(out), *tiny_network]
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "cannot write the store" in done.stderr.splitlines()[-1]
+    assert not list(out.glob("part-*")) and not list(out.glob(".*"))
+    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    assert roibeam("store", "verify", out, "--deep").code == 0
+
+
+def test_pipes_are_dead_letters_not_a_wait(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    os.mkfifo(photos / "pipe.jpg")
+    (tmp_path / "list.tsv").write_text("a\tsample_00000.jpg\nb\tpipe.jpg\n")
+    options = ("--image-root", photos, "--max-failures", "0.5", *tiny_network)
+    done = roibeam("extract", tmp_path / "list.tsv", tmp_path / "store", *options)
+    assert done.code == 0 and "1 unreadable" in done.out
+
+
+def test_a_source_that_vanishes_stops_the_run_instead_of_every_image(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "other").write_text("x")
+    with pytest.raises(FileNotFoundError):
+        _read_from(str(tmp_path / "root"), str(tmp_path / "root" / "gone.jpg"))
+    (tmp_path / "root" / "other").unlink()  # an unmounted folder is an empty one
+    with pytest.raises(SourceGoneError, match="has gone; mount it and run the same command"):
+        _read_from(str(tmp_path / "root"), str(tmp_path / "root" / "gone.jpg"))
+    assert not issubclass(SourceGoneError, OSError)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda plan: plan.update(source=[]),
+        lambda plan: plan["source"].update(location=3),
+        lambda plan: plan["shards"][0].update(number="../x"),
+        lambda plan: plan["shards"][0].update(num_images="3"),
+        lambda plan: plan.update(shards=plan["shards"] * 2),
+        lambda plan: plan.pop("settings"),
+        lambda plan: plan.update(version=2),
+    ],
+)
+def test_damaged_plans_are_one_line(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], damage: Callable[[Any], object]
+) -> None:
+    out = tmp_path / "store"
+    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    plan = json.loads(plan_path(out).read_text())
+    damage(plan)
+    plan_path(out).write_text(json.dumps(plan))
+    done = roibeam("extract", photos, out, *tiny_network)
+    (line,) = warnings_and_errors(done)
+    assert done.code == 1 and "plan.json: expected roibeam-plan version 1" in line
+
+
+@pytest.mark.parametrize("content", [b"{}\n", b"[1]\n", b'{"image_id": "a', b"\xff", b"", None])
+def test_damaged_members_are_one_line(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], content: bytes | None
+) -> None:
+    out = tmp_path / "store"
+    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    members_path(out, 0).unlink() if content is None else members_path(out, 0).write_bytes(content)
+    done = roibeam("extract", photos, out, *tiny_network)
+    (line,) = warnings_and_errors(done)
+    assert done.code == 1 and "part-00000.jsonl" in line and "restore it" in line
+
+
+def test_a_second_run_at_once_is_refused(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    out = tmp_path / "store"
+    out.mkdir()
+    with store_lock(out):
+        done = roibeam("extract", photos, out, *tiny_network)
+    assert done.code == 1 and "another run is writing this store" in done.err
+    assert roibeam("extract", photos, out, *tiny_network).code == 0
