@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
@@ -80,6 +81,21 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, rank: int) -> Position:
+    """Restores model, optimizer and the random state of process `rank`; returns where the run stood.
+
+    Raises:
+        ValueError: if a file of the checkpoint is missing or damaged.
+    """
+    try:
+        return _load(folder, model, optimizer, rank)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"checkpoint {folder} is damaged or incomplete ({reason}); remove it to resume from the one before"
+        ) from None
+
+
+def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> Position:
     state = json.loads((folder / "state.json").read_text("utf-8"))
     if state.pop("format") != 1:
         raise ValueError(f"{folder}/state.json was written by another version of roibeam")

@@ -85,7 +85,7 @@ def extract_command(
     from pipelines.job import DetectorSpec
     from pipelines.overrides import apply_overrides
     from pipelines.planning import Work, estimate
-    from pipelines.sources import open_source
+    from pipelines.sources import check_images_are_there, open_source
     from pipelines.store_folder import check_output_folder
     from pipelines.vocabulary import load_vocabulary
 
@@ -107,6 +107,7 @@ def extract_command(
         vocabulary=load_vocabulary(vocab, num_classes=config.num_classes, num_attributes=config.num_attributes),
         shard_size=shard_size,
     )
+    check_images_are_there(work.source)
     if dry_run:
         check_output_folder(work.store)
         found = estimate(work)

@@ -13,7 +13,7 @@ def pretrain_command(
     out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints, tokenizer.")],
     store: Annotated[Path, typer.Option(help="Store that `roibeam extract` wrote.")],
     captions: Annotated[
-        str, typer.Option(help="COCO captions .json or caption .tsv; joined to the store by image id.")
+        str, typer.Option(help="COCO captions .json or caption .tsv; joined by image id, else by file name.")
     ],
     tokenizer: Annotated[
         str,
@@ -60,7 +60,7 @@ def pretrain_command(
     own = [setting for setting in settings or [] if not setting.startswith("model.")]
     config = TrainConfig(
         steps=steps, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, seed=seed,
-        log_every=max(1, min(20, steps // 10)),
+        log_every=max(1, min(20, steps // 10)), checkpoint_every=max(1, min(1000, steps // 10)),
     )  # fmt: skip
     sections = apply_overrides({"train": config, "data": PretrainConfig(batch_size=batch_size)}, own)
     overrides: dict[str, Any] = {}

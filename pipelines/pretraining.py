@@ -295,14 +295,16 @@ def pretrain(
     first = store[captions[0][0]]
     if num_classes is None:
         num_classes = _count_classes(store, first)
-    model_config = build_model_config(
-        **{
-            "vocab_size": tokenizer.vocab_size,
-            "region_feature_size": first.features.shape[1],
-            "num_region_labels": num_classes + 1,
-            **(model_overrides or {}),
-        }
-    )
+    fields = {
+        "vocab_size": tokenizer.vocab_size,
+        "region_feature_size": first.features.shape[1],
+        "num_region_labels": num_classes + 1,
+        **(model_overrides or {}),
+    }
+    try:
+        model_config = build_model_config(**fields)
+    except Exception as error:  # transformers checks types with exceptions of its own
+        raise ValueError(f"model settings {dict(model_overrides or {})}: {' '.join(str(error).split())}") from None
     torch.manual_seed(train_config.seed)
     model = VLBertForPreTraining(model_config)
     task = PretrainTask(store, captions, tokenizer, model, config, num_classes=num_classes, seed=train_config.seed)

@@ -12,6 +12,8 @@ from features.record import check_image_id
 from pipelines.datasets import coco, conceptual_captions, folder
 from pipelines.datasets.image_ids import is_utf8
 
+PROBED_FILES = 50  # of an annotation file, to notice a wrong image folder before a run of failures
+
 
 @dataclass(frozen=True)
 class Source:
@@ -69,6 +71,16 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
         refs = list(dict.fromkeys(ImageRef(row.image_id, os.path.join(root, row.path)) for row in good))
         return _source("caption-tsv", location, root, id_rule, refs, _bad_row_notes(rows))
     raise ValueError(f"{location!r}: expected a folder, a glob pattern, a COCO .json or a caption .tsv")
+
+
+def check_images_are_there(source: Source) -> None:
+    """Looks for 50 images of the source; raises ValueError when none of them exists: the image folder is a wrong one."""
+    probes = source.images[:: max(1, len(source.images) // PROBED_FILES)]
+    if not any(os.path.exists(image.location) for image in probes):
+        raise ValueError(
+            f"{source.location!r}: none of {len(probes)} images looked for is there (the first: "
+            f"{probes[0].location!r}); give the folder that their paths start from with --image-root"
+        )
 
 
 def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[tuple[str, str]], list[str]]:

@@ -95,7 +95,11 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
     if spec == "captions":
         return _train(captions)
     if spec.startswith("hf:"):
-        return CaptionTokenizer(AutoTokenizer.from_pretrained(spec.removeprefix("hf:")), spec)
+        try:
+            return CaptionTokenizer(AutoTokenizer.from_pretrained(spec.removeprefix("hf:")), spec)
+        except (OSError, ValueError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ValueError(f"tokenizer {spec}: {reason}; a local vocab.txt or tokenizer folder works too") from None
     path = Path(spec)
     if path.is_dir() and (path / "tokenizer.json").is_file():
         return CaptionTokenizer(PreTrainedTokenizerFast.from_pretrained(str(path)), path.name)

@@ -89,6 +89,10 @@ class TrainConfig:
             _require(getattr(self, name) >= least, f"{name} must be at least {least}, got {getattr(self, name)}")
         for name in ("weight_decay", "clip_norm", "checkpoint_every", "keep"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
+        _require(
+            len(self.betas) == 2 and all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in self.betas),
+            f"betas must be two numbers in 0..1, got {self.betas}",
+        )
         _require(self.learning_rate > 0, f"learning_rate must be positive, got {self.learning_rate}")
         _require(
             self.warmup_steps <= self.steps, f"warmup_steps {self.warmup_steps} is more than all {self.steps} steps"
@@ -216,6 +220,8 @@ def train(
     if newest is not None:
         position = load_checkpoint(newest, task.model, optimizer, rank=accelerator.process_index)
         logger.info("resuming %s at step %d", newest, position.step)
+    elif resume:
+        logger.warning("%s holds no checkpoint yet: starting at step 1", run_dir)
     if accelerator.is_main_process:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_json(run_dir / "config.json", resolved)
@@ -268,8 +274,19 @@ def train(
     return TrainResult(position.step, checkpoint, last_line, time.monotonic() - started)
 
 
+_WRITTEN_FIRST = frozenset({"tokenizer"})  # a run that failed before its config.json may have left it
+
+
 def check_run_folder(run_dir: Path, *, resume: bool) -> None:
-    """Raises ValueError when `run_dir` already holds a run that is not to be resumed."""
+    """Raises ValueError when `run_dir` is a file, holds other things, or a run that is not to be resumed."""
+    if run_dir.exists() and not run_dir.is_dir():
+        raise ValueError(f"{run_dir} is a file; give a folder for the run")
+    if run_dir.is_dir() and not (run_dir / "config.json").exists():
+        others = sorted(path.name for path in run_dir.iterdir() if path.name not in _WRITTEN_FIRST)
+        if others:
+            raise ValueError(f"{run_dir} is not empty and no run of ours ({others[0]!r} is in it); choose a new folder")
+    if (run_dir / "manifest.json").exists():
+        raise ValueError(f"{run_dir} is a feature store; choose another folder for the run")
     if not resume and ((run_dir / "log.jsonl").exists() or latest_checkpoint(run_dir) is not None):
         raise ValueError(f"{run_dir} already holds a run; resume it, or choose another folder")
 

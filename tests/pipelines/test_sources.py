@@ -11,7 +11,7 @@ import pytest
 from pipelines.datasets.coco import read_coco
 from pipelines.datasets.conceptual_captions import BadRow, CaptionRow, read_caption_tsv
 from pipelines.datasets.image_ids import image_id_of, path_below
-from pipelines.sources import open_source, read_captions
+from pipelines.sources import check_images_are_there, open_source, read_captions
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -119,6 +119,14 @@ def coco(tmp_path: Path, *names: str) -> Path:
 def test_unusable_sources_are_one_clear_error(tmp_path: Path, make: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         open_source(str(make(tmp_path)))  # type: ignore[operator]
+
+
+def test_a_wrong_image_folder_is_noticed_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "c.tsv").write_text("".join(f"caption {i}\timages/{i}.jpg\n" for i in range(300)))
+    with pytest.raises(ValueError, match=r"none of 50 images looked for is there.*images/0\.jpg.*--image-root"):
+        check_images_are_there(open_source(str(tmp_path / "c.tsv")))
+    touch(tmp_path, "images/0.jpg")
+    check_images_are_there(open_source(str(tmp_path / "c.tsv")))
 
 
 def test_ids_are_counted_in_bytes_not_letters(tmp_path: Path) -> None:

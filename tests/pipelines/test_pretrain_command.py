@@ -1,0 +1,102 @@
+"""`roibeam pretrain` as a user runs it: on a store that `extract` wrote, and on everything that is not one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.sample_images import write_samples
+
+Cli = Callable[..., Any]
+TINY_MODEL = ("--steps", 4, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
+              "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
+
+
+@pytest.fixture
+def store(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> tuple[Path, Path]:
+    """A store of eight pictures, and their captions."""
+    captions = write_samples(tmp_path / "samples", count=8)
+    assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
+    return tmp_path / "store", captions
+
+
+def test_a_run_and_its_continuation(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
+    options = ("--store", store[0], "--captions", store[1], *TINY_MODEL)
+    done = roibeam("pretrain", tmp_path / "run", *options)
+    assert done.code == 0, done.err
+    assert "8 captions joined their record (8 by id, 0 by file name)" in done.out and "4 steps" in done.out
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in log] == [1, 2, 3, 4]
+    again = roibeam("pretrain", tmp_path / "run", *options)
+    assert again.code == 1 and "already holds a run; resume it, or choose another folder" in again.err
+    assert roibeam("pretrain", tmp_path / "run", *options, "--resume", "--json").code == 0
+
+
+def one_line(result: Any) -> str:
+    assert result.code != 0 and "Traceback" not in result.err, result.err
+    return str(result.err.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--set", "model.hidden_sise=8"], "hidden_sise"),
+        (["--set", "model.hidden_size=abc"], "model settings"),
+        (["--set", "model.hidden_size=33"], "model settings"),
+        (["--set", "train.betas=[0.9]"], "betas must be two numbers"),
+        (["--set", "train.stepz=3"], "near: steps"),
+        (["--set", "data.word_probability=7"], "word_probability must be in 0..1"),
+        (["--model", "huge"], "choose one of small, base"),
+        (["--tokenizer", "nowhere"], "neither a vocab.txt"),
+        (["--device", "tpu"], "device must be auto or cpu"),
+        (["--captions", "missing.json"], "no such caption file"),
+        (["--store", "{tmp}"], "no feature store here"),
+    ],
+)
+def test_user_errors_are_one_clear_line(
+    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path, options: list[str], words: str
+) -> None:
+    extra = [option.format(tmp=tmp_path) for option in options]
+    given = {"--store": store[0], "--captions": store[1]}
+    base = [part for name, value in given.items() if name not in extra for part in (name, value)]
+    line = one_line(roibeam("pretrain", tmp_path / "run", *base, *TINY_MODEL, *extra))
+    assert words in line
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_folders_with_other_things_are_left_alone(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
+    options = ("--store", store[0], "--captions", store[1], *TINY_MODEL)
+    before = sorted(path.name for path in store[0].iterdir())
+    assert "choose" in one_line(roibeam("pretrain", store[0], *options))
+    assert sorted(path.name for path in store[0].iterdir()) == before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("precious")
+    assert "not empty and no run of ours" in one_line(roibeam("pretrain", tmp_path / "other", *options))
+    assert "is a file" in one_line(roibeam("pretrain", tmp_path / "other" / "thesis.tex", *options))
+
+
+def test_captions_of_other_images_are_refused_with_an_example(
+    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "c.tsv").write_text("a dog\tdogs/rex.jpg\n")
+    done = roibeam("pretrain", tmp_path / "run", "--store", store[0], "--captions", tmp_path / "c.tsv", *TINY_MODEL)
+    line = one_line(done)
+    assert "dogs/rex" in line and "sample_0000" in line
+
+
+def test_a_damaged_checkpoint_is_one_clear_line(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
+    options = ("--store", store[0], "--captions", store[1], *TINY_MODEL)
+    assert roibeam("pretrain", tmp_path / "run", *options).code == 0
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("step-00000004")
+    for name in ("optimizer.safetensors", "state.json"):
+        kept = (checkpoint / name).read_bytes()
+        (checkpoint / name).write_bytes(kept[: len(kept) // 2])
+        assert "is damaged or incomplete" in one_line(roibeam("pretrain", tmp_path / "run", *options, "--resume"))
+        (checkpoint / name).write_bytes(kept)
+    shutil.rmtree(checkpoint)
+    assert roibeam("pretrain", tmp_path / "run", *options, "--resume").code == 0  # from the one before
