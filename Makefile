@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup ## photos in, region shards out, trained on: the whole chain on pictures the project draws (about two minutes)
+demo: setup ## photos in, region shards out, trained on: the whole chain on pictures the project draws (a minute or two after the installation)
 	$(BIN)/roibeam demo demo-out
 
 test: setup ## the default test suite (under 3 minutes on 2 cores)
@@ -45,6 +45,7 @@ format: setup ## rewrite the code the way lint wants it
 	$(BIN)/ruff format .
 
 bench: setup ## the measurements behind BENCHMARKS.md
+	$(BIN)/python bench/store_bytes.py
 	$(BIN)/python bench/extraction_memory.py
 
 lock: ## remake constraints.txt from the newest versions that resolve together

@@ -1,4 +1,4 @@
-"""Peak memory of the local run against the number of images: `python bench/extraction_memory.py [--images 250 2000]`.
+"""Peak memory of the local run against the number of images: `python bench/extraction_memory.py [--images 500 2000]`.
 
 For each size: draws that many small pictures, runs `roibeam extract` on them in a process of its own with the reduced
 network and prints the peak resident memory (the kernel's count for that process), seconds and images/s. Memory is flat
@@ -49,7 +49,7 @@ def peak_of_run(images: Path, out: Path, options: list[str]) -> dict[str, float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, nargs="+", default=[250, 2000], help="numbers of images to run with")
+    parser.add_argument("--images", type=int, nargs="+", default=[500, 2000], help="numbers of images to run with")
     parser.add_argument("--shard-size", type=int, default=500, help="images per shard")
     arguments = parser.parse_args()
     print("| images | shards of | peak MB | seconds | images/s |\n|---|---|---|---|---|")

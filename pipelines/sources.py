@@ -74,7 +74,7 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
 
 
 def check_images_are_there(source: Source) -> None:
-    """Looks for 50 images of the source; raises ValueError when none of them exists: the image folder is a wrong one."""
+    """Looks for 50 images of the source; raises ValueError when none exists: the image folder is a wrong one."""
     probes = source.images[:: max(1, len(source.images) // PROBED_FILES)]
     if not any(os.path.exists(image.location) for image in probes):
         raise ValueError(
