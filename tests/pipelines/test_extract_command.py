@@ -238,7 +238,7 @@ def test_the_output_of_another_run_is_refused(
     assert "made with other settings: distribution was full, is now none" in one_line(other_rows)
     other_photos = tmp_path / "other"
     shutil.copytree(samples, other_photos)
-    assert "holds another run: its source: location was" in one_line(
+    assert "holds another run: its source: image_root was" in one_line(
         roibeam("extract", other_photos, out, *tiny_network)
     )
     assert files(out) == before
