@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-BLOCKS_PER_STAGE = MappingProxyType({50: (3, 4, 6), 101: (3, 4, 23)})  # res2, res3, res4; res5 always has 3
+BLOCKS_PER_STAGE = MappingProxyType({50: (3, 4, 6), 101: (3, 4, 23)})  # res2, res3, res4
+RES5_BLOCKS = 3
 FEATURE_STRIDE = 16  # network-input pixels per cell of the res4 map
 POOLED_CELLS = 14  # cells of a pooled region, each way
 
@@ -98,6 +99,8 @@ CONFIGS = MappingProxyType(
     {
         # The network of bottom-up attention at the sizes of its Hugging Face and detectron2 ports.
         "vg-r101-c4": DetectorConfig(),
+        # The same at the size of the original and of MILVLG's port, which the weights were trained with.
+        "vg-r101-c4-600": DetectorConfig(short_edge=600, long_edge=1000),
         # The reduced network of goldens/detector (config_small.json): seconds become milliseconds, in tests and demos.
         "small": DetectorConfig(
             depth=50,

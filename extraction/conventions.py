@@ -1,14 +1,15 @@
 """What a detector's numbers depend on besides sizes and weights, as data.
 
-The published extractors of this network differ in a dozen quirks, each of which changes features or boxes without any
+The published extractors of this network differ in two dozen quirks, each of which changes features or boxes without any
 error. All are named here, recorded in the fingerprint of a store, and checked: a value this code does not compute is
-refused, so a recorded convention is always the one that ran.
+refused, so a recorded convention is always the one that ran. docs/conventions.md tells which system used which, and by
+how much they differ.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 DELTA_CAP = math.log(1000.0 / 16.0)  # detectron2 modeling/box_regression.py::_DEFAULT_SCALE_CLAMP
@@ -18,38 +19,58 @@ DELTA_CAP = math.log(1000.0 / 16.0)  # detectron2 modeling/box_regression.py::_D
 class Conventions:
     """One extractor's rules. The defaults are those of the preset "hf".
 
-    Numbers are free within their range; words must be among `IMPLEMENTED`.
+    Numbers are free within their range; words must be among `IMPLEMENTED`. Which box and which feature are kept, and in
+    which order, is the `SelectionPolicy`.
 
     Attributes:
         channel_order: order of the network's input channels.
         pixel_mean: subtracted, in `channel_order`, grey levels 0..255.
         pixel_std: divided by, after the mean.
-        exif_orientation: whether the photo is turned as its EXIF tag says before anything else (decode.py does it).
-        resize: "float-bilinear": float32, half-pixel centres, no antialiasing (torch.nn.functional.interpolate).
-        resize_mean: "after": mean removed after the resize (Caffe removes it before).
-        resized_edge_rounding: "half-up": int(v + 0.5) for each edge.
-        long_edge_rule: "rescale-both": when the scaled long edge is over the limit, both float edges shrink.
-        box_scale: "per-axis": boxes go back to the photo by width'/width and height'/height, two factors.
-        stem_pool: "pad-0-ceil": 3x3 stride 2 max-pool without padding, sizes rounded up (Caffe).
-        stride_conv: "1x1": a stage's stride is in its first 1x1 convolution and the shortcut.
+        exif_orientation: "applied": the photo is turned as its EXIF tag says before anything else, as cv2.imread does;
+            "ignored": as PIL.Image.open leaves it. Decoding does it (decode.py).
+        resize: "float-bilinear": float32, half-pixel centres, no antialiasing (torch.nn.functional.interpolate);
+            "cv2-linear": cv2.resize of float32 by one factor, no antialiasing; "pil-bilinear": PIL on 8-bit pixels,
+            antialiased when it shrinks.
+        resize_mean: mean removed "after" the resize, or "before" it.
+        resized_edge_rounding: "half-up": int(v + 0.5) for each edge; "half-to-even": as cv2 rounds; "truncate":
+            int(v), the short edge being whole already.
+        long_edge_rule: what happens when the long edge would pass its limit. "rescale-both": when the scaled long edge
+            is over the limit, both float edges shrink; "rounded": the scaled long edge is rounded before the test, then
+            the factor is limit / long edge; "short-truncated": the short edge becomes int(limit * short / long).
+        padding_multiple: zeros are added at the right and bottom, after normalising, up to a multiple of this; 1 adds
+            none. Padding changes the map inside the photo too.
+        box_scale: how boxes go back to the photo. "per-axis": times width/width' and height/height'; "one-factor":
+            divided by the factor of the resize.
+        stem_pool: 3x3 max-pool, stride 2. "pad-0-ceil": sizes rounded up (Caffe); "pad-1-floor": torchvision.
+        stride_conv: a stage's stride is in the "1x1" convolution that opens its first block, or in the "3x3" after it.
         norm_eps: of the frozen batch norms, inside the square root.
         res5_stride, res5_dilation: of the last stage, on the pooled region.
-        anchor_sides: "exact": square roots not rounded (Caffe rounds).
-        anchor_order: "size-major": anchor index = size * ratios + ratio.
-        anchor_offset: centre of a cell's anchors, in strides; 0 is the cell's corner.
-        box_sides: "x2-x1": width without +1.
-        box_clip: "edge": boxes clipped to [0, width] x [0, height] (Caffe: to width - 1, height - 1).
-        delta_cap: largest dw, dh before exp.
+        anchor_sides: "exact": square roots not rounded; "rounded": those of a 16 pixel box rounded to whole pixels,
+            then scaled (Caffe).
+        anchor_order: index of an anchor in its cell: "size-major", size * ratios + ratio, or "ratio-major".
+        anchor_offset: centre of a cell's anchors, in strides; 0 is the cell's corner, 0.5 its middle.
+        box_sides: a box is "x2-x1" wide, or "x2-x1+1": the last pixel counts (Caffe); also in every NMS of proposals.
+        box_clip: boxes end at the "edge", [0, width] x [0, height], or at the "last-pixel", width - 1 and height - 1.
+        delta_cap: largest dw, dh before exp; None for no limit.
         proposal_delta_weights, region_delta_weights: the deltas dx dy dw dh are divided by these.
-        objectness: "logit": one number per anchor (Caffe: a pair through softmax).
-        proposal_filter: "topk-clip-nonempty": best anchors first, then clipped, then empty ones dropped.
-        nms_comparison: ">": suppressed when IoU is above the threshold, kept when equal.
-        region_pool: "roi-pool": max over bins, edges rounded half away from zero, bin edges in float32.
+        region_deltas: rows of the box regression: "foreground" classes only, or "with-background", whose four rows
+            stand where `background` says.
+        objectness: "logit": one number per anchor; "pair-softmax": background numbers of all anchors, then foreground
+            ones, and the softmax of the pair decides.
+        proposal_filter: "topk-clip-nonempty": best anchors first, then clipped, then those with a side of
+            `min_proposal_side` or less dropped; "clip-side-topk": clipped, sides under the minimum dropped, then the
+            best; "clip-nonempty-side-topk": clipped, x2 <= x1 or y2 <= y1 dropped, sides of the minimum or less
+            dropped, then the best.
+        min_proposal_side: photo pixels.
+        nms_comparison: a proposal is suppressed when its IoU is ">" or ">=" the threshold, in float32.
+        region_pool: "roi-pool": max over bins, edges rounded half away from zero, bin edges in float32; "roi-align-1":
+            one bilinear sample in each bin, no half-pixel shift, sides of at least one cell.
         region_feature: "mean": of the last ReLU of res5 over the pooled cells.
-        background: "last": row of the background class in the network's class logits.
-        no_attribute: "last": row of "no attribute" in the network's attribute logits.
+        background: "first" or "last" row of the network's class logits and class embeddings.
+        no_attribute: "first" or "last" row of the network's attribute logits.
         attribute_class: "argmax-with-background": class whose embedding the attribute head sees.
-        attribute_softmax: "foreground": over the attributes without "no attribute".
+        attribute_softmax: "foreground": over the attributes without "no attribute"; "all": with it (the best attribute
+            is never "no attribute").
 
     Raises:
         ValueError: naming the field and what is implemented.
@@ -63,6 +84,7 @@ class Conventions:
     resize_mean: str = "after"
     resized_edge_rounding: str = "half-up"
     long_edge_rule: str = "rescale-both"
+    padding_multiple: int = 1
     box_scale: str = "per-axis"
     stem_pool: str = "pad-0-ceil"
     stride_conv: str = "1x1"
@@ -74,11 +96,13 @@ class Conventions:
     anchor_offset: float = 0.0
     box_sides: str = "x2-x1"
     box_clip: str = "edge"
-    delta_cap: float = DELTA_CAP
+    delta_cap: float | None = DELTA_CAP
     proposal_delta_weights: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
     region_delta_weights: tuple[float, ...] = (10.0, 10.0, 5.0, 5.0)
+    region_deltas: str = "foreground"
     objectness: str = "logit"
     proposal_filter: str = "topk-clip-nonempty"
+    min_proposal_side: float = 0.0
     nms_comparison: str = ">"
     region_pool: str = "roi-pool"
     region_feature: str = "mean"
@@ -95,39 +119,48 @@ class Conventions:
         for name, count in _POSITIVE_TUPLES.items():
             _check_numbers(name, getattr(self, name), count, above_zero=True)
         _check_numbers("pixel_mean", self.pixel_mean, 3, above_zero=False)
-        if not (0 < self.norm_eps < 1 and self.delta_cap > 0 and 0 <= self.anchor_offset < 1):
+        if not (0 < self.norm_eps < 1 and 0 <= self.anchor_offset < 1 and 0 <= self.min_proposal_side < math.inf):
             raise ValueError(
-                f"conventions: norm_eps {self.norm_eps} must be in (0, 1), delta_cap {self.delta_cap} positive, "
-                f"anchor_offset {self.anchor_offset} in [0, 1)"
+                f"conventions: norm_eps {self.norm_eps} must be in (0, 1), "
+                f"anchor_offset {self.anchor_offset} in [0, 1), min_proposal_side {self.min_proposal_side} not negative"
             )
+        if self.delta_cap is not None and not 0 < self.delta_cap < math.inf:
+            raise ValueError(f"convention delta_cap is {self.delta_cap}; it must be positive, or None for no limit")
+        if isinstance(self.padding_multiple, bool) or not 1 <= self.padding_multiple <= 1024:
+            raise ValueError(f"convention padding_multiple is {self.padding_multiple}; it must be in 1..1024")
+        if self.resize == "pil-bilinear" and self.resize_mean == "before":
+            raise ValueError("convention resize_mean is 'before', but pil-bilinear resizes 8-bit pixels; set 'after'")
+        if self.resized_edge_rounding == "truncate" and self.long_edge_rule != "short-truncated":
+            raise ValueError("convention resized_edge_rounding 'truncate' goes with long_edge_rule 'short-truncated'")
 
 
 IMPLEMENTED: MappingProxyType[str, tuple[object, ...]] = MappingProxyType(
     {
-        "channel_order": ("bgr",),
-        "exif_orientation": ("applied",),
-        "resize": ("float-bilinear",),
-        "resize_mean": ("after",),
-        "resized_edge_rounding": ("half-up",),
-        "long_edge_rule": ("rescale-both",),
-        "box_scale": ("per-axis",),
-        "stem_pool": ("pad-0-ceil",),
-        "stride_conv": ("1x1",),
+        "channel_order": ("bgr", "rgb"),
+        "exif_orientation": ("applied", "ignored"),
+        "resize": ("float-bilinear", "cv2-linear", "pil-bilinear"),
+        "resize_mean": ("after", "before"),
+        "resized_edge_rounding": ("half-up", "half-to-even", "truncate"),
+        "long_edge_rule": ("rescale-both", "rounded", "short-truncated"),
+        "box_scale": ("per-axis", "one-factor"),
+        "stem_pool": ("pad-0-ceil", "pad-1-floor"),
+        "stride_conv": ("1x1", "3x3"),
         "res5_stride": (1, 2),
         "res5_dilation": (1, 2),
-        "anchor_sides": ("exact",),
-        "anchor_order": ("size-major",),
-        "box_sides": ("x2-x1",),
-        "box_clip": ("edge",),
-        "objectness": ("logit",),
-        "proposal_filter": ("topk-clip-nonempty",),
-        "nms_comparison": (">",),
-        "region_pool": ("roi-pool",),
+        "anchor_sides": ("exact", "rounded"),
+        "anchor_order": ("size-major", "ratio-major"),
+        "box_sides": ("x2-x1", "x2-x1+1"),
+        "box_clip": ("edge", "last-pixel"),
+        "region_deltas": ("foreground", "with-background"),
+        "objectness": ("logit", "pair-softmax"),
+        "proposal_filter": ("topk-clip-nonempty", "clip-side-topk", "clip-nonempty-side-topk"),
+        "nms_comparison": (">", ">="),
+        "region_pool": ("roi-pool", "roi-align-1"),
         "region_feature": ("mean",),
-        "background": ("last",),
-        "no_attribute": ("last",),
+        "background": ("last", "first"),
+        "no_attribute": ("last", "first"),
         "attribute_class": ("argmax-with-background",),
-        "attribute_softmax": ("foreground",),
+        "attribute_softmax": ("foreground", "all"),
     }
 )
 _POSITIVE_TUPLES = MappingProxyType({"pixel_std": 3, "proposal_delta_weights": 4, "region_delta_weights": 4})
@@ -144,10 +177,55 @@ def _check_numbers(name: str, values: object, count: int, *, above_zero: bool) -
         raise ValueError(f"convention {name} is {values!r}; it must be a tuple of {count} {kind}")
 
 
+# huggingface/transformers-research-projects lxmert/modeling_frcnn.py, whose anchors and box rules are those of
+# detectron2. Its config files say "format: RGB" and "res5_dilation: 1"; what it does is BGR and dilation 2.
+_HF = Conventions()
+# peteanderson80/bottom-up-attention: lib/fast_rcnn/test.py (resize), lib/rpn (anchors, proposals), its GPU NMS.
+_CAFFE = Conventions(
+    resize="cv2-linear",
+    resize_mean="before",
+    resized_edge_rounding="half-to-even",
+    long_edge_rule="rounded",
+    box_scale="one-factor",
+    anchor_sides="rounded",
+    anchor_order="ratio-major",
+    anchor_offset=0.5,
+    box_sides="x2-x1+1",
+    box_clip="last-pixel",
+    delta_cap=None,
+    region_delta_weights=(1.0, 1.0, 1.0, 1.0),
+    region_deltas="with-background",
+    objectness="pair-softmax",
+    proposal_filter="clip-side-topk",
+    min_proposal_side=16.0,
+    background="first",
+    no_attribute="first",
+    attribute_softmax="all",
+)
+
 CONVENTIONS = MappingProxyType(
     {
-        # huggingface/transformers-research-projects lxmert/modeling_frcnn.py, whose anchors and box rules are those of
-        # detectron2. Its config files say "format: RGB" and "res5_dilation: 1"; what it does is BGR and dilation 2.
-        "hf": Conventions(),
+        "hf": _HF,
+        # airsplay/py-bottom-up-attention: detectron2 with the converted Caffe weights.
+        "d2": replace(_HF, resize="pil-bilinear"),
+        "caffe": _CAFFE,
+        # MILVLG/bottom-up-attention.pytorch, "caffe" mode: bua/caffe, with its own NMS on the CPU.
+        "milvlg": replace(_CAFFE, delta_cap=DELTA_CAP, proposal_filter="clip-nonempty-side-topk", nms_comparison=">="),
+        # jackroos/VL-BERT common/fast_rcnn.py, end to end: given boxes only, so nothing is said of proposals.
+        "vlbert-e2e": replace(
+            _HF,
+            exif_orientation="ignored",
+            resize="pil-bilinear",
+            resized_edge_rounding="truncate",
+            long_edge_rule="short-truncated",
+            stem_pool="pad-1-floor",
+            box_clip="last-pixel",
+            region_pool="roi-align-1",
+        ),
     }
+)
+
+# Short edge and limit of the long edge, pixels, that each was published with; sizes are a matter of `DetectorConfig`.
+PUBLISHED_EDGES = MappingProxyType(
+    {"hf": (800, 1333), "d2": (800, 1333), "caffe": (600, 1000), "milvlg": (600, 1000), "vlbert-e2e": (600, 1000)}
 )

@@ -1,19 +1,21 @@
 """The detector: photos in, regions out.
 
 photo -> preprocess -> backbone -> proposal_generator -> roi_heads -> select -> postprocess -> Regions
+photo, given boxes -> preprocess -> backbone ---------> roi_heads -----------> postprocess -> Regions
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from extraction.blanking import blank_regions
 from extraction.boxes import clip_boxes, decode_deltas
 from extraction.config import DetectorConfig
 from extraction.conventions import CONVENTIONS, Conventions
@@ -21,23 +23,28 @@ from extraction.preprocess import NetworkInput, preprocess
 from extraction.resnet import Backbone
 from extraction.roi_heads import RegionOutputs, RoIHeads
 from extraction.rpn import ProposalGenerator, Proposals
-from extraction.selection import SELECTIONS, SelectionPolicy, select_regions
+from extraction.selection import SELECTIONS, Selected, SelectionPolicy, select_regions
 from extraction.state import weights_digest
 
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """The regions of one photo, in the order of the selection; K may be 0.
+    """The regions of one photo, in the order of the selection or of the given boxes; K may be 0.
 
     Attributes:
-        boxes: (K, 4) float32, x1 y1 x2 y2 in photo pixels, 0 <= x1 <= x2 <= width, 0 <= y1 <= y2 <= height.
-        features: (K, D) float32.
+        boxes: (K, 4) float32, x1 y1 x2 y2 in photo pixels, 0 <= x1 <= x2 <= width, 0 <= y1 <= y2 <= height: the
+            proposal or the regressed box, as the policy says, or the given box.
+        features: (K, D) float32, of the proposal or the given box.
         class_ids: (K,) int64, best foreground class, 0-based.
         class_scores: (K,) float32, its probability among all classes and background.
         attribute_ids: (K,) int64, best attribute, 0-based; None without an attribute head.
         attribute_scores: (K,) float32; None without an attribute head.
         class_probabilities: (K, C + 1) float32, foreground first, background last.
-        proposal_ids: (K,) int64, row of the region among the proposals, which are by descending objectness.
+        proposal_ids: (K,) int64, row of the region among the proposals, which are by descending objectness, or among
+            the given boxes.
+        proposal_boxes: (K, 4) float32, as `boxes`: what the features were pooled from.
+        regressed_boxes: (K, 4) float32, as `boxes`: the same moved by the best class.
+        image_feature: (D,) float32, the whole photo as one box; None unless asked for.
     """
 
     boxes: np.ndarray
@@ -48,6 +55,9 @@ class Regions:
     attribute_scores: np.ndarray | None
     class_probabilities: np.ndarray
     proposal_ids: np.ndarray
+    proposal_boxes: np.ndarray | None = None
+    regressed_boxes: np.ndarray | None = None
+    image_feature: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -56,13 +66,18 @@ class HeadOutputs:
 
     Attributes:
         network_input: the resized photo and its scale.
-        proposals: R boxes in network-input pixels with their logits.
+        feature_map: (1, C, h, w) float32, the res4 map.
+        proposals: R boxes in network-input pixels with their objectness.
         regions: features, logits and deltas of the R proposals.
+        given_boxes: (R, 4) float32, the boxes that were handed in, clipped to the photo; then none is left out, and
+            `objectness` is 1. None where they are proposals.
     """
 
     network_input: NetworkInput
+    feature_map: Tensor
     proposals: Proposals
     regions: RegionOutputs
+    given_boxes: Tensor | None = None
 
 
 class RegionDetector(Protocol):
@@ -79,7 +94,14 @@ class RegionDetector(Protocol):
 
     def describe(self) -> dict[str, Any]: ...
 
-    def __call__(self, images: Sequence[np.ndarray], /) -> list[Regions]: ...
+    def __call__(
+        self,
+        images: Sequence[np.ndarray],
+        /,
+        *,
+        boxes: Sequence[np.ndarray | None] | None = None,
+        whole_image: bool = False,
+    ) -> list[Regions]: ...
 
 
 class Detector(nn.Module):
@@ -90,7 +112,7 @@ class Detector(nn.Module):
         conventions: None means the preset "hf".
         selection: None means the preset "butd-10-100".
         backbone: (1, 3, H, W) -> res4 map. None means `Backbone`.
-        proposal_generator: map, input size -> Proposals. None means `ProposalGenerator`.
+        proposal_generator: map, input size, resize factor -> Proposals. None means `ProposalGenerator`.
         roi_heads: map, boxes -> RegionOutputs. None means `RoIHeads`.
 
     The weights are torch's own initialisation until `load_weights`; `build_detector` does both.
@@ -151,27 +173,67 @@ class Detector(nn.Module):
         }
 
     @torch.inference_mode()
-    def forward(self, images: Sequence[np.ndarray]) -> list[Regions]:
+    def forward(
+        self,
+        images: Sequence[np.ndarray],
+        *,
+        boxes: Sequence[np.ndarray | None] | None = None,
+        whole_image: bool = False,
+    ) -> list[Regions]:
         """Detects on each photo by itself, so that a photo's regions do not depend on its neighbours.
 
         Args:
             images: (height, width, 3) uint8 each, channel order B, G, R, sizes free.
+            boxes: for each photo the boxes to describe instead of proposals, see `head_outputs`, or None.
+            whole_image: whether to fill `Regions.image_feature`.
         """
-        return [self.postprocess(self.head_outputs(image)) for image in images]
+        results = []
+        for image, given in zip(images, boxes or [None] * len(images), strict=True):
+            outputs = self.head_outputs(image, boxes=given)
+            regions = self.postprocess(outputs)
+            if whole_image:
+                regions = replace(regions, image_feature=self.whole_image_feature(outputs))
+            results.append(regions)
+        return results
 
     @torch.inference_mode()
-    def head_outputs(self, image: np.ndarray) -> HeadOutputs:
-        """Proposals of one photo and what the heads say of each.
+    def head_outputs(
+        self, image: np.ndarray, *, boxes: np.ndarray | None = None, masked: np.ndarray | None = None
+    ) -> HeadOutputs:
+        """Boxes of one photo and what the heads say of each.
 
         Args:
             image: (height, width, 3) uint8, channel order B, G, R.
+            boxes: None for proposals, or (R, 4) x1 y1 x2 y2 in photo pixels: described as they are, in this order,
+                after clipping to the photo. An empty box gets what the pooling operator gives it: RoIPool the one
+                cell that its corner rounds to, zeros past the map's end; RoIAlign one cell from its corner on.
+            masked: with `boxes`, (R,) bool: the pixels of these boxes are blanked for all regions (`blank_regions`).
+        Raises:
+            ValueError: for boxes of another shape, not finite, or with x2 < x1 or y2 < y1.
         """
         with plain_float32(self.device):
             network_input = preprocess(image, self.config, self.conventions, self.device)
-            feature_map = self.backbone(network_input.pixels)
-            proposals = self.proposal_generator(feature_map, network_input.input_hw)
+            given = None if boxes is None else self._given_boxes(boxes, network_input.image_hw)
+            network_boxes = None if given is None else self._to_network(given, network_input)
+            pixels = network_input.pixels
+            if masked is not None:
+                pixels = blank_regions(pixels, _masked_rows(network_boxes, masked))
+            feature_map = self.backbone(pixels)
+            if network_boxes is None:
+                proposals = self.proposal_generator(feature_map, network_input.input_hw, network_input.factor)
+            else:
+                proposals = Proposals(network_boxes, network_boxes.new_ones(len(network_boxes)))
             regions = self.roi_heads(feature_map, proposals.boxes)
-        return HeadOutputs(network_input, proposals, regions)
+        return HeadOutputs(network_input, feature_map, proposals, regions, given)
+
+    @torch.inference_mode()
+    def whole_image_feature(self, outputs: HeadOutputs) -> np.ndarray:
+        """(D,) float32: the feature of the whole photo as one box, on the map that is already there."""
+        height, width = outputs.network_input.input_hw
+        box = outputs.feature_map.new_tensor([[0.0, 0.0, width, height]])
+        box = clip_boxes(box, (height, width), last_pixel=self._last_pixel)
+        with plain_float32(self.device):
+            return _numpy(self.roi_heads(outputs.feature_map, box).features[0])
 
     @torch.inference_mode()
     def postprocess(self, outputs: HeadOutputs, selection: SelectionPolicy | None = None) -> Regions:
@@ -179,30 +241,38 @@ class Detector(nn.Module):
 
         Args:
             outputs: of `head_outputs` of this detector.
-            selection: None means the detector's own; another one re-selects without running the network again.
+            selection: None means the detector's own; another one re-selects without running the network again. Given
+                boxes are all kept.
         """
-        network_input, regions = outputs.network_input, outputs.regions
+        network_input, regions, proposals = outputs.network_input, outputs.regions, outputs.proposals.boxes
         probabilities = regions.class_logits.softmax(dim=1)
         class_scores, class_ids = probabilities[:, :-1].max(dim=1)
-        attribute_scores, attribute_ids = regions.attribute_logits[:, :-1].softmax(dim=1).max(dim=1)
+        attribute_scores, attribute_ids = self._attributes(regions.attribute_logits)
         best_deltas = regions.box_deltas[torch.arange(len(class_ids), device=class_ids.device), class_ids]
         regressed = decode_deltas(
-            outputs.proposals.boxes,
+            proposals,
             best_deltas,
             weights=self.conventions.region_delta_weights,
             delta_cap=self.conventions.delta_cap,
+            plus_one_sides=self.conventions.box_sides == "x2-x1+1",
         )
-        selected = select_regions(
-            selection or self.selection,
-            class_scores=probabilities[:, :-1],
-            proposal_boxes=outputs.proposals.boxes,
-            regressed_boxes=clip_boxes(regressed, network_input.input_hw),
-            scale_xyxy=network_input.scale_xyxy,
-        )
+        regressed = clip_boxes(regressed, network_input.input_hw, last_pixel=self._last_pixel)
+        scale = network_input.scale
+        if outputs.given_boxes is not None:
+            selected = Selected(torch.arange(len(proposals), device=proposals.device), outputs.given_boxes)
+        else:
+            selected = select_regions(
+                selection or self.selection,
+                class_scores=probabilities[:, :-1],
+                proposal_boxes=proposals,
+                regressed_boxes=regressed,
+                scale=scale,
+            )
         keep = selected.proposal_ids
+        # The far edge times the scale may round to just outside the photo.
+        photo_hw = network_input.image_hw
         return Regions(
-            # The far edge times the scale may round to just outside the photo.
-            boxes=_numpy(clip_boxes(selected.boxes, network_input.image_hw)),
+            boxes=_numpy(clip_boxes(selected.boxes, photo_hw)),
             features=_numpy(regions.features[keep]),
             class_ids=_numpy(class_ids[keep]),
             class_scores=_numpy(class_scores[keep]),
@@ -210,7 +280,48 @@ class Detector(nn.Module):
             attribute_scores=_numpy(attribute_scores[keep]),
             class_probabilities=_numpy(probabilities[keep]),
             proposal_ids=_numpy(keep),
+            proposal_boxes=_numpy(clip_boxes(scale.to_photo(proposals[keep]), photo_hw)),
+            regressed_boxes=_numpy(clip_boxes(scale.to_photo(regressed[keep]), photo_hw)),
         )
+
+    @property
+    def _last_pixel(self) -> bool:
+        return self.conventions.box_clip == "last-pixel"
+
+    def _attributes(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Probability and id of the best attribute, "no attribute" left out of the choice."""
+        if self.conventions.attribute_softmax == "all":
+            scores, ids = logits.softmax(dim=1)[:, :-1].max(dim=1)
+        else:
+            scores, ids = logits[:, :-1].softmax(dim=1).max(dim=1)
+        return scores, ids
+
+    def _given_boxes(self, boxes: np.ndarray, image_hw: tuple[int, int]) -> Tensor:
+        """Checked, on the device, clipped to the photo."""
+        boxes = np.asarray(boxes)
+        if boxes.ndim != 2 or boxes.shape[1] != 4 or boxes.dtype.kind not in "fiu":
+            raise ValueError(f"given boxes must be (R, 4) numbers, x1 y1 x2 y2 in photo pixels; got {boxes.shape}")
+        wrong = ~np.isfinite(boxes).all(axis=1) | (boxes[:, 2:] < boxes[:, :2]).any(axis=1)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise ValueError(
+                f"given box {row} is {boxes[row].tolist()}; "
+                f"boxes are x1 y1 x2 y2 in photo pixels, x1 <= x2 and y1 <= y2"
+            )
+        return clip_boxes(torch.as_tensor(boxes, dtype=torch.float32, device=self.device), image_hw)
+
+    def _to_network(self, boxes: Tensor, network_input: NetworkInput) -> Tensor:
+        scaled = network_input.scale.to_network(boxes)
+        return clip_boxes(scaled, network_input.input_hw, last_pixel=self._last_pixel)
+
+
+def _masked_rows(given: Tensor | None, masked: np.ndarray) -> Tensor:
+    if given is None:
+        raise ValueError("masked regions need given boxes: which proposals come depends on the pixels")
+    masked = np.asarray(masked)
+    if masked.dtype != bool or masked.shape != (len(given),):
+        raise ValueError(f"masked must be ({len(given)},) bool, one for each box; got {masked.shape} {masked.dtype}")
+    return given[torch.from_numpy(masked).to(given.device)]
 
 
 @contextlib.contextmanager

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
@@ -18,23 +20,44 @@ MIN_INPUT_EDGE = 3
 
 
 @dataclass(frozen=True)
+class PhotoScale:
+    """Between photo pixels and network-input pixels.
+
+    Attributes:
+        factors_xyxy: (4,) float32.
+        divides: whether a box goes to the photo by dividing by the factors (Caffe's one factor), else by multiplying:
+            the last digits of a box depend on it.
+    """
+
+    factors_xyxy: Tensor
+    divides: bool
+
+    def to_photo(self, boxes: Tensor) -> Tensor:
+        """(..., 4) network-input pixels -> photo pixels."""
+        return boxes / self.factors_xyxy if self.divides else boxes * self.factors_xyxy
+
+    def to_network(self, boxes: Tensor) -> Tensor:
+        """(..., 4) photo pixels -> network-input pixels."""
+        return boxes * self.factors_xyxy if self.divides else boxes / self.factors_xyxy
+
+
+@dataclass(frozen=True)
 class NetworkInput:
     """One photo as the network sees it.
 
     Attributes:
-        pixels: (1, 3, height', width') float32, mean removed.
+        pixels: (1, 3, H, W) float32, mean removed, zeros at the right and bottom where the conventions pad.
+        input_hw: (height', width') of the resized photo, without padding, pixels.
         image_hw: (height, width) of the photo, pixels.
-        scale_xyxy: (4,) float32: photo pixels per network-input pixel for x1, y1, x2, y2.
+        factor: network-input pixels per photo pixel, before the edges were rounded.
+        scale: boxes to the photo and back.
     """
 
     pixels: Tensor
+    input_hw: tuple[int, int]
     image_hw: tuple[int, int]
-    scale_xyxy: Tensor
-
-    @property
-    def input_hw(self) -> tuple[int, int]:
-        """(height', width'), pixels."""
-        return int(self.pixels.shape[2]), int(self.pixels.shape[3])
+    factor: float
+    scale: PhotoScale
 
 
 def preprocess(
@@ -53,30 +76,89 @@ def preprocess(
     height, width = image.shape[:2]
     if height < 1 or width < 1:
         raise ValueError(f"an image of {height}x{width} pixels has nothing to detect")
-    size = input_hw((height, width), config.short_edge, config.long_edge)
-    pixels = torch.from_numpy(np.ascontiguousarray(image)).to(device).permute(2, 0, 1)[None].float()
-    pixels = functional.interpolate(pixels, size, mode="bilinear", align_corners=False, antialias=False)
+    if conventions.channel_order == "rgb":
+        image = image[:, :, ::-1]
+    size, factor = input_size((height, width), config.short_edge, config.long_edge, conventions)
     mean = torch.tensor(conventions.pixel_mean, device=device).view(1, 3, 1, 1)
     std = torch.tensor(conventions.pixel_std, device=device).view(1, 3, 1, 1)
-    # Divided in float32, as the original does: the quotient of the two sizes in float64 differs in the last digit.
-    scale_yx = torch.tensor([height, width], dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
-    return NetworkInput((pixels - mean) / std, (height, width), scale_yx[[1, 0, 1, 0]].to(device))
+    if conventions.resize_mean == "before":
+        pixels = _resize(_subtract_mean(image, conventions), size, factor, conventions, device) / std
+    else:
+        pixels = (_resize(image, size, factor, conventions, device) - mean) / std
+    below, right = (-edge % conventions.padding_multiple for edge in size)
+    if below or right:
+        pixels = functional.pad(pixels, (0, right, 0, below))
+    return NetworkInput(pixels, size, (height, width), factor, _photo_scale((height, width), size, factor, conventions))
 
 
-def input_hw(image_hw: tuple[int, int], short_edge: int, long_edge: int) -> tuple[int, int]:
-    """Size a photo is resized to (detectron2 data/transforms/augmentation_impl.py::ResizeShortestEdge).
+def input_size(
+    image_hw: tuple[int, int], short_edge: int, long_edge: int, conventions: Conventions
+) -> tuple[tuple[int, int], float]:
+    """Size a photo is resized to.
 
     Args:
         image_hw: (height, width), pixels.
+        short_edge: wanted short edge, pixels; long_edge: limit of the other.
     Returns:
-        (height', width'), pixels, each at least MIN_INPUT_EDGE.
+        (height', width'), pixels, each at least MIN_INPUT_EDGE; and the factor before rounding.
     """
-    height, width = image_hw
-    scale = short_edge * 1.0 / min(height, width)
-    resized: tuple[float, float] = (scale * height, short_edge)
-    if height < width:
-        resized = (short_edge, scale * width)
-    if max(resized) > long_edge:
-        shrink = long_edge * 1.0 / max(resized)
-        resized = (resized[0] * shrink, resized[1] * shrink)
-    return max(int(resized[0] + 0.5), MIN_INPUT_EDGE), max(int(resized[1] + 0.5), MIN_INPUT_EDGE)
+    shorter, longer = min(image_hw), max(image_hw)
+    if conventions.long_edge_rule == "short-truncated":  # jackroos/VL-BERT pretrain/data/transforms/transforms.py
+        short = int(long_edge * shorter / longer) if longer / shorter * short_edge > long_edge else short_edge
+        edges: tuple[float, float] = (short * image_hw[0] / shorter, short * image_hw[1] / shorter)
+        factor = short / shorter
+    elif conventions.long_edge_rule == "rounded":  # py-faster-rcnn lib/fast_rcnn/test.py::_get_image_blob
+        factor = short_edge / shorter
+        if round(factor * longer) > long_edge:
+            factor = long_edge / longer
+        edges = (image_hw[0] * factor, image_hw[1] * factor)
+    else:  # detectron2 data/transforms/augmentation_impl.py::ResizeShortestEdge
+        factor = short_edge * 1.0 / shorter
+        # The short edge is the wanted one itself: factor * shorter could miss it by the last digit.
+        edges = (short_edge, factor * image_hw[1]) if image_hw[0] < image_hw[1] else (factor * image_hw[0], short_edge)
+        if max(edges) > long_edge:
+            shrink = long_edge * 1.0 / max(edges)
+            edges, factor = (edges[0] * shrink, edges[1] * shrink), factor * shrink
+    rounding = {"half-up": lambda v: int(v + 0.5), "half-to-even": round, "truncate": int}
+    whole = rounding[conventions.resized_edge_rounding]
+    return (max(whole(edges[0]), MIN_INPUT_EDGE), max(whole(edges[1]), MIN_INPUT_EDGE)), factor
+
+
+def _subtract_mean(image: np.ndarray, conventions: Conventions) -> np.ndarray:
+    """(height, width, 3) uint8 -> float32, each difference rounded once; by table, to save a float64 image."""
+    differences = np.arange(256)[:, None] - np.asarray(conventions.pixel_mean)[None]
+    table = differences.astype(np.float32)
+    return np.stack([table[image[:, :, channel], channel] for channel in range(3)], axis=2)
+
+
+def _resize(
+    image: np.ndarray, size: tuple[int, int], factor: float, conventions: Conventions, device: torch.device | str
+) -> Tensor:
+    """(height, width, 3) uint8 or float32 -> (1, 3, height', width') float32 on the device."""
+    height, width = size
+    if conventions.resize == "float-bilinear":
+        pixels = _to_tensor(image, device)
+        return functional.interpolate(pixels, size, mode="bilinear", align_corners=False, antialias=False)
+    if conventions.resize == "pil-bilinear":
+        photo = Image.fromarray(np.ascontiguousarray(image))
+        return _to_tensor(np.array(photo.resize((width, height), Image.Resampling.BILINEAR)), device)
+    floats = np.ascontiguousarray(image, dtype=np.float32)
+    # By factor, as the original: cv2 then samples in steps of 1 / factor, not of the quotient of the rounded sizes.
+    resized = cv2.resize(floats, None, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
+    if resized.shape[:2] != size:  # only where MIN_INPUT_EDGE or another rounding rule decides an edge
+        resized = cv2.resize(floats, (width, height), interpolation=cv2.INTER_LINEAR)
+    return _to_tensor(resized, device)
+
+
+def _to_tensor(image: np.ndarray, device: torch.device | str) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(image)).to(device).permute(2, 0, 1)[None].float()
+
+
+def _photo_scale(
+    image_hw: tuple[int, int], size: tuple[int, int], factor: float, conventions: Conventions
+) -> PhotoScale:
+    if conventions.box_scale == "one-factor":
+        return PhotoScale(torch.tensor([factor] * 4, dtype=torch.float32), divides=True)
+    # Divided in float32, as the original does: the quotient of the two sizes in float64 differs in the last digit.
+    scale_yx = torch.tensor(image_hw, dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
+    return PhotoScale(scale_yx[[1, 0, 1, 0]], divides=False)

@@ -1,4 +1,4 @@
-"""The ResNet of the Caffe detectors: strides in the 1x1 convolutions, a max-pool without padding, frozen batch norm.
+"""The ResNet of the detectors, with frozen batch norm; where its strides are and how its stem pools are conventions.
 
 Parameters carry the names of the Hugging Face and detectron2 checkpoints (`backbone.stem.conv1.norm.weight`, ...).
 """
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from extraction.config import BLOCKS_PER_STAGE, DetectorConfig
+from extraction.config import BLOCKS_PER_STAGE, RES5_BLOCKS, DetectorConfig
 from extraction.conventions import Conventions
 
 
@@ -53,11 +53,20 @@ class Bottleneck(nn.Module):
     """1x1, 3x3, 1x1 with a shortcut, which is a 1x1 convolution when the width or the stride changes."""
 
     def __init__(
-        self, in_channels: int, hidden: int, out_channels: int, *, stride: int = 1, dilation: int = 1, eps: float
+        self,
+        in_channels: int,
+        hidden: int,
+        out_channels: int,
+        conventions: Conventions,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
     ) -> None:
         super().__init__()
-        self.conv1 = NormedConv(in_channels, hidden, 1, stride=stride, eps=eps)
-        self.conv2 = NormedConv(hidden, hidden, 3, dilation=dilation, eps=eps)
+        eps = conventions.norm_eps
+        stride_1x1, stride_3x3 = (stride, 1) if conventions.stride_conv == "1x1" else (1, stride)
+        self.conv1 = NormedConv(in_channels, hidden, 1, stride=stride_1x1, eps=eps)
+        self.conv2 = NormedConv(hidden, hidden, 3, stride=stride_3x3, dilation=dilation, eps=eps)
         self.conv3 = NormedConv(hidden, out_channels, 1, eps=eps)
         changes = stride != 1 or in_channels != out_channels
         self.shortcut = NormedConv(in_channels, out_channels, 1, stride=stride, eps=eps) if changes else None
@@ -70,16 +79,17 @@ class Bottleneck(nn.Module):
 
 
 class Stem(nn.Module):
-    """7x7 stride 2, then a 3x3 stride 2 max-pool without padding whose size is rounded up."""
+    """7x7 stride 2, then a 3x3 stride 2 max-pool: Caffe's without padding and rounded up, or torchvision's."""
 
-    def __init__(self, channels: int, eps: float) -> None:
+    def __init__(self, channels: int, conventions: Conventions) -> None:
         super().__init__()
-        self.conv1 = NormedConv(3, channels, 7, stride=2, eps=eps)
+        self.conv1 = NormedConv(3, channels, 7, stride=2, eps=conventions.norm_eps)
+        self.caffe_pool = conventions.stem_pool == "pad-0-ceil"
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return functional.max_pool2d(
-            functional.relu(self.conv1(pixels)), kernel_size=3, stride=2, padding=0, ceil_mode=True
-        )
+        padding = 0 if self.caffe_pool else 1
+        x = functional.relu(self.conv1(pixels))
+        return functional.max_pool2d(x, kernel_size=3, stride=2, padding=padding, ceil_mode=self.caffe_pool)
 
 
 class Backbone(nn.Module):
@@ -87,21 +97,33 @@ class Backbone(nn.Module):
 
     def __init__(self, config: DetectorConfig, conventions: Conventions) -> None:
         super().__init__()
-        base, eps = config.base_channels, conventions.norm_eps
+        base = config.base_channels
         res2, res3, res4 = BLOCKS_PER_STAGE[config.depth]
-        self.stem = Stem(base, eps)
-        self.res2 = build_stage(res2, base, base, eps=eps)
-        self.res3 = build_stage(res3, 4 * base, 2 * base, stride=2, eps=eps)
-        self.res4 = build_stage(res4, 8 * base, 4 * base, stride=2, eps=eps)
+        self.stem = Stem(base, conventions)
+        self.res2 = build_stage(res2, base, base, conventions)
+        self.res3 = build_stage(res3, 4 * base, 2 * base, conventions, stride=2)
+        self.res4 = build_stage(res4, 8 * base, 4 * base, conventions, stride=2)
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self.res4(self.res3(self.res2(self.stem(pixels))))
 
 
 def build_stage(
-    blocks: int, in_channels: int, hidden: int, *, stride: int = 1, dilation: int = 1, eps: float
+    blocks: int, in_channels: int, hidden: int, conventions: Conventions, *, stride: int = 1, dilation: int = 1
 ) -> nn.Sequential:
     """`blocks` bottlenecks, out channels 4 x hidden; the stride is in the first, the dilation in every 3x3."""
-    first = Bottleneck(in_channels, hidden, 4 * hidden, stride=stride, dilation=dilation, eps=eps)
-    rest = [Bottleneck(4 * hidden, hidden, 4 * hidden, dilation=dilation, eps=eps) for _ in range(blocks - 1)]
+    first = Bottleneck(in_channels, hidden, 4 * hidden, conventions, stride=stride, dilation=dilation)
+    rest = [Bottleneck(4 * hidden, hidden, 4 * hidden, conventions, dilation=dilation) for _ in range(blocks - 1)]
     return nn.Sequential(first, *rest)
+
+
+def build_res5(config: DetectorConfig, conventions: Conventions) -> nn.Sequential:
+    """The last stage, which runs on pooled regions."""
+    return build_stage(
+        RES5_BLOCKS,
+        config.map_channels,
+        8 * config.base_channels,
+        conventions,
+        stride=conventions.res5_stride,
+        dilation=conventions.res5_dilation,
+    )

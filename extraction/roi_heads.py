@@ -7,16 +7,16 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torchvision.ops import roi_pool
+from torchvision.ops import roi_align, roi_pool
 
 from extraction.config import FEATURE_STRIDE, POOLED_CELLS, DetectorConfig
 from extraction.conventions import Conventions
-from extraction.resnet import build_stage
+from extraction.resnet import build_res5
 
 
 @dataclass(frozen=True)
 class RegionOutputs:
-    """What the heads say of R regions, float32.
+    """What the heads say of R regions, float32, in one order for all conventions.
 
     Attributes:
         features: (R, D).
@@ -32,13 +32,19 @@ class RegionOutputs:
 
 
 class BoxPredictor(nn.Module):
-    """Linear heads on a region feature; the attribute head sees the feature beside an embedding of the argmax class."""
+    """Linear heads on a region feature; the attribute head sees the feature beside an embedding of the argmax class.
 
-    def __init__(self, config: DetectorConfig) -> None:
+    Its weights have their rows where the conventions put background and "no attribute"; what it returns does not.
+    """
+
+    def __init__(self, config: DetectorConfig, conventions: Conventions) -> None:
         super().__init__()
         width, embedding = config.feature_dim, config.feature_dim // 8
+        self.background_first = conventions.background == "first"
+        self.no_attribute_first = conventions.no_attribute == "first"
+        self.background_deltas = conventions.region_deltas == "with-background"
         self.cls_score = nn.Linear(width, config.num_classes + 1)
-        self.bbox_pred = nn.Linear(width, 4 * config.num_classes)
+        self.bbox_pred = nn.Linear(width, 4 * (config.num_classes + self.background_deltas))
         self.cls_embedding = nn.Embedding(config.num_classes + 1, embedding)
         self.fc_attr = nn.Linear(width + embedding, width // 4)
         self.attr_score = nn.Linear(width // 4, config.num_attributes + 1)
@@ -47,25 +53,26 @@ class BoxPredictor(nn.Module):
         class_logits = self.cls_score(features)
         best_class = class_logits.argmax(dim=1)  # background included, as in training
         hidden = functional.relu(self.fc_attr(torch.cat([features, self.cls_embedding(best_class)], dim=1)))
+        attribute_logits = self.attr_score(hidden)
         deltas = self.bbox_pred(features).view(len(features), -1, 4)
-        return RegionOutputs(features, class_logits, self.attr_score(hidden), deltas)
+        if self.background_deltas:
+            deltas = deltas[:, 1:] if self.background_first else deltas[:, :-1]
+        return RegionOutputs(
+            features,
+            class_logits.roll(-1, dims=1) if self.background_first else class_logits,
+            attribute_logits.roll(-1, dims=1) if self.no_attribute_first else attribute_logits,
+            deltas,
+        )
 
 
 class RoIHeads(nn.Module):
-    """RoIPool, res5, mean and the linear heads, in chunks of one fixed number of regions."""
+    """Pooling, res5, mean and the linear heads, in chunks of one fixed number of regions."""
 
     def __init__(self, config: DetectorConfig, conventions: Conventions) -> None:
         super().__init__()
-        self.config = config
-        self.res5 = build_stage(
-            3,
-            config.map_channels,
-            8 * config.base_channels,
-            stride=conventions.res5_stride,
-            dilation=conventions.res5_dilation,
-            eps=conventions.norm_eps,
-        )
-        self.box_predictor = BoxPredictor(config)
+        self.config, self.conventions = config, conventions
+        self.res5 = build_res5(config, conventions)
+        self.box_predictor = BoxPredictor(config, conventions)
 
     def forward(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
         """
@@ -81,8 +88,23 @@ class RoIHeads(nn.Module):
 
     def _run_chunk(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
         count = len(boxes)
-        pooled = roi_pool(feature_map, [boxes.float()], POOLED_CELLS, 1.0 / FEATURE_STRIDE)
+        pooled = pool_regions(feature_map, [boxes], self.conventions)
         # One shape for every chunk: kernels choose their order of summation by shape, and with it the last digits.
         pooled = functional.pad(pooled, (0, 0, 0, 0, 0, 0, 0, self.config.region_chunk - count))
         outputs = self.box_predictor(self.res5(pooled).mean(dim=(2, 3)))
         return RegionOutputs(*(getattr(outputs, f.name)[:count] for f in fields(RegionOutputs)))
+
+
+def pool_regions(feature_map: Tensor, boxes: list[Tensor], conventions: Conventions) -> Tensor:
+    """Boxes cut out of the stride-16 map.
+
+    Args:
+        feature_map: (N, C, h, w) float32.
+        boxes: for each of the N images (R_i, 4), x1 y1 x2 y2 in network-input pixels.
+    Returns:
+        (sum of R_i, C, 14, 14); bins past the map's end are 0.
+    """
+    boxes = [rows.float() for rows in boxes]
+    if conventions.region_pool == "roi-pool":
+        return roi_pool(feature_map, boxes, POOLED_CELLS, 1.0 / FEATURE_STRIDE)
+    return roi_align(feature_map, boxes, POOLED_CELLS, 1.0 / FEATURE_STRIDE, sampling_ratio=1, aligned=False)

@@ -7,27 +7,37 @@ at a higher threshold when too few are left.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
-from torchvision.ops import nms
+
+from extraction.preprocess import PhotoScale
+from extraction.suppression import suppress
 
 
 @dataclass(frozen=True)
 class SelectionPolicy:
-    """How many regions are kept, which, and which of their two boxes.
+    """How many regions are kept, which, in which order, and which of their two boxes.
+
+    The feature kept is always that of the proposal.
 
     Attributes:
         method: "classwise-max" or "single-nms".
         kept_box: "proposal" (the box the feature was pooled from) or "regressed" (the proposal moved by its best class,
-            while the feature stays that of the proposal: the ports do this).
+            so that box and feature differ: the ports do this).
         nms_thresholds: IoU above which the lower-scored box is suppressed; "single-nms" tries them in turn.
+        nms_comparison: ">" or ">=": what an IoU must be to the threshold.
         legacy_plus_one_areas: whether the NMS counts a box as x2 - x1 + 1 wide, in photo pixels.
+        when_too_few: what "single-nms" does when no threshold leaves `min_regions`: "no-nms", nothing is suppressed
+            (the Hugging Face port then repeats the previous image's regions, or stops), or "last-threshold"
+            (detectron2).
         min_score: score a region needs, 0..1; "single-nms" has none (0).
         min_regions: kept even when their score is lower. A photo with fewer proposals gives all of them.
         max_regions: the best of them when there are more.
+        order: "score", best first, or "published": by proposal, unless `min_regions` or `max_regions` had to decide
+            (the tool's own order). "single-nms" is by score.
 
     Raises:
         ValueError: naming the field and what is possible.
@@ -36,18 +46,18 @@ class SelectionPolicy:
     method: str = "classwise-max"
     kept_box: str = "proposal"
     nms_thresholds: tuple[float, ...] = (0.3,)
+    nms_comparison: str = ">"
     legacy_plus_one_areas: bool = True
+    when_too_few: str = "no-nms"
     min_score: float = 0.2
     min_regions: int = 10
     max_regions: int = 100
+    order: str = "published"
 
     def __post_init__(self) -> None:
-        if self.method not in _KEPT_BOX:
-            raise ValueError(f"selection method {self.method!r}; implemented: {', '.join(_KEPT_BOX)}")
-        if self.kept_box != _KEPT_BOX[self.method]:
-            raise ValueError(
-                f"selection kept_box {self.kept_box!r}; {self.method} is implemented for {_KEPT_BOX[self.method]!r}"
-            )
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"selection {name} {getattr(self, name)!r}; implemented: {', '.join(choices)}")
         if not isinstance(self.nms_thresholds, tuple) or not self.nms_thresholds:
             raise ValueError(f"selection nms_thresholds {self.nms_thresholds!r}; it must be a tuple of IoUs")
         if not all(0 < iou <= 1 for iou in self.nms_thresholds):
@@ -60,6 +70,8 @@ class SelectionPolicy:
             raise ValueError(
                 "selection single-nms knows no score and no +1: set min_score=0, legacy_plus_one_areas=False"
             )
+        if self.method == "single-nms" and self.order != "score":
+            raise ValueError("selection single-nms keeps the best first: set order='score'")
         if not 0 <= self.min_score <= 1:
             raise ValueError(f"selection min_score {self.min_score}; it must be in 0..1")
         if not 0 <= self.min_regions <= self.max_regions or self.max_regions < 1:
@@ -68,23 +80,60 @@ class SelectionPolicy:
             )
 
 
-_KEPT_BOX = MappingProxyType({"classwise-max": "proposal", "single-nms": "regressed"})
+_CHOICES = MappingProxyType(
+    {
+        "method": ("classwise-max", "single-nms"),
+        "kept_box": ("proposal", "regressed"),
+        "nms_comparison": (">", ">="),
+        "when_too_few": ("no-nms", "last-threshold"),
+        "order": ("published", "score"),
+    }
+)
+
+# peteanderson80/bottom-up-attention tools/generate_tsv.py.
+_BUTD = SelectionPolicy()
+# huggingface lxmert/modeling_frcnn.py::do_nms with the threshold list and limits of goldens/detector.
+_HF = SelectionPolicy(
+    method="single-nms",
+    kept_box="regressed",
+    nms_thresholds=(0.5, 0.6, 0.7, 0.8, 0.9),
+    legacy_plus_one_areas=False,
+    min_score=0.0,
+    min_regions=10,
+    max_regions=36,
+    order="score",
+)
+# airsplay/py-bottom-up-attention demo/detectron2_mscoco_proposal_maxnms.py.
+_D2 = replace(_HF, nms_thresholds=(0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), when_too_few="last-threshold")
 
 SELECTIONS = MappingProxyType(
     {
-        # peteanderson80/bottom-up-attention tools/generate_tsv.py, "10 to 100 regions" and "36 regions".
-        "butd-10-100": SelectionPolicy(),
-        "butd-36": SelectionPolicy(min_regions=36, max_regions=36),
-        # huggingface lxmert/modeling_frcnn.py::do_nms with the threshold list and limits of goldens/detector.
-        "hf-36": SelectionPolicy("single-nms", "regressed", (0.5, 0.6, 0.7, 0.8, 0.9), False, 0.0, 10, 36),
-        "hf-100": SelectionPolicy("single-nms", "regressed", (0.5, 0.6, 0.7, 0.8, 0.9), False, 0.0, 10, 100),
+        "butd-10-100": _BUTD,
+        "butd-36": replace(_BUTD, min_regions=36, max_regions=36),
+        "milvlg-10-100": replace(_BUTD, nms_comparison=">="),
+        "milvlg-36": replace(_BUTD, nms_comparison=">=", min_regions=36, max_regions=36),
+        "hf-36": _HF,
+        "hf-100": replace(_HF, max_regions=100),
+        "d2-36": replace(_D2, min_regions=36, max_regions=36),
+        "d2-100": replace(_D2, max_regions=100),
+        # What the five systems say they took; where they are silent, the rule is that of bottom-up attention.
+        "vl-bert": replace(_BUTD, min_score=0.5),  # arXiv:1908.08530: score above 0.5, 10 to 100
+        "vilbert": replace(_BUTD, max_regions=36),  # arXiv:1908.02265: score above a threshold, 10 to 36
+        "visualbert": replace(_BUTD, min_regions=144, max_regions=144, order="score"),  # arXiv:1908.03557: 144
+        "imagebert": replace(_BUTD, min_regions=100, max_regions=100, order="score"),  # arXiv:2001.07966: 100
+        "interbert": replace(_BUTD, min_regions=90, max_regions=100),  # arXiv:2003.13198: 90 to 100
+        # The maskrcnn-benchmark script of vilbert-multi-task and MMF. Its published features are those of another
+        # network (X-152-FPN, layer fc6), which is out of scope: only its rule for the boxes is here.
+        "maskrcnn-benchmark-100": replace(
+            _BUTD, nms_thresholds=(0.5,), min_score=0.0, min_regions=100, max_regions=100, order="score"
+        ),
     }
 )
 
 
 @dataclass(frozen=True)
 class Selected:
-    """The regions that are kept, in the order of the method.
+    """The regions that are kept, in the order of the policy.
 
     Attributes:
         proposal_ids: (K,) int64, row of the proposal.
@@ -101,7 +150,7 @@ def select_regions(
     class_scores: Tensor,
     proposal_boxes: Tensor,
     regressed_boxes: Tensor,
-    scale_xyxy: Tensor,
+    scale: PhotoScale,
 ) -> Selected:
     """Keeps regions of one image.
 
@@ -109,50 +158,53 @@ def select_regions(
         class_scores: (R, C) float32, probabilities of the foreground classes.
         proposal_boxes: (R, 4) float32, network-input pixels.
         regressed_boxes: (R, 4) float32, network-input pixels: each proposal's box of its best foreground class.
-        scale_xyxy: (4,) photo pixels per network-input pixel.
+        scale: network-input pixels to photo pixels.
     """
     if policy.method == "classwise-max":
-        boxes = proposal_boxes * scale_xyxy
-        keep = select_classwise_max(boxes, class_scores, policy)
+        keep = select_classwise_max(scale.to_photo(proposal_boxes), class_scores, policy)
     else:
         # In network-input pixels, as the original: in photo pixels an IoU next to the threshold could round otherwise.
         keep = select_single_nms(regressed_boxes, class_scores.amax(dim=1), policy)
-        boxes = regressed_boxes * scale_xyxy
-    return Selected(keep, boxes[keep])
+    boxes = proposal_boxes if policy.kept_box == "proposal" else regressed_boxes
+    return Selected(keep, scale.to_photo(boxes[keep]))
 
 
 def select_single_nms(boxes: Tensor, scores: Tensor, policy: SelectionPolicy) -> Tensor:
-    """One NMS at the first threshold that leaves `min_regions`; ids by descending score, ties by index.
-
-    When no threshold leaves enough, nothing is suppressed (the original then repeats the previous image's result).
-    """
-    keep = torch.argsort(scores, descending=True, stable=True)
+    """One NMS at the first threshold that leaves `min_regions`; ids by descending score, ties by index."""
     for threshold in policy.nms_thresholds:
-        survivors = nms(boxes, scores, threshold)
-        if min(len(survivors), policy.max_regions) >= policy.min_regions:
-            keep = survivors
-            break
+        keep = suppress(boxes, scores, threshold, comparison=policy.nms_comparison, plus_one_sides=False)
+        if min(len(keep), policy.max_regions) >= policy.min_regions:
+            return keep[: policy.max_regions]
+    if policy.when_too_few == "no-nms":
+        keep = torch.argsort(scores, descending=True, stable=True)
     return keep[: policy.max_regions]
 
 
 def select_classwise_max(boxes: Tensor, class_scores: Tensor, policy: SelectionPolicy) -> Tensor:
     """Ids of the regions whose best class score after NMS inside each class reaches `min_score`.
 
-    The order is the tool's: by index, unless there are too few or too many, then by descending score. Ties by index.
+    Ties go to the lower index.
     """
-    scores = classwise_max(boxes, class_scores, policy, floor=policy.min_score)
-    keep = torch.nonzero(scores >= policy.min_score).flatten()
-    if len(keep) < policy.min_regions:
-        wanted = min(policy.min_regions, len(boxes))
-        floor = policy.min_score
-        # Scores at or above the floor are exact, so lowering it until enough are known settles the order.
-        while floor > 0 and int((scores >= floor).sum()) < wanted:
-            floor = floor / 10 if floor > 1e-3 else 0.0
-            scores = classwise_max(boxes, class_scores, policy, floor=floor)
-        return torch.argsort(scores, descending=True, stable=True)[:wanted]
-    if len(keep) > policy.max_regions:
-        return torch.argsort(scores, descending=True, stable=True)[: policy.max_regions]
-    return keep
+    if policy.min_score > 0:
+        scores = classwise_max(boxes, class_scores, policy, floor=policy.min_score)
+        keep = torch.nonzero(scores >= policy.min_score).flatten()
+    else:  # every region reaches 0, whatever the NMS leaves of it
+        keep = torch.arange(len(boxes), device=boxes.device)
+    if policy.order == "published" and policy.min_regions <= len(keep) <= policy.max_regions:
+        return keep
+    count = min(max(len(keep), policy.min_regions), policy.max_regions, len(boxes))
+    return _best(boxes, class_scores, policy, count)
+
+
+def _best(boxes: Tensor, class_scores: Tensor, policy: SelectionPolicy, count: int) -> Tensor:
+    """Ids of the `count` regions with the highest scores, best first."""
+    floor = policy.min_score or 0.2
+    scores = classwise_max(boxes, class_scores, policy, floor=floor)
+    # Scores at or above the floor are exact, so lowering it until enough are known settles the order.
+    while floor > 0 and int((scores >= floor).sum()) < count:
+        floor = floor / 10 if floor > 1e-3 else 0.0
+        scores = classwise_max(boxes, class_scores, policy, floor=floor)
+    return torch.argsort(scores, descending=True, stable=True)[:count]
 
 
 def classwise_max(boxes: Tensor, class_scores: Tensor, policy: SelectionPolicy, *, floor: float) -> Tensor:
@@ -168,16 +220,19 @@ def classwise_max(boxes: Tensor, class_scores: Tensor, policy: SelectionPolicy, 
     Returns:
         (R,) float32.
     """
-    if policy.legacy_plus_one_areas:
-        # Sides x2 - x1 + 1, of the boxes and of their intersection, are plain sides of boxes that end one pixel later.
-        boxes = boxes + boxes.new_tensor([0.0, 0.0, 1.0, 1.0])
     best = class_scores.new_zeros(len(boxes))
     passes = class_scores >= floor
     for class_id in torch.nonzero(passes.any(dim=0)).flatten().tolist():
         ids = torch.nonzero(passes[:, class_id]).flatten()
         scores = class_scores[ids, class_id]
         if len(ids) > 1:
-            kept = nms(boxes[ids], scores, policy.nms_thresholds[0])
+            kept = suppress(
+                boxes[ids],
+                scores,
+                policy.nms_thresholds[0],
+                comparison=policy.nms_comparison,
+                plus_one_sides=policy.legacy_plus_one_areas,
+            )
             ids, scores = ids[kept], scores[kept]
         best[ids] = torch.maximum(best[ids], scores)
     return best

@@ -70,7 +70,7 @@ def test_network_input(case):
     got, golden = case.outputs.network_input, case.golden
     assert list(got.pixels.shape) == golden["input_shape"].tolist()
     assert list(got.image_hw) == golden["raw_sizes_hw"][0].tolist()
-    np.testing.assert_array_equal(got.scale_xyxy.numpy(), golden["scales_yx"][0][[1, 0, 1, 0]])
+    np.testing.assert_array_equal(got.scale.factors_xyxy.numpy(), golden["scales_yx"][0][[1, 0, 1, 0]])
     np.testing.assert_allclose(got.pixels.double().sum((2, 3)), golden["input_sum"], rtol=1e-6)
     np.testing.assert_allclose(got.pixels.double().abs().sum((2, 3)), golden["input_abs_sum"], rtol=1e-6)
     assert_near(got.pixels[:, :, 32:64, 48:80], golden["input_crop"])
@@ -96,7 +96,7 @@ def test_proposals(case):
     assert len(boxes) == golden["proposal_count"][0]
     distance = np.abs(boxes[None] - golden["proposal_boxes"][:, None]).max(axis=2).min(axis=1)
     assert (distance <= 0.05).mean() >= 0.99
-    assert_near(case.outputs.proposals.logits, golden["proposal_logits"])
+    assert_near(case.outputs.proposals.objectness, golden["proposal_logits"])
 
 
 def test_regions_of_given_boxes(case):
@@ -160,12 +160,12 @@ def test_selection_of_bottom_up_attention(case, policy, key):
         pytest.skip("small photos only")
     got = case.select(policy)
     np.testing.assert_array_equal(got.proposal_ids, case.golden[f"{key}_proposal_ids"])
-    want = case.outputs.proposals.boxes[got.proposal_ids] * case.outputs.network_input.scale_xyxy
+    want = case.outputs.network_input.scale.to_photo(case.outputs.proposals.boxes[got.proposal_ids])
     np.testing.assert_allclose(got.boxes, want, atol=1e-3)
 
 
 def test_classwise_max_of_bottom_up_attention(case):
-    boxes = case.outputs.proposals.boxes * case.outputs.network_input.scale_xyxy
+    boxes = case.outputs.network_input.scale.to_photo(case.outputs.proposals.boxes)
     scores = case.outputs.regions.class_logits.softmax(1)[:, :-1]
     got = classwise_max(boxes, scores, SELECTIONS["butd-36"], floor=0.0)
     np.testing.assert_allclose(got, case.golden["butd_max_conf"], atol=1e-4)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from extraction import SELECTIONS, SelectionPolicy
+from extraction.preprocess import PhotoScale
 from extraction.selection import classwise_max, select_classwise_max, select_regions, select_single_nms
 
 LADDER = SELECTIONS["hf-36"]
@@ -87,7 +88,7 @@ def test_no_proposals_give_no_regions(name):
         class_scores=torch.empty(0, 7),
         proposal_boxes=empty,
         regressed_boxes=empty,
-        scale_xyxy=torch.ones(4),
+        scale=PhotoScale(torch.ones(4), divides=False),
     )
     assert got.proposal_ids.shape == (0,) and got.boxes.shape == (0, 4)
 
@@ -113,9 +114,9 @@ def test_ladder_takes_the_first_threshold_that_leaves_enough():
 def test_boxes_are_those_the_policy_keeps_in_photo_pixels():
     proposals, regressed = torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([[1.0, 1.0, 8.0, 8.0]])
     arguments = {"class_scores": torch.tensor([[0.9]]), "proposal_boxes": proposals, "regressed_boxes": regressed}
-    scale = torch.tensor([2.0, 3.0, 2.0, 3.0])
-    butd = select_regions(SELECTIONS["butd-36"], **arguments, scale_xyxy=scale)
-    hf = select_regions(SELECTIONS["hf-36"], **arguments, scale_xyxy=scale)
+    scale = PhotoScale(torch.tensor([2.0, 3.0, 2.0, 3.0]), divides=False)
+    butd = select_regions(SELECTIONS["butd-36"], **arguments, scale=scale)
+    hf = select_regions(SELECTIONS["hf-36"], **arguments, scale=scale)
     assert butd.boxes.tolist() == [[0.0, 0.0, 20.0, 30.0]]
     assert hf.boxes.tolist() == [[2.0, 3.0, 16.0, 24.0]]
 
@@ -124,13 +125,14 @@ def test_boxes_are_those_the_policy_keeps_in_photo_pixels():
     "change, words",
     [
         ({"method": "best"}, "selection method 'best'; implemented: classwise-max, single-nms"),
-        ({"kept_box": "regressed"}, "classwise-max is implemented for 'proposal'"),
+        ({"kept_box": "both"}, "selection kept_box 'both'; implemented: proposal, regressed"),
         ({"nms_thresholds": (0.3, 0.5)}, "classwise-max takes exactly one"),
         ({"nms_thresholds": ()}, "must be a tuple of IoUs"),
         ({"nms_thresholds": (1.5,)}, "above 0 and at most 1"),
         ({"min_score": 2.0}, r"min_score 2.0; it must be in 0..1"),
         ({"min_regions": 50, "max_regions": 36}, r"keeps 50..36 regions"),
         ({"method": "single-nms", "kept_box": "regressed"}, "knows no score and no"),
+        ({"order": "area"}, "selection order 'area'; implemented: published, score"),
     ],
 )
 def test_impossible_policies_are_refused(change, words):

@@ -1,0 +1,34 @@
+"""Non-maximum suppression under the conventions of the published codes, on torchvision's kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.ops import nms
+
+
+def suppress(boxes: Tensor, scores: Tensor, iou: float, *, comparison: str, plus_one_sides: bool) -> Tensor:
+    """Ids of the boxes that no better one suppresses, by descending score; ties go to the lower index.
+
+    Args:
+        boxes: (n, 4) float32.
+        scores: (n,) float32.
+        iou: threshold, rounded to float32, in which the overlap is computed.
+        comparison: ">" or ">=": what an overlap must be to the threshold for the lower-scored box to go.
+        plus_one_sides: whether boxes, and what two of them share, are x2 - x1 + 1 wide.
+    Returns:
+        (k,) int64.
+    """
+    # The kernel compares with ">". On a CPU it widens the overlap to float64, on CUDA it narrows the threshold to
+    # float32; a threshold that is a float32 number makes both agree. Above the next lower number means at or above.
+    threshold = np.float32(iou)
+    if comparison == ">=":
+        threshold = np.nextafter(threshold, np.float32(0))
+    if plus_one_sides:
+        # Sides x2 - x1 + 1, of the boxes and of their intersection, are plain sides of boxes that end one pixel later.
+        boxes = boxes + boxes.new_tensor([0.0, 0.0, 1.0, 1.0])
+    # In score order with ties by index, so that the kernel's own sort has nothing to decide.
+    order = torch.argsort(scores, descending=True, stable=True)
+    ranks = torch.arange(len(order), 0, -1, dtype=torch.float32, device=boxes.device)
+    return order[nms(boxes[order], ranks, float(threshold))]

@@ -1,0 +1,102 @@
+"""Exact mode: a region's numbers depend on its photo and its box only, bit for bit, for an equal thread count."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from extraction import CONFIGS, build_detector
+
+COUNTS = (1, 3, 36, 300)
+# (height, width, threads); the larger photos with many threads are slow on few cores.
+CASES = [(33, 47, 1), (33, 47, 2), (33, 47, 16), (97, 131, 1), (160, 213, 1)]
+CASES += [
+    pytest.param(height, width, count, marks=pytest.mark.slow)
+    for height, width in [(97, 131), (160, 213)]
+    for count in (2, 16)
+]
+
+
+@contextlib.contextmanager
+def threads(count):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def noise(height, width, seed=0):
+    return np.random.default_rng([height, width, seed]).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def random_boxes(count, height, width):
+    rng = np.random.default_rng(count)
+    corners = rng.uniform(0, 1, (count, 2, 2)) * [width, height]
+    return np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def as_is():
+    """The small network on photos that are not resized, so that the maps have odd sizes."""
+
+    def build(height, width):
+        config = dataclasses.replace(CONFIGS["small"], short_edge=min(height, width), long_edge=max(height, width))
+        return build_detector(config, weights="random:1")
+
+    return build
+
+
+def assert_same_regions(got, want):
+    for field in dataclasses.fields(want):
+        left, right = getattr(got, field.name), getattr(want, field.name)
+        assert (left is None) == (right is None) and (left is None or left.tobytes() == right.tobytes()), field.name
+
+
+@pytest.mark.parametrize("height, width, count", CASES)
+def test_a_photo_does_not_depend_on_its_company(as_is, height, width, count):
+    photo, others = noise(height, width), [noise(50, 40), noise(height, width, seed=1), noise(20, 90)]
+    with threads(count):
+        detector = as_is(height, width)
+        (alone,) = detector([photo], whole_image=True)
+        for place in range(len(others) + 1):
+            company = [*others[:place], photo, *others[place:]]
+            assert_same_regions(detector(company, whole_image=True)[place], alone)
+
+
+@pytest.mark.parametrize("height, width, count", CASES)
+def test_a_box_does_not_depend_on_its_company(as_is, height, width, count):
+    with threads(count):
+        check_boxes(as_is(height, width), noise(height, width))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count, counts", [(1, (1, 3, 36)), (2, COUNTS), (16, (1, 3, 36))])
+def test_true_size_boxes_do_not_depend_on_their_company(shared_data, count, counts):
+    photo = cv2.imread(str(shared_data / "images" / "COCO_train2014_000000131486.jpg"))
+    with threads(count):
+        check_boxes(build_detector("vg-r101-c4", weights="random:1"), photo, counts)
+
+
+def check_boxes(detector, photo, counts=COUNTS):
+    """Every box of the largest set gives the same bits in the smaller sets, in any order and in any chunk."""
+    height, width = photo.shape[:2]
+    boxes = random_boxes(max(counts), height, width)
+    feature_map = detector.head_outputs(photo, boxes=boxes[:1]).feature_map
+    everything = detector.head_outputs(photo, boxes=boxes)
+    assert torch.equal(everything.feature_map, feature_map)
+    order = np.random.default_rng(0).permutation(len(boxes))
+    for ids in [order, *(order[:count] for count in counts)]:
+        some = detector.head_outputs(photo, boxes=boxes[ids])
+        for field in dataclasses.fields(some.regions):
+            got, want = (
+                getattr(some.regions, field.name),
+                getattr(everything.regions, field.name)[torch.from_numpy(ids)],
+            )
+            assert got.numpy().tobytes() == want.numpy().tobytes(), (field.name, len(ids))

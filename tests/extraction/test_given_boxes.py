@@ -1,0 +1,167 @@
+"""Features of boxes that are handed in, of masked regions, of the whole photo; every preset on odd photos."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from extraction import CONFIGS, CONVENTIONS, SELECTIONS, Detector, build_detector
+from extraction.blanking import blank_regions
+from extraction.roi_heads import pool_regions
+
+HEIGHT, WIDTH = 90, 120
+BOXES = np.array([[10, 20, 60, 80], [0, 0, WIDTH, HEIGHT], [30.5, 10.25, 31.5, 70]], np.float32)
+
+
+@pytest.fixture(scope="module")
+def photo():
+    return np.random.default_rng(3).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
+
+
+def test_given_boxes_come_back_as_they_are_with_the_features_of_their_place(small_detector, photo):
+    (regions,) = small_detector([photo], boxes=[BOXES])
+    np.testing.assert_array_equal(regions.boxes, BOXES)
+    assert regions.proposal_ids.tolist() == [0, 1, 2]
+    outputs = small_detector.head_outputs(photo)
+    network_boxes = outputs.network_input.scale.to_network(torch.from_numpy(BOXES))
+    with torch.inference_mode():
+        want = small_detector.roi_heads(outputs.feature_map, network_boxes)
+    np.testing.assert_array_equal(regions.features, want.features.numpy())
+    assert regions.regressed_boxes.shape == (3, 4) and not np.array_equal(regions.regressed_boxes, BOXES)
+
+
+def test_proposals_given_again_have_the_same_features(small_detector, photo):
+    outputs = small_detector.head_outputs(photo)
+    regions = small_detector.postprocess(outputs, SELECTIONS["butd-36"])
+    (again,) = small_detector([photo], boxes=[regions.proposal_boxes])
+    # Boxes go to photo pixels and back, so an edge may move by the last digit, and with it a cell.
+    same = np.abs(again.features - regions.features).max(axis=1) <= 1e-5 * np.abs(regions.features).max()
+    assert same.mean() >= 0.9
+    np.testing.assert_array_equal(again.class_ids[same], regions.class_ids[same])
+
+
+def test_some_images_bring_boxes_and_some_do_not(small_detector, photo):
+    given, free = small_detector([photo, photo], boxes=[BOXES, None])
+    (alone,) = small_detector([photo])
+    assert len(given.boxes) == 3
+    np.testing.assert_array_equal(free.features, alone.features)
+
+
+def test_no_boxes_give_no_regions(small_detector, photo):
+    (regions,) = small_detector([photo], boxes=[np.empty((0, 4), np.float32)])
+    assert regions.boxes.shape == (0, 4) and regions.features.shape == (0, 512)
+    assert regions.class_probabilities.shape == (0, 21)
+
+
+def test_boxes_outside_or_empty_get_the_cell_they_touch(small_detector, photo):
+    odd = np.array([[-50, -40, -10, -5], [200, 200, 300, 300], [-9, 20, 40, 500], [50, 40, 50, 40]], np.float32)
+    (regions,) = small_detector([photo], boxes=[odd])
+    want = [[0, 0, 0, 0], [WIDTH, HEIGHT, WIDTH, HEIGHT], [0, 20, 40, HEIGHT], [50, 40, 50, 40]]
+    np.testing.assert_array_equal(regions.boxes, np.array(want, np.float32))
+    assert np.isfinite(regions.features).all() and len(regions.features) == 4
+
+
+@pytest.mark.parametrize(
+    "point, value",
+    [
+        (0.0, 0.0),
+        (20.0, 5.0),  # 20 / 16 rounds to 1: row 1, column 1
+        (39.9, 10.0),  # 2.49 rounds to 2
+        (40.0, 0.0),  # 2.5 rounds to 3, past the three rows: an empty bin is 0
+    ],
+)
+def test_an_empty_box_is_pooled_from_the_cell_its_corner_rounds_to(point, value):
+    cells = torch.arange(12.0).view(1, 1, 3, 4)  # 3 rows, 4 columns
+    pooled = pool_regions(cells, [torch.full((1, 4), point)], CONVENTIONS["hf"])
+    assert pooled.unique().tolist() == [value]
+
+
+@pytest.mark.parametrize(
+    "boxes, words",
+    [
+        (np.zeros((2, 3)), r"must be \(R, 4\) numbers"),
+        (np.array([[0, 0, 5, 5], [3, 3, 1, 5]]), r"given box 1 is \[3, 3, 1, 5\]"),
+        (np.array([[0, 0, np.nan, 5]]), "given box 0 is"),
+        (np.array([["a", "b", "c", "d"]]), r"must be \(R, 4\) numbers"),
+    ],
+)
+def test_impossible_boxes_are_refused(small_detector, photo, boxes, words):
+    with pytest.raises(ValueError, match=words):
+        small_detector([photo], boxes=[boxes])
+
+
+def test_one_entry_of_boxes_for_each_image(small_detector, photo):
+    with pytest.raises(ValueError, match="shorter"):
+        small_detector([photo, photo], boxes=[BOXES])
+
+
+def test_masked_regions_lose_their_pixels_and_others_lose_what_they_share(small_detector, photo):
+    boxes = np.array([[0, 0, 20, 20], [0, 0, WIDTH, HEIGHT]], np.float32)
+    plain = small_detector.head_outputs(photo, boxes=boxes).regions.features
+    first = small_detector.head_outputs(photo, boxes=boxes, masked=np.array([True, False])).regions.features
+    assert not torch.equal(first[0], plain[0]) and not torch.equal(first[1], plain[1])
+    # With the whole photo masked nothing of it is left.
+    both = small_detector.head_outputs(photo, boxes=boxes, masked=np.array([False, True])).regions.features
+    other = small_detector.head_outputs(255 - photo, boxes=boxes, masked=np.array([False, True])).regions.features
+    assert torch.equal(both, other)
+
+
+def test_masking_needs_boxes_and_one_flag_for_each(small_detector, photo):
+    with pytest.raises(ValueError, match="masked regions need given boxes"):
+        small_detector.head_outputs(photo, masked=np.ones(3, bool))
+    with pytest.raises(ValueError, match=r"masked must be \(3,\) bool"):
+        small_detector.head_outputs(photo, boxes=BOXES, masked=np.ones(2, bool))
+
+
+def test_blanked_rows_and_columns_include_the_last():
+    pixels = torch.ones(1, 3, 10, 12)
+    blanked = blank_regions(pixels, torch.tensor([[2.9, 3.2, 5.9, 6.0], [-4.0, 8.0, 1.5, 99.0]]))
+    zeros = torch.nonzero(blanked[0, 0] == 0).tolist()
+    want = [[y, x] for y in range(3, 7) for x in range(2, 6)] + [[y, x] for y in (8, 9) for x in (0, 1)]
+    assert sorted(zeros) == sorted(want)
+    assert pixels.min() == 1
+
+
+def test_whole_image_feature_is_that_of_a_box_around_the_photo(small_detector, photo):
+    (regions,) = small_detector([photo], boxes=[BOXES], whole_image=True)
+    np.testing.assert_array_equal(regions.image_feature, regions.features[1])
+    (free,) = small_detector([photo], whole_image=True)
+    np.testing.assert_array_equal(free.image_feature, regions.image_feature)
+
+
+@pytest.mark.parametrize("name", CONVENTIONS)
+@pytest.mark.parametrize("height, width", [(1, 1), (4000, 30), (200, 4000), (57, 90)])
+def test_every_preset_gives_finite_regions_of_odd_photos(name, height, width):
+    detector = build_detector(
+        dataclasses.replace(CONFIGS["small"], base_channels=4, short_edge=96, long_edge=160),
+        weights="random:1",
+        conventions=name,
+    )
+    outputs = detector.head_outputs(np.resize(np.arange(251, dtype=np.uint8), (height, width, 3)))
+    for selection in SELECTIONS.values():
+        regions = detector.postprocess(outputs, selection)
+        assert len(regions.boxes) == len(regions.features) <= selection.max_regions
+        assert np.isfinite(regions.features).all() and np.isfinite(regions.class_probabilities).all()
+        for boxes in (regions.boxes, regions.proposal_boxes, regions.regressed_boxes):
+            assert (boxes[:, 2:] >= boxes[:, :2]).all() and (boxes >= 0).all()
+            assert (boxes[:, 0::2] <= width).all() and (boxes[:, 1::2] <= height).all()
+
+
+def test_a_photo_without_proposals_gives_no_regions(photo):
+    # Nothing is 500 photo pixels wide, so nothing passes the filter.
+    conventions = dataclasses.replace(CONVENTIONS["caffe"], min_proposal_side=500.0)
+    detector = build_detector(CONFIGS["small"], weights="random:1", conventions=conventions)
+    for selection in SELECTIONS.values():
+        regions = detector.postprocess(detector.head_outputs(photo), selection)
+        assert regions.boxes.shape == (0, 4) and regions.features.shape == (0, 512)
+
+
+def test_nan_weights_give_nan_features_which_the_engine_refuses(photo):
+    detector = Detector(dataclasses.replace(CONFIGS["small"], base_channels=4))
+    with torch.no_grad():
+        detector.backbone.stem.conv1.weight.fill_(float("nan"))
+    (regions,) = detector([photo], boxes=[BOXES])
+    assert np.isnan(regions.features).any()
