@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,3 +48,27 @@ def clip_boxes(boxes: Tensor, image_hw: tuple[float, float], *, last_pixel: bool
     x = boxes[..., 0::2].clamp(min=0, max=width)
     y = boxes[..., 1::2].clamp(min=0, max=height)
     return torch.stack([x[..., 0], y[..., 0], x[..., 1], y[..., 1]], dim=-1)
+
+
+def checked_boxes(boxes: np.ndarray) -> Tensor:
+    """Boxes that a user hands in, as a new tensor.
+
+    Args:
+        boxes: (R, 4) numbers, x1 y1 x2 y2 in photo pixels.
+    Returns:
+        (R, 4) float32, in the same order.
+    Raises:
+        ValueError: for another shape, or naming the box that is not finite or has x2 < x1 or y2 < y1.
+    """
+    boxes = np.asarray(boxes)
+    if boxes.ndim != 2 or boxes.shape[1] != 4 or boxes.dtype.kind not in "fiu":
+        raise ValueError(
+            f"given boxes must be (R, 4) numbers, x1 y1 x2 y2 in photo pixels; got {boxes.shape} {boxes.dtype}"
+        )
+    wrong = ~np.isfinite(boxes).all(axis=1) | (boxes[:, 2:] < boxes[:, :2]).any(axis=1)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(
+            f"given box {row} is {boxes[row].tolist()}; boxes are x1 y1 x2 y2 in photo pixels, x1 <= x2 and y1 <= y2"
+        )
+    return torch.tensor(boxes, dtype=torch.float32)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from extraction.blanking import blank_regions
-from extraction.boxes import clip_boxes, decode_deltas
+from extraction.boxes import checked_boxes, clip_boxes, decode_deltas
 from extraction.config import DetectorConfig
 from extraction.conventions import CONVENTIONS, Conventions
 from extraction.preprocess import NetworkInput, preprocess
@@ -213,7 +213,9 @@ class Detector(nn.Module):
         """
         with plain_float32(self.device):
             network_input = preprocess(image, self.config, self.conventions, self.device)
-            given = None if boxes is None else self._given_boxes(boxes, network_input.image_hw)
+            given = None
+            if boxes is not None:
+                given = clip_boxes(checked_boxes(boxes).to(self.device), network_input.image_hw)
             network_boxes = None if given is None else self._to_network(given, network_input)
             pixels = network_input.pixels
             if masked is not None:
@@ -295,20 +297,6 @@ class Detector(nn.Module):
         else:
             scores, ids = logits[:, :-1].softmax(dim=1).max(dim=1)
         return scores, ids
-
-    def _given_boxes(self, boxes: np.ndarray, image_hw: tuple[int, int]) -> Tensor:
-        """Checked, on the device, clipped to the photo."""
-        boxes = np.asarray(boxes)
-        if boxes.ndim != 2 or boxes.shape[1] != 4 or boxes.dtype.kind not in "fiu":
-            raise ValueError(f"given boxes must be (R, 4) numbers, x1 y1 x2 y2 in photo pixels; got {boxes.shape}")
-        wrong = ~np.isfinite(boxes).all(axis=1) | (boxes[:, 2:] < boxes[:, :2]).any(axis=1)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise ValueError(
-                f"given box {row} is {boxes[row].tolist()}; "
-                f"boxes are x1 y1 x2 y2 in photo pixels, x1 <= x2 and y1 <= y2"
-            )
-        return clip_boxes(torch.as_tensor(boxes, dtype=torch.float32, device=self.device), image_hw)
 
     def _to_network(self, boxes: Tensor, network_input: NetworkInput) -> Tensor:
         scaled = network_input.scale.to_network(boxes)

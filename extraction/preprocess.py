@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import cv2
@@ -70,12 +71,8 @@ def preprocess(
     Raises:
         ValueError: if `image` is anything else.
     """
-    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        got = f"{image.shape} {image.dtype}" if isinstance(image, np.ndarray) else type(image).__name__
-        raise ValueError(f"an image must be a (height, width, 3) uint8 array in B, G, R order, got {got}")
+    check_image(image)
     height, width = image.shape[:2]
-    if height < 1 or width < 1:
-        raise ValueError(f"an image of {height}x{width} pixels has nothing to detect")
     if conventions.channel_order == "rgb":
         image = image[:, :, ::-1]
     size, factor = input_size((height, width), config.short_edge, config.long_edge, conventions)
@@ -88,7 +85,17 @@ def preprocess(
     below, right = (-edge % conventions.padding_multiple for edge in size)
     if below or right:
         pixels = functional.pad(pixels, (0, right, 0, below))
-    return NetworkInput(pixels, size, (height, width), factor, _photo_scale((height, width), size, factor, conventions))
+    scale = _photo_scale((height, width), size, factor, conventions, device)
+    return NetworkInput(pixels, size, (height, width), factor, scale)
+
+
+def check_image(image: object) -> None:
+    """Raises ValueError when `image` is not a (height, width, 3) uint8 array of at least one pixel."""
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        got = f"{image.shape} {image.dtype}" if isinstance(image, np.ndarray) else type(image).__name__
+        raise ValueError(f"an image must be a (height, width, 3) uint8 array in B, G, R order, got {got}")
+    if 0 in image.shape:
+        raise ValueError(f"an image of {image.shape[0]}x{image.shape[1]} pixels has nothing to detect")
 
 
 def input_size(
@@ -119,7 +126,11 @@ def input_size(
         if max(edges) > long_edge:
             shrink = long_edge * 1.0 / max(edges)
             edges, factor = (edges[0] * shrink, edges[1] * shrink), factor * shrink
-    rounding = {"half-up": lambda v: int(v + 0.5), "half-to-even": round, "truncate": int}
+    rounding: dict[str, Callable[[float], int]] = {
+        "half-up": lambda v: int(v + 0.5),
+        "half-to-even": round,
+        "truncate": int,
+    }
     whole = rounding[conventions.resized_edge_rounding]
     return (max(whole(edges[0]), MIN_INPUT_EDGE), max(whole(edges[1]), MIN_INPUT_EDGE)), factor
 
@@ -155,10 +166,14 @@ def _to_tensor(image: np.ndarray, device: torch.device | str) -> Tensor:
 
 
 def _photo_scale(
-    image_hw: tuple[int, int], size: tuple[int, int], factor: float, conventions: Conventions
+    image_hw: tuple[int, int],
+    size: tuple[int, int],
+    factor: float,
+    conventions: Conventions,
+    device: torch.device | str,
 ) -> PhotoScale:
     if conventions.box_scale == "one-factor":
-        return PhotoScale(torch.tensor([factor] * 4, dtype=torch.float32), divides=True)
+        return PhotoScale(torch.tensor([factor] * 4, dtype=torch.float32, device=device), divides=True)
     # Divided in float32, as the original does: the quotient of the two sizes in float64 differs in the last digit.
     scale_yx = torch.tensor(image_hw, dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
-    return PhotoScale(scale_yx[[1, 0, 1, 0]], divides=False)
+    return PhotoScale(scale_yx[[1, 0, 1, 0]].to(device), divides=False)

@@ -29,6 +29,7 @@ from model.transformer import BERT_NORM_EPS, TransformerEncoder
 REGION_SEGMENT = 2  # segment of image elements and [END]
 COORDINATE_SCALE = 100.0  # common/utils/bbox.py, coordinate_embeddings
 COORDINATE_PERIOD = 1000.0
+MASKED_APPEARANCES = ("learned", "pixels")
 
 
 class VLBertConfig(StrictConfig):
@@ -44,6 +45,10 @@ class VLBertConfig(StrictConfig):
         visual_norm_text_init, visual_norm_region_init: start value of the weights of the LayerNorms over visual
             features. At 0, as released, an untrained model treats text as BERT does, and no gradient reaches the region
             projection in the first step.
+        masked_appearance: what the model sees of a masked region beside its own token. "learned": one learned vector
+            instead of the feature, for stored features, which were measured on whole photos. "pixels": the feature that
+            the batch brings, measured on blanked pixels, as the release does end to end; whoever made the features
+            blanked them.
         with_pooler: whether `VLOutput.pooled` is filled.
         with_relationship_head: adds the caption-image matching loss to pre-training; off in every released experiment.
     """
@@ -69,6 +74,7 @@ class VLBertConfig(StrictConfig):
         initializer_range: float = 0.02,
         visual_norm_text_init: float = 0.0,
         visual_norm_region_init: float = 0.0,
+        masked_appearance: str = "learned",
         with_pooler: bool = False,
         with_relationship_head: bool = False,
         **unknown: Any,
@@ -90,6 +96,7 @@ class VLBertConfig(StrictConfig):
         self.initializer_range = initializer_range
         self.visual_norm_text_init = visual_norm_text_init
         self.visual_norm_region_init = visual_norm_region_init
+        self.masked_appearance = masked_appearance
         self.with_pooler = with_pooler
         self.with_relationship_head = with_relationship_head
         if hidden_size % num_attention_heads:
@@ -99,6 +106,11 @@ class VLBertConfig(StrictConfig):
         if coordinate_embedding_size % 8:
             raise ValueError(
                 f"VLBertConfig: coordinate_embedding_size must be a multiple of 8, got {coordinate_embedding_size}"
+            )
+        if masked_appearance not in MASKED_APPEARANCES:
+            raise ValueError(
+                f"VLBertConfig: masked_appearance is {masked_appearance!r}; it must be one of "
+                f"{', '.join(map(repr, MASKED_APPEARANCES))}"
             )
         if num_segments <= REGION_SEGMENT:
             raise ValueError(f"VLBertConfig: num_segments must be at least {REGION_SEGMENT + 1}, got {num_segments}")
@@ -304,7 +316,8 @@ class VLBertModel(VLBertPreTrainedModel):
         self.region_projection = RegionProjection(config)
         self.region_token = nn.Embedding(1, config.hidden_size)
         self.masked_region_token = nn.Embedding(1, config.hidden_size)
-        self.masked_region_feature = ZeroEmbedding(1, config.region_feature_size)
+        learned = config.masked_appearance == "learned"
+        self.masked_region_feature = ZeroEmbedding(1, config.region_feature_size) if learned else None
         self.embeddings = VLBertEmbeddings(config)
         self.encoder = TransformerEncoder(
             config.num_hidden_layers,
@@ -318,13 +331,25 @@ class VLBertModel(VLBertPreTrainedModel):
         self.post_init()
 
     def forward(self, batch: VLBatch) -> VLOutput:
+        """
+        Raises:
+            ValueError: when regions are masked in their pixels and the batch has no feature of the whole image.
+        """
+        if self.masked_region_feature is None and batch.whole_image_features is None:
+            # A mean of regions would do silently what no published model does.
+            raise ValueError(
+                "VLBertModel: masked_appearance 'pixels' needs VLBatch.whole_image_features, the region encoder's "
+                "feature of the box [0, 0, width - 1, height - 1]"
+            )
         return self.encode(batch, image_elements(batch))
 
     def encode(self, batch: VLBatch, elements: ImageElements) -> VLOutput:
         """As `forward`, with image elements that the caller made: `batch` gives only text and image size."""
         masked = elements.masked[..., None]
-        # Only the appearance is hidden: the box of a masked region stays visible (section 3.2 of the paper hides both).
-        features = torch.where(masked, self.masked_region_feature.weight.to(elements.features.dtype), elements.features)
+        features = elements.features
+        if self.masked_region_feature is not None:
+            # Only the appearance is hidden: a masked region's box stays visible (section 3.2 of the paper hides both).
+            features = torch.where(masked, self.masked_region_feature.weight.to(features.dtype), features)
         visuals = self.region_projection(features, elements.boxes, batch.image_hw)
         tokens = torch.where(masked, self.masked_region_token.weight, self.region_token.weight)
         states = self.embeddings(

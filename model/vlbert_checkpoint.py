@@ -36,6 +36,9 @@ _LAYER_PARTS = (
     (".output.dense.", ".feed_forward.contract."),
     (".output.LayerNorm.", ".feed_forward_norm."),
 )
+# The image network of an end-to-end checkpoint. It is no part of `model`; who builds it reads these names.
+_ENCODER = ("image_feature_extractor.backbone.", "image_feature_extractor.roi_head_feature_extractor.")
+_ENCODER_AGAIN = ("image_feature_extractor.head.0.", "image_feature_extractor.roi_head_feature_extractor.")
 _TIED_DECODER = "vlbert.mlm_head.predictions.decoder.weight"  # the word embedding a second time
 
 
@@ -54,7 +57,10 @@ def name_from_official(name: str) -> str:
                         return ours + rest.replace(official_part, our_part)
                 break
             return ours + rest
-    raise ValueError(f"parameter {name!r} is not one of a VL-BERT pre-training checkpoint on stored region features")
+    raise ValueError(
+        f"parameter {name!r} is not one of VL-BERT in a pre-training checkpoint; "
+        f"split_official takes the image network out of an end-to-end one"
+    )
 
 
 def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -67,3 +73,25 @@ def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if decoder is not None and not decoder.equal(official["vlbert.word_embeddings.weight"]):
         raise ValueError(f"{_TIED_DECODER} differs from vlbert.word_embeddings.weight; here the two are one tensor")
     return {name_from_official(name): tensor for name, tensor in official.items() if name != _TIED_DECODER}
+
+
+def split_official(official: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """An end-to-end checkpoint's parameters: those of VL-BERT, for `state_from_official`, and of the region encoder.
+
+    Args:
+        official: without the "module." prefix.
+    Returns:
+        Two dicts with official names; the second is empty for a checkpoint on stored features. The release saves the
+        encoder's last stage twice, as `roi_head_feature_extractor` and as `head.0`; here it is once, under the first.
+
+    Raises:
+        ValueError: when the two differ.
+    """
+    encoder = {name: tensor for name, tensor in official.items() if name.startswith(_ENCODER)}
+    again, first = _ENCODER_AGAIN
+    copies = {name: first + name.removeprefix(again) for name in official if name.startswith(again)}
+    for name, original in copies.items():
+        if original not in official or not official[name].equal(official[original]):
+            raise ValueError(f"{name} differs from {original}; in an official checkpoint the two are one tensor")
+    model = {name: tensor for name, tensor in official.items() if name not in encoder and name not in copies}
+    return model, encoder

@@ -1,0 +1,274 @@
+"""The region encoder as a part that is trained: what moves, what stays, what a batch may not change."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from extraction import build_detector
+from extraction.config import DetectorConfig
+from extraction.conventions import CONVENTIONS
+from extraction.region_batch import collate_photos, prepare_photo
+from extraction.region_encoder import STAGES, RegionEncoder, load_encoder_weights
+from extraction.weight_families import family_names
+
+TINY = DetectorConfig(
+    depth=50, base_channels=4, num_classes=5, num_attributes=3, rpn_hidden_channels=8, short_edge=48, long_edge=80
+)
+CONVENTION = CONVENTIONS["vlbert-e2e"]
+
+
+def tiny_encoder(**arguments):
+    torch.set_num_threads(1)
+    encoder = RegionEncoder(TINY, **arguments)
+    load_encoder_weights("random:1", encoder)
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    """Shared: read only."""
+    return tiny_encoder()
+
+
+@pytest.fixture
+def boxes():
+    return np.array([[0, 0, 159, 119], [10, 20, 90, 100], [60.5, 30, 150, 80], [5, 5, 5, 5]], np.float32)
+
+
+@pytest.fixture
+def batch(noise_image, boxes):
+    """Two photos of different shape, four and two boxes."""
+    upright = np.ascontiguousarray(noise_image.transpose(1, 0, 2)[::-1])
+    return collate_photos(
+        [prepare_photo(noise_image, boxes, TINY, CONVENTION), prepare_photo(upright, boxes[1:3] / 2, TINY, CONVENTION)]
+    )
+
+
+def features(encoder, batch, **changes):
+    changed = dataclasses.replace(batch, **changes)
+    with torch.no_grad():
+        return encoder(changed.pixels, changed.boxes, changed.region_mask)
+
+
+def test_shape_and_padding_rows(encoder, batch):
+    got = features(encoder, batch)
+    assert got.shape == (2, 4, encoder.feature_dim) == (2, 4, 128)
+    assert batch.region_mask.tolist() == [[True] * 4, [True, True, False, False]]
+    assert not got[1, 2:].any() and (got[batch.region_mask].amax(1) > 0).all()
+
+
+def test_order_of_boxes_and_what_stands_in_padding_change_nothing(encoder, batch):
+    want = features(encoder, batch)
+    order = torch.tensor([2, 0, 3, 1])
+    permuted = features(encoder, batch, boxes=batch.boxes[:, order], region_mask=batch.region_mask[:, order])
+    torch.testing.assert_close(permuted, want[:, order], rtol=1e-5, atol=1e-5)
+    garbage = torch.where(batch.region_mask[..., None], batch.boxes, torch.nan)
+    assert torch.equal(features(encoder, batch, boxes=garbage), want)
+    wider = {
+        "boxes": torch.nn.functional.pad(batch.boxes, (0, 0, 0, 3), value=-2.0),
+        "region_mask": torch.nn.functional.pad(batch.region_mask, (0, 3)),
+    }
+    assert torch.equal(features(encoder, batch, **wider)[:, :4], want)
+
+
+def test_other_photos_change_nothing_but_their_size_does(encoder, batch):
+    """The release pads with zeros, which the first batch norm makes a constant that is not a photo's border: so a photo
+    alone has another map than in a batch that is wider or higher, and every region feels it."""
+    want = features(encoder, batch)[0]
+    neighbour_gone = batch.pixels.clone()
+    neighbour_gone[1] = 0
+    assert torch.equal(features(encoder, batch, pixels=neighbour_gone)[0], want)
+    height, width = batch.input_hw[0].int().tolist()
+    alone = features(encoder, batch, pixels=batch.pixels[:1, :, :height, :width].expand(2, -1, -1, -1))[0]
+    assert batch.pixels.shape[2:] != (height, width)
+    assert ((alone - want).abs().amax(1) > 1e-3 * want.amax()).all()
+
+
+def test_padding_reaches_as_far_as_the_receptive_field(encoder):
+    """291 pixels wide for a ResNet-50 to stride 16: the map left of that is the same with padding at the right."""
+    strip = torch.randn(1, 3, 32, 640, generator=torch.Generator().manual_seed(0)) * 50
+    with torch.no_grad():
+        alone = encoder.backbone(strip)
+        padded = encoder.backbone(torch.nn.functional.pad(strip, (0, 64)))[..., : alone.shape[-1]]
+    difference = (alone - padded).abs().amax(dim=(0, 1, 2)) / alone.abs().max()
+    assert difference[:-10].max() < 1e-5 and difference[-1] > 1e-2
+
+
+@pytest.mark.parametrize("frozen", [(1, 2), (), (5,), (1, 2, 3, 4)])
+def test_only_stages_that_are_not_frozen_get_gradients(frozen, batch):
+    encoder = tiny_encoder(frozen_stages=frozen)
+    encoder(batch.pixels, batch.boxes, batch.region_mask).square().sum().backward()
+    for stage, name in STAGES.items():
+        gradients = [parameter.grad for parameter in encoder.get_submodule(name).parameters()]
+        assert gradients
+        if stage in frozen:
+            assert all(gradient is None for gradient in gradients), name
+        else:
+            assert all(gradient is not None and gradient.abs().max() > 0 for gradient in gradients), name
+    assert not [name for name, _ in encoder.named_parameters() if ".norm." in name]
+
+
+def test_training_moves_convolutions_and_leaves_every_norm(batch):
+    encoder = tiny_encoder().train()
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    was = features(encoder, batch)
+    assert torch.equal(features(encoder.eval(), batch), was)
+    encoder.train()
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=1e-6)
+    encoder(batch.pixels, batch.boxes, batch.region_mask).square().sum().backward()
+    optimizer.step()
+    for name, tensor in encoder.state_dict().items():
+        fixed = ".norm." in name or name.startswith(("backbone.stem", "backbone.res2"))
+        assert torch.equal(tensor, before[name]) == fixed, name
+
+
+def test_gradients_are_slopes(batch):
+    """Of a sum of features along random directions, against central differences."""
+    encoder = tiny_encoder(frozen_stages=())
+    weights = torch.randn(2, 4, encoder.feature_dim, generator=torch.Generator().manual_seed(1))
+    pixels = batch.pixels.requires_grad_()
+    (encoder(pixels, batch.boxes, batch.region_mask) * weights).sum().backward()
+    parameters = dict(encoder.named_parameters())
+    names = ("backbone.res2.0.conv2.weight", "backbone.res4.1.conv1.weight", "roi_heads.res5.2.conv3.weight")
+    for tensor in (pixels, *(parameters[name] for name in names)):
+        direction = torch.sign(tensor.grad)
+        step = 1e-4 * tensor.detach().abs().mean()
+        sums = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                tensor.add_(sign * step * direction)
+                sums.append((encoder(pixels, batch.boxes, batch.region_mask).double() * weights).sum())
+                tensor.sub_(sign * step * direction)
+        slope = (sums[0] - sums[1]) / (2 * step)
+        assert slope.item() == pytest.approx((tensor.grad * direction).sum().item(), rel=0.02)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_batch_without_boxes(encoder, batch, count):
+    nothing = torch.zeros(2, count, dtype=torch.bool)
+    got = encoder(batch.pixels, batch.boxes[:, :count], nothing)
+    assert got.shape == (2, count, encoder.feature_dim) and not got.any()
+    got.sum().backward()  # a step on it must not stop a training
+
+
+def test_under_autocast_boxes_stay_exact(encoder, batch):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = features(encoder, batch)[batch.region_mask]
+    assert got.dtype == torch.bfloat16
+    cosine = torch.nn.functional.cosine_similarity(got.float(), features(encoder, batch)[batch.region_mask])
+    assert (cosine > 0.999).all()
+
+
+def test_arguments_that_do_not_belong_together(encoder, batch):
+    with pytest.raises(ValueError, match=r"frozen_stages has \[6\]; there are .*4: 'backbone.res4'"):
+        RegionEncoder(TINY, frozen_stages=(1, 6))
+    with pytest.raises(ValueError, match=r"boxes \(B, R, 4\).*got .*\(2, 3, 4\) and \(2, 4\) torch.bool"):
+        encoder(batch.pixels, batch.boxes[:, :3], batch.region_mask)
+
+
+@pytest.mark.parametrize("kind", ["detector", "vlbert", "vlbert-checkpoint"])
+def test_weights_of_every_kind_of_file(kind, encoder, tmp_path):
+    state = encoder.state_dict()
+    if kind == "detector":
+        path = tmp_path / "detector.safetensors"
+        save_file(build_detector(TINY, weights="random:1").state_dict(), path)
+    elif kind == "vlbert":
+        path = tmp_path / "resnet50-0000.model"
+        torch.save({family_names("vlbert")[name]: tensor for name, tensor in state.items()}, path)
+    else:
+        path = tmp_path / "checkpoint.pth"
+        prefix = "module.image_feature_extractor."
+        official = {prefix + family_names(kind)[name]: tensor for name, tensor in state.items()}
+        copies = {
+            name.replace("roi_head_feature_extractor.", "head.0."): tensor
+            for name, tensor in official.items()
+            if "roi_head" in name
+        }
+        other = {"module.vlbert.end_embedding.weight": torch.zeros(1, 8)}
+        torch.save({"state_dict": official | copies | other}, path)
+    loaded = RegionEncoder(TINY)
+    load_encoder_weights(str(path), loaded)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in loaded.state_dict().items())
+
+
+def test_weights_that_do_not_fit_are_listed_and_nothing_is_loaded(encoder, tmp_path):
+    state = {family_names("vlbert")[name]: tensor for name, tensor in encoder.state_dict().items()}
+    del state["layer4.2.conv3.weight"]
+    state["layer3.0.conv1.weight"] = torch.full_like(state["layer3.0.conv1.weight"], torch.inf)
+    torch.save(state, tmp_path / "damaged.model")
+    fresh = RegionEncoder(TINY)
+    before = {name: tensor.clone() for name, tensor in fresh.state_dict().items()}
+    with pytest.raises(ValueError, match=r"roi_heads.res5.2.conv3.weight .*non-finite: backbone.res4.0.conv1.weight"):
+        load_encoder_weights(str(tmp_path / "damaged.model"), fresh)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in fresh.state_dict().items())
+
+
+class TestPreparePhoto:
+    def test_boxes_go_along_and_stay_inside(self, noise_image):
+        outside = np.array([[0, 0, 159, 119], [-10, 20, 500, 119.9], [100, 50, 140, 60]], np.float64)
+        photo = prepare_photo(noise_image, outside, TINY, CONVENTION)
+        assert photo.input_hw == (48, 64) and photo.image_hw == (120, 160)
+        np.testing.assert_allclose(photo.scale_xy, [0.4, 0.4], rtol=1e-6)
+        # Clipped to the last pixel of the resized photo, not to its edge.
+        np.testing.assert_allclose(photo.boxes, [[0, 0, 63, 47], [0, 8, 63, 47], [40, 20, 56, 24]], rtol=1e-6)
+
+    def test_flip_mirrors_pixels_and_boxes(self, noise_image, boxes):
+        plain = prepare_photo(noise_image, boxes, TINY, CONVENTION)
+        mirrored = prepare_photo(noise_image, boxes, TINY, CONVENTION, flip=True)
+        assert torch.equal(mirrored.pixels, plain.pixels.flip(-1))
+        torch.testing.assert_close(mirrored.boxes[1:, 0], 63 - plain.boxes[1:, 2])
+        torch.testing.assert_close(mirrored.boxes[1:, 2], 63 - plain.boxes[1:, 0])
+        assert torch.equal(mirrored.boxes[:, 1::2], plain.boxes[:, 1::2])
+
+    def test_flip_leaves_the_padding_of_the_conventions_at_the_right(self, noise_image, boxes):
+        padding = dataclasses.replace(CONVENTION, padding_multiple=40)
+        plain = prepare_photo(noise_image, boxes, TINY, padding)
+        mirrored = prepare_photo(noise_image, boxes, TINY, padding, flip=True)
+        assert mirrored.pixels.shape == (3, 80, 80) and not mirrored.pixels[:, :, 64:].any()
+        assert torch.equal(mirrored.pixels[:, :48, :64], plain.pixels[:, :48, :64].flip(-1))
+
+    @pytest.mark.parametrize("flip", [False, True])
+    def test_masked_regions_lose_their_pixels_and_nothing_else(self, encoder, noise_image, boxes, flip):
+        plain = prepare_photo(noise_image, boxes, TINY, CONVENTION, flip=flip)
+        masked = np.array([False, True, False, False])
+        hidden = prepare_photo(noise_image, boxes, TINY, CONVENTION, flip=flip, masked=masked)
+        x1, y1, x2, y2 = plain.boxes[1].int().tolist()
+        expected = plain.pixels.clone()
+        expected[:, y1 : y2 + 1, x1 : x2 + 1] = 0  # the mean colour, last row and column included
+        assert torch.equal(hidden.pixels, expected) and torch.equal(hidden.boxes, plain.boxes)
+        # Regions that overlap it lose the same pixels: no feature is swapped or left out.
+        by_hand = collate_photos([dataclasses.replace(plain, pixels=expected)])
+        got, seen = features(encoder, collate_photos([hidden])), features(encoder, collate_photos([plain]))
+        assert torch.equal(got, features(encoder, by_hand))
+        assert ((got - seen).abs().amax(2) > 1e-3).all()
+
+    @pytest.mark.parametrize(
+        "wrong, message",
+        [
+            (np.zeros((2, 5)), r"boxes must be \(R, 4\) numbers.*got \(2, 5\)"),
+            (np.array([[0, 0, 5, 5], [9, 0, 5, 5]]), r"box 1 is \[9, 0, 5, 5\].*x1 <= x2"),
+            (np.array([[0, 0, np.nan, 5.0]]), r"box 0 is \[0.0, 0.0, nan, 5.0\]"),
+        ],
+    )
+    def test_wrong_boxes(self, noise_image, wrong, message):
+        with pytest.raises(ValueError, match=message):
+            prepare_photo(noise_image, wrong, TINY, CONVENTION)
+
+    def test_wrong_mask_and_no_photo(self, noise_image, boxes):
+        with pytest.raises(ValueError, match=r"masked must be \(4,\) bool.*got \(4,\) int64"):
+            prepare_photo(noise_image, boxes, TINY, CONVENTION, masked=np.array([0, 1, 0, 0]))
+        with pytest.raises(ValueError, match="at least one photo"):
+            collate_photos([])
+
+    def test_boxes_go_back_to_the_photo(self, batch, boxes):
+        torch.testing.assert_close(batch.photo_boxes[0, 1:3], torch.from_numpy(boxes[1:3]))
+        assert batch.to("cpu").image_hw.tolist() == [[120, 160], [160, 120]]
+
+    def test_a_photo_without_boxes(self, noise_image):
+        batch = collate_photos([prepare_photo(noise_image, np.zeros((0, 4)), TINY, CONVENTION)])
+        assert batch.boxes.shape == (1, 0, 4) and batch.region_mask.shape == (1, 0)
