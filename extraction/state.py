@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TypeGuard
 
 import numpy as np
@@ -54,14 +54,16 @@ def check_state(found: Mapping[str, object], expected: Mapping[str, Tensor], sou
         if name in expected and _is_plain_tensor(value) and value.shape == expected[name].shape
     }
     problems = {
-        "missing": [_show(name, expected[name]) for name in expected if name not in weights],
-        "extra": [_show(name, weights[name]) for name in weights if name not in expected],
+        "missing": [show_tensor(name, expected[name]) for name in expected if name not in weights],
+        "extra": [show_tensor(name, weights[name]) for name in weights if name not in expected],
         "misshapen": [
-            f"{_show(name, weights[name])} where the network has {tuple(expected[name].shape)}"
+            f"{show_tensor(name, weights[name])} where the network has {tuple(expected[name].shape)}"
             for name in weights
             if name in expected and name not in fits
         ],
-        "non-finite": [_show(name, value) for name, value in fits.items() if not bool(torch.isfinite(value).all())],
+        "non-finite": [
+            show_tensor(name, value) for name, value in fits.items() if not bool(torch.isfinite(value).all())
+        ],
     }
     if any(problems.values()):
         raise ValueError(_report(problems, weights, expected, source))
@@ -75,14 +77,14 @@ def check_cell_anchors(found: Mapping[str, object], computed: Tensor, source: st
         return
     if not _is_plain_tensor(anchors) or anchors.shape != computed.shape:
         raise ValueError(
-            f"{source}: {_show(CELL_ANCHORS, anchors)} where the config gives {tuple(computed.shape)}; "
+            f"{source}: {show_tensor(CELL_ANCHORS, anchors)} where the config gives {tuple(computed.shape)}; "
             f"set anchor_sizes and anchor_ratios to those the file was trained with"
         )
     # Files hold them rounded or as float32 square roots; a hundredth of a pixel moves no box that matters.
     if not torch.allclose(anchors.float(), computed.cpu(), rtol=0, atol=1e-2):
         row = int((anchors.float() - computed.cpu()).abs().amax(dim=1).argmax())
         raise ValueError(
-            f"{source}: anchor {row} is {_numbers(anchors[row])}, the config gives {_numbers(computed[row])}; "
+            f"{source}: anchor {row} is {show_numbers(anchors[row])}, the config gives {show_numbers(computed[row])}; "
             f"set anchor_sizes, anchor_ratios and the conventions to those the file was trained with"
         )
 
@@ -97,7 +99,8 @@ def _is_plain_tensor(value: object) -> TypeGuard[Tensor]:
     )
 
 
-def _show(name: str, value: object) -> str:
+def show_tensor(name: str, value: object) -> str:
+    """Name and shape, for an error."""
     short = name if len(name) <= 90 else name[:87] + "..."
     if not isinstance(value, Tensor):
         return f"{short} {type(value).__name__}"
@@ -105,7 +108,8 @@ def _show(name: str, value: object) -> str:
     return f"{short} {tuple(value.shape)}{dtype}"
 
 
-def _numbers(row: Tensor) -> str:
+def show_numbers(row: Tensor) -> str:
+    """A few numbers, for an error."""
     return "[" + ", ".join(f"{value:.2f}" for value in row.tolist()) + "]"
 
 
@@ -121,35 +125,11 @@ def _report(
     return "; ".join([*parts, f"it looks like {look}: {advice}"])
 
 
-# First match wins: (what the file looks like, what to do, test on the names it holds).
-_FAMILIES: tuple[tuple[str, str, Callable[[Mapping[str, object]], bool]], ...] = (
-    ("an empty file", "hand over a checkpoint that holds tensors", lambda names: not names),
-    (
-        "a checkpoint saved from DistributedDataParallel",
-        "save `model.module.state_dict()`",
-        lambda names: all(name.startswith("module.") for name in names),
-    ),
-    (
-        "a MILVLG bottom-up-attention.pytorch file (background class first)",
-        "its rows have another order and cannot be renamed; convert it first",
-        lambda names: any(".cls_embed." in name or ".attr_linear1." in name for name in names),
-    ),
-    (
-        "a ResNet in torchvision's names, as VL-BERT's resnet101-pt-vgbua",
-        "it has no proposal network and no heads; hand over a whole detector",
-        lambda names: any(name.startswith(("layer1.", "layer4.")) for name in names),
-    ),
-)
-
-
 def _diagnose(weights: Mapping[str, object], problems: Mapping[str, list[str]]) -> tuple[str, str]:
-    for look, advice, matches in _FAMILIES:
-        if matches(weights):
-            return look, advice
     if not problems["missing"] and not problems["extra"]:
         if problems["misshapen"]:
             return "this architecture at other sizes", "choose the config it was trained with"
         return "a broken checkpoint of this network", "training diverged or the file is damaged; take an earlier one"
     if any(name.startswith("backbone.res") for name in weights):
         return "a relative of this network (another depth, or a part of it)", "choose the config it was trained with"
-    return "something else", "hand over a Faster R-CNN ResNet-C4 with attribute head, in Hugging Face names"
+    return "something else", "hand over a Faster R-CNN ResNet-C4 with attribute head"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
-import warnings
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,11 +15,18 @@ from extraction.anchors import cell_anchors
 from extraction.config import CONFIGS, DetectorConfig
 from extraction.conventions import CONVENTIONS, Conventions
 from extraction.detector import Detector
+from extraction.head_layout import CAFFE_LAYOUT, HF_LAYOUT, PREDICTOR, HeadLayout, relayout, relayout_words
 from extraction.random_weights import random_state
+from extraction.rpn import ProposalGenerator
 from extraction.selection import SELECTIONS, SelectionPolicy
-from extraction.state import check_cell_anchors, check_state
-from extraction.weight_sources import fetch_weights, first_line
+from extraction.state import CELL_ANCHORS, check_state
+from extraction.weight_anchors import CAFFE_FORM, AnchorForm, anchors_for, recognise_anchors
+from extraction.weight_families import Family, NamedWeights, name_weights
+from extraction.weight_files import read_tensors
+from extraction.weight_sources import fetch_weights
 
+_log = logging.getLogger(__name__)
+OUTSIDE_RESNET = ("proposal_generator.", PREDICTOR)
 _T = TypeVar("_T")
 
 
@@ -50,81 +57,155 @@ def build_detector(
 
 
 def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None) -> None:
-    """Loads every weight of `detector`, or none.
+    """Loads every weight of `detector`, or none; logs what the file is and what was converted.
 
     Args:
-        spec: `random:<seed>` (the reproducible recipe of random_weights.py), or a file as `fetch_weights` takes it:
-            .safetensors, or .pth .pt .bin with a dict of tensors, at the top or under "model" or "state_dict".
-            Half-precision files are widened to float32.
+        spec: `random:<seed>` (the reproducible recipe of random_weights.py; one seed is one network, whatever the
+            conventions), or a file as `fetch_weights` takes it, of any family in weight_families.py. Rows and scales of
+            the heads are brought to the detector's conventions; half-precision files are widened to float32.
+        detector: its anchors become the file's where the file has other published ones than the conventions compute.
         cache_dir: where fetched files are kept; None means `default_cache_dir()`.
     Raises:
-        ValueError: when the file cannot be read as tensors, or its tensors are not exactly the detector's.
+        ValueError: when the file cannot be read as tensors, is of no known family, or its tensors are not exactly the
+            detector's.
         OSError: when it cannot be fetched.
     """
+    config, conventions = detector.config, detector.conventions
     expected: dict[str, Tensor] = detector.state_dict()
-    if spec.startswith("random:"):
-        seed = spec.removeprefix("random:")
-        if not seed.isdecimal() or not seed.isascii():
-            raise ValueError(f"weights {spec}: the seed must be a whole number, such as random:1")
-        state = random_state({name: tuple(tensor.shape) for name, tensor in expected.items()}, int(seed))
+    layout = HeadLayout.of(conventions)
+    if seed := _random_seed(spec):
+        hf_shaped = in_layout(on_meta(expected), layout, HF_LAYOUT, config)
+        shapes = {name: tuple(value.shape) for name, value in hf_shaped.items()}
+        state = in_layout(random_state(shapes, int(seed)), HF_LAYOUT, layout, config)
+        anchors = cell_anchors(config, conventions)
     else:
-        source = f"weights {spec}"
-        found = read_tensors(fetch_weights(spec, cache_dir=cache_dir))
-        check_cell_anchors(found, cell_anchors(detector.config.anchor_sizes, detector.config.anchor_ratios), source)
-        state = check_state(found, expected, source)
+        published = understand(*read_named(spec, cache_dir=cache_dir), config, conventions)
+        shapes_there = in_layout(on_meta(expected), layout, published.layout, config)
+        found = check_state(published.tensors, shapes_there, published.source)
+        state = in_layout(found, published.layout, layout, config)
+        anchors = _anchors(published, config, conventions)
+        _report(published.source, published.family, [*published.changes, *relayout_words(published.layout, layout)])
     detector.load_state_dict(state, strict=True)
+    if isinstance(generator := detector.proposal_generator, ProposalGenerator):
+        generator.cell_anchors.copy_(anchors)
 
 
-def read_tensors(path: Path) -> dict[str, object]:
-    """The named values of a weight file; nothing in the file is executed.
+def part_state(spec: str, expected: Mapping[str, Tensor], *, cache_dir: Path | None = None) -> dict[str, Tensor]:
+    """The weights of a network's ResNet, from a file of the ResNet alone or of a whole detector.
 
+    Args:
+        spec: as in `load_weights`; also VL-BERT's `resnet101-pt-vgbua-0000.model` and its end-to-end checkpoints.
+        expected: name -> tensor of the wanted shape, in Hugging Face names: `backbone....` and `roi_heads.res5....`.
     Returns:
-        name -> tensor on the CPU (or whatever else the file holds there: `check_state` judges).
+        exactly the names of `expected`, float32.
     Raises:
-        ValueError: one line, when the file is not what its suffix says, is cut off, or wants to run code.
+        ValueError: as `load_weights`. The file's proposal network and heads are not looked at, all of its ResNet is.
+        OSError: when it cannot be fetched.
     """
-    reader = {".safetensors": _read_safetensors, ".pth": _read_torch, ".pt": _read_torch, ".bin": _read_torch}
-    if path.suffix.lower() not in reader:
-        raise ValueError(f"weights {path}: unknown suffix {path.suffix!r}; readable are {', '.join(reader)}")
-    return reader[path.suffix.lower()](path)
+    if seed := _random_seed(spec):
+        return random_state({name: tuple(value.shape) for name, value in expected.items()}, int(seed))
+    source, named = read_named(spec, cache_dir=cache_dir)
+    left = [name for name in named.tensors if name.startswith(OUTSIDE_RESNET)]
+    found = {name: value for name, value in named.tensors.items() if not name.startswith(OUTSIDE_RESNET)}
+    state = check_state(found, expected, source)
+    left_out = [f"{len(left)} weights outside the ResNet left out"] if left else []
+    _report(source, named.family, [*named.changes, *left_out])
+    return state
 
 
-def _read_safetensors(path: Path) -> dict[str, object]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+@dataclass(frozen=True)
+class PublishedWeights:
+    """A file of a whole detector, named and understood but not yet checked.
 
-    try:
-        tensors: dict[str, Tensor] = load_file(path, device="cpu")
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise ValueError(f"weights {path}: not a complete safetensors file: {first_line(error)}") from None
-    return dict(tensors)
+    Attributes:
+        source: names the file in errors.
+        family: what the file is.
+        tensors: Hugging Face name -> value as the file has it, anchors left out.
+        layout: of the tensors; with the order of anchors that the file itself shows.
+        anchor_form: of the file's anchors; None when neither the file nor its family says.
+        changes: what was done to the names, for people.
+    """
 
-
-def _read_torch(path: Path) -> dict[str, object]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(f"weights {path}: {_refusal(error)}") from None
-    except Exception as error:  # a damaged file makes torch's parsers raise almost anything
-        raise ValueError(f"weights {path}: not a complete torch file: {first_line(error)}") from None
-    for name in ("model", "state_dict"):
-        if isinstance(content, dict) and isinstance(content.get(name), dict):
-            content = content[name]
-    if not isinstance(content, dict):
-        raise ValueError(f"weights {path}: holds a {type(content).__name__}; a dict of name -> tensor is wanted")
-    return {str(name): value for name, value in content.items()}
+    source: str
+    family: Family
+    tensors: dict[str, object]
+    layout: HeadLayout
+    anchor_form: AnchorForm | None
+    changes: tuple[str, ...]
 
 
-def _refusal(error: Exception) -> str:
-    # torch's message is a page of advice to switch the protection off; its one fact is the name it met.
-    text = str(error)
-    for marker in ("Unsupported global: GLOBAL ", "GLOBAL "):
-        if marker in text:
-            name = text.partition(marker)[2].split()[0].strip("`,.")
-            return f"wants to run {name} when it is read; refused. Save plain tensors (safetensors) instead"
-    return "neither a torch file nor a pickle of plain tensors, or it is damaged; nothing in it was run"
+def read_named(spec: str, *, cache_dir: Path | None = None) -> tuple[str, NamedWeights]:
+    """How errors call a file, and its weights in Hugging Face names; see `load_weights` for what it raises."""
+    source = f"weights {spec}"
+    return source, name_weights(read_tensors(fetch_weights(spec, cache_dir=cache_dir)), source)
+
+
+def understand(source: str, named: NamedWeights, config: DetectorConfig, conventions: Conventions) -> PublishedWeights:
+    """What the file of a whole detector is: its layout, its anchors.
+
+    Args:
+        source, named: of `read_named`.
+        config: has the sizes and ratios of the anchors.
+        conventions: anchors in the file are compared with theirs.
+    Raises:
+        ValueError: for a file of a ResNet alone, and for anchors of no known form.
+    """
+    layout, anchors = named.family.layout, named.tensors.get(CELL_ANCHORS)
+    if layout is None:
+        raise ValueError(
+            f"{source}: {named.family.title}, which has no proposal network and no heads; hand over a whole detector"
+        )
+    form = CAFFE_FORM if layout == CAFFE_LAYOUT else None
+    if anchors is not None:
+        form = recognise_anchors(anchors, config, conventions, source)
+        layout = replace(layout, anchor_order=form.anchor_order)
+    elif named.family.name == "milvlg":
+        _log.warning("%s: has no cell_anchors, as MILVLG's files do; they are taken to be Caffe's", source)
+    tensors = {name: value for name, value in named.tensors.items() if name != CELL_ANCHORS}
+    return PublishedWeights(source, named.family, tensors, layout, form, named.changes)
+
+
+def _report(source: str, family: Family, changes: Sequence[str]) -> None:
+    _log.info("%s: %s; %s", source, family.title, ", ".join(changes) or "nothing to convert")
+
+
+def on_meta(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same names and shapes without values."""
+    return {name: torch.empty_like(value, device="meta") for name, value in state.items()}
+
+
+def in_layout(
+    state: Mapping[str, Tensor], source: HeadLayout, target: HeadLayout, config: DetectorConfig
+) -> dict[str, Tensor]:
+    """`relayout` with the counts of a config."""
+    num_sizes, num_ratios = len(config.anchor_sizes), len(config.anchor_ratios)
+    return relayout(state, source, target, num_sizes=num_sizes, num_ratios=num_ratios)
+
+
+def _anchors(published: PublishedWeights, config: DetectorConfig, conventions: Conventions) -> Tensor:
+    """The anchors a detector of these conventions uses with these weights."""
+    computed = cell_anchors(config, conventions)
+    if published.anchor_form is None:
+        return computed
+    anchors = anchors_for(published.anchor_form, config, conventions)
+    if not torch.equal(anchors, computed):
+        _log.warning(
+            "%s: its anchors (%s) are used, not those of the conventions (%s)",
+            published.source,
+            published.anchor_form.describe(),
+            AnchorForm.of(conventions).describe(),
+        )
+    return anchors
+
+
+def _random_seed(spec: str) -> str:
+    """The digits after `random:`; empty for any other spec."""
+    if not spec.startswith("random:"):
+        return ""
+    seed = spec.removeprefix("random:")
+    if not seed.isdecimal() or not seed.isascii():
+        raise ValueError(f"weights {spec}: the seed must be a whole number, such as random:1")
+    return seed
 
 
 def _preset(value: str | _T, presets: Mapping[str, _T], what: str) -> _T:

@@ -1,0 +1,66 @@
+"""`roibeam convert`: a published weight file of one family as a file of another."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def convert_command(
+    weights: Annotated[
+        str,
+        typer.Argument(
+            help="File of any family (Hugging Face, detectron2 .pkl, MILVLG .pth, Caffe .caffemodel, VL-BERT .model), "
+            "or hf:<repo>, https://...[#sha256=<hex>], gs://..."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Argument(help="File to write: .safetensors, .pkl, .bin, .pth or .model; must not be there yet.")
+    ],
+    to: Annotated[
+        str | None,
+        typer.Option(help="safetensors, detectron2, hf, milvlg or vlbert [default: what the suffix of OUT says]."),
+    ] = None,
+    detector: Annotated[
+        str, typer.Option(help="Network sizes that the file must have: vg-r101-c4 (Visual Genome, true size) or small.")
+    ] = "vg-r101-c4",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="detector.field=value, such as detector.num_classes=1000.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json/--no-json", help="JSON on standard output.")] = False,
+) -> None:
+    """Converts a weight file, checks that nothing is missing or damaged, and reads the result back.
+
+    safetensors has Hugging Face's names and layout. docs/weights.md tells what is converted, and what is lost (nothing,
+    but for the last digit of box deltas where their scale changes).
+    """
+    from extraction.config import CONFIGS
+    from extraction.weight_conversion import FORMATS, convert_weights
+    from pipelines.overrides import apply_overrides
+
+    if to is None:
+        to = next((name for name, kind in FORMATS.items() if kind.suffix == out.suffix), "")
+    if to not in FORMATS:
+        asked = f"--to {to!r}" if to else f"{out}: suffix {out.suffix!r}"
+        known = ", ".join(f"{name} ({kind.suffix})" for name, kind in FORMATS.items())
+        raise ValueError(f"{asked} is no format that is written; there are {known}")
+    if detector not in CONFIGS:
+        raise ValueError(f"--detector {detector!r} is unknown; there are {', '.join(CONFIGS)}")
+    config = apply_overrides({"detector": CONFIGS[detector]}, settings or [])["detector"]
+    done = convert_weights(weights, out, to=to, config=config)
+    if as_json:
+        typer.echo(json.dumps({"weights": weights, "out": str(out), "format": to, **asdict(done)}))
+        return
+    exact = done.digest_before == done.digest_after
+    typer.echo(f"{weights}: {done.family}; {', '.join(done.changes) or 'nothing to convert'}")
+    typer.echo(f"{out}: {to}, {done.num_tensors} tensors, read back and compared")
+    typer.echo(f"  weights before {done.digest_before}")
+    typer.echo(f"  weights after  {done.digest_after} ({_difference(done.largest_change, exact)})")
+
+
+def _difference(largest_change: float, exact: bool) -> str:
+    return "equal" if exact else f"box deltas rounded, by at most {largest_change:.1e} of the largest"
