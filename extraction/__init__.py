@@ -12,6 +12,8 @@ from extraction.conventions import CONVENTIONS, Conventions
 from extraction.detector import Detector, HeadOutputs, RegionDetector, Regions
 from extraction.engine import ExtractOptions, extract
 from extraction.images import Failure, ImageRef
+from extraction.region_batch import RegionBatch, collate_photos, prepare_photo
+from extraction.region_encoder import RegionEncoder, load_encoder_weights
 from extraction.selection import SELECTIONS, SelectionPolicy
 from extraction.state import weights_digest
 from extraction.weights import build_detector, load_weights
@@ -27,11 +29,16 @@ __all__ = [
     "Failure",
     "HeadOutputs",
     "ImageRef",
+    "RegionBatch",
     "RegionDetector",
+    "RegionEncoder",
     "Regions",
     "SelectionPolicy",
     "build_detector",
+    "collate_photos",
     "extract",
+    "load_encoder_weights",
     "load_weights",
+    "prepare_photo",
     "weights_digest",
 ]

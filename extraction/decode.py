@@ -1,9 +1,9 @@
 """Bytes of an image file -> BGR pixels, exactly as `cv2.imread` gives them, or a reason why not.
 
-The published extractors decode with `cv2.imread`, so its rules are the convention: EXIF orientation applied, alpha
-dropped, grey and palette expanded, CMYK converted, 16 bits cut to 8, first frame of an animation. What `cv2` does not
-do is refuse: it paints the missing part of a truncated JPEG grey and allocates whatever a header asks for. Both are
-checked here before it decodes.
+The published extractors decode with `cv2.imread`, so its rules are the convention: alpha dropped, grey and palette
+expanded, CMYK converted, 16 bits cut to 8, first frame of an animation. EXIF orientation is applied, or ignored (its
+flag `IMREAD_IGNORE_ORIENTATION`) for the extractors that used Pillow. What `cv2` does not do is refuse: it paints the
+missing part of a truncated JPEG grey and allocates whatever a header asks for. Both are checked here before it decodes.
 
 Not detected, because libjpeg only warns of it and both cv2 and Pillow hand out the picture: damage inside a JPEG's scan
 data. Flipped bits, or a scan that was cut and had an end marker appended, give pixels that are partly wrong or grey.
@@ -28,6 +28,10 @@ _PILLOW_FORMATS = ("JPEG", "GIF", "WEBP", "AVIF", "BMP", "TIFF", "PPM", "JPEG200
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 DEFAULT_MAX_PIXELS = 120_000_000
 LARGEST_MAX_PIXELS = 178_956_970  # beyond this Pillow refuses on its own account: 2 x 1 GiB / 4 / 3
+_IMREAD_FLAGS = {
+    "applied": cv2.IMREAD_COLOR,
+    "ignored": cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION,
+}
 
 # Pillow warns of large and odd files on standard error; the limits here decide instead. Set once, for Pillow's modules
 # alone: warnings.catch_warnings swaps the filters of the whole process, which decoding threads would do at once.
@@ -42,18 +46,23 @@ class DecodeError(ValueError):
         self.reason = reason
 
 
-def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> np.ndarray:
+def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, exif_orientation: str = "applied") -> np.ndarray:
     """Decodes one image file.
 
     Args:
         data: the whole file.
         max_pixels: largest height x width that is decoded; checked on the header, before any pixel memory is taken.
+        exif_orientation: "applied", or "ignored": the pixels as they are stored (`Conventions.exif_orientation`).
     Returns:
-        (height, width, 3) uint8, channel order B, G, R, EXIF orientation applied; equal to `cv2.imread` of the file.
+        (height, width, 3) uint8, channel order B, G, R; equal to `cv2.imread` of the file with the flag that belongs to
+        `exif_orientation`.
     Raises:
         DecodeError: with reason "empty file", "not an image", "too many pixels", "truncated", "corrupt" or
             "undecodable".
+        ValueError: if `exif_orientation` is another word.
     """
+    if exif_orientation not in _IMREAD_FLAGS:
+        raise ValueError(f"exif_orientation {exif_orientation!r}: choose one of {', '.join(_IMREAD_FLAGS)}")
     if not data:
         raise DecodeError("empty file", "the file holds 0 bytes")
     if data.startswith(_PNG_SIGNATURE):
@@ -61,7 +70,7 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> np.nda
     else:
         _check_with_pillow(data, max_pixels)
     try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), _IMREAD_FLAGS[exif_orientation])
     except cv2.error as error:
         raise DecodeError("undecodable", f"OpenCV: {str(error).strip().splitlines()[-1]}") from None
     if image is None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from extraction.anchors import cell_anchors
 from extraction.blanking import blank_regions
 from extraction.boxes import checked_boxes, clip_boxes, decode_deltas
 from extraction.config import DetectorConfig
@@ -161,7 +162,7 @@ class Detector(nn.Module):
         """
         config = _plain(asdict(self.config))
         region_chunk = config.pop("region_chunk")
-        return {
+        described = {
             "config": config,
             "conventions": _plain(asdict(self.conventions)),
             "selection": _plain(asdict(self.selection)),
@@ -171,6 +172,12 @@ class Detector(nn.Module):
             "num_attributes": self.num_attributes,
             "numerics": {"mode": "exact", "region_chunk": region_chunk},
         }
+        generator = self.proposal_generator
+        if isinstance(generator, ProposalGenerator):
+            anchors = generator.cell_anchors.cpu()
+            if not torch.equal(anchors, cell_anchors(self.config, self.conventions)):
+                described["cell_anchors"] = anchors.tolist()  # a weight file brought its own
+        return described
 
     @torch.inference_mode()
     def forward(

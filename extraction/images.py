@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+Box = tuple[float, float, float, float]
+
 
 @dataclass(frozen=True)
 class ImageRef:
@@ -12,10 +14,16 @@ class ImageRef:
     Attributes:
         image_id: key of its record; the source that made it documents the rule.
         location: local path or URL the bytes are read from.
+        boxes: x1 y1 x2 y2 of the regions to describe, in pixels of the decoded photo, kept in number and order; None
+            means that the detector proposes and selects.
+        boxes_hw: height and width of the image that the boxes were drawn on, where their file tells; a photo of another
+            size becomes a failure, since its boxes would cut out other things.
     """
 
     image_id: str
     location: str
+    boxes: tuple[Box, ...] | None = None
+    boxes_hw: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -154,9 +154,10 @@ def _resize(
         photo = Image.fromarray(np.ascontiguousarray(image))
         return _to_tensor(np.array(photo.resize((width, height), Image.Resampling.BILINEAR)), device)
     floats = np.ascontiguousarray(image, dtype=np.float32)
-    # By factor, as the original: cv2 then samples in steps of 1 / factor, not of the quotient of the rounded sizes.
-    resized = cv2.resize(floats, None, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
-    if resized.shape[:2] != size:  # only where MIN_INPUT_EDGE or another rounding rule decides an edge
+    if (round(image.shape[0] * factor), round(image.shape[1] * factor)) == size:
+        # By factor, as the original: cv2 then samples in steps of 1 / factor, not of the quotient of the rounded sizes.
+        resized = cv2.resize(floats, None, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
+    else:  # MIN_INPUT_EDGE or another rounding rule decides an edge; by factor cv2 would refuse to leave no pixels
         resized = cv2.resize(floats, (width, height), interpolation=cv2.INTER_LINEAR)
     return _to_tensor(resized, device)
 

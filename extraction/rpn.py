@@ -62,8 +62,13 @@ class ProposalGenerator(nn.Module):
             feature_map: (1, C, h, w) float32.
             input_hw: (height', width') of the network input without padding, pixels; boxes are clipped to it.
             factor: network-input pixels per photo pixel; the smallest side allowed is in photo pixels.
+        Raises:
+            ValueError: when the network says NaN or infinity.
         """
         boxes, objectness = self.score_anchors(*self.rpn_head(feature_map))
+        if not bool(torch.isfinite(objectness).all()):
+            # Their boxes would be dropped as too small: a photo without regions, and nobody would know why.
+            raise ValueError("the proposal network gave NaN or infinity; are its weights damaged, or its pixels?")
         return choose_proposals(boxes, objectness, input_hw, factor, self.config, self.conventions)
 
     def score_anchors(self, logits: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,22 +5,27 @@ byte).
 Imports nothing of ours, and neither torch nor beam nor pyarrow: a store is readable on a bare machine.
 """
 
+from features.butd_tsv import ButdTsv, read_butd_tsv
+from features.comparison import StoreComparison, compare
 from features.digest import content_digest, merge_digests, record_digest
 from features.fingerprint import Fingerprint, feature_space_of
 from features.layout import RegionMeta
 from features.manifest import DeadLetter, ShardEntry, ShardManifest, ShardSummary, StoreManifest
 from features.publish import publish_shard, publish_store
 from features.record import RegionRecord, TopKDistribution
+from features.record_source import RecordSource
 from features.shard import ShardWriter
 from features.shard_reader import ShardReader
 from features.store import FeatureStore
 from features.verify import Problem, verify_store
 
 __all__ = [
+    "ButdTsv",
     "DeadLetter",
     "FeatureStore",
     "Fingerprint",
     "Problem",
+    "RecordSource",
     "RegionMeta",
     "RegionRecord",
     "ShardEntry",
@@ -28,13 +33,16 @@ __all__ = [
     "ShardReader",
     "ShardSummary",
     "ShardWriter",
+    "StoreComparison",
     "StoreManifest",
     "TopKDistribution",
+    "compare",
     "content_digest",
     "feature_space_of",
     "merge_digests",
     "publish_shard",
     "publish_store",
+    "read_butd_tsv",
     "record_digest",
     "verify_store",
 ]

@@ -5,7 +5,9 @@ page; the large one is everything that scales with the feature width. They are a
 of a value that it returns. Attributes live in the large value: a 2048-d float16 row is exactly one page, so the header
 pushes each value one page over, and nearly a page of slack is free there; room in the leaf pages is not.
 
-docs/store-format.md has the byte tables. The bytes of version 1 are final: a change is a new version number.
+docs/store-format.md has the byte tables. The bytes of version 1 are final: what it can write keeps its bytes for ever,
+and a change is a new version number. (Bit 4 of the flags, an image feature of its own width, joined version 1 later;
+readers from before refuse it as a flag they do not know.)
 """
 
 from __future__ import annotations
@@ -41,10 +43,11 @@ _META_CHECKED = 24  # header bytes before the checksum
 _REGIONS_CHECKED = 40
 
 _HAS_ATTRIBUTES = 1
-_HAS_IMAGE_FEATURE = 2
+_HAS_IMAGE_FEATURE = 2  # as wide as the regions' features
 _DISTRIBUTION_SHIFT = 2
 _NO_DISTRIBUTION, _FULL_DISTRIBUTION, _TOP_K_DISTRIBUTION = 0, 1, 2
-_KNOWN_FLAGS = 0b1111
+_HAS_OWN_IMAGE_FEATURE = 16  # of any other width
+_KNOWN_FLAGS = 0b11111
 
 _F32, _F16, _U16 = np.dtype("<f4"), np.dtype("<f2"), np.dtype("<u2")
 _META_BYTES_PER_REGION = 22
@@ -185,7 +188,12 @@ def encode_regions(record: RegionRecord) -> bytes:
     arrays["attribute_scores"], arrays["attribute_ids"] = record.attribute_scores, record.attribute_ids
     flags = kind << _DISTRIBUTION_SHIFT
     flags |= _HAS_ATTRIBUTES if record.attribute_ids is not None else 0
-    flags |= _HAS_IMAGE_FEATURE if record.image_feature is not None else 0
+    own_bytes = 0  # of an image feature whose width no count in the header tells
+    if record.image_feature is not None and len(record.image_feature) == feature_dim:
+        flags |= _HAS_IMAGE_FEATURE
+    elif record.image_feature is not None:
+        flags |= _HAS_OWN_IMAGE_FEATURE
+        own_bytes = record.image_feature.nbytes
     header = _RegionsHeader(
         REGIONS_MAGIC,
         LAYOUT_VERSION,
@@ -199,6 +207,8 @@ def encode_regions(record: RegionRecord) -> bytes:
         0,
         0,
     )
+    end = max(block.end for block in _blocks(header).values())
+    header = header._replace(payload_bytes=end + own_bytes)
     parts: list[bytes | memoryview] = []
     position = 0
     for name, block in _blocks(header).items():
@@ -207,7 +217,7 @@ def encode_regions(record: RegionRecord) -> bytes:
         parts.append(bytes(block.start - position))
         parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         position = block.end
-    packed = _REGIONS_HEADER.pack(*header._replace(payload_bytes=position))[:_REGIONS_CHECKED]
+    packed = _REGIONS_HEADER.pack(*header)[:_REGIONS_CHECKED]
     return b"".join([packed, checksum([packed, *parts]).to_bytes(8, "little"), *parts])
 
 
@@ -281,6 +291,8 @@ def _regions_header(regions: bytes | memoryview) -> _RegionsHeader:
         _FULL_DISTRIBUTION: columns >= 2 and num_classes == columns - 1,
         _TOP_K_DISTRIBUTION: 1 <= columns <= num_classes + 1,
     }.get(header.distribution, False)
+    both = _HAS_IMAGE_FEATURE | _HAS_OWN_IMAGE_FEATURE
+    sane = sane and header.flags & both != both
     if header.dtype_code not in DTYPE_NAMES or header.flags & ~_KNOWN_FLAGS or not sane:
         raise ValueError(
             f"region value has dtype code {header.dtype_code}, flags {header.flags:#x}, {columns} distribution columns "
@@ -288,19 +300,23 @@ def _regions_header(regions: bytes | memoryview) -> _RegionsHeader:
         )
     if header.num_regions > MAX_REGIONS or header.feature_dim < 1:
         raise ValueError(f"region value claims {header.num_regions} regions of {header.feature_dim} values; {_DAMAGED}")
-    need = max(block.end for block in _blocks(header).values())
+    blocks = _blocks(header)
+    need = max(block.end for block in blocks.values())
     got = len(regions) - _REGIONS_HEADER.size
     if not need == header.payload_bytes == got:
         raise ValueError(
             f"region value has {got} bytes of payload, its header says {header.payload_bytes}, "
             f"its counts need {need}; {_DAMAGED}"
         )
+    if "image_feature" in blocks and blocks["image_feature"].shape == (0,):
+        raise ValueError(f"region value has an image feature of 0 values; {_DAMAGED}")
     return header
 
 
 def _blocks(header: _RegionsHeader) -> dict[str, _Block]:
     """Where each array of the payload lies, in stored order: each at the next multiple of 64, except `attribute_ids`,
-    which follows `attribute_scores` directly."""
+    which follows `attribute_scores` directly. An image feature of its own width is last and takes what is left of
+    `payload_bytes`."""
     k, feature_dim, columns = header.num_regions, header.feature_dim, header.columns
     feature_dtype = FEATURE_DTYPES[DTYPE_NAMES[header.dtype_code]]
     wanted: list[tuple[str, np.dtype, tuple[int, ...]]] = [("features", feature_dtype, (k, feature_dim))]
@@ -324,6 +340,10 @@ def _blocks(header: _RegionsHeader) -> dict[str, _Block]:
             count *= extent  # Python integers: hostile counts cannot overflow
         end = start + count * dtype.itemsize
         blocks[name] = _Block(dtype, shape, start, end)
+    if header.flags & _HAS_OWN_IMAGE_FEATURE:
+        start = align_up(end)
+        count = max(header.payload_bytes - start, 0) // feature_dtype.itemsize
+        blocks["image_feature"] = _Block(feature_dtype, (count,), start, start + count * feature_dtype.itemsize)
     return blocks
 
 

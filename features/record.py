@@ -63,7 +63,9 @@ class RegionRecord:
         attribute_ids: (K,) uint16, 0-based, "no attribute" not counted; None when the detector has no attribute head.
         attribute_scores: (K,) float32, 0..1; present exactly when `attribute_ids` is.
         class_distribution: None, or (K, C + 1) float16 with background last, or `TopKDistribution`.
-        image_feature: (D,) in the dtype of `features`: the whole image as one region; or None.
+        image_feature: (G,) in the dtype of `features`, G >= 1: one feature for the whole image, or None. It is the
+            detector's feature of the whole image as one region (then G = D), or comes from another network with a
+            width of its own; the store's fingerprint tells which.
 
     K may be 0. Arrays are C-contiguous and little-endian.
 
@@ -99,7 +101,7 @@ class RegionRecord:
                 f"record {self.image_id!r}: features must be (K, D) in {'|'.join(FEATURE_DTYPES)}, "
                 f"got {self.features.shape} {self.features.dtype}"
             )
-        num_regions, width = self.features.shape
+        num_regions = self.features.shape[0]
         if num_regions > MAX_REGIONS:
             raise ValueError(f"record {self.image_id!r}: {num_regions} regions, at most {MAX_REGIONS} fit a record")
         self._check("boxes", (num_regions, 4), np.float32)
@@ -116,7 +118,7 @@ class RegionRecord:
             columns = self.class_distribution.shape[1] if self.class_distribution.ndim == 2 else -1
             self._check("class_distribution", (num_regions, max(columns, 2)), np.float16)
         if self.image_feature is not None:
-            self._check("image_feature", (width,), self.features.dtype)
+            self._check("image_feature", (max(self.image_feature.size, 1),), self.features.dtype)
         self._check_finite("features", self.features)
         if num_regions and not bool((self.boxes[:, 2:] >= self.boxes[:, :2]).all()):
             raise ValueError(f"record {self.image_id!r}: a box has x2 < x1 or y2 < y1; boxes are x1 y1 x2 y2")

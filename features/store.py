@@ -197,7 +197,7 @@ def _read_manifest(folder: Path) -> StoreManifest:
         if next(folder.glob("part-*.json"), None) is not None:
             raise FileNotFoundError(
                 f"{folder}: has shards but no {STORE_MANIFEST_NAME}: the run that writes it has not finished: "
-                f"run the same extract command again"
+                f"run the same command again"
             ) from None
         raise FileNotFoundError(
             f"{folder}: no feature store here ({STORE_MANIFEST_NAME} is missing); is the path right?"

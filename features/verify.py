@@ -50,7 +50,7 @@ def verify_store(
     try:
         store = StoreManifest.read(folder / STORE_MANIFEST_NAME)
     except (OSError, ValueError) as error:
-        return [Problem(STORE_MANIFEST_NAME, str(error), "run the same extract command again to write it")]
+        return [Problem(STORE_MANIFEST_NAME, str(error), "run the same command again to write it")]
     problems: list[Problem] = []
     sound: list[tuple[Path, ShardManifest]] = []
     done = dead_letters = 0
@@ -91,7 +91,7 @@ def _checked_manifest(
     folder: Path, entry: ShardEntry, store: StoreManifest, problems: list[Problem]
 ) -> ShardManifest | None:
     path = folder / entry.manifest
-    remake = "restore it from a copy, or run the same extract command again"
+    remake = "restore it from a copy, or run the same command again"
     try:
         manifest = ShardManifest.read(path)
         got = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -191,7 +191,7 @@ def _check_tree(reader: ShardReader) -> str | None:
 
 
 def _check_totals(store: StoreManifest, sound: list[tuple[Path, ShardManifest]], dead_letters: int) -> list[Problem]:
-    remake = "run the same extract command again to write it"
+    remake = "run the same command again to write it"
     if dead_letters != store.num_dead_letters:
         what = f"counts {store.num_dead_letters} dead letters, its shards {dead_letters}"
         return [Problem(STORE_MANIFEST_NAME, what, remake)]
@@ -218,7 +218,7 @@ def _leftovers(folder: Path, store: StoreManifest) -> list[Problem]:
             problems.append(Problem(name, what, "delete it when no run is writing this store", leftover=True))
         elif name.startswith("part-") and name.endswith(".json"):
             what = f"a shard that {STORE_MANIFEST_NAME} does not list: a later run has not finished"
-            problems.append(Problem(name, what, "run the same extract command again", leftover=True))
+            problems.append(Problem(name, what, "run the same command again", leftover=True))
     return problems
 
 

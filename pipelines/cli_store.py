@@ -1,17 +1,25 @@
-"""`roibeam store ...`: look at a store."""
+"""`roibeam store ...`: look at a store, compare two, make one from a published feature file."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-store_app = typer.Typer(help="Look at a store: info, verify, show.", no_args_is_help=True, rich_markup_mode=None)
-_STORE = typer.Argument(help="Folder that `roibeam extract` wrote.")
+if TYPE_CHECKING:
+    from features.manifest import StoreManifest
+
+store_app = typer.Typer(
+    help="Look at a store, compare two, import one: info, verify, show, diff, import.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+_STORE = typer.Argument(help="Folder that `roibeam extract` or `roibeam store import` wrote.")
 _JSON = typer.Option("--json/--no-json", help="JSON on standard output.")
+_DIFFERENT, _TROUBLE = 1, 2  # exit codes of diff(1)
 
 
 @store_app.command("info")
@@ -40,8 +48,10 @@ def info_command(
             "attributes": _vocabulary_row(manifest.attributes, details.get("num_attributes")),
             "source": manifest.config.get("source", {}).get("location", "?"),
             "weights": manifest.config.get("detector", {}).get("weights", "?"),
-            "selection": json.dumps(details.get("selection", {})),
+            "conventions": manifest.config.get("conventions", "?"),
+            "selection": _selection_row(manifest),
             "numerics": json.dumps(manifest.fingerprint.numerics),
+            **_rows_of_an_import(manifest),
             "feature space": manifest.fingerprint.feature_space,
             "content digest": manifest.content_digest,
         }
@@ -81,6 +91,7 @@ def show_command(
     """One record: size, boxes, classes, attributes, feature statistics."""
     import numpy as np
 
+    from features.imported import has_classes
     from features.store import FeatureStore
     from pipelines.charts import printable
 
@@ -93,12 +104,13 @@ def show_command(
             raise ValueError(f"no image {image_id!r} in {store}; `roibeam store info` tells how many there are")
         record = opened[image_id]
         classes, attributes = opened.manifest.classes, opened.manifest.attributes
+        classified = has_classes(opened.fingerprint)
     rows: list[dict[str, Any]] = []
     for i in np.argsort(-record.class_scores, kind="stable")[:regions]:
         row: dict[str, Any] = {
             "box": [round(float(edge), 1) for edge in record.boxes[i]],
-            "class": _name(classes, int(record.class_ids[i])),
-            "score": round(float(record.class_scores[i]), 4),
+            "class": _name(classes, int(record.class_ids[i])) if classified else None,
+            "score": round(float(record.class_scores[i]), 4) if classified else None,
         }
         if record.attribute_ids is not None and record.attribute_scores is not None:
             row["attribute"] = _name(attributes, int(record.attribute_ids[i]))
@@ -128,7 +140,129 @@ def show_command(
     for row in rows:
         edges = " ".join(f"{edge:7.1f}" for edge in row["box"])
         attribute = f", {row['attribute']} ({row['attribute_score']:.2f})" if "attribute" in row else ""
-        typer.echo(f"{row['score']:6.3f}  {edges}  {row['class']}{attribute}")
+        score = f"{row['score']:6.3f}" if classified else f"{'-':>6}"
+        typer.echo(f"{score}  {edges}  {row['class'] or '-'}{attribute}")
+
+
+@store_app.command("import")
+def import_command(
+    source: Annotated[Path, typer.Argument(help="Bottom-up-attention TSV of 6, 7 (cls_prob) or 10 (LXMERT) columns.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write the store into; new, empty, or of a killed import.")],
+    dtype: Annotated[
+        str, typer.Option(help="Stored features: float16 or float32 (as they are in the file).")
+    ] = "float16",
+    shard_size: Annotated[int, typer.Option(min=1, help="Lines per shard.")] = 4000,
+    max_failures: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of unusable lines above which the exit code is 1.")
+    ] = 0.05,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Makes a store of a published feature file.
+
+    A line that cannot be used becomes a dead letter with its line number. Where an image has several lines, the first
+    usable one counts: later ones are left out when they say the same, and are dead letters when they do not.
+    """
+    from pipelines.store_import import import_butd_tsv
+
+    summary = import_butd_tsv(source, out, dtype=dtype, shard_size=shard_size)
+    manifest = summary.manifest
+    if as_json:
+        counts = {"records": manifest.num_records, "regions": manifest.num_regions}
+        lines = {"equal_repeats": summary.num_repeats, "blank_lines": summary.num_blank}
+        figures = {**counts, "dead_letters": dict(summary.failures), **lines, "seconds": round(summary.seconds, 3)}
+        typer.echo(json.dumps({"store": str(out), **figures, "content_digest": manifest.content_digest}))
+    else:
+        typer.echo(
+            f"{out}: {manifest.num_records:,} records with {manifest.num_regions:,} regions, "
+            f"{manifest.num_dead_letters:,} dead letters; {summary.num_repeats:,} equal repeats and "
+            f"{summary.num_blank:,} blank lines left out"
+        )
+        for reason, count in summary.failures.most_common():
+            typer.echo(f"  {count:>6,} {reason}")
+    if summary.failed_share > max_failures:
+        typer.echo(
+            f"roibeam: {100 * summary.failed_share:.1f} % of the lines cannot be used, more than the "
+            f"{100 * max_failures:g} % of --max-failures; the store is complete for the others; "
+            f"{out}/dead_letters.parquet names the lines",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+@store_app.command("diff")
+def diff_command(
+    left: Annotated[Path, typer.Argument(help="Store, or bottom-up-attention TSV.")],
+    right: Annotated[Path, typer.Argument(help="Store, or bottom-up-attention TSV, to compare it with.")],
+    ids: Annotated[
+        str, typer.Option(help="Which images are the same: exact (equal ids) or number (the number ids end in).")
+    ] = "exact",
+    images: Annotated[
+        str | None, typer.Option(help="Folder of the photos, for --html [default: empty canvases].")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with the worst images side by side here.")] = None,
+    worst: Annotated[int, typer.Option(min=0, help="How many of the worst images to show.")] = 8,
+    max_error: Annotated[
+        float, typer.Option(min=0, max=1, help="Features (of the largest value) and scores may differ by this much.")
+    ] = 1e-3,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Compares two stores, or a store with a published TSV: images, boxes, features, classes, attributes.
+
+    Regions are matched by the overlap of their boxes, whatever their order. Exit code 0: equal, that is, the same
+    images and sizes, every region matched within 0.1 px, features and scores within --max-error, the same classes and
+    attributes where both sides have them. 1: they differ. 2: they could not be compared.
+    """
+    from features.comparison import compare
+    from features.record_source import RecordSource
+    from pipelines.comparison_text import comparison_text
+
+    try:
+        if images is not None and html is None:
+            raise ValueError("--images is for the page: give --html FILE too")
+        with RecordSource(left) as first, RecordSource(right) as second:
+            found = compare(first, second, id_rule=ids, max_error=max_error, worst=worst)
+            if html is not None:
+                # Not above: photos need the packages that decode them, which take seconds to import.
+                from pipelines.store_diff import write_comparison_page
+
+                write_comparison_page(html, found, first, second, images=images)
+    except (ValueError, OSError) as error:
+        typer.echo(f"roibeam: {error}", err=True)
+        raise typer.Exit(_TROUBLE) from None
+    typer.echo(json.dumps(found.to_json()) if as_json else comparison_text(found))
+    if html is not None and not as_json:
+        typer.echo(f"page: {html}")
+    if not found.equal:
+        raise typer.Exit(_DIFFERENT)
+
+
+def _rows_of_an_import(manifest: StoreManifest) -> dict[str, str]:
+    """What `info` says otherwise about a store that another code base extracted."""
+    from features.fingerprint import IMPORTED_PREFIX
+    from features.imported import ABSENT
+
+    if not manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX):
+        return {}
+    details = manifest.fingerprint.details
+    rows = {
+        "weights": "not known: extracted by another code base",
+        "selection": "not known",
+        "imported from": f"{details.get('format')}, layout {details.get('layout')}",
+    }
+    if details.get("classes") == ABSENT:
+        rows["classes"] = "none in the source: class ids and scores are 0 and mean nothing"
+    else:
+        rows["classes"] = f"ids only, from {details.get('classes')}"
+    if details.get("attributes") == ABSENT:
+        rows["attributes"] = "none in the source"
+    else:
+        rows["attributes"] = f"ids only, from {details.get('attributes')}"
+    return rows
+
+
+def _selection_row(manifest: StoreManifest) -> str:
+    boxes = manifest.config.get("source", {}).get("boxes")
+    return f"none: boxes given in {boxes}" if boxes else json.dumps(manifest.fingerprint.details.get("regions", {}))
 
 
 def _vocabulary_row(names: tuple[str, ...] | None, count: int | None) -> str:

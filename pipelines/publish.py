@@ -58,7 +58,7 @@ def publish_run(store: Path, text: StoreText, *, keep: bool = False) -> StoreMan
         raise ValueError(f"{store}: {len(manifests) - len(done)} shards are unfinished; run the same command again")
     if keep and (published := _published(store, done)) is not None:
         return published
-    _write_dead_letters(store / DEAD_LETTERS_NAME, done)
+    write_dead_letters(store / DEAD_LETTERS_NAME, done)
     return publish_store(
         store,
         [manifest.shard for manifest in done],
@@ -101,7 +101,7 @@ def read_shard_manifests(store: Path, plan: Plan) -> list[ShardManifest | None]:
     return [ShardManifest.read(path) if path.exists() else None for path in paths]
 
 
-def _write_dead_letters(path: Path, manifests: Sequence[ShardManifest]) -> None:
+def write_dead_letters(path: Path, manifests: Sequence[ShardManifest]) -> None:
     rows = [asdict(letter) for manifest in manifests for letter in manifest.dead_letters]
     schema = pa.schema([(field.name, pa.string()) for field in fields(DeadLetter)])
     aside = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")

@@ -188,7 +188,7 @@ def _photo(
     attribute_names: Sequence[str] | None,
 ) -> Photo:
     image_hw = (int(regions.height), int(regions.width))
-    thumbnail, missing = _thumbnail(image_id, image_hw, locations, read_bytes, decode)
+    thumbnail, missing = photo_thumbnail(image_id, image_hw, locations, read_bytes, decode)
     return Photo(
         image_id=image_id,
         image_hw=image_hw,
@@ -215,7 +215,7 @@ def _regions_to_draw(
     return tuple(drawn)
 
 
-def _thumbnail(
+def photo_thumbnail(
     image_id: str,
     image_hw: tuple[int, int],
     locations: Callable[[str], str | None],

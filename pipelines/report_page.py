@@ -100,7 +100,7 @@ def page_html(
     attribute_score: float,
 ) -> Iterator[str]:
     """The page, part by part. `regions_per_photo` and `attribute_score` are limits the page tells its reader."""
-    yield _HEAD.format(title=escaped(facts.store_name, 120), style=_STYLE)
+    yield PAGE_HEAD.format(title=escaped(facts.store_name, 120), style=PAGE_STYLE)
     yield from _header(facts)
     yield from _notes(facts)
     yield _counts(facts, figures)
@@ -293,7 +293,7 @@ def _rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
-_HEAD = """<!DOCTYPE html>
+PAGE_HEAD = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -306,7 +306,7 @@ _HEAD = """<!DOCTYPE html>
 <body>
 """
 
-_STYLE = """
+PAGE_STYLE = """
 :root { --page: #fff; --text: #1b1f24; --quiet: #5b6470; --line: #d9dee4; --frame: #eef1f4; --bar: #4a7ab5;
   --note: #fff4d6; --note-line: #c58a00; }
 @media screen and (prefers-color-scheme: dark) {

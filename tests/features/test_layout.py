@@ -1,18 +1,34 @@
 """Bytes of one record: round trips, and values that lie about themselves."""
 
 import dataclasses
+import hashlib
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_examples import make_record
+from store_examples import make_record, numbers, write_store
 
+from features.digest import record_digest
 from features.layout import decode, decode_meta, encode_meta, encode_regions
+from features.record import FEATURE_DTYPES, RegionRecord
+from features.store import FeatureStore
+from features.verify import verify_store
 
 RECORD = make_record("k", 3, attributes=True, distribution="top-k", image_feature=True)
 META, REGIONS = encode_meta(RECORD), encode_regions(RECORD)
+
+
+def with_image_feature(record: RegionRecord, width: int) -> RegionRecord:
+    """The record with an image feature of `width` numbers."""
+    feature = (numbers(8, width) * 4).astype(FEATURE_DTYPES[record.feature_dtype])
+    return dataclasses.replace(record, image_feature=feature)
+
+
+OWN_WIDTH = encode_regions(with_image_feature(RECORD, 5))
 
 
 def patched(value: bytes, offset: int, code: str, number: int) -> bytes:
@@ -41,6 +57,66 @@ def test_round_trip(dtype: str, num_regions: int, distribution: str | None) -> N
             got = decode("é/1.jpg".encode(), meta, regions, copy=copy, check=True)
             assert got.equals(record)
             assert decode("é/1.jpg", meta, regions, copy=copy).equals(record)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])
+@pytest.mark.parametrize("num_regions", [0, 3])
+@pytest.mark.parametrize("width", [1, 4, 5, 6, 33, 2048])
+def test_round_trip_of_an_image_feature_of_any_width(dtype: str, num_regions: int, width: int) -> None:
+    for attributes, distribution in [(False, None), (True, None), (False, "full"), (True, "top-k")]:
+        plain = make_record("k", num_regions, 5, dtype, attributes=attributes, distribution=distribution)
+        record = with_image_feature(plain, width)
+        meta, regions = encode_meta(record), encode_regions(record)
+        assert regions[7] & 0b10010 == (0b10 if width == 5 else 0b10000)
+        for copy in (True, False):
+            assert decode("k", meta, regions, copy=copy, check=True).equals(record)
+
+
+def test_an_image_feature_of_its_own_width_is_read_by_the_tables_of_the_document_alone() -> None:
+    """As test_independent_reader.py does with the committed store, whose image feature is as wide as its features."""
+    record = with_image_feature(make_record("k", 3, 40, "float32", attributes=True, distribution="full"), 7)
+    value = encode_regions(record)
+    dtype, flags, k, d, columns, classes, key_hash, payload_bytes, checksum = struct.unpack_from("<BBIIIIQQQ", value, 6)
+    assert (dtype, flags, k, d, columns, classes) == (2, 0b10101, 3, 40, 7, 6)
+    assert (key_hash, payload_bytes) == (xxhash.xxh3_64_intdigest(b"k"), len(value) - 48)
+    assert xxhash.xxh3_64_intdigest(value[:40] + value[48:]) == checksum
+    starts = [48]
+    for length in (4 * k * d, 2 * k * columns, 4 * k + 2 * k):
+        starts.append(48 + -(-(starts[-1] - 48 + length) // 64) * 64)
+    features_at, distribution_at, attributes_at, image_feature_at = starts
+    assert len(value) - image_feature_at == 4 * 7
+    assert struct.unpack("<7f", value[image_feature_at:]) == tuple(record.image_feature)
+    meta = encode_meta(record)
+    state = hashlib.sha256(b"roibeam-record-1\0")
+    for name, dtype_name, shape, raw in [
+        ("image_id", "utf8", (1,), b"k"),
+        ("height", "int64", (), struct.pack("<q", 480)),
+        ("width", "int64", (), struct.pack("<q", 640)),
+        ("boxes", "float32", (k, 4), meta[32 + 4 * k : 32 + 20 * k]),
+        ("features", "float32", (k, d), value[features_at:][: 4 * k * d]),
+        ("class_ids", "uint16", (k,), meta[32 + 20 * k :]),
+        ("class_scores", "float32", (k,), meta[32 : 32 + 4 * k]),
+        ("attribute_ids", "uint16", (k,), value[attributes_at + 4 * k :][: 2 * k]),
+        ("attribute_scores", "float32", (k,), value[attributes_at:][: 4 * k]),
+        ("class_distribution", "float16", (k, columns), value[distribution_at:][: 2 * k * columns]),
+        ("image_feature", "float32", (7,), value[image_feature_at:]),
+    ]:
+        state.update(name.encode() + b"\0" + dtype_name.encode() + b"\0" + bytes([len(shape)]))
+        state.update(struct.pack(f"<{len(shape)}Q", *shape) + raw)
+    assert state.digest() == record_digest(record)
+
+
+def test_bytes_of_an_image_feature_of_its_own_width() -> None:
+    assert hashlib.sha256(OWN_WIDTH).hexdigest()[:16] == "c41e3c3aa619b314"
+    assert record_digest(with_image_feature(RECORD, 5)).hex()[:16] == "e3320a22c9016080"
+
+
+def test_a_store_holds_image_features_of_their_own_width(tmp_path: Path) -> None:
+    records = [with_image_feature(make_record(f"{i}", i, 24, attributes=True), 100 + i) for i in range(3)]
+    write_store(tmp_path / "s", [records])
+    with FeatureStore(tmp_path / "s") as store:
+        assert all(store[record.image_id].equals(record) for record in records)
+    assert verify_store(tmp_path / "s", deep=True) == []
 
 
 @settings(max_examples=20, deadline=None)
@@ -128,8 +204,16 @@ def test_hostile_meta(meta: bytes, words: str) -> None:
         (patched(REGIONS, 6, "B", 0), "dtype code 0"),
         (patched(REGIONS, 6, "B", 4), "dtype code 4"),
         (patched(REGIONS, 6, "B", 2), "its counts need"),
-        (patched(REGIONS, 7, "B", 0x1B), "flags 0x1b"),
+        (patched(REGIONS, 7, "B", 0x1B), "flags 0x1b"),  # two image features
         (patched(REGIONS, 7, "B", 0x0F), "flags 0xf"),
+        (patched(REGIONS, 7, "B", 0x2B), "flags 0x2b"),
+        (patched(OWN_WIDTH, 7, "B", 0x0B), "its counts need"),
+        (OWN_WIDTH[:-1], "bytes of payload"),
+        (OWN_WIDTH + b"\0", "bytes of payload"),
+        (patched(OWN_WIDTH + b"\0", 32, "Q", len(OWN_WIDTH) - 47), "its counts need"),
+        (patched(OWN_WIDTH, 32, "Q", 2**64 - 1), "its header says 18446744073709551615"),
+        (patched(OWN_WIDTH[:-10], 32, "Q", len(OWN_WIDTH) - 58), "image feature of 0 values"),
+        (patched(OWN_WIDTH[:-11], 32, "Q", len(OWN_WIDTH) - 59), "its counts need"),
         (patched(REGIONS, 8, "I", 2**32 - 1), "claims 4294967295 regions"),
         (patched(REGIONS, 8, "I", 65535), "its counts need"),
         (patched(REGIONS, 12, "I", 0), "of 0 values"),

@@ -46,13 +46,21 @@ def poisoned(array: np.ndarray, value: float) -> np.ndarray:
         ({"class_distribution": TopKDistribution(IDS, HALVES, REST.astype("f4"), 5)}, "must be uint16, float16"),
         ({"class_distribution": TopKDistribution(IDS + 6, HALVES, REST, 5)}, "names a class beyond 5"),
         ({"class_distribution": TopKDistribution(IDS, HALVES + np.inf, REST, 5)}, "class_distribution holds NaN"),
-        ({"image_feature": np.zeros(7, np.float16)}, r"image_feature must be \(8,\)"),
+        ({"image_feature": np.zeros((1, 8), np.float16)}, r"image_feature must be \(8,\) float16, got \(1, 8\)"),
+        ({"image_feature": np.zeros(0, np.float16)}, r"image_feature must be \(1,\) float16, got \(0,\)"),
+        ({"image_feature": np.full(3, np.inf, np.float16)}, "image_feature holds NaN or infinity in float16"),
         ({"image_feature": np.zeros(8, np.float32)}, "image_feature must be"),
     ],
 )
 def test_a_bad_field_is_named(change: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         dataclasses.replace(RECORD, **change)
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 1024])
+def test_an_image_feature_has_any_width(width: int) -> None:
+    feature = np.arange(width, dtype=np.float16)
+    assert dataclasses.replace(RECORD, image_feature=feature).image_feature is feature
 
 
 def test_numpy_integers_become_int() -> None:

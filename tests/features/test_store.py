@@ -125,7 +125,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no feature store here"):
         FeatureStore(tmp_path / "absent")
     write_shard(tmp_path, 0, [record(1)])
-    with pytest.raises(FileNotFoundError, match="has not finished: run the same extract command again"):
+    with pytest.raises(FileNotFoundError, match="has not finished: run the same command again"):
         FeatureStore(tmp_path)
 
 

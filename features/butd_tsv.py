@@ -1,0 +1,452 @@
+"""Reading the bottom-up-attention TSV: one image per line, arrays as base64 of raw little-endian C-order bytes.
+
+Three layouts are in the world, none has a header, and the number of columns tells them apart:
+
+    6   image_id image_w image_h num_boxes boxes features               peteanderson80/bottom-up-attention
+    7   the same and cls_prob, BACKGROUND FIRST in each row             forks of it that keep the class scores
+    10  img_id img_h img_w objects_id objects_conf attrs_id attrs_conf  airsplay/py-bottom-up-attention, LXMERT;
+        num_boxes boxes features                                        height before width here
+
+These files come from other people's runs: killed writers leave torn lines, restarted ones repeat images, somebody has
+edited them. A line that cannot be used becomes a `DeadLetter` with its line number; the others are read.
+"""
+
+from __future__ import annotations
+
+import binascii
+import bisect
+import os
+import re
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from features.digest import record_digest
+from features.imported import ABSENT, Repeat
+from features.manifest import DeadLetter
+from features.record import FEATURE_DTYPES, MAX_REGIONS, RegionRecord, check_image_id
+
+FORMAT = "butd-tsv"
+# 100 regions of 2048 values with 1601 class probabilities take 2 MB. A line over the bound is never held in memory.
+MAX_LINE_BYTES = 64 * 2**20
+# A file of other content must not fill the memory with complaints; published files have none or a few such lines.
+MAX_LINES_WITHOUT_ID = 10_000
+_SNIFFED_LINES = 100
+_READ_BUFFER_BYTES = 2**20
+_BOX_SLACK_PX = 1.0  # boxes of the original lie in 0 .. width; published ports overshoot by rounding
+_PROBABILITY_SLACK = 1e-3  # float32 softmax of 1601 classes, summed
+_UTF8_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class TsvLayout:
+    """One of the three layouts: its name, and its columns in file order."""
+
+    name: str
+    columns: tuple[str, ...]
+
+    @property
+    def classes(self) -> str:
+        """Where class ids and scores of the records come from; `ABSENT` when the file has none."""
+        return next((name for name in ("objects_id", "cls_prob") if name in self.columns), ABSENT)
+
+    @property
+    def attributes(self) -> str:
+        return "attrs_id" if "attrs_id" in self.columns else ABSENT
+
+
+_CAFFE = ("image_id", "width", "height", "num_boxes", "boxes", "features")
+_LXMERT = (
+    "image_id", "height", "width", "objects_id", "objects_conf", "attrs_id", "attrs_conf", "num_boxes", "boxes",
+    "features",
+)  # fmt: skip
+LAYOUTS = {
+    len(layout.columns): layout
+    for layout in (
+        TsvLayout("caffe", _CAFFE),
+        TsvLayout("caffe-cls-prob", (*_CAFFE, "cls_prob")),
+        TsvLayout("lxmert", _LXMERT),
+    )
+}
+
+
+class LineError(ValueError):
+    """A line that gives no record; `stage` and `reason` as in `DeadLetter`."""
+
+    def __init__(self, stage: str, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.stage, self.reason = stage, reason
+
+
+class ButdTsv:
+    """One file, opened: a pass over it notes where the lines of each image are (about 120 bytes of memory per line).
+
+    Records are then read by image id, or all of them in key order, so that a store written from them needs no sorting
+    and no more memory than a shard.
+
+    Args:
+        path: an uncompressed file (it is read by position).
+    Attributes:
+        layout: of the file; lines with another number of columns are dead letters.
+        widths: values per row of "features" (D) and "cls_prob" (C + 1), from the first usable line; a line of other
+            widths is a dead letter.
+        num_lines, num_blank: lines in all, and how many of them hold nothing.
+        lines_without_id: dead letters of the lines that name no image.
+    Raises:
+        ValueError: when the file has no usable line among its first 100, or over 10,000 lines without an image id.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_file():
+            raise ValueError(f"{self.path}: is no regular file; give a bottom-up-attention TSV")
+        self._file = open(self.path, "rb", buffering=_READ_BUFFER_BYTES)
+        try:
+            self.num_lines = self.num_blank = 0
+            self.lines_without_id: list[DeadLetter] = []
+            self._keys: list[bytes] = []
+            self._offsets, self._numbers = array("q"), array("q")
+            self._torn_line: int | None = None
+            self._index()
+            self._order = sorted(range(len(self._keys)), key=self._keys.__getitem__)  # stable: lines stay in file order
+            self.layout, self.widths = self._sniff()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def __contains__(self, image_id: object) -> bool:
+        return isinstance(image_id, str) and next(self._lines_of(_key(image_id)), None) is not None
+
+    def ids(self) -> Iterator[str]:
+        """Every image id once, in key order (order of the UTF-8 bytes), also of images all of whose lines are bad."""
+        previous: bytes | None = None
+        for line in self._order:
+            if self._keys[line] != previous:
+                previous = self._keys[line]
+                yield previous.decode("utf-8")
+
+    def outcomes(self, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
+        """Every line that is not blank: first those without an image id, then image by image in key order.
+
+        Of an image with several lines the first usable one is the record; later ones are `Repeat` when they hold the
+        same, and dead letters ("another record of this image") when they do not.
+
+        Args:
+            dtype: of the features; key of `FEATURE_DTYPES`. A value that it cannot hold makes a dead letter.
+        """
+        yield from self.lines_without_id
+        for image_id in self.ids():
+            yield from self.outcomes_of(image_id, dtype)
+
+    def outcomes_of(self, image_id: str, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
+        """The lines of one image, as `outcomes` gives them; none when the file does not name it."""
+        lines = list(self._lines_of(_key(image_id)))
+        found: bytes | None = None
+        for line in lines:
+            location = self._location(line)
+            try:
+                record = self._read(line, self.layout, self.widths, dtype)
+                digest = record_digest(record) if len(lines) > 1 else b""
+                if found is None:
+                    found = digest
+                    yield record
+                elif digest == found:
+                    yield Repeat(image_id, location)
+                else:
+                    detail = (
+                        "differs from an earlier line of this image, which is the one used; which of them is meant?"
+                    )
+                    raise LineError("record", "another record of this image", detail)
+            except LineError as error:
+                yield DeadLetter(image_id, location, error.stage, error.reason, str(error))
+
+    def _index(self) -> None:
+        """Notes id and position of each line, reading none of it twice."""
+        offset = 0
+        while line := self._file.readline(MAX_LINE_BYTES + 1):
+            start = offset
+            too_long = len(line) > MAX_LINE_BYTES and not line.endswith(b"\n")
+            length = len(line) + (self._skip_line() if too_long else 0)
+            offset = start + length
+            self.num_lines += 1
+            if not too_long and line.isspace():
+                self.num_blank += 1
+                continue
+            if start == 0 and line.startswith(_UTF8_BOM):
+                line = line[len(_UTF8_BOM) :]
+            try:
+                if too_long:
+                    detail = f"has {length:,} bytes, a line has at most {MAX_LINE_BYTES:,}; are line ends missing?"
+                    raise LineError("read", "line too long", detail)
+                if not line.endswith(b"\n"):
+                    self._torn_line = len(self._keys)
+                self._keys.append(_line_key(line))
+                self._offsets.append(start)
+                self._numbers.append(self.num_lines)
+            except LineError as error:
+                if not too_long and not line.endswith(b"\n"):
+                    error = LineError("read", "torn line", f"the file ends inside this line ({error})")
+                self._note_line_without_id(line, error)
+
+    def _skip_line(self) -> int:
+        """Reads to the end of the line, keeping none of it; returns how many bytes that were."""
+        skipped = 0
+        while part := self._file.readline(_READ_BUFFER_BYTES):
+            skipped += len(part)
+            if part.endswith(b"\n"):
+                break
+        return skipped
+
+    def _note_line_without_id(self, line: bytes, error: LineError) -> None:
+        if len(self.lines_without_id) >= MAX_LINES_WITHOUT_ID:
+            raise ValueError(
+                f"{self.path}: over {MAX_LINES_WITHOUT_ID:,} lines without a usable image id (the last one is line "
+                f"{self.num_lines}: {error}); this is no bottom-up-attention TSV{self._other_format()}"
+            )
+        shown = line[:60].partition(b"\t")[0].decode("ascii", "backslashreplace").strip()
+        location = f"{self.path}:{self.num_lines}"
+        self.lines_without_id.append(
+            DeadLetter(shown or f"line {self.num_lines}", location, error.stage, error.reason, str(error))
+        )
+
+    def _sniff(self) -> tuple[TsvLayout, dict[str, int]]:
+        """Layout and widths, from the first line that can be used."""
+        first_error = str(self.lines_without_id[0].detail) if self.lines_without_id else "nothing in it"
+        first_line = self.lines_without_id[0].location if self.lines_without_id else str(self.path)
+        for line in range(min(len(self._keys), _SNIFFED_LINES)):
+            try:
+                if line == self._torn_line:
+                    # Cut in its last array, a line can still look whole, with features of another width.
+                    raise LineError("read", "torn line", "the file ends inside this line: its line end is missing")
+                layout = self._layout_of(line)
+                record = self._read(line, layout, {}, "float32")
+                if record.num_regions:
+                    widths = {"features": record.features.shape[1]}
+                    if isinstance(record.class_distribution, np.ndarray):
+                        widths["cls_prob"] = record.class_distribution.shape[1]
+                    return layout, widths
+                raise LineError("record", "no boxes", "has no boxes, so no feature width")
+            except LineError as error:
+                if line == 0 and not self.lines_without_id:
+                    first_error, first_line = str(error), self._location(line)
+        raise ValueError(
+            f"{self.path}: none of its first {_SNIFFED_LINES} lines is a line of a bottom-up-attention TSV (6, 7 or 10 "
+            f"columns with tabs between them, arrays in base64): {first_line}: {first_error}{self._other_format()}"
+        )
+
+    def _layout_of(self, line: int) -> TsvLayout:
+        columns = self._bytes_of(line).count(b"\t") + 1
+        if columns not in LAYOUTS:
+            raise LineError("read", "wrong columns", f"has {columns} columns, the layouts have 6, 7 or 10")
+        return LAYOUTS[columns]
+
+    def _read(self, line: int, layout: TsvLayout, widths: Mapping[str, int], dtype: str) -> RegionRecord:
+        data = self._bytes_of(line)
+        try:
+            if _line_key(data) != self._keys[line]:
+                raise LineError("read", "changed", "the file was changed while it was read; run the command again")
+            return parse_line(data, layout, widths=widths, dtype=dtype)
+        except LineError as error:
+            if line == self._torn_line:
+                detail = f"the file ends inside this line, its writer was killed or the copy stopped ({error})"
+                raise LineError("read", "torn line", detail) from None
+            raise
+
+    def _bytes_of(self, line: int) -> bytes:
+        self._file.seek(self._offsets[line])
+        data = self._file.readline(MAX_LINE_BYTES + 1)
+        return data.removeprefix(_UTF8_BOM) if self._offsets[line] == 0 else data
+
+    def _lines_of(self, key: bytes) -> Iterator[int]:
+        at = bisect.bisect_left(self._order, key, key=self._keys.__getitem__)
+        while at < len(self._order) and self._keys[self._order[at]] == key:
+            yield self._order[at]
+            at += 1
+
+    def _location(self, line: int) -> str:
+        return f"{self.path}:{self._numbers[line]}"
+
+    def _other_format(self) -> str:
+        self._file.seek(0)
+        head = self._file.read(4)
+        if head[:2] == b"\x1f\x8b" or head[:2] == b"PK" or head[:3] == b"BZh":
+            return "; it is a compressed file: unpack it first"
+        if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            return "; it is UTF-16 text: convert it to UTF-8 first"
+        return ""
+
+
+def read_butd_tsv(path: str | os.PathLike[str]) -> Iterator[RegionRecord]:
+    """The records of a file in key order, float32 features, equal repeats left out; for those who need every line.
+
+    Raises:
+        ValueError: at the first line that cannot be used, naming file, line and what is wrong.
+    """
+    with ButdTsv(path) as tsv:
+        for outcome in tsv.outcomes():
+            if isinstance(outcome, DeadLetter):
+                raise ValueError(f"{outcome.location}: {outcome.detail}; mend or remove this line")
+            if isinstance(outcome, RegionRecord):
+                yield outcome
+
+
+def parse_line(line: bytes, layout: TsvLayout, *, widths: Mapping[str, int], dtype: str = "float32") -> RegionRecord:
+    """One line, with or without its line end, as a record.
+
+    Without classes in the file, class ids and scores are 0; with `cls_prob` the class is the best foreground class, and
+    the record's class distribution is the whole row with background moved from the first place to the last. Attributes
+    that are 0 with confidence 0 in every region (how the COCO script of py-bottom-up-attention writes none) are None.
+
+    Args:
+        widths: values per row that "features" and "cls_prob" must have; one that is not named is what the bytes give.
+        dtype: key of `FEATURE_DTYPES`.
+    Raises:
+        LineError: saying which column is wrong, what was expected and what came.
+    """
+    wanted, got = len(layout.columns), line.count(b"\t") + 1  # counted first: a line may be 64 MiB of tabs
+    if got != wanted:
+        glued = " (two lines in one: a writer was killed in it and started again)" if got == 2 * wanted - 1 else ""
+        raise LineError("read", "wrong columns", f"has {got} columns, the lines of this file have {wanted}{glued}")
+    # The line end, \n or \r\n, goes where blanks around a field go.
+    column = dict(zip(layout.columns, line.split(b"\t"), strict=True))
+    image_id = _line_key(line).decode("utf-8")
+    height, width = _integer(column, "height", 1, 2**31 - 1), _integer(column, "width", 1, 2**31 - 1)
+    num_regions = _integer(column, "num_boxes", 0, MAX_REGIONS)
+    boxes = _array(column, "boxes", np.float32, (num_regions, 4))
+    features = _array(column, "features", np.float32, (num_regions, widths.get("features")))
+    class_ids, class_scores = np.zeros(num_regions, np.uint16), np.zeros(num_regions, np.float32)
+    attribute_ids = attribute_scores = distribution = None
+    if "objects_id" in column:
+        class_ids = _ids(column, "objects_id", num_regions)
+        class_scores = _scores(column, "objects_conf", (num_regions,))
+        attribute_ids = _ids(column, "attrs_id", num_regions)
+        attribute_scores = _scores(column, "attrs_conf", (num_regions,))
+        if not attribute_ids.any() and not attribute_scores.any():
+            attribute_ids = attribute_scores = None
+    elif "cls_prob" in column:
+        class_ids, class_scores, distribution = _classes_from_rows(
+            _scores(column, "cls_prob", (num_regions, widths.get("cls_prob")))
+        )
+    _check_boxes(boxes, height, width)
+    try:
+        with np.errstate(over="ignore"):  # a value over the dtype's range becomes infinite, which the record refuses
+            features = features.astype(FEATURE_DTYPES[dtype], copy=False)
+        return RegionRecord(
+            image_id=image_id,
+            height=height,
+            width=width,
+            boxes=boxes,
+            features=features,
+            class_ids=class_ids,
+            class_scores=class_scores,
+            attribute_ids=attribute_ids,
+            attribute_scores=attribute_scores,
+            class_distribution=distribution,
+        )
+    except ValueError as error:
+        raise LineError("record", "invalid record", str(error)) from None
+
+
+def _classes_from_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Class ids, their scores and the stored distribution from (K, C + 1) float32 rows, background first."""
+    if rows.shape[0] == 0:
+        return np.zeros(0, np.uint16), np.zeros(0, np.float32), None
+    if not 2 <= rows.shape[1] <= MAX_REGIONS + 1:
+        raise LineError("decode", "wrong byte count", f"cls_prob has rows of {rows.shape[1]} values; 1601 are usual")
+    off = float(np.abs(rows.sum(axis=1, dtype=np.float64) - 1).max())
+    if off > _PROBABILITY_SLACK:
+        raise LineError("record", "bad value", f"cls_prob: a row sums up to 1 +- {off:.3g}; probabilities sum up to 1")
+    foreground = rows[:, 1:]
+    class_ids = foreground.argmax(axis=1)
+    scores = np.ascontiguousarray(foreground[np.arange(len(rows)), class_ids])
+    return class_ids.astype(np.uint16), scores, np.roll(rows, -1, axis=1).astype(np.float16)
+
+
+def _check_boxes(boxes: np.ndarray, height: int, width: int) -> None:
+    """Refuses boxes outside the image: with height and width swapped every number would still look right."""
+    if not len(boxes) or not np.isfinite(boxes).all():
+        return  # the record refuses the latter
+    lowest, (far_x, far_y) = float(boxes.min()), boxes[:, 2:].max(axis=0).tolist()
+    if lowest >= -_BOX_SLACK_PX and far_x <= width + _BOX_SLACK_PX and far_y <= height + _BOX_SLACK_PX:
+        return
+    reach = f"boxes reach from {lowest:.1f} to x {far_x:.1f}, y {far_y:.1f} in an image of {width}x{height} pixels"
+    if lowest >= -_BOX_SLACK_PX and far_x <= height + _BOX_SLACK_PX and far_y <= width + _BOX_SLACK_PX:
+        raise LineError("record", "height and width swapped", f"{reach}; they fit when height and width are swapped")
+    raise LineError("record", "boxes outside the image", f"{reach}; are they in pixels of the original photo?")
+
+
+def _line_key(line: bytes) -> bytes:
+    """The image id as it stands in the line."""
+    end = line.find(b"\t")
+    if end < 0:
+        raise LineError("read", "wrong columns", "has no tab, so no columns")
+    key = line[:end].strip()
+    try:
+        check_image_id(key.decode("utf-8"))
+    except UnicodeDecodeError:
+        detail = f"image id {key[:60]!r} is not UTF-8; convert the file (iconv -f latin1 -t utf-8)"
+        raise LineError("read", "bad image id", detail) from None
+    except ValueError as error:
+        raise LineError("read", "bad image id", str(error)) from None
+    return key
+
+
+def _integer(column: dict[str, bytes], name: str, smallest: int, largest: int) -> int:
+    text = column[name].strip()
+    value = int(text) if re.fullmatch(rb"[0-9]{1,10}", text) else -1
+    if not smallest <= value <= largest:
+        shown = text[:40].decode("ascii", "backslashreplace")
+        raise LineError("read", "bad number", f"{name} must be an integer from {smallest} to {largest}, got {shown!r}")
+    return value
+
+
+def _array(column: dict[str, bytes], name: str, kind: type, shape: tuple[int, int | None] | tuple[int]) -> np.ndarray:
+    """An array of `shape` from base64; the None in it is what the bytes give. With no rows it becomes 1."""
+    try:
+        data = binascii.a2b_base64(column[name].strip(), strict_mode=True)
+    except binascii.Error as error:
+        raise LineError("decode", "bad base64", f"{name}: {error}") from None
+    dtype = np.dtype(kind).newbyteorder("<")
+    rows, columns = shape[0], shape[1] if len(shape) == 2 else 1
+    if columns is None:
+        columns = len(data) // (rows * dtype.itemsize) if rows else 1
+    if len(data) != rows * columns * dtype.itemsize or columns < 1:
+        wanted = f"{rows} x {columns} x {dtype.itemsize}" if columns else f"a multiple of {rows * dtype.itemsize}"
+        raise LineError(
+            "decode", "wrong byte count", f"{name} has {len(data):,} bytes, {rows} boxes need {wanted} "
+            f"(num_boxes, dtype or feature width is another)",
+        )  # fmt: skip
+    values = np.frombuffer(data, dtype)
+    return values.reshape(rows, columns) if len(shape) == 2 else values
+
+
+def _ids(column: dict[str, bytes], name: str, num_regions: int) -> np.ndarray:
+    values = _array(column, name, np.int64, (num_regions,))
+    if num_regions and not 0 <= int(values.min()) <= int(values.max()) <= np.iinfo(np.uint16).max:
+        raise LineError("record", "bad value", f"{name} has ids from {values.min()} to {values.max()}, not 0 to 65535")
+    return values.astype(np.uint16)
+
+
+def _scores(column: dict[str, bytes], name: str, shape: tuple[int, int | None] | tuple[int]) -> np.ndarray:
+    values = _array(column, name, np.float32, shape)
+    slack = _PROBABILITY_SLACK
+    if values.size and not (float(values.min()) >= -slack and float(values.max()) <= 1 + slack):
+        raise LineError("record", "bad value", f"{name} has values from {values.min()} to {values.max()}, not 0 to 1")
+    return values
+
+
+def _key(image_id: str) -> bytes:
+    return image_id.encode("utf-8", "surrogatepass")  # an id with half a surrogate pair is absent, not an error

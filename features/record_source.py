@@ -1,0 +1,89 @@
+"""Something that gives records by image id: a store, or a published TSV. What comparing needs to know of it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from features.butd_tsv import FORMAT, ButdTsv
+from features.fingerprint import IMPORTED_PREFIX
+from features.imported import ABSENT, has_classes
+from features.manifest import DeadLetter
+from features.record import RegionRecord
+from features.store import FeatureStore
+
+_KEPT_BAD_LINES = 20
+
+
+class RecordSource:
+    """A store's folder or a bottom-up-attention TSV, opened; use it as a context manager.
+
+    Attributes:
+        name: the path as it was given.
+        feature_space: of the store; "imported:butd-tsv" for a TSV.
+        feature_dim: D.
+        has_classes: False when class ids and scores only fill their place.
+        classes, attributes: names in id order, None when unknown.
+        bad_lines: reason -> lines of a TSV that `get` met and could not use; a store is whole or an error.
+        first_bad_lines: the first 20 of them.
+
+    Raises:
+        FileNotFoundError, ValueError: when it is neither, or damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = str(path)
+        self.bad_lines: Counter[str] = Counter()
+        self.first_bad_lines: list[DeadLetter] = []
+        self._opened: FeatureStore | ButdTsv
+        if Path(path).is_dir():
+            store = FeatureStore(path)
+            self._opened, self.feature_dim = store, store.feature_dim
+            self.feature_space, self.has_classes = store.fingerprint.feature_space, has_classes(store.fingerprint)
+            self.classes, self.attributes = store.manifest.classes, store.manifest.attributes
+        elif not Path(path).exists():
+            raise FileNotFoundError(
+                f"{path}: no such store or file; give a store's folder or a bottom-up-attention TSV"
+            )
+        else:
+            tsv = ButdTsv(path)
+            self._opened, self.feature_dim = tsv, tsv.widths["features"]
+            self.feature_space, self.has_classes = IMPORTED_PREFIX + FORMAT, tsv.layout.classes != ABSENT
+            self.classes = self.attributes = None
+            for letter in tsv.lines_without_id:
+                self._note(letter)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._opened.__exit__(kind, error, traceback)
+
+    def __contains__(self, image_id: object) -> bool:
+        return image_id in self._opened
+
+    def ids(self) -> Iterator[str]:
+        return self._opened.ids()
+
+    def get(self, image_id: str) -> RegionRecord | None:
+        """The record; None when no line of the image can be used (they are in `bad_lines` then)."""
+        if isinstance(self._opened, FeatureStore):
+            return self._opened.get(image_id, copy=False, check=True)
+        record = None
+        for outcome in self._opened.outcomes_of(image_id):
+            if isinstance(outcome, RegionRecord):
+                record = outcome
+            elif isinstance(outcome, DeadLetter):
+                self._note(outcome)
+        return record
+
+    def _note(self, letter: DeadLetter) -> None:
+        self.bad_lines[letter.reason] += 1
+        if len(self.first_bad_lines) < _KEPT_BAD_LINES:
+            self.first_bad_lines.append(letter)

@@ -1,0 +1,95 @@
+"""The page of `roibeam store diff`: the figures, and the worst images with the boxes of both sides."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from extraction.decode import decode_image
+from extraction.engine import read_local_file
+from features.comparison import ImageComparison, StoreComparison
+from features.record import RegionRecord
+from features.record_source import RecordSource
+from features.region_matching import match_regions
+from pipelines.comparison_page import ComparedBox, ComparedImage, ComparedSide, comparison_html
+from pipelines.comparison_text import summary_rows
+from pipelines.datasets.folder import list_folder
+from pipelines.given_boxes import ImageFinder
+from pipelines.report import photo_thumbnail
+
+
+def write_comparison_page(
+    path: Path, found: StoreComparison, left: RecordSource, right: RecordSource, *, images: str | None
+) -> None:
+    """Writes one offline page: the figures, and the worst images with their boxes, left beside right.
+
+    Args:
+        images: folder of the photos, found by image id, file name or COCO number; None draws empty canvases.
+    Raises:
+        ValueError: when `images` is no folder.
+        OSError: when the page cannot be written.
+    """
+    photos = _Photos(images)
+    pictures = [_compared_image(image, left, right, photos) for image in found.worst]
+    page = comparison_html(found, summary_rows(found), pictures)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(aside, "w", encoding="utf-8", newline="\n") as file:
+            file.writelines(page)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+class _Photos:
+    """Where the photo of an image lies; only files that the folder's listing names are ever opened."""
+
+    def __init__(self, folder: str | None) -> None:
+        listed = list_folder(folder).images if folder is not None else []
+        self._locations = {image.image_id: image.location for image in listed}
+        self._finder = ImageFinder(self._locations)
+        self._folder = folder
+
+    def thumbnail(self, image: ImageComparison, image_hw: tuple[int, int]) -> tuple[bytes | None, str]:
+        """A JPEG of the photo, or None and why there is none."""
+        if self._folder is None:
+            return None, ""
+        found = self._finder.find(image.image_id) or self._finder.find(image.right_id)
+        if found is None:
+            return None, f"no photo of this name in {self._folder}"
+        locations = {image.image_id: self._locations[found]}
+        return photo_thumbnail(image.image_id, image_hw, locations.get, read_local_file, decode_image)
+
+
+def _compared_image(image: ImageComparison, left: RecordSource, right: RecordSource, photos: _Photos) -> ComparedImage:
+    first, second = left.get(image.image_id), right.get(image.right_id)
+    assert first is not None and second is not None, "images without a record are not among the worst"
+    pairs = match_regions(first.boxes, second.boxes)
+    return ComparedImage(
+        image,
+        _side(first, second, pairs, left, photos.thumbnail(image, image.left_hw)),
+        _side(second, first, pairs[:, ::-1], right, photos.thumbnail(image, image.right_hw)),
+    )
+
+
+def _side(
+    own: RegionRecord, other: RegionRecord, pairs: np.ndarray, source: RecordSource, photo: tuple[bytes | None, str]
+) -> ComparedSide:
+    number_of = {row: (number, partner) for number, (row, partner) in enumerate(pairs.tolist(), start=1)}
+    boxes = []
+    for row in range(own.num_regions):
+        x1, y1, x2, y2 = own.boxes[row].tolist()
+        what = f"box {x1:.1f} {y1:.1f} {x2:.1f} {y2:.1f}"
+        if source.has_classes:
+            class_id = int(own.class_ids[row])
+            known = source.classes is not None and class_id < len(source.classes)
+            name = source.classes[class_id] if known and source.classes is not None else f"class {class_id}"
+            what = f"{name} {float(own.class_scores[row]):.3f}, {what}"
+        number, partner = number_of.get(row, (None, None))
+        if partner is not None:
+            moved = float(np.abs(own.boxes[row] - other.boxes[partner]).max())
+            what = f"pair {number}: {what}; the other is {moved:.2f} px away"
+        boxes.append(ComparedBox((x1, y1, x2, y2), number, what))
+    return ComparedSide((own.height, own.width), tuple(boxes), *photo)

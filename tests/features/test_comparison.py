@@ -1,0 +1,305 @@
+"""What the comparison of two sources counts, against figures worked out by hand; and when it calls them equal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from butd_tsv_examples import CAFFE, LXMERT, fields, line
+from store_examples import FINGERPRINT, make_record, write_shard, write_store
+
+from features import region_matching
+from features.comparison import StoreComparison, _Cosines, compare
+from features.publish import publish_store
+from features.record import RegionRecord
+from features.record_source import RecordSource
+from features.region_matching import match_regions
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Callable[..., StoreComparison]:
+    """Writes two stores of these records and compares them."""
+
+    def run(left: list[RegionRecord], right: list[RegionRecord], **options: Any) -> StoreComparison:
+        write_store(tmp_path / "left", [left])
+        write_store(tmp_path / "right", [right])
+        with RecordSource(tmp_path / "left") as first, RecordSource(tmp_path / "right") as second:
+            return compare(first, second, **options)
+
+    return run
+
+
+def records(count: int, dtype: str = "float32", **rest: Any) -> list[RegionRecord]:
+    return [make_record(f"i{i}", i + 1, dtype=dtype, seed=50 * i, attributes=True, **rest) for i in range(count)]
+
+
+# --- Which regions are the same
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "pairs"),
+    [
+        ([], [], []),
+        ([], [[0, 0, 9, 9]], []),
+        ([[0, 0, 10, 10], [20, 0, 30, 10]], [[20, 0, 30, 10], [0, 0, 10, 10]], [(0, 1), (1, 0)]),
+        ([[0, 0, 10, 10]], [[0, 0, 10, 20]], [(0, 0)]),  # IoU exactly 0.5 counts
+        ([[0, 0, 10, 10]], [[0, 0, 10, 20.1]], []),
+        ([[0, 0, 10, 10], [0, 0, 10, 9]], [[0, 0, 10, 9]], [(1, 0)]),  # the best pair first, one partner each
+        ([[0, 0, 9, 9], [0, 0, 9, 9]], [[0, 0, 9, 9], [0, 0, 9, 9]], [(0, 0), (1, 1)]),  # of equal ones the nearest row
+        ([[5, 5, 5, 5]], [[5, 5, 5, 5]], [(0, 0)]),  # no area, but the same box
+        ([[5, 5, 5, 9]], [[5, 5, 5, 8]], []),
+    ],
+)
+def test_match_regions(left: list, right: list, pairs: list) -> None:
+    found = match_regions(np.array(left, np.float32).reshape(-1, 4), np.array(right, np.float32).reshape(-1, 4))
+    assert sorted(map(tuple, found.tolist())) == pairs
+
+
+def test_matching_does_not_depend_on_the_order_of_regions() -> None:
+    rng = np.random.default_rng(0)
+    corners = rng.uniform(0, 300, (60, 2))
+    left = np.concatenate([corners, corners + rng.uniform(20, 200, (60, 2))], axis=1).astype(np.float32)
+    order = rng.permutation(60)
+    found = match_regions(left, left[order])
+    assert len(found) == 60
+    np.testing.assert_array_equal(order[found[:, 1]], found[:, 0])
+
+
+def test_too_many_regions_to_match(monkeypatch: pytest.MonkeyPatch, stores: Callable[..., StoreComparison]) -> None:
+    monkeypatch.setattr(region_matching, "MAX_MATCHED_REGIONS", 5)
+    with pytest.raises(ValueError, match="image 'a': 6 regions in one image; at most 5"):
+        stores([make_record("a", 6)], [make_record("a", 5)])
+
+
+# --- What is counted
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_store_equals_itself(stores: Callable[..., StoreComparison], dtype: str) -> None:
+    found = stores(records(4, dtype), records(4, dtype), max_error=0)
+    assert found.equal and found.differences == () and found.notes == ()
+    assert (found.num_common, found.num_matched, found.num_same_box) == (4, 10, 10)
+    assert (found.cosine_mean, found.cosine_p1, found.cosine_min, found.feature_error) == (1, 1, 1, 0)
+    assert (found.num_same_class, found.num_same_attribute, found.score_error) == (10, 10, 0)
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_dtypes_and_order_of_regions_do_not_matter(stores: Callable[..., StoreComparison]) -> None:
+    left = records(3, "float32")
+    right = []
+    for record in left:
+        order = np.arange(record.num_regions)[::-1]
+        assert record.attribute_ids is not None and record.attribute_scores is not None
+        right.append(
+            replace(
+                record,
+                boxes=record.boxes[order].copy(),
+                features=record.features[order].astype(np.float16),
+                class_ids=record.class_ids[order].copy(),
+                class_scores=record.class_scores[order].copy(),
+                attribute_ids=record.attribute_ids[order].copy(),
+                attribute_scores=record.attribute_scores[order].copy(),
+            )
+        )
+    found = stores(left, right)
+    assert found.equal and found.feature_error is not None and 0 < found.feature_error < 5e-4
+
+
+def test_figures_by_hand(stores: Callable[..., StoreComparison]) -> None:
+    """Two regions of four match; features, classes and scores of one of them differ by known amounts."""
+    left = make_record("a", 4, 3, "float32", attributes=True)
+    boxes = np.array([[0, 0, 10, 10], [100, 0, 120, 20], [200, 200, 210, 210], [300, 300, 310, 310]], np.float32)
+    left = replace(
+        left,
+        boxes=boxes,
+        features=np.array([[3, 4, 0], [0, 0, 2], [1, 1, 1], [1, 1, 1]], np.float32),
+        class_ids=np.array([5, 6, 7, 8], np.uint16),
+        class_scores=np.array([0.5, 0.25, 0.5, 0.5], np.float32),
+        attribute_ids=np.array([1, 2, 3, 4], np.uint16),
+    )
+    right = replace(
+        left,
+        height=481,
+        boxes=boxes[:3] + np.array([[0, 0, 0, 0], [0, 0, 2, 0], [500, 0, 500, 0]], np.float32),
+        features=np.array([[3, 4, 0], [0, 2, 0], [1, 1, 1]], np.float32),
+        class_ids=np.array([5, 9, 7], np.uint16),
+        class_scores=np.array([0.5, 0.5, 0.5], np.float32),
+        attribute_ids=np.array([1, 9, 3], np.uint16),
+        attribute_scores=left.attribute_scores[:3] if left.attribute_scores is not None else None,
+    )
+    found = stores([left, make_record("only left", 2, 3, "float32")], [right])
+    assert (found.num_left_regions, found.num_right_regions, found.num_matched, found.num_same_box) == (4, 3, 2, 1)
+    assert (found.num_only_left, found.examples_only_left, found.num_only_right) == (1, ("only left",), 0)
+    assert found.num_other_size == 1
+    assert (found.cosine_mean, found.cosine_min) == (0.5, 0.0)
+    assert found.feature_error == 2 / 4 and found.feature_error_image == "a"
+    assert (found.num_class_pairs, found.num_same_class) == (2, 1)
+    assert (found.num_attribute_pairs, found.num_same_attribute) == (2, 1)
+    assert (found.score_error_mean, found.score_error) == (0.125, 0.25)
+    assert found.differences == (
+        "1 images are only on the left",
+        "1 images have another height or width",
+        "2 regions of the left and 1 of the right have no partner of IoU >= 0.5",
+        "1 matched boxes differ by more than 0.1 px",
+        "features differ by up to 5.00e-01, more than 0.001",
+        "class scores differ by up to 2.50e-01, more than 0.001",
+        "1 of 2 classes differ",
+        "1 of 2 attributes differ",
+    )
+    (image,) = found.worst
+    assert (image.matched_share, image.num_left, image.num_right, image.cosine_min) == (0.5, 4, 3, 0.0)
+
+
+def test_worst_images_first(stores: Callable[..., StoreComparison]) -> None:
+    left = [make_record(name, 4, dtype="float32", seed=i) for i, name in enumerate("abcde")]
+    right = list(left)
+    right[1] = replace(left[1], features=left[1].features * np.float32(1.01))
+    right[2] = replace(left[2], width=641)
+    right[3] = make_record("d", 2, dtype="float32", seed=3)
+    right[4] = replace(left[4], features=left[4].features * np.float32(1.1))
+    assert [image.image_id for image in stores(left, right, worst=3).worst] == ["c", "d", "e"]
+
+
+def test_equally_bad_images_come_in_the_order_of_the_store(tmp_path: Path) -> None:
+    write_store(tmp_path / "s", [records(6)])
+    with RecordSource(tmp_path / "s") as left, RecordSource(tmp_path / "s") as right:
+        assert [image.image_id for image in compare(left, right, worst=3).worst] == ["i0", "i1", "i2"]
+        assert compare(left, right, worst=0).worst == ()
+
+
+def test_images_without_regions(stores: Callable[..., StoreComparison]) -> None:
+    found = stores([make_record("a", 0)], [make_record("a", 0)])
+    assert found.equal and found.cosine_mean is None and found.feature_error is None
+    assert found.worst[0].matched_share == 1.0
+
+
+def test_an_image_without_regions_on_one_side(stores: Callable[..., StoreComparison]) -> None:
+    found = stores([make_record("a", 0)], [make_record("a", 2)])
+    assert found.differences == ("0 regions of the left and 2 of the right have no partner of IoU >= 0.5",)
+
+
+def test_percentile_of_cosines() -> None:
+    rng = np.random.default_rng(1)
+    values = 1 - np.geomspace(1e-7, 1.9, 5000) * rng.uniform(0.9, 1.0, 5000)
+    cosines = _Cosines()
+    for part in np.split(values, 10):
+        cosines.add(part)
+    exact = np.sort(values)[50]
+    assert cosines.first_percentile == pytest.approx(exact, abs=0.012 * (1 - exact))
+    assert cosines.smallest == values.min() and cosines.mean == pytest.approx(values.mean())
+
+
+# --- What cannot be compared is said
+
+
+def test_without_classes_on_one_side(tmp_path: Path) -> None:
+    (tmp_path / "six.tsv").write_bytes(line(CAFFE, fields("a")))
+    (tmp_path / "ten.tsv").write_bytes(line(LXMERT, fields("a")))
+    with RecordSource(tmp_path / "six.tsv") as left, RecordSource(tmp_path / "ten.tsv") as right:
+        found = compare(left, right)
+    assert found.equal and found.num_class_pairs == 0 and found.score_error is None
+    assert found.notes == (
+        "classes and scores not compared: the left side has none",
+        "attributes not compared: no image has them on both sides",
+    )
+
+
+def test_other_vocabularies_and_feature_spaces(tmp_path: Path) -> None:
+    for name, classes in (("left", ["cat", "dog"]), ("right", ["dog", "cat"])):
+        (tmp_path / name).mkdir()
+        write_shard(tmp_path / name, 0, records(2))
+        publish_store(tmp_path / name, [0], fingerprint=FINGERPRINT, config={}, classes=classes, attributes=classes)
+    (tmp_path / "ten.tsv").write_bytes(line(LXMERT, fields("i0")))
+    with RecordSource(tmp_path / "left") as left, RecordSource(tmp_path / "right") as right:
+        assert compare(left, right).notes == (
+            "classes and scores not compared: the two vocabularies differ",
+            "attributes not compared: the two vocabularies differ",
+        )
+    with RecordSource(tmp_path / "left") as left, RecordSource(tmp_path / "ten.tsv") as tsv:
+        (note,) = (note for note in compare(left, tsv).notes if "feature spaces" in note)
+        assert note.endswith("right imported:butd-tsv")
+
+
+def test_features_of_another_width(stores: Callable[..., StoreComparison]) -> None:
+    found = stores([make_record("a", 3, 8)], [make_record("a", 3, 16)])
+    assert found.differences == ("features are 8 wide on the left, 16 on the right",)
+    assert found.cosine_mean is None and found.num_same_box == 3
+
+
+def test_lines_that_cannot_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "ten.tsv"
+    bad = line(LXMERT, fields("b") | {"boxes": b"?"})
+    path.write_bytes(line(LXMERT, fields("a")) + bad + b"no tabs\n")
+    with RecordSource(path) as left, RecordSource(path) as right:
+        found = compare(left, right)
+    assert (found.num_common, found.num_unreadable) == (1, 1)
+    assert found.left.num_images == 2
+    assert found.left.bad_lines == {"wrong columns": 1, "bad base64": 1}
+    assert found.left.first_bad_lines[0].startswith(f"{path}:3: has no tab")
+    assert f"2 lines of {path} cannot be used" in found.differences
+    assert "1 images have no usable record on one side" in found.differences
+
+
+def test_a_damaged_store_is_an_error(tmp_path: Path) -> None:
+    write_store(tmp_path / "s", [[make_record("a", 40, 64)]])
+    (path,) = (tmp_path / "s").glob("*.lmdb")
+    data = bytearray(path.read_bytes())
+    record = make_record("a", 40, 64)
+    at = data.index(record.features.tobytes()[:64])
+    data[at] ^= 1
+    path.write_bytes(data)
+    with (
+        RecordSource(tmp_path / "s") as left,
+        RecordSource(tmp_path / "s") as right,
+        pytest.raises(ValueError, match="region value has checksum"),
+    ):
+        compare(left, right)
+
+
+def test_neither_store_nor_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such store or file"):
+        RecordSource(tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match="no feature store here"):
+        RecordSource(tmp_path)
+
+
+# --- Which images are the same
+
+
+def test_ids_paired_by_number(stores: Callable[..., StoreComparison]) -> None:
+    left = [make_record(name, 2) for name in ("COCO_train2014_000000000012", "x/b", "only7")]
+    right = [make_record(name, 2) for name in ("12", "x/b", "000000000099")]
+    found = stores(left, right, id_rule="number")
+    assert (found.num_common, found.examples_only_left, found.examples_only_right) == (2, ("only7",), ("000000000099",))
+    assert found.left.num_images == found.right.num_images == 3
+    exact = {image.image_id: image.right_id for image in found.worst}
+    assert exact == {"COCO_train2014_000000000012": "12", "x/b": "x/b"}
+
+
+def test_no_image_on_both_sides(stores: Callable[..., StoreComparison]) -> None:
+    found = stores([make_record("COCO_000012", 2)], [make_record("12", 2)])
+    assert not found.equal
+    assert found.differences[0] == (
+        "no image is on both sides (ids such as 'COCO_000012', '12'); pairing ids by number may help (--ids number)"
+    )
+
+
+def test_two_ids_of_one_number(stores: Callable[..., StoreComparison]) -> None:
+    twice = [make_record("a12", 2), make_record("b12", 2)]
+    with pytest.raises(ValueError, match="'a12' and 'b12' end with one number"):
+        stores(twice, [make_record("12", 2)], id_rule="number")
+
+
+def test_unknown_id_rule(stores: Callable[..., StoreComparison]) -> None:
+    with pytest.raises(ValueError, match="id rule 'fuzzy': choose one of exact, number"):
+        stores([make_record()], [make_record()], id_rule="fuzzy")
+
+
+def test_tolerance_out_of_range(stores: Callable[..., StoreComparison]) -> None:
+    with pytest.raises(ValueError, match="max_error 2 must be from 0 to 1"):
+        stores([make_record()], [make_record()], max_error=2)

@@ -1,0 +1,377 @@
+"""`roibeam store import` and `store diff`: from a published file to a store, and how two of them compare."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "features"))
+from butd_tsv_examples import CAFFE, CLS_PROB, LXMERT, fields, line
+
+from features.butd_tsv import read_butd_tsv
+from features.manifest import StoreManifest
+from features.store import FeatureStore
+from features.verify import verify_store
+from pipelines.store_import import import_butd_tsv
+from pipelines.store_lock import store_lock
+
+Roibeam = Callable[..., Any]
+
+
+@pytest.fixture
+def tsv(tmp_path: Path) -> Path:
+    """25 images in no order, one bad line, one equal repeat, one blank line."""
+    path = tmp_path / "features.tsv"
+    order = np.random.default_rng(0).permutation(25)
+    lines = [line(LXMERT, fields(f"image{i:02}", num_regions=1 + i % 4, seed=i), end=b"\r\n") for i in order]
+    bad = line(LXMERT, fields("bad") | {"features": b"AA=="})
+    path.write_bytes(b"".join([*lines[:20], bad, lines[0], b"\n", *lines[20:]]))
+    return path
+
+
+def test_import_writes_a_store(roibeam: Roibeam, tsv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "store"
+    done = roibeam("store", "import", tsv, out, "--dtype", "float32", "--shard-size", 10)
+    assert done.code == 0, done.err
+    assert f"{out}: 25 records with 61 regions, 1 dead letters; 1 equal repeats and 1 blank lines left out" in done.out
+    assert verify_store(out, deep=True) == []
+    want = {record.image_id: record for record in read_good(tsv)}
+    with FeatureStore(out) as store:
+        manifest = store.manifest
+        assert manifest.num_dead_letters == 1
+        assert {record.image_id for record in store} == set(want)
+        assert all(store[image_id].equals(record) for image_id, record in want.items())
+        ranges = [(shard.first_id, shard.last_id) for shard in manifest.shards if shard.num_records]
+    assert len(ranges) == 3 and all(a[1] < b[0] for a, b in pairwise(ranges)), "disjoint shards"
+    (letter,) = pq.read_table(out / "dead_letters.parquet").to_pylist()
+    assert letter["location"] == f"{tsv}:21" and letter["reason"] == "wrong byte count"
+    assert manifest.fingerprint.feature_space == "imported:butd-tsv"
+    assert manifest.config["source"]["location"] == str(tsv)
+
+
+def read_good(path: Path) -> list:
+    """The records of a file with its bad line taken out, through the strict reader."""
+    kept = [each for each in path.read_bytes().splitlines(keepends=True) if not each.startswith(b"bad")]
+    good = path.with_name("good.tsv")
+    good.write_bytes(b"".join(kept))
+    return list(read_butd_tsv(good))
+
+
+def test_content_does_not_depend_on_line_order_or_shard_size(roibeam: Roibeam, tsv: Path, tmp_path: Path) -> None:
+    other = tmp_path / "sorted.tsv"
+    other.write_bytes(b"".join(sorted(tsv.read_bytes().splitlines(keepends=True))))
+    digests = set()
+    for name, source, size in (("a", tsv, 4), ("b", other, 4000)):
+        done = roibeam("store", "import", source, tmp_path / name, "--shard-size", size, "--json")
+        result = json.loads(done.out)
+        assert result["dead_letters"] == {"wrong byte count": 1}
+        assert (result["records"], result["equal_repeats"], result["blank_lines"]) == (25, 1, 1)
+        digests.add(result["content_digest"])
+    assert len(digests) == 1
+
+
+def test_bad_lines_over_the_limit_fail_the_command_but_not_the_store(
+    roibeam: Roibeam, tsv: Path, tmp_path: Path
+) -> None:
+    done = roibeam("store", "import", tsv, tmp_path / "store", "--max-failures", 0.01)
+    assert done.code == 1 and "3.8 % of the lines cannot be used" in done.err
+    assert verify_store(tmp_path / "store", deep=True) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (CAFFE, ["none in the source: class ids and scores are 0 and mean nothing", "layout caffe"]),
+        (CLS_PROB, ["ids only, from cls_prob", "none in the source"]),
+        (LXMERT, ["ids only, from objects_id", "ids only, from attrs_id"]),
+    ],
+)
+def test_info_tells_what_the_source_had(roibeam: Roibeam, tmp_path: Path, columns: tuple, words: list[str]) -> None:
+    (tmp_path / "a.tsv").write_bytes(line(columns, fields("a")))
+    assert roibeam("store", "import", tmp_path / "a.tsv", tmp_path / "store").code == 0
+    text = roibeam("store", "info", tmp_path / "store").out
+    assert all(word in text for word in [*words, "imported:butd-tsv", "not known: extracted by another code base"])
+    details = json.loads(roibeam("store", "info", tmp_path / "store", "--json").out)["fingerprint"]["details"]
+    assert details["classes"] == ("absent" if columns is CAFFE else words[0].rpartition(" ")[2])
+    shown = json.loads(roibeam("store", "show", tmp_path / "store", "--json").out)["regions"][0]
+    assert (shown["class"] is None) == (shown["score"] is None) == (columns is CAFFE)
+    assert ("    -      " in roibeam("store", "show", tmp_path / "store").out) == (columns is CAFFE)
+
+
+def test_folders_that_an_import_does_not_touch(roibeam: Roibeam, tsv: Path, tmp_path: Path) -> None:
+    def refused(out: Path, words: str, *options: object, source: Path = tsv) -> None:
+        done = roibeam("store", "import", source, out, *options)
+        assert done.code == 1 and words in done.err and done.err.count("\n") == 1, done.err
+
+    store = tmp_path / "store"
+    assert roibeam("store", "import", tsv, store).code == 0
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in store.iterdir())
+    refused(store, "is a store already")
+    assert sorted((path.name, path.stat().st_mtime_ns) for path in store.iterdir()) == before
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("keep me")
+    refused(tmp_path / "full", "'notes.txt' is in it")
+    refused(tsv, "is a file; give a folder")
+    refused(tmp_path / "new", "no such file", source=tmp_path / "none.tsv")
+    refused(tmp_path / "new", "choose one of float16, float32", "--dtype", "int8")
+    (tmp_path / "text.tsv").write_text("a\tb\n")
+    refused(tmp_path / "new", "has 2 columns", source=tmp_path / "text.tsv")
+    assert not (tmp_path / "new").exists()
+    busy = tmp_path / "busy"
+    busy.mkdir()
+    with store_lock(busy):
+        refused(busy, "another run is writing this store")
+
+
+def import_in_a_fork(source: Path, out: Path, kill_at: int | None) -> tuple[int, int]:
+    """Imports in a fork of this process, which an audit hook ends like kill -9 at its n-th file operation below `out`.
+
+    Returns:
+        Exit code, 9 when it was killed; number of operations.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            count = len(pipe.read())
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), count
+    done = 0
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal done
+        if event not in ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate"):
+            return
+        path = arguments[0]
+        writes = event != "open" or (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        if isinstance(path, str | os.PathLike) and os.fspath(path).startswith(os.fspath(out)) and writes:
+            done += 1
+            os.write(writing, b".")
+            if done == kill_at:
+                os._exit(9)
+
+    try:
+        sys.addaudithook(hook)
+        import_butd_tsv(source, out, shard_size=2)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def test_an_import_killed_at_any_step_is_no_store_and_is_redone(tmp_path: Path) -> None:
+    source = tmp_path / "features.tsv"
+    source.write_bytes(b"".join(line(LXMERT, fields(name)) for name in "abc") + b"torn")
+    code, steps = import_in_a_fork(source, tmp_path / "undisturbed", None)
+    assert code == 0 and steps > 10
+    want = StoreManifest.read(tmp_path / "undisturbed" / "manifest.json").content_digest
+    finished = 0
+    for step in range(1, steps + 1):
+        out = tmp_path / f"killed{step}"
+        assert import_in_a_fork(source, out, step)[0] == 9
+        if (out / "manifest.json").exists():
+            finished += 1  # killed after its last step that counts
+        else:
+            with pytest.raises(FileNotFoundError):
+                FeatureStore(out)
+            assert import_in_a_fork(source, out, None)[0] == 0
+            assert [path.name for path in out.glob(".*")] == []
+        assert verify_store(out, deep=True) == []
+        assert StoreManifest.read(out / "manifest.json").content_digest == want
+    assert finished <= 1  # only removing the lock comes after the manifest
+
+
+def test_shards_of_an_extraction_are_not_taken_for_a_killed_import(roibeam: Roibeam, tsv: Path, tmp_path: Path) -> None:
+    from store_examples import make_record, write_shard
+
+    (tmp_path / "s").mkdir()
+    write_shard(tmp_path / "s", 0, [make_record()])
+    done = roibeam("store", "import", tsv, tmp_path / "s")
+    assert done.code == 1 and "not of a killed import" in done.err
+    assert len(list((tmp_path / "s").glob("part-*"))) == 2
+
+
+# --- diff
+
+
+@pytest.fixture
+def two_stores(roibeam: Roibeam, tmp_path: Path) -> tuple[Path, Path]:
+    """Three images; in the second store one has moved boxes, one fewer of them, and other features."""
+    left = [fields(f"photo{i}", num_regions=5, seed=20 * i) for i in range(3)]
+    right = [dict(each) for each in left]
+    right[1]["boxes"] = right[1]["boxes"] + 0.5
+    right[2] |= {name: right[2][name][:3] for name, value in right[2].items() if isinstance(value, np.ndarray)}
+    right[2] |= {"num_boxes": 3, "features": right[2]["features"] * 1.05}
+    for name, images in (("left", left), ("right", right)):
+        (tmp_path / f"{name}.tsv").write_bytes(b"".join(line(LXMERT, each) for each in images))
+        assert roibeam("store", "import", tmp_path / f"{name}.tsv", tmp_path / name).code == 0
+    return tmp_path / "left", tmp_path / "right"
+
+
+def test_diff_exit_codes_and_text(roibeam: Roibeam, two_stores: tuple[Path, Path], tmp_path: Path) -> None:
+    left, right = two_stores
+    same = roibeam("store", "diff", left, tmp_path / "left.tsv")  # float16 against float32
+    assert same.code == 0 and same.out.splitlines()[-1].startswith("equal: boxes within 0.1 px")
+    assert roibeam("store", "diff", left, tmp_path / "left.tsv", "--max-error", "1e-5").code == 1
+    other = roibeam("store", "diff", left, right)
+    assert other.code == 1
+    assert re.search(r"matched, IoU >= 0.5 +13 \(86.7 % of left, 100.0 % of right\)", other.out)
+    assert re.search(r"within 0.1 px +8 \(61.5 % of matched\)", other.out)
+    assert "different: 2 regions of the left and 0 of the right have no partner of IoU >= 0.5" in other.out
+    assert re.search(r"^ +5 +3 +3 +3 .* photo2$", other.out, re.MULTILINE)
+    found = json.loads(roibeam("store", "diff", left, right, "--json", "--worst", 1).out)
+    assert found["equal"] is False and found["num_matched"] == 13
+    assert [image["image_id"] for image in found["worst"]] == ["photo2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["left", "none"], "no such store or file"),
+        (["left", "."], "no feature store here"),
+        (["left", "right", "--ids", "fuzzy"], "choose one of exact, number"),
+        (["left", "right", "--images", "."], "give --html FILE too"),
+        (["left", "right", "--images", "none", "--html", "page.html"], "no such folder"),
+        (["left", "right", "--max-error", "7"], "less than or equal to 1"),
+        (["left"], "right"),
+    ],
+)
+def test_diff_says_in_one_line_why_it_cannot_compare(
+    roibeam: Roibeam, two_stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, arguments: list, words: str
+) -> None:
+    monkeypatch.chdir(two_stores[0].parent)
+    done = roibeam("store", "diff", *arguments)
+    assert done.code == 2 and words in done.err and done.err.count("\n") == 1, done
+    assert not Path("page.html").exists()
+
+
+class Page(HTMLParser):
+    """Tags and text of a page; fails when a tag is left open."""
+
+    VOID = ("meta", "image", "rect")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_page(roibeam: Roibeam, two_stores: tuple[Path, Path], tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for i, height in enumerate((480, 480, 470)):  # the last one is another photo by now
+        assert cv2.imwrite(str(photos / f"photo{i}.jpg"), np.full((height, 640, 3), 99, np.uint8))
+    html = tmp_path / "page.html"
+    done = roibeam("store", "diff", *two_stores, "--html", html, "--images", photos, "--worst", 3)
+    assert done.code == 1 and f"page: {html}" in done.out
+    page = Page(html.read_text(encoding="utf-8"))
+    canvases = [attributes for tag, attributes in page.tags if tag == "svg"]
+    assert [canvas["viewbox"] for canvas in canvases] == ["0 0 640 480"] * 6
+    assert sum(tag == "image" for tag, _ in page.tags) == 4  # two photos on both sides
+    assert "470 pixels now and was 640 x 480" in page.text
+    strokes = [attributes["stroke"] for _, attributes in page.tags if attributes.get("class") == "box"]
+    assert len(strokes) == 15 + 13 and len(set(strokes)) == 2
+    assert min(strokes.count(colour) for colour in set(strokes)) == 2  # the two without a partner
+    assert "They differ." in page.text and "86.7 % of left" in page.text
+    assert not [tag for tag, _ in page.tags if tag in ("script", "link", "iframe")]
+    addresses = re.findall(r'(?:href|src)="([^"]{0,20})', html.read_text())
+    assert all(address.startswith("data:image/jpeg;base64,"[:20]) for address in addresses)
+    assert roibeam("store", "diff", *two_stores, "--html", html).code == 1
+    empty = Page(html.read_text(encoding="utf-8"))
+    assert sum(tag == "image" for tag, _ in empty.tags) == 0
+    assert sum(attributes.get("class") == "empty" for _, attributes in empty.tags) == 6
+
+
+def test_text_of_files_never_becomes_markup_and_ids_never_leave_the_photo_folder(
+    roibeam: Roibeam, tmp_path: Path
+) -> None:
+    hostile = "<script>alert(1)</script>&amp;\"'"
+    (tmp_path / "photos").mkdir()
+    assert cv2.imwrite(str(tmp_path / "secret.jpg"), np.zeros((480, 640, 3), np.uint8))
+    for name, seed in (("a.tsv", 0), ("b.tsv", 5)):
+        ids = (hostile, "../secret", os.fspath(tmp_path / "secret"), "good")
+        bad = line(LXMERT, fields(hostile + "2") | {"num_boxes": b"<b>bold</b>"})
+        lines = [line(LXMERT, fields(image_id, seed=seed)) for image_id in ids]
+        (tmp_path / name).write_bytes(b"".join([*lines, bad, line(LXMERT, fields("\x1b[31mred", seed=seed))]))
+    html = tmp_path / "page.html"
+    done = roibeam(
+        "store", "diff", tmp_path / "a.tsv", tmp_path / "b.tsv", "--html", html, "--images", tmp_path / "photos"
+    )
+    assert done.code == 1 and "\x1b" not in done.out
+    page = Page(html.read_text(encoding="utf-8"))
+    assert not [tag for tag, _ in page.tags if tag in ("script", "image", "b>")]
+    assert hostile in page.text and "<b>bold</b>" in page.text
+    captions = re.findall(r'<figcaption class="quiet"><bdi>no photo of this name', html.read_text())
+    assert len(captions) == 2 * 5
+
+
+# --- The true Caffe output
+
+
+@pytest.fixture(scope="session")
+def tsv_folder(shared_data: Path) -> Path:
+    return shared_data / "formats" / "butd_tsv"
+
+
+def test_round_trip_of_the_true_output_is_exact_in_float32(roibeam: Roibeam, tsv_folder: Path, tmp_path: Path) -> None:
+    source = tsv_folder / "train2014_obj36.tsv"
+    for dtype, max_error in (("float32", 0), ("float16", 5e-4)):
+        assert roibeam("store", "import", source, tmp_path / dtype, "--dtype", dtype).code == 0
+        assert verify_store(tmp_path / dtype, deep=True) == []
+        done = roibeam("store", "diff", tmp_path / dtype, source, "--max-error", max_error, "--json")
+        found = json.loads(done.out)
+        assert done.code == 0 and found["equal"] and found["num_same_box"] == 360
+        assert (found["num_same_class"], found["num_same_attribute"], found["score_error"]) == (360, 360, 0)
+        assert found["feature_error"] <= max_error
+
+
+@pytest.mark.parametrize(
+    ("other", "common", "regions"), [("six_columns.tsv", 3, 66), ("seven_columns_cls_prob.tsv", 2, 22)]
+)
+def test_the_layouts_of_the_true_output_agree(
+    roibeam: Roibeam, tsv_folder: Path, tmp_path: Path, shared_data: Path, other: str, common: int, regions: int
+) -> None:
+    """The smaller files hold the first regions of some images under their bare COCO numbers."""
+    html = tmp_path / "page.html"
+    done = roibeam(
+        "store", "diff", tsv_folder / other, tsv_folder / "train2014_obj36.tsv", "--ids", "number", "--max-error", 0,
+        "--json", "--html", html, "--images", shared_data / "images",
+    )  # fmt: skip
+    found = json.loads(done.out)
+    assert done.code == 1 and found["num_common"] == common
+    assert found["num_left_regions"] == found["num_matched"] == found["num_same_box"] == regions
+    assert found["feature_error"] == 0 and found["cosine_min"] == 1
+    assert found["num_same_class"] == found["num_class_pairs"] == (regions if "cls_prob" in other else 0)
+    assert [difference for difference in found["differences"] if "of the left" not in difference] == [
+        f"{10 - common:,} images are only on the right"
+    ]
+    assert html.read_text().count("data:image/jpeg;base64,") == 2 * common
