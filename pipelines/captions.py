@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pipelines.datasets.image_ids import short_name
+
 
 @dataclass(frozen=True)
 class JoinReport:
@@ -36,14 +38,14 @@ def join_captions(
     rows, known = list(rows), set(record_ids)
     by_name: dict[str, str | None] = {}
     for record_id in known:
-        short = _short_name(record_id)
+        short = short_name(record_id)
         by_name[short] = None if short in by_name else record_id
     joined, exact = [], 0
     for image_id, caption in rows:
         if image_id in known:
             joined.append((image_id, caption))
             exact += 1
-        elif (found := by_name.get(_short_name(image_id))) is not None:
+        elif (found := by_name.get(short_name(image_id))) is not None:
             joined.append((found, caption))
     if not joined:
         raise ValueError(
@@ -54,9 +56,3 @@ def join_captions(
     used = {record_id for record_id, _ in joined}
     report = JoinReport(len(joined), len(rows) - len(joined), len(known - used), exact, len(joined) - exact)
     return joined, report
-
-
-def _short_name(image_id: str) -> str:
-    last = image_id.replace("\\", "/").rsplit("/", 1)[-1]
-    stem, dot, _ = last.rpartition(".")
-    return stem if dot and stem else last

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from extraction.config import DetectorConfig
     from pipelines.extraction_run import RunSummary
     from pipelines.planning import Estimate, Work
 
@@ -20,20 +21,50 @@ def extract_command(
     context: typer.Context,
     source: Annotated[
         str,
-        typer.Argument(help="Folder, glob pattern, COCO .json (captions or instances) or caption .tsv (local paths)."),
+        typer.Argument(
+            help="Folder, glob pattern, COCO .json (captions or instances), caption .tsv (local paths) or VCR .jsonl."
+        ),
     ],
     out: Annotated[Path, typer.Argument(help="Store to write; run again to continue, or to add what a folder gained.")],
     weights: Annotated[
         str,
         typer.Option(
-            help="File (.safetensors, .pth, .bin; local path or gs://, s3://, hdfs:// URL), hf:<repo>[@revision], "
-            "https://...[#sha256=<hex>], or random:<seed> (load tests: regions mean nothing)."
+            help="File (.safetensors, .pkl, .pth, .bin, .caffemodel; local path or gs://, s3://, hdfs:// URL), "
+            "hf:<repo>[@revision], https://...[#sha256=<hex>], or random:<seed> (load tests: regions mean nothing)."
         ),
     ],
     detector: Annotated[
-        str, typer.Option(help="Network sizes: vg-r101-c4 (Visual Genome, true size) or small.")
+        str,
+        typer.Option(
+            help="Network sizes: vg-r101-c4 (Visual Genome, true size, photos at 800/1333 pixels), vg-r101-c4-600 (the "
+            "same at 600/1000, as the original and MILVLG) or small."
+        ),
     ] = "vg-r101-c4",
-    selection: Annotated[str, typer.Option(help="Which regions are kept; see docs/architecture.md.")] = "butd-10-100",
+    conventions: Annotated[
+        str,
+        typer.Option(
+            help="Whose arithmetic: hf, d2, caffe, milvlg or vlbert-e2e. Weights of every family load into each; "
+            "docs/conventions.md says which system used which, and how far apart they are."
+        ),
+    ] = "hf",
+    selection: Annotated[
+        str, typer.Option(help="Which regions are kept: butd-36, vl-bert, hf-36, ...; see docs/conventions.md.")
+    ] = "butd-10-100",
+    boxes: Annotated[
+        str | None,
+        typer.Option(
+            help="Describe these boxes instead of proposing regions: COCO instances .json, .jsonl of "
+            '{"image_id", "boxes": [[x1, y1, x2, y2]]}, bottom-up-attention .tsv, or VCR\'s folder vcr1images. Pixels '
+            "of the photo; order and number stay. Images without an entry are left out."
+        ),
+    ] = None,
+    image_feature: Annotated[
+        str,
+        typer.Option(
+            help="Also a feature of the whole photo: none, region (as one box, by the detector) or <network>=<weights> "
+            "(torchvision's densenet121, resnet50, googlenet, ...)."
+        ),
+    ] = "none",
     vocab: Annotated[
         str | None,
         typer.Option(
@@ -41,7 +72,7 @@ def extract_command(
         ),
     ] = None,
     image_root: Annotated[
-        str | None, typer.Option(help="Folder of the images of a .json or .tsv [default: its own].")
+        str | None, typer.Option(help="Folder of the images of a .json, .tsv or .jsonl [default: its own].")
     ] = None,
     id_rule: Annotated[str, typer.Option(help="Image id from path: no-extension or with-extension.")] = "no-extension",
     dtype: Annotated[str, typer.Option(help="Stored features: float16, bfloat16 or float32.")] = "float16",
@@ -59,7 +90,7 @@ def extract_command(
         int | None, typer.Option(min=1, help="Images per shard [default: about ten minutes of work, at most 4,000].")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="section.field=value; sections: detector, selection.")
+        list[str] | None, typer.Option("--set", help="section.field=value; sections: detector, conventions, selection.")
     ] = None,
     retry_dead_letters: Annotated[
         bool, typer.Option("--retry-dead-letters/--no-retry-dead-letters", help="Redo shards that hold failed images.")
@@ -79,9 +110,11 @@ def extract_command(
     """
     # Heavy imports wait until a command needs them, so that --help is quick.
     from extraction.config import CONFIGS
+    from extraction.conventions import CONVENTIONS
     from extraction.engine import ExtractOptions
     from extraction.selection import SELECTIONS
     from pipelines.extraction_run import RunOptions, run_extract, summary_event
+    from pipelines.given_boxes import give_boxes
     from pipelines.job import DetectorSpec
     from pipelines.overrides import apply_overrides
     from pipelines.planning import Work, estimate
@@ -92,20 +125,30 @@ def extract_command(
     sections = apply_overrides(
         {
             "detector": _preset("detector", detector, CONFIGS),
+            "conventions": _preset("conventions", conventions, CONVENTIONS),
             "selection": _preset("selection", selection, SELECTIONS),
         },
         settings or [],
     )
-    options = ExtractOptions(dtype, distribution, max_pixels, decode_threads)
+    options = ExtractOptions(dtype, distribution, max_pixels, decode_threads, image_feature)
     _check_device(device, runner)
     config = sections["detector"]
+    images = open_source(source, image_root=image_root, id_rule=id_rule)
+    given = None
+    if boxes is not None:
+        images, given = give_boxes(images, boxes)
+        if _is_selection_named(context, settings or []):
+            typer.echo("note: --selection does nothing with --boxes: every given box is kept", err=True)
+    if detector != "small":  # the reduced network has no published size
+        _note_edges(conventions, config)
     work = Work(
-        source=open_source(source, image_root=image_root, id_rule=id_rule),
+        source=images,
         store=Path(os.path.abspath(out)),
-        detector=DetectorSpec(config, sections["selection"], weights, device, threads),
+        detector=DetectorSpec(config, sections["selection"], weights, device, threads, sections["conventions"]),
         options=options,
         vocabulary=load_vocabulary(vocab, num_classes=config.num_classes, num_attributes=config.num_attributes),
         shard_size=shard_size,
+        boxes=given,
     )
     check_images_are_there(work.source)
     if dry_run:
@@ -133,6 +176,26 @@ def _preset(what: str, name: str, presets: Mapping[str, Any]) -> Any:
     if name not in presets:
         raise ValueError(f"--{what} {name!r}: choose one of {', '.join(presets)}")
     return presets[name]
+
+
+def _is_selection_named(context: typer.Context, settings: list[str]) -> bool:
+    source = context.get_parameter_source("selection")
+    is_option = source is not None and source.name == "COMMANDLINE"
+    return is_option or any(setting.strip().startswith("selection.") for setting in settings)
+
+
+def _note_edges(conventions: str, config: DetectorConfig) -> None:
+    """Says so when photos are resized to another size than published features of these conventions come from."""
+    from extraction.conventions import PUBLISHED_EDGES
+
+    published, edges = PUBLISHED_EDGES[conventions], (config.short_edge, config.long_edge)
+    if edges not in published:
+        typer.echo(
+            f"note: photos are resized to {edges[0]}/{edges[1]} pixels (short edge, limit of the long one); published "
+            f"features of the conventions {conventions} come from {published[0][0]}/{published[0][1]}, which --detector "
+            f"{'vg-r101-c4' if published[0][0] == 800 else 'vg-r101-c4-600'} has",
+            err=True,
+        )
 
 
 def _check_device(device: str, runner: str) -> None:

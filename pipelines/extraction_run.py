@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from extraction.conventions import CONVENTIONS, Conventions
 from features.manifest import STORE_MANIFEST_NAME, StoreManifest
 from pipelines.beam_extraction import pipeline_options, run_extraction
 from pipelines.job import ExtractJob, shared_detector, shared_fingerprint
@@ -93,7 +94,7 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
     top_k, num_classes = work.options.top_k, shared_detector(work.detector).num_classes
     if top_k is not None and top_k > num_classes + 1:
         raise ValueError(f"distribution top-{top_k}: the detector has {num_classes} classes and background")
-    fingerprint = shared_fingerprint(work.detector, work.options, work.vocabulary.digest)
+    fingerprint = shared_fingerprint(work.detector, work.options, work.vocabulary.digest, work.boxes is not None)
     job = ExtractJob(
         store=str(work.store.absolute()),
         image_root=work.source.image_root,
@@ -101,14 +102,27 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         options=work.options,
         feature_space=fingerprint.feature_space,
         vocabulary_digest=work.vocabulary.digest,
+        given_boxes=work.boxes is not None,
     )
     config: dict[str, Any] = {
-        "source": source_facts(work.source),
+        "source": source_facts(work),
         "detector": asdict(work.detector),
+        "conventions": conventions_name(work.detector.conventions),
         "options": asdict(work.options),
         "max_failures": options.max_failures,
     }
     return job, StoreText(config, work.vocabulary, fingerprint)
+
+
+def conventions_name(conventions: Conventions) -> str:
+    """The preset that these are, or the nearest one and what differs: "hf" or "hf, but exif_orientation ignored"."""
+    changes = {
+        name: [each.name for each in fields(preset) if getattr(preset, each.name) != getattr(conventions, each.name)]
+        for name, preset in CONVENTIONS.items()
+    }
+    nearest = min(changes, key=lambda name: len(changes[name]))
+    different = ", ".join(f"{name} {getattr(conventions, name)}" for name in changes[nearest])
+    return f"{nearest}, but {different}" if different else nearest
 
 
 def summary_event(summary: RunSummary, store: Path) -> str:

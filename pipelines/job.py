@@ -11,14 +11,17 @@ import torch
 import torchvision
 
 from extraction.config import DetectorConfig
+from extraction.conventions import CONVENTIONS, Conventions
 from extraction.detector import RegionDetector
 from extraction.engine import ExtractOptions
+from extraction.global_feature import GlobalFeature, build_global_feature
 from extraction.selection import SelectionPolicy
 from extraction.weights import build_detector
 from features.fingerprint import Fingerprint, feature_space_of
 
 _detectors: dict[DetectorSpec, RegionDetector] = {}
-_detectors_lock = threading.Lock()
+_global_features: dict[tuple[str, str], GlobalFeature] = {}
+_models_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class DetectorSpec:
         weights: see `extraction.weights`.
         device: "cpu", "cuda", "cuda:1", ...
         threads: CPU threads of one detector call; None means what torch chooses.
+        conventions: how it computes.
     """
 
     config: DetectorConfig
@@ -38,6 +42,7 @@ class DetectorSpec:
     weights: str
     device: str = "cpu"
     threads: int | None = None
+    conventions: Conventions = CONVENTIONS["hf"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class ExtractJob:
         detector, options: how images become records.
         feature_space: what the driver computed; a worker whose detector differs stops.
         vocabulary_digest: of the class and attribute names, or None for bare ids.
+        given_boxes: whether the planned images bring their boxes.
     """
 
     store: str
@@ -58,28 +64,55 @@ class ExtractJob:
     options: ExtractOptions
     feature_space: str
     vocabulary_digest: str | None
+    given_boxes: bool
 
 
 def shared_detector(spec: DetectorSpec) -> RegionDetector:
     """The detector of this process, built on first use and shared by its threads."""
-    with _detectors_lock:
+    with _models_lock:
         if spec not in _detectors:
             if spec.threads is not None:
                 torch.set_num_threads(spec.threads)
             _detectors.clear()  # one model per process: a new spec replaces the old one
             _detectors[spec] = build_detector(
-                spec.config, weights=spec.weights, selection=spec.selection, device=spec.device
+                spec.config,
+                weights=spec.weights,
+                selection=spec.selection,
+                conventions=spec.conventions,
+                device=spec.device,
             )
         return _detectors[spec]
 
 
+def shared_global_feature(spec: DetectorSpec, options: ExtractOptions) -> GlobalFeature | None:
+    """The network that `options.image_feature` names, on the detector's device; None where it names none."""
+    if options.global_network is None:
+        return None
+    key = (options.global_network, spec.device)
+    with _models_lock:
+        if key not in _global_features:
+            _global_features.clear()
+            _global_features[key] = build_global_feature(options.global_network, device=spec.device)
+        return _global_features[key]
+
+
 @functools.lru_cache(maxsize=4)
-def shared_fingerprint(spec: DetectorSpec, options: ExtractOptions, vocabulary_digest: str | None) -> Fingerprint:
-    """The two-part fingerprint of what this process writes; kept, since it hashes the weights."""
+def shared_fingerprint(
+    spec: DetectorSpec, options: ExtractOptions, vocabulary_digest: str | None, given_boxes: bool
+) -> Fingerprint:
+    """The two-part fingerprint of what this process writes; kept, since it hashes the weights.
+
+    `details["regions"]` is the selection, or "given": features of given boxes and of proposals do not belong together,
+    and how proposals would have been selected says nothing of the former.
+    """
     description = shared_detector(spec).describe()
     numerics = description.pop("numerics")
+    selection = description.pop("selection")
+    network = shared_global_feature(spec, options)
     details = {
         "detector": description,
+        "regions": "given" if given_boxes else selection,
+        "image_feature": options.image_feature if network is None else network.describe(),
         "feature_dtype": options.feature_dtype,
         "vocabulary": vocabulary_digest,
     }

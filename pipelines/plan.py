@@ -1,21 +1,25 @@
 """The plan of a run: which images are in which shard. Written once; a grown source adds shards, old ones stay.
 
 OUT/plan.json               source, settings, one line of facts per shard
-OUT/plan/part-00003.jsonl   the images of shard 3: {"image_id": ..., "location": ...} per line
+OUT/plan/part-00003.jsonl   the images of shard 3: {"image_id": ..., "location": ...} per line, and with given boxes
+                            "boxes": [[x1, y1, x2, y2], ...], "boxes_hw": [height, width] or null
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from extraction.images import ImageRef
 from features.manifest import fsync_folder, write_json_atomically
+from pipelines.given_boxes import GivenBoxes
 
 PLAN_FORMAT = "roibeam-plan"
 PLAN_VERSION = 1
@@ -30,7 +34,7 @@ class PlannedShard:
     Attributes:
         number: from 0; names the files of the shard.
         num_images: images in it.
-        members_digest: SHA-256 over its ids and locations; a shard manifest must name the same.
+        members_digest: SHA-256 over its ids, locations and given boxes; a shard manifest must name the same.
     """
 
     number: int
@@ -43,7 +47,7 @@ class Plan:
     """All shards of a store, and what they are made from and with.
 
     Attributes:
-        source: kind, location, image_root, id_rule.
+        source: kind, location, image_root, id_rule; boxes, where they are given.
         settings: what must not change between runs into one store, nested; see `extraction_run`.
         shards: in number order.
     """
@@ -71,12 +75,20 @@ def shard_size_for(seconds_per_image: float) -> int:
 
 
 def members_digest(members: Iterable[ImageRef]) -> str:
-    """SHA-256 over ids and locations in order, each with its length in bytes before it."""
+    """SHA-256 over ids and locations in order, each with its length in bytes before it.
+
+    Given boxes follow their image: a length that no text has, their number, height and width (0 where they are not
+    known), four doubles each.
+    """
     digest = hashlib.sha256()
     for member in members:
         for text in (member.image_id, member.location):
             data = text.encode("utf-8")
             digest.update(len(data).to_bytes(4, "little") + data)
+        if member.boxes is not None:
+            digest.update(b"\xff\xff\xff\xff" + struct.pack("<3Q", len(member.boxes), *(member.boxes_hw or (0, 0))))
+            edges = itertools.chain.from_iterable(member.boxes)
+            digest.update(struct.pack(f"<{4 * len(member.boxes)}d", *edges))
     return digest.hexdigest()
 
 
@@ -123,28 +135,49 @@ def read_members(store: Path, shard: PlannedShard) -> list[ImageRef]:
     path = members_path(store, shard.number)
     try:
         with path.open(encoding="utf-8") as file:
-            members = [ImageRef(**json.loads(line)) for line in file]
+            members = [_parse_member(line) for line in file]
         _require(members_digest(members) == shard.members_digest, "its images are not those that plan.json states")
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise ValueError(f"{path}: {error}; restore it, or extract into a new folder") from None
     return members
 
 
+def _parse_member(line: str) -> ImageRef:
+    entry = json.loads(line)
+    if "boxes" in entry:
+        entry["boxes"] = tuple((float(x1), float(y1), float(x2), float(y2)) for x1, y1, x2, y2 in entry["boxes"])
+        if entry["boxes_hw"] is not None:
+            height, width = entry["boxes_hw"]
+            entry["boxes_hw"] = (height, width)
+    return ImageRef(**entry)
+
+
+def _member_line(member: ImageRef) -> str:
+    entry: dict[str, Any] = {"image_id": member.image_id, "location": member.location}
+    if member.boxes is not None:
+        entry |= {"boxes": member.boxes, "boxes_hw": member.boxes_hw}
+    return json.dumps(entry, ensure_ascii=False) + "\n"
+
+
 def extend_plan(
     store: Path, plan: Plan | None, *, source: dict[str, str], settings: dict[str, Any],
-    images: Sequence[ImageRef], shard_size: int,
+    images: Sequence[ImageRef], shard_size: int, boxes: GivenBoxes | None = None,
 ) -> Plan:  # fmt: skip
     """Writes a new plan, or adds shards to `plan` for the `images`, which must not be in it yet.
+
+    Given boxes are put to their images here, shard by shard: those of all images at once would fill the memory.
 
     Members first, plan.json last: a kill in between leaves files that the next run overwrites.
     """
     shards = list(plan.shards) if plan else []
     (store / "plan").mkdir(parents=True, exist_ok=True)
     for start in range(0, len(images), shard_size):
-        members = images[start : start + shard_size]
+        members = list(images[start : start + shard_size])
+        if boxes is not None:
+            members = [boxes.attach(member) for member in members]
         number = len(shards)
         with members_path(store, number).open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(asdict(member), ensure_ascii=False) + "\n" for member in members)
+            file.writelines(map(_member_line, members))
             file.flush()
             os.fsync(file.fileno())
         shards.append(PlannedShard(number, len(members), members_digest(members)))
@@ -155,5 +188,7 @@ def extend_plan(
     return grown
 
 
-def planned_ids(store: Path, plan: Plan) -> set[str]:
-    return {member.image_id for shard in plan.shards for member in read_members(store, shard)}
+def planned_members(store: Path, plan: Plan) -> Iterator[ImageRef]:
+    """The images of all shards, a shard at a time in memory."""
+    for shard in plan.shards:
+        yield from read_members(store, shard)

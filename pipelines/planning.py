@@ -12,8 +12,10 @@ from typing import Any
 from extraction.engine import ExtractOptions, extract
 from extraction.images import Failure, ImageRef
 from features.layout import encode_meta, encode_regions
-from pipelines.job import DetectorSpec, shared_detector, shared_fingerprint
-from pipelines.plan import Plan, extend_plan, planned_ids, read_plan, shard_size_for
+from features.record import RegionRecord
+from pipelines.given_boxes import GivenBoxes
+from pipelines.job import DetectorSpec, shared_detector, shared_fingerprint, shared_global_feature
+from pipelines.plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
 from pipelines.sources import Source
 from pipelines.vocabulary import Vocabulary
 
@@ -33,6 +35,7 @@ class Work:
         detector, options: how images become records.
         vocabulary: names to store.
         shard_size: images per new shard; None means about ten minutes of work, at most 4,000.
+        boxes: of every image of the source; None where the detector proposes.
     """
 
     source: Source
@@ -41,6 +44,7 @@ class Work:
     options: ExtractOptions
     vocabulary: Vocabulary
     shard_size: int | None = None
+    boxes: GivenBoxes | None = None
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,11 @@ def make_plan(work: Work) -> tuple[Plan, list[str]]:
             notes.append("--shard-size counts for new shards only; there are none")
         return plan, notes
     size = work.shard_size or shard_size_for(_time_one(new, work))
-    facts, settings = source_facts(work.source), _settings(work)
-    return extend_plan(work.store, plan, source=facts, settings=settings, images=new, shard_size=size), notes
+    grown = extend_plan(
+        work.store, plan, source=source_facts(work), settings=_settings(work), images=new, shard_size=size,
+        boxes=work.boxes,
+    )  # fmt: skip
+    return grown, notes
 
 
 def estimate(work: Work) -> Estimate:
@@ -88,7 +95,7 @@ def estimate(work: Work) -> Estimate:
     seconds, num_bytes, timed = 0.0, 0, 0
     for image in chosen:
         start = time.monotonic()
-        (outcome,) = extract([image], shared_detector(work.detector), options=work.options)
+        outcome = _extract_one(image, work)
         if isinstance(outcome, Failure):
             log.warning("dry run: %r: %s (%s)", image.image_id, outcome.reason, outcome.detail)
             continue
@@ -111,7 +118,7 @@ def existing_plan(work: Work) -> Plan | None:
     if plan is None:
         return None
     for what, had, now in (
-        ("holds another run: its source", plan.source, source_facts(work.source)),
+        ("holds another run: its source", plan.source, source_facts(work)),
         ("was made with other settings", _flat(plan.settings), _flat(_settings(work))),
     ):
         different = [key for key in sorted(had.keys() | now.keys()) if had.get(key) != now.get(key)]
@@ -121,19 +128,21 @@ def existing_plan(work: Work) -> Plan | None:
     return plan
 
 
-def source_facts(source: Source) -> dict[str, str]:
-    """What identifies a source, for plan and manifest."""
-    return {
+def source_facts(work: Work) -> dict[str, str]:
+    """What identifies a source and its boxes, for plan and manifest."""
+    source = work.source
+    facts = {
         "kind": source.kind,
         "location": source.location,
         "image_root": source.image_root,
         "id_rule": source.id_rule,
     }
+    return facts if work.boxes is None else {**facts, "boxes": work.boxes.location}
 
 
 def _settings(work: Work) -> dict[str, Any]:
     """What must not change between runs into one store, field by field, so that a change can be named."""
-    fingerprint = shared_fingerprint(work.detector, work.options, work.vocabulary.digest)
+    fingerprint = shared_fingerprint(work.detector, work.options, work.vocabulary.digest, work.boxes is not None)
     return {"distribution": work.options.distribution, "feature_space": fingerprint.details}
 
 
@@ -146,20 +155,44 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _new_images(work: Work, plan: Plan | None) -> tuple[list[ImageRef], list[str]]:
-    """Images that no shard holds yet; notes on planned ones that are gone."""
+    """Images that no shard holds yet; notes on planned ones that are gone.
+
+    Raises:
+        ValueError: if a planned image has other boxes now: its record would say one thing and the file another.
+    """
     if plan is None:
         return work.source.images, []
-    known = planned_ids(work.store, plan)
+    known: set[str] = set()
+    changed: list[str] = []
+    for member in planned_members(work.store, plan):
+        known.add(member.image_id)
+        if work.boxes is not None and member.image_id in work.boxes and not work.boxes.are_those_of(member):
+            changed.append(member.image_id)
+    if work.boxes is not None and changed:
+        raise ValueError(
+            f"{work.store} was made with other boxes than {work.boxes.location} holds now for {len(changed):,} images, "
+            f"such as {changed[0]!r}; restore the file, or choose a new folder"
+        )
     new = [image for image in work.source.images if image.image_id not in known]
     gone = len(known) - (len(work.source.images) - len(new))
     return new, [f"{gone:,} images of earlier runs are no longer in the source; their records stay"] if gone else []
+
+
+def _extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:
+    (outcome,) = extract(
+        [image if work.boxes is None else work.boxes.attach(image)],
+        shared_detector(work.detector),
+        options=work.options,
+        global_feature=shared_global_feature(work.detector, work.options),
+    )
+    return outcome
 
 
 def _time_one(images: Sequence[ImageRef], work: Work) -> float:
     """Seconds one image takes, warm-up included, so that shards come out rather too small than too large."""
     for image in images[:TIMING_TRIES]:
         start = time.monotonic()
-        (outcome,) = extract([image], shared_detector(work.detector), options=work.options)
+        outcome = _extract_one(image, work)
         if not isinstance(outcome, Failure):
             return time.monotonic() - start
     return 1.0

@@ -34,7 +34,11 @@ def write_run_report(store: Path, plan: Plan, *, seconds: float | None) -> None:
             failures=_dead_letters(store),
             locations=_locations(store, plan, manifest),
             read_bytes=read_local_file,
-            decode=lambda data: decode_image(data, max_pixels=manifest.config["options"]["max_pixels"]),
+            decode=lambda data: decode_image(
+                data,
+                max_pixels=manifest.config["options"]["max_pixels"],
+                exif_orientation=manifest.config["detector"]["conventions"]["exif_orientation"],
+            ),
             class_names=manifest.classes,
             attribute_names=manifest.attributes,
         )
@@ -49,11 +53,14 @@ def _facts(store: Path, plan: Plan, manifest: StoreManifest, seconds: float | No
         f"{config['short_edge']}/{config['long_edge']} px, {config['proposals_after_nms']} proposals"
     )
     kept = f"score {selection['min_score']}, {selection['min_regions']} to {selection['max_regions']} regions"
+    boxes = plan.source.get("boxes")
+    regions = f"{selection['method']}, {kept}" if boxes is None else f"the boxes given in {boxes}"
     details = (
         ("source", plan.source["location"]),
         ("detector", network),
         ("weights", detector["weights"]),
-        ("selection", f"{selection['method']}, {kept}"),
+        ("conventions", manifest.config["conventions"]),
+        ("regions", regions),
         ("features", f"{manifest.feature_dim} x {manifest.feature_dtype}, distribution {options['distribution']}"),
         ("device", f"{detector['device']}: {numerics['device']}, {numerics['threads']} threads"),
         ("feature space", manifest.fingerprint.feature_space[:16]),

@@ -13,15 +13,16 @@ import secrets
 import shutil
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from extraction.engine import extract, read_local_file
-from extraction.images import Failure
+from extraction.images import Failure, ImageRef
 from features.manifest import DeadLetter, ShardManifest, ShardSummary, fsync_folder
 from features.publish import publish_shard
 from features.shard import ShardWriter
-from pipelines.job import ExtractJob, shared_detector, shared_fingerprint
+from pipelines.job import ExtractJob, shared_detector, shared_fingerprint, shared_global_feature
 from pipelines.plan import PlannedShard, read_members
 from pipelines.store_folder import SCRATCH_PREFIX, finished_manifest
 
@@ -49,7 +50,7 @@ def extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
     done = finished_manifest(store, shard, job.feature_space)
     if done is not None:
         return ShardResult(shard.number, done.num_records, len(done.dead_letters), None)
-    fingerprint = shared_fingerprint(job.detector, job.options, job.vocabulary_digest)
+    fingerprint = shared_fingerprint(job.detector, job.options, job.vocabulary_digest, job.given_boxes)
     if fingerprint.feature_space != job.feature_space:
         raise ValueError("this worker's detector differs from the planned one: do all workers see the same weights?")
     attempt = secrets.token_hex(4)
@@ -81,12 +82,19 @@ def extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
 def _write_data(job: ExtractJob, shard: PlannedShard, scratch: Path, failures: list[Failure]) -> ShardSummary:
     """Writes scratch/data.lmdb, or no file when no image gave a record; failed images go to `failures`."""
     store = Path(job.store)
-    detector = shared_detector(job.detector)
+    members = read_members(store, shard)
     read = functools.partial(_read_from, job.image_root)
     heartbeat = Heartbeat(scratch / "heartbeat.json", shard)
     num_records = 0
-    with ShardWriter(scratch / "data.lmdb", planned_bytes=planned_bytes(job, shard.num_images)) as writer:
-        for outcome in extract(read_members(store, shard), detector, options=job.options, read_bytes=read):
+    outcomes = extract(
+        members,
+        shared_detector(job.detector),
+        options=job.options,
+        read_bytes=read,
+        global_feature=shared_global_feature(job.detector, job.options),
+    )
+    with ShardWriter(scratch / "data.lmdb", planned_bytes=planned_bytes(job, members)) as writer:
+        for outcome in outcomes:
             if isinstance(outcome, Failure):
                 failures.append(outcome)
             else:
@@ -112,13 +120,15 @@ class SourceGoneError(RuntimeError):
     """Not an OSError: that would make it a dead letter of one image."""
 
 
-def planned_bytes(job: ExtractJob, num_images: int) -> int:
-    """Upper estimate of the bytes that `num_images` take in a shard (the writer grows when it is short)."""
+def planned_bytes(job: ExtractJob, members: Sequence[ImageRef]) -> int:
+    """Upper estimate of the bytes that the images take in a shard (the writer grows when it is short)."""
     detector = shared_detector(job.detector)
     value = 4 if job.options.feature_dtype == "float32" else 2
     columns = {"full": detector.num_classes + 1, "none": 0}.get(job.options.distribution, 2 * (job.options.top_k or 0))
     region = detector.feature_dim * value + columns * 2 + 64
-    return num_images * (job.detector.selection.max_regions * region + 8192) + 2**20
+    proposed = job.detector.selection.max_regions
+    num_regions = sum(proposed if member.boxes is None else len(member.boxes) for member in members)
+    return num_regions * region + len(members) * 8192 + 2**20
 
 
 class Heartbeat:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from extraction.images import ImageRef
 from features.record import check_image_id
-from pipelines.datasets import coco, conceptual_captions, folder
+from pipelines.datasets import coco, conceptual_captions, folder, vcr
 from pipelines.datasets.image_ids import is_utf8
 
 PROBED_FILES = 50  # of an annotation file, to notice a wrong image folder before a run of failures
@@ -20,7 +20,7 @@ class Source:
     """Images of one run.
 
     Attributes:
-        kind: "folder", "pattern", "coco" or "caption-tsv".
+        kind: "folder", "pattern", "coco", "caption-tsv" or "vcr".
         location: absolute path of the folder or annotation file, or the pattern.
         image_root: folder that the ids are relative to.
         id_rule: see `pipelines.datasets.image_ids`.
@@ -37,18 +37,19 @@ class Source:
 
 
 def open_source(location: str, *, image_root: str | None = None, id_rule: str = "no-extension") -> Source:
-    """Lists the images of a folder, glob pattern, COCO json or caption TSV (local paths).
+    """Lists the images of a folder, glob pattern, COCO json, caption TSV (local paths) or VCR annotations.
 
     Args:
         location: what the user named.
-        image_root: folder of the images of a json or TSV; None means the folder that the file lies in.
+        image_root: folder of the images of a file; None means the folder that the file lies in (of VCR annotations:
+            vcr1images in it, if there is one).
         id_rule: "no-extension" or "with-extension".
     Raises:
         ValueError: one line: nothing there, no image in it, two files with one id, an id or path no store can hold.
     """
     if os.path.isdir(location) or folder.is_pattern(location):
         if image_root is not None:
-            raise ValueError(f"--image-root goes with a json or TSV file; {location!r} is a folder or pattern")
+            raise ValueError(f"--image-root goes with an annotation file; {location!r} is a folder or pattern")
         is_pattern = not os.path.isdir(location)
         listing = (folder.list_pattern if is_pattern else folder.list_folder)(location, id_rule=id_rule)
         kind = "pattern" if is_pattern else "folder"
@@ -56,11 +57,13 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
         return _source(kind, where, listing.root, id_rule, listing.images, _listing_notes(listing))
     if not os.path.exists(location):
         raise ValueError(f"no such folder, file or pattern: {location!r}")
+    extension = os.path.splitext(location)[1].lower()
     root = os.path.abspath(image_root if image_root is not None else os.path.dirname(location) or ".")
+    if extension == ".jsonl" and image_root is None and os.path.isdir(os.path.join(root, vcr.IMAGES_FOLDER)):
+        root = os.path.join(root, vcr.IMAGES_FOLDER)
     if not os.path.isdir(root):
         raise ValueError(f"no such image folder: {root!r} (--image-root)")
     location = os.path.abspath(location)
-    extension = os.path.splitext(location)[1].lower()
     if extension == ".json":
         entries = coco.read_coco(location, id_rule=id_rule).images
         refs = [ImageRef(entry.image_id, os.path.join(root, entry.file_name)) for entry in entries]
@@ -70,7 +73,11 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
         good = [row for row in rows if isinstance(row, conceptual_captions.CaptionRow)]
         refs = list(dict.fromkeys(ImageRef(row.image_id, os.path.join(root, row.path)) for row in good))
         return _source("caption-tsv", location, root, id_rule, refs, _bad_row_notes(rows))
-    raise ValueError(f"{location!r}: expected a folder, a glob pattern, a COCO .json or a caption .tsv")
+    if extension == ".jsonl":
+        rows_of_vcr = vcr.read_vcr_images(location, id_rule=id_rule)
+        refs = [ImageRef(row.image_id, os.path.join(root, row.file_name)) for row in rows_of_vcr]
+        return _source("vcr", location, root, id_rule, refs, [])
+    raise ValueError(f"{location!r}: expected a folder, a glob pattern, a COCO .json, a caption .tsv or a VCR .jsonl")
 
 
 def check_images_are_there(source: Source) -> None:

@@ -42,6 +42,13 @@ def path_below(name: str) -> str:
     return relative
 
 
+def short_name(image_id: str) -> str:
+    """Last path component without extension: what the names of one image share where files disagree on its folder."""
+    last = image_id.replace("\\", "/").rsplit("/", 1)[-1]
+    stem, dot, _ = last.rpartition(".")
+    return stem if dot and stem else last
+
+
 def is_utf8(name: str) -> bool:
     """Whether a path can be written down: not if its bytes are no UTF-8, nor with half a surrogate pair from a json."""
     try:

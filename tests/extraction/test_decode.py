@@ -43,9 +43,30 @@ def test_awkward_files_decode_as_cv2_imread_or_give_a_reason(shared_data: Path) 
     assert refused == AWKWARD_REASONS
 
 
-def test_exif_orientation_is_applied(shared_data: Path) -> None:
+def test_exif_orientation_is_applied_or_ignored(shared_data: Path) -> None:
     folder = shared_data / "images" / "awkward"
-    assert decode_image((folder / "exif_orientation_6.jpg").read_bytes()).shape == (640, 407, 3)
+    for name, upright_hw, quarter_turns in (
+        ("exif_orientation_6.jpg", (640, 407), 3),
+        ("exif_orientation_3.jpg", (391, 408), 2),
+    ):
+        data = (folder / name).read_bytes()
+        applied, stored = decode_image(data), decode_image(data, exif_orientation="ignored")
+        assert applied.shape[:2] == upright_hw
+        np.testing.assert_array_equal(np.rot90(stored, quarter_turns), applied)
+        with Image.open(folder / name) as opened:  # what the extractors that ignore the tag decode with
+            pixels = np.asarray(opened.convert("RGB"))[:, :, ::-1]
+        assert np.abs(stored.astype(int) - pixels.astype(int)).max() <= 1
+
+
+def test_exif_orientation_of_other_formats_is_ignored_too() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for format_ in ("PNG", "WEBP"):
+        data = picture(format_, exif=exif)
+        assert decode_image(data).shape == (60, 40, 3)
+        assert decode_image(data, exif_orientation="ignored").shape == (40, 60, 3)
+    with pytest.raises(ValueError, match="'turned': choose one of applied, ignored"):
+        decode_image(b"", exif_orientation="turned")
 
 
 def png_chunk(kind: bytes, body: bytes, *, is_damaged: bool = False) -> bytes:

@@ -1,9 +1,10 @@
-"""The engine with a fake detector: order, failures as data, dtypes, bounded look-ahead."""
+"""The engine with a fake detector: order, failures as data, given boxes, dtypes, bounded look-ahead."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from extraction.detector import Regions
+from extraction.conventions import CONVENTIONS, Conventions
+from extraction.detector import Detector, Regions
 from extraction.engine import ExtractOptions, extract
-from extraction.images import Failure, ImageRef
+from extraction.images import Box, Failure, ImageRef
 from features.record import RegionRecord, TopKDistribution
 
 
 class FakeDetector:
-    """Two regions whose first feature is the mean grey level of the image."""
+    """The given boxes, else two regions, whose features are the mean grey level of the image."""
 
     feature_dim, num_classes, num_attributes = 4, 3, 2
 
@@ -29,8 +31,27 @@ class FakeDetector:
     def describe(self) -> dict[str, Any]:
         return {"fake": True}
 
-    def __call__(self, images: Sequence[np.ndarray], /) -> list[Regions]:
-        return [self._one(image) for image in images]
+    def __call__(
+        self,
+        images: Sequence[np.ndarray],
+        /,
+        *,
+        boxes: Sequence[np.ndarray | None] | None = None,
+        whole_image: bool = False,
+    ) -> list[Regions]:
+        given = boxes or [None] * len(images)
+        found = [self._given(image, rows) for image, rows in zip(images, given, strict=True)]
+        if whole_image:
+            found = [replace(regions, image_feature=np.array([1, 2, 3, 4], np.float32)) for regions in found]
+        return found
+
+    def _given(self, image: np.ndarray, boxes: np.ndarray | None) -> Regions:
+        proposed = self._one(image)
+        if boxes is None:
+            return proposed
+        rows = np.zeros(len(boxes), np.int64)
+        taken = {name: getattr(proposed, name)[rows] for name in vars(proposed) if getattr(proposed, name) is not None}
+        return Regions(**taken | {"boxes": boxes})
 
     def _one(self, image: np.ndarray) -> Regions:
         height, width = image.shape[:2]
@@ -129,6 +150,11 @@ def test_records_hold_what_the_options_say(tmp_path: Path) -> None:
         ({"distribution": "top-x"}, "choose full, none or top-<k>"),
         ({"distribution": "top-0"}, "choose full, none or top-<k>"),
         ({"decode_threads": 0}, "decode_threads must be at least 1"),
+        (
+            {"image_feature": "alexnet=w.pth"},
+            "choose none, region or <network>=<weights> with a network of densenet121",
+        ),
+        ({"image_feature": "resnet18="}, "choose none, region or <network>=<weights>"),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], words: str) -> None:
@@ -153,3 +179,114 @@ def test_reading_stays_a_bounded_number_of_images_ahead(tmp_path: Path) -> None:
         next(outcomes)
         assert reads <= done + 4
     outcomes.close()
+
+
+def given(image: ImageRef, *boxes: Box, hw: tuple[int, int] | None = None) -> ImageRef:
+    return replace(image, boxes=boxes, boxes_hw=hw)
+
+
+def test_given_boxes_keep_their_number_and_order(tmp_path: Path) -> None:
+    image = write(tmp_path, "a", width=400)
+    many = tuple((float(i), 0.0, float(i) + 0.7, 6.0) for i in range(300))[::-1]
+    images = [given(image, *many), given(image), image, given(image, many[3], many[3])]
+    records = list(extract(images, FakeDetector()))
+    assert all(isinstance(record, RegionRecord) for record in records)
+    boxes = [record.boxes for record in records if isinstance(record, RegionRecord)]
+    np.testing.assert_array_equal(boxes[0], np.array(many, np.float32))
+    assert [len(rows) for rows in boxes] == [300, 0, 2, 2]
+    np.testing.assert_array_equal(boxes[3][0], boxes[3][1])
+
+
+@pytest.mark.parametrize(
+    ("box", "hw", "reason", "words"),
+    [
+        ((0.0, 0.0, 404.9, 7.0), None, None, ""),  # 1 % and 1 pixel past the edge: annotators round
+        ((-4.9, -1.0, 1.0, 1.0), (6, 400), None, ""),
+        ((5.0, 5.0, 5.0, 5.0), None, None, ""),  # empty, but a box
+        (
+            (0.0, 0.0, 405.1, 6.0),
+            None,
+            "box outside the photo",
+            "box 1 of 2 (from 0) is 0 0 405.1 6; the photo has 400x6",
+        ),
+        ((0.0, 0.0, 4.0, 7.2), None, "box outside the photo", "box 1 of 2"),
+        ((-5.1, 0.0, 4.0, 6.0), None, "box outside the photo", "box 1 of 2"),
+        ((900.0, 900.0, 901.0, 901.0), None, "box outside the photo", "another or a resized one?"),
+        ((300.0, 2.0, 80.0, 4.0), None, "not a box", "box 1 of 2 (from 0) is 300 2 80 4; expected finite x1 y1 x2 y2"),
+        ((0.0, 0.0, float("nan"), 4.0), None, "not a box", "0 0 nan 4"),
+        ((0.0, 0.0, float("inf"), 4.0), None, "not a box", "0 0 inf 4"),
+        (
+            (0.0, 0.0, 4.0, 4.0),
+            (12, 800),
+            "boxes of another image size",
+            "800x12 pixels (width x height), this one has",
+        ),
+        ((0.0, 0.0, 4.0, 4.0), (400, 6), "boxes of another image size", "turned by its EXIF tag"),
+    ],
+)
+def test_boxes_that_cannot_be_of_this_photo_are_failures(
+    tmp_path: Path, box: Box, hw: tuple[int, int] | None, reason: str | None, words: str
+) -> None:
+    image = write(tmp_path, "a", width=400)
+    (outcome,) = extract([given(image, (0.0, 0.0, 1.0, 1.0), box, hw=hw)], FakeDetector())
+    if reason is None:
+        assert isinstance(outcome, RegionRecord) and outcome.num_regions == 2
+    else:
+        assert isinstance(outcome, Failure) and (outcome.stage, outcome.reason) == ("detect", reason)
+        assert words in outcome.detail
+
+
+class FakeWithConventions(FakeDetector):
+    def __init__(self, conventions: object) -> None:
+        super().__init__()
+        self.conventions = conventions
+
+
+@pytest.mark.parametrize(
+    ("conventions", "hw"),
+    [
+        (CONVENTIONS["hf"], (640, 407)),
+        (Conventions(exif_orientation="ignored"), (407, 640)),
+        ("words of another library", (640, 407)),
+    ],
+)
+def test_exif_orientation_is_a_convention_of_the_detector(
+    shared_data: Path, conventions: object, hw: tuple[int, int]
+) -> None:
+    image = ImageRef("a", str(shared_data / "images" / "awkward" / "exif_orientation_6.jpg"))
+    (record,) = extract([image], FakeWithConventions(conventions))
+    assert isinstance(record, RegionRecord) and (record.height, record.width) == hw
+
+
+def test_a_feature_of_the_whole_photo(tmp_path: Path) -> None:
+    image = write(tmp_path, "a")
+    (none,) = extract([image], FakeDetector())
+    assert isinstance(none, RegionRecord) and none.image_feature is None
+    (region,) = extract([image], FakeDetector(), options=ExtractOptions(image_feature="region"))
+    assert isinstance(region, RegionRecord) and region.image_feature is not None
+    assert region.image_feature.tolist() == [1, 2, 3, 4] and region.image_feature.dtype == np.float16
+    options = ExtractOptions("float32", image_feature="resnet18=random:1")
+    (network,) = extract([image], FakeDetector(), options=options)
+    assert isinstance(network, RegionRecord) and network.image_feature is not None
+    assert network.image_feature.shape == (512,) and network.image_feature.dtype == np.float32
+    kept = extract([image], FakeDetector(), options=options, global_feature=lambda pixels: pixels[0, :2, 0] / 2)
+    (handed_in,) = kept
+    assert isinstance(handed_in, RegionRecord) and handed_in.image_feature is not None
+    assert handed_in.image_feature.tolist() == [50, 50]
+
+
+def test_the_record_of_given_boxes_is_what_the_detector_says_of_them(
+    small_detector: Detector, noise_image: np.ndarray, tmp_path: Path
+) -> None:
+    cv2.imwrite(str(tmp_path / "a.png"), noise_image)
+    boxes = ((100.5, 3.0, 161.2, 120.9), (0.0, 0.0, 160.0, 120.0), (7.0, 7.0, 7.0, 7.0), (100.5, 3.0, 161.2, 120.9))
+    image = ImageRef("a", str(tmp_path / "a.png"), boxes)
+    options = ExtractOptions("float32", image_feature="region")
+    (record,) = extract([image], small_detector, options=options)
+    (regions,) = small_detector([noise_image], boxes=[np.array(boxes, np.float32)], whole_image=True)
+    assert isinstance(record, RegionRecord) and record.image_feature is not None
+    np.testing.assert_array_equal(record.features, regions.features)
+    np.testing.assert_array_equal(record.image_feature, regions.image_feature)
+    np.testing.assert_array_equal(record.class_ids, regions.class_ids)
+    assert record.boxes.tolist() == [[100.5, 3, 160, 120], [0, 0, 160, 120], [7, 7, 7, 7], [100.5, 3, 160, 120]]
+    np.testing.assert_array_equal(record.features[0], record.features[3])

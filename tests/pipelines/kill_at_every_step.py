@@ -1,6 +1,6 @@
 """Kills a small run at each of its file operations in turn, runs the same command again, and compares the stores.
 
-    python kill_at_every_step.py FOLDER [STEP ...]     all steps, or only those given
+    python kill_at_every_step.py FOLDER [--boxes] [STEP ...]     all steps, or only those given; boxes given or proposed
 
 An audit hook sees every file that the run creates, renames or removes below its store; the n-th of them ends the
 process at once, as kill -9 would. Each run is a fork of this process, so that imports cost nothing. Prints one line for
@@ -49,7 +49,7 @@ class KillPoint:
             os._exit(9)
 
 
-def run(photos: Path, store: Path, kill_at: int | None, log_path: Path) -> int:
+def run(photos: Path, store: Path, kill_at: int | None, log_path: Path, options: list[str]) -> int:
     """The exit code of one extraction in a fork of this process; 9 when it was killed at its step."""
     child = os.fork()
     if child:
@@ -59,7 +59,8 @@ def run(photos: Path, store: Path, kill_at: int | None, log_path: Path) -> int:
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.addaudithook(KillPoint(store, kill_at, log))
-    sys.argv = ["roibeam", "extract", str(photos), str(store), *NETWORK, "--shard-size", "2", "--max-failures", "1"]
+    command = ["roibeam", "extract", str(photos), str(store), *NETWORK, "--shard-size", "2", "--max-failures", "1"]
+    sys.argv = [*command, *options]
     try:
         cli.main()
     except SystemExit as stopped:
@@ -69,21 +70,25 @@ def run(photos: Path, store: Path, kill_at: int | None, log_path: Path) -> int:
 
 def main() -> None:
     assert extraction_run.run_extract  # imported here, before the forks
-    folder = Path(sys.argv[1])
+    folder, options = Path(sys.argv[1]), []
     torch.set_num_threads(1)
     write_samples(folder, count=3)
     photos, log = folder / "images", folder / "steps.log"
     (photos / "bad.jpg").write_bytes(b"")
-    assert run(photos, folder / "undisturbed", None, log) == 0, (folder / "steps.out").read_text()
+    if "--boxes" in sys.argv:
+        rows = [{"image_id": path.stem, "boxes": [[0, 0, 9, 9]] * i} for i, path in enumerate(sorted(photos.iterdir()))]
+        (folder / "boxes.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        options = ["--boxes", str(folder / "boxes.jsonl")]
+    assert run(photos, folder / "undisturbed", None, log, options) == 0, (folder / "steps.out").read_text()
     steps = log.read_text().splitlines()
     wanted = json.loads((folder / "undisturbed" / "manifest.json").read_text())["content_digest"]
-    chosen = [int(step) for step in sys.argv[2:]] or range(1, len(steps) + 1)
+    chosen = [int(step) for step in sys.argv[2:] if step != "--boxes"] or range(1, len(steps) + 1)
     bad = 0
     for step in chosen:
         store = folder / "killed"
         shutil.rmtree(store, ignore_errors=True)
-        killed = run(photos, store, step, log)
-        rerun = run(photos, store, None, log)
+        killed = run(photos, store, step, log, options)
+        rerun = run(photos, store, None, log, options)
         problems: list[str] = [] if rerun == 0 else [(folder / "steps.out").read_text().strip().splitlines()[-1]]
         if rerun == 0:
             got = json.loads((store / "manifest.json").read_text())["content_digest"]

@@ -52,9 +52,10 @@ def test_a_kill_at_a_file_operation_is_mended_by_a_rerun(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_kill_at_every_file_operation_is_mended_by_a_rerun(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--boxes"]])
+def test_a_kill_at_every_file_operation_is_mended_by_a_rerun(tmp_path: Path, options: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, str(KILL_SCRIPT), str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, str(KILL_SCRIPT), str(tmp_path), *options], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" ok\n") >= 30

@@ -1,13 +1,28 @@
-"""The plan: shard sizes, growth, and that nobody edits it unnoticed."""
+"""The plan: shard sizes, growth, given boxes, and that nobody edits it unnoticed."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from extraction.images import ImageRef
-from pipelines.plan import extend_plan, members_path, plan_path, planned_ids, read_members, read_plan, shard_size_for
+from pipelines.datasets.image_boxes import ImageBoxes
+from pipelines.given_boxes import GivenBoxes
+from pipelines.plan import (
+    extend_plan,
+    members_digest,
+    members_path,
+    plan_path,
+    planned_members,
+    read_members,
+    read_plan,
+    shard_size_for,
+)
 
 SOURCE = {"kind": "folder", "location": "/x", "image_root": "/x", "id_rule": "no-extension"}
 SETTINGS = {"feature_space": {"weights": "f"}, "distribution": "full"}
@@ -30,7 +45,7 @@ def test_a_grown_source_adds_shards_and_leaves_old_ones(tmp_path: Path) -> None:
     assert read_plan(tmp_path) == grown
     assert grown.shards[:2] == first.shards and grown.num_images == 4
     assert members_path(tmp_path, 0).read_bytes() == before
-    assert planned_ids(tmp_path, grown) == {"a", "b", "é", "aa"}
+    assert list(planned_members(tmp_path, grown)) == refs("a", "b", "é", "aa")
     assert read_members(tmp_path, grown.shards[1]) == refs("é")
 
 
@@ -47,3 +62,59 @@ def test_other_files_named_plan_are_refused(tmp_path: Path, text: str) -> None:
     plan_path(tmp_path).write_text(text)
     with pytest.raises(ValueError, match="expected roibeam-plan version 1"):
         read_plan(tmp_path)
+
+
+def given(*rows: tuple[str, list[list[float]], tuple[int, int] | None]) -> GivenBoxes:
+    return GivenBoxes(
+        "/x/boxes.json",
+        ((name, ImageBoxes(name, np.array(boxes, "f4").reshape(-1, 4), hw)) for name, boxes, hw in rows),
+    )
+
+
+def test_given_boxes_are_planned_with_their_images(tmp_path: Path) -> None:
+    boxes = given(("a", [[187.4, 0.1, 1e-3, 7], [0, 0, 1, 1]], (480, 640)), ("b", [], None))
+    plan = extend_plan(
+        tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b"), shard_size=2, boxes=boxes
+    )
+    a, b = read_members(tmp_path, plan.shards[0])
+    assert a.boxes == ((187.4, 0.1, 0.001, 7.0), (0.0, 0.0, 1.0, 1.0)) and a.boxes_hw == (480, 640)
+    assert b.boxes == () and b.boxes_hw is None
+    assert boxes.are_those_of(a) and boxes.are_those_of(b) and not boxes.are_those_of(refs("b")[0])
+    line = members_path(tmp_path, 0).read_text().splitlines()[0]
+    assert '"boxes": [[187.4, 0.1, 0.001, 7.0], [0.0, 0.0, 1.0, 1.0]], "boxes_hw": [480, 640]' in line
+
+
+def test_the_digest_of_members_covers_their_boxes() -> None:
+    (plain,) = refs("a")
+    variants = [
+        plain,
+        replace(plain, boxes=()),
+        replace(plain, boxes=((0, 0, 1, 1),)),
+        replace(plain, boxes=((0, 0, 1, 2),)),
+        replace(plain, boxes=((0, 0, 1, 1),), boxes_hw=(1, 2)),
+        replace(plain, boxes=((0, 0, 1, 1), (0, 0, 1, 1))),
+    ]
+    assert len({members_digest([member]) for member in variants}) == len(variants)
+    # Stores whose regions are proposed keep the digest that they were written with.
+    assert members_digest([plain]) == hashlib.sha256(b"\x01\0\0\0a\x08\0\0\0/x/a.jpg").hexdigest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"boxes": [[0, 0, 1, 2]]},
+        {"boxes": [[0, 0, 1]]},
+        {"boxes": [["x", 0, 1, 1]]},
+        {"boxes": 3},
+        {"boxes_hw": [7]},
+        {"boxes_hw": ["x", "y"]},
+        {"boxes_hw": [-1, 10**30]},
+    ],
+)
+def test_changed_boxes_are_noticed(tmp_path: Path, change: dict[str, object]) -> None:
+    boxes = given(("a", [[0, 0, 1, 1]], (4, 4)))
+    plan = extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a"), shard_size=2, boxes=boxes)
+    path = members_path(tmp_path, 0)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change) + "\n")
+    with pytest.raises(ValueError, match=r"part-00000\.jsonl: .*restore it, or extract into a new folder"):
+        read_members(tmp_path, plan.shards[0])

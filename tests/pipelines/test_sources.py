@@ -55,6 +55,19 @@ def test_coco_files_of_the_pack(shared_data: Path) -> None:
         read_captions(str(instances))
 
 
+def test_vcr_files_of_the_pack(shared_data: Path) -> None:
+    vcr = shared_data / "formats" / "vcr"
+    source = open_source(str(vcr / "train.jsonl"))
+    assert source.kind == "vcr" and source.image_root == str(vcr / "vcr1images")
+    assert {image.image_id for image in source.images} <= set(ids(vcr / "vcr1images"))
+    assert len(source.images) == 4 and all(Path(image.location).is_file() for image in source.images)
+    assert ids(vcr / "train.jsonl", image_root=str(vcr / "vcr1images"), id_rule="with-extension")[0].endswith(".jpg")
+    real = open_source(str(vcr / "real_rows_no_images.jsonl"))
+    assert real.images[1].image_id.endswith("_00.23.57.935-00.24.00.783@0")
+    with pytest.raises(ValueError, match="none of 2 images looked for is there"):
+        check_images_are_there(real)
+
+
 def test_caption_tsv_of_the_pack(shared_data: Path) -> None:
     tsv = shared_data / "cc" / "local.tsv"
     source = open_source(str(tsv), image_root=str(shared_data))
@@ -110,6 +123,11 @@ def coco(tmp_path: Path, *names: str) -> Path:
         (lambda p: ((p / "a.json").write_text("[1]"), p / "a.json")[1], 'expected a COCO file with "images"'),
         (lambda p: ((p / "a.json").write_text('{"images": [{"id": 1}], "annotations": []}'), p / "a.json")[1], "lacks"),
         (lambda p: ((p / "a.csv").write_text("x"), p / "a.csv")[1], "expected a folder, a glob pattern"),
+        (lambda p: ((p / "a.jsonl").write_text("{"), p / "a.jsonl")[1], r"a\.jsonl', line 1: not a json object"),
+        (lambda p: ((p / "a.jsonl").write_text("\n[1]"), p / "a.jsonl")[1], "line 2: expected a json object, got list"),
+        (lambda p: ((p / "a.jsonl").write_text("{}"), p / "a.jsonl")[1], "line 1: expected a VCR row with img_fn"),
+        (lambda p: ((p / "a.jsonl").write_text('{"img_fn": "../a.jpg"}'), p / "a.jsonl")[1], "leaves the image folder"),
+        (lambda p: ((p / "a.jsonl").write_bytes(b"\xff"), p / "a.jsonl")[1], "line 1: not a json object"),
         (
             lambda p: ((p / "a.tsv").write_text("cap\thttp://x/y.jpg"), p / "a.tsv")[1],
             r"no images in .*a\.tsv'; 1 row left out: 1 URL: .* \(line 1\)",

@@ -1,0 +1,413 @@
+"""Given boxes: every published form of them is read, joined to its images, and described in number and order."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from extraction import CONFIGS, CONVENTIONS, build_detector
+from features.butd_tsv import ButdTsv
+from features.record import RegionRecord
+from features.store import FeatureStore
+from pipelines.datasets.box_lines import read_box_lines
+from pipelines.datasets.coco import read_coco_boxes
+from pipelines.datasets.vcr import read_vcr_boxes
+from pipelines.given_boxes import ImageFinder, give_boxes
+from pipelines.sample_images import write_samples
+from pipelines.sources import open_source
+
+Cli = Callable[..., Any]
+TINY = replace(CONFIGS["small"], short_edge=48, long_edge=80, proposals_after_nms=16, base_channels=4)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Six pictures of at least 200 x 200 pixels."""
+    write_samples(tmp_path / "samples", count=6)
+    return tmp_path / "samples" / "images"
+
+
+def write_rows(path: Path, rows: dict[str, list[list[float]]]) -> Path:
+    path.write_text("".join(json.dumps({"image_id": name, "boxes": boxes}) + "\n" for name, boxes in rows.items()))
+    return path
+
+
+def some_boxes(count: int) -> list[list[float]]:
+    """Boxes inside 200 x 200 pixels, by no order a detector would give them."""
+    rng = np.random.default_rng(count)
+    corners = rng.uniform(0, 150, (count, 2))
+    return np.hstack([corners, corners + rng.uniform(0, 50, (count, 2))]).tolist()
+
+
+def digest(store: Path) -> str:
+    with FeatureStore(store) as opened:
+        return opened.manifest.content_digest
+
+
+def one_line(result: Any) -> str:
+    lines = [line for line in result.err.splitlines() if line.startswith("roibeam: ")]
+    assert result.code == 1 and len(lines) == 1 and "Traceback" not in result.err, result.err
+    return lines[0]
+
+
+# ---- readers
+
+
+def test_coco_boxes_of_the_pack(shared_data: Path) -> None:
+    path = shared_data / "coco" / "instances_train2014.json"
+    found = read_coco_boxes(str(path))
+    content = json.loads(path.read_text())
+    assert len(found.images) == len(content["images"]) and found.num_crowd == 0
+    for image, entry in zip(found.images, content["images"], strict=True):
+        rows = [each["bbox"] for each in content["annotations"] if each["image_id"] == entry["id"]]
+        expected = np.array([[x, y, x + width, y + height] for x, y, width, height in rows], np.float32)
+        np.testing.assert_array_equal(image.boxes, expected)
+        assert image.image_hw == (entry["height"], entry["width"])
+
+
+def test_coco_images_without_annotations_and_crowds_are_there(tmp_path: Path) -> None:
+    images = [{"id": 1, "file_name": "b.jpg"}, {"id": 2, "file_name": "a.jpg", "height": 4, "width": 5}]
+    boxes = [{"image_id": 1, "bbox": [1, 2, 0, 3], "iscrowd": 1}, {"image_id": 1, "bbox": [0.5, 0, 2, 2], "iscrowd": 0}]
+    (tmp_path / "c.json").write_text(json.dumps({"images": images, "annotations": boxes}))
+    found = read_coco_boxes(str(tmp_path / "c.json"))
+    assert found.num_crowd == 1
+    assert [(image.name, image.boxes.tolist(), image.image_hw) for image in found.images] == [
+        ("b", [[1, 2, 1, 5], [0.5, 0, 2.5, 2]], None),
+        ("a", [], (4, 5)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [
+        ({"image_id": 1, "caption": "x"}, r"annotations\[0\] lacks bbox; give the instances file"),
+        ({"image_id": 2, "bbox": [0, 0, 1, 1]}, "the box names image 2, which is not among the images"),
+        ({"bbox": [0, 0, 1, 1]}, r"annotations\[0\] lacks image_id"),
+        ({"image_id": 1, "bbox": [0, 0, 1]}, r"annotations\[0\], box 0: expected 4 finite numbers, got \[0, 0, 1\]"),
+        ({"image_id": 1, "bbox": {"x": 1}}, "expected 4 finite numbers, got"),
+        ({"image_id": 1, "bbox": [0, 0, True, 1]}, "expected 4 finite numbers"),
+        ({"image_id": 1, "bbox": [0, 0, float("nan"), 1]}, "expected 4 finite numbers"),
+        ({"image_id": 1, "bbox": [0, 0, 10**400, 1]}, "expected 4 finite numbers"),
+    ],
+)
+def test_coco_annotations_that_are_no_boxes_are_one_error(
+    tmp_path: Path, annotation: dict[str, object], words: str
+) -> None:
+    content = {"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [annotation]}
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=words):
+        read_coco_boxes(str(tmp_path / "c.json"))
+
+
+def test_vcr_metadata_of_the_pack(shared_data: Path) -> None:
+    path = shared_data / "formats" / "vcr" / "vcr1images" / "pack" / "000000196393.json"
+    found = read_vcr_boxes(str(path), "cat")
+    content = json.loads(path.read_text())
+    assert found.name == "cat" and found.image_hw == (480, 640)
+    np.testing.assert_array_equal(found.boxes, np.array(content["boxes"], np.float32)[:, :4])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not a json file"),
+        ("[" * 100_000, "not a json file"),
+        ("[]", 'expected VCR metadata with "boxes"'),
+        ('{"boxes": [[0, 0, 1, 1]]}', "box 0: expected 5 finite numbers"),
+        ('{"boxes": 3}', "expected a list of boxes, got 3"),
+    ],
+)
+def test_damaged_vcr_metadata_is_one_error(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        read_vcr_boxes(str(tmp_path / "a.json"), "a")
+
+
+def test_box_lines_take_numbers_and_names(tmp_path: Path) -> None:
+    path = tmp_path / "b.jsonl"
+    path.write_bytes(
+        b'\xef\xbb\xbf{"image_id": 7, "boxes": [], "height": 3, "width": 4}\r\n\n'
+        b'{"image_id": "\xc3\xa9", "boxes": [[0, 0.1, 2, 3]], "score": 1}'
+    )
+    first, second = read_box_lines(str(path))
+    assert (first.name, first.boxes.shape, first.image_hw) == ("7", (0, 4), (3, 4))
+    assert (second.name, second.image_hw) == ("é", None)
+    np.testing.assert_array_equal(second.boxes, np.array([[0, 0.1, 2, 3]], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"image_id": 1}', "line 1 lacks boxes; expected"),
+        ('{"boxes": []}', "line 1 lacks image_id; expected"),
+        ('{"img_fn": "a.jpg", "metadata_fn": "a.json"}', "for VCR give the folder vcr1images"),
+        ('{"image_id": true, "boxes": []}', "image_id must be text or a whole number, got true"),
+        ('{"image_id": 1, "boxes": [[0, 0, 1, 1e10]]}', "line 1, box 0: expected 4 finite numbers"),
+        ('{"image_id": 1, "boxes": [[0, 0, 1, Infinity]]}', "box 0: expected 4 finite numbers"),
+        (json.dumps({"image_id": 1, "boxes": [[0, 0, 1, 1]] * 65536}), "65536 boxes, at most 65535 fit a record"),
+        ('{"image_id": ' + " " * 2**24 + "1}", "longer than 16777216 bytes"),
+    ],
+)
+def test_box_lines_of_another_shape_are_one_error(tmp_path: Path, line: str, words: str) -> None:
+    (tmp_path / "b.jsonl").write_text(line)
+    with pytest.raises(ValueError, match=words):
+        list(read_box_lines(str(tmp_path / "b.jsonl")))
+
+
+# ---- which boxes belong to which image
+
+
+def test_entries_are_found_by_id_then_name_then_coco_number() -> None:
+    finder = ImageFinder(["a/x", "b/x", "b/y.1", "COCO_train2014_000000000042", "val/000000000007", "z_000000000007"])
+    expected = {
+        "b/x": "b/x",
+        "x": None,  # two images have this name
+        "elsewhere/y.1.jpg": None,  # "y.1.jpg" ends in .jpg, "b/y.1" in .1
+        "b\\y.jpg": "b/y.1",
+        "42": "COCO_train2014_000000000042",
+        "COCO_train2014_000000000042.jpg": "COCO_train2014_000000000042",
+        "7": None,  # two images have this number
+        "-42": None,
+        "٤٢": None,
+        "": None,
+        "1" * 5000: None,
+    }
+    assert {name: finder.find(name) for name in expected} == expected
+
+
+def test_images_and_entries_without_each_other_are_counted(photos: Path, tmp_path: Path) -> None:
+    rows = {"sample_00003": [[0, 0, 1, 1]], "images/sample_00001.jpg": [], "stranger": [], "other": []}
+    source, boxes = give_boxes(open_source(str(photos)), str(write_rows(tmp_path / "b.jsonl", rows)))
+    assert [image.image_id for image in source.images] == ["sample_00001", "sample_00003"]
+    assert len(boxes) == 2 and boxes.attach(source.images[0]).boxes == ()
+    assert source.notes == [
+        f"4 images left out: {tmp_path}/b.jsonl does not name them",
+        f"2 entries of {tmp_path}/b.jsonl name no image of the source, such as 'stranger'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("b.jsonl", "", "it names no image; the source has 'sample_00000'"),
+        ("b.jsonl", '{"image_id": "x", "boxes": []}', "it names 1 images, such as 'x'; the source has 'sample_00000'"),
+        (
+            "b.jsonl",
+            '{"image_id": "sample_00001", "boxes": []}\n{"image_id": "sample_00001.jpg", "boxes": [[0, 0, 1, 1]]}',
+            "two entries with different boxes for the image 'sample_00001'",
+        ),
+        ("b.txt", "x", "expected boxes as COCO instances"),
+        ("b.tsv", "x", "b.tsv"),
+        ("b.json", "{}", "expected a COCO file"),
+    ],
+)
+def test_unusable_box_files_are_one_error(photos: Path, tmp_path: Path, name: str, text: str, words: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=words) as error:
+        give_boxes(open_source(str(photos)), str(tmp_path / name))
+    assert "\n" not in str(error.value)
+
+
+def test_a_repeated_entry_is_one_entry(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "b.jsonl").write_text('{"image_id": "sample_00001", "boxes": [[0, 0, 1, 1]]}\n' * 2)
+    assert len(give_boxes(open_source(str(photos)), str(tmp_path / "b.jsonl"))[1]) == 1
+
+
+@pytest.mark.parametrize(("file", "count"), [("six_columns.tsv", 3), ("train2014_obj36.tsv", 10)])
+def test_boxes_of_a_published_tsv_join_its_photos(shared_data: Path, file: str, count: int) -> None:
+    path = shared_data / "formats" / "butd_tsv" / file
+    source, boxes = give_boxes(open_source(str(shared_data / "images" / "COCO*.jpg")), str(path))
+    assert len(source.images) == count
+    with ButdTsv(path) as tsv:
+        for record in tsv.outcomes():
+            assert isinstance(record, RegionRecord)
+            (image,) = [each for each in source.images if each.image_id.endswith(record.image_id[-6:])]
+            np.testing.assert_array_equal(np.array(boxes.attach(image).boxes, np.float32), record.boxes)
+            assert boxes.attach(image).boxes_hw == (record.height, record.width)
+
+
+def test_bad_lines_of_a_tsv_are_counted(shared_data: Path, tmp_path: Path) -> None:
+    data = (shared_data / "formats" / "butd_tsv" / "six_columns.tsv").read_bytes()
+    (tmp_path / "b.tsv").write_bytes(data + b"573\t1\n")
+    source, _ = give_boxes(open_source(str(shared_data / "images" / "COCO*.jpg")), str(tmp_path / "b.tsv"))
+    assert f"1 lines of {tmp_path}/b.tsv left out: 1 wrong columns" in source.notes
+
+
+# ---- whole runs
+
+
+@pytest.mark.parametrize("conventions", ["hf", "caffe"])
+def test_stored_regions_are_those_that_the_detector_gives_for_the_boxes(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], conventions: str
+) -> None:
+    rows = {f"sample_{i:05d}": some_boxes(count) for i, count in enumerate([1, 3, 0, 36, 300])}
+    out = tmp_path / "store"
+    options = ("--boxes", write_rows(tmp_path / "b.jsonl", rows), "--dtype", "float32", "--image-feature", "region")
+    done = roibeam("extract", photos, out, *tiny_network, *options, "--conventions", conventions)
+    assert done.code == 0, done.err
+    assert "5 records with 340 regions" in done.out and "1 images left out" in done.out
+    assert "note: --selection does nothing with --boxes" in done.err
+    detector = build_detector(TINY, weights="random:1", conventions=CONVENTIONS[conventions])
+    with FeatureStore(out) as store:
+        for image_id, boxes in rows.items():
+            pixels = cv2.imread(str(photos / f"{image_id}.jpg"))
+            assert pixels is not None
+            wanted = np.array(boxes, np.float32).reshape(-1, 4)
+            (regions,) = detector([pixels], boxes=[wanted], whole_image=True)
+            record = store[image_id]
+            np.testing.assert_array_equal(record.boxes, wanted)
+            np.testing.assert_array_equal(record.features, regions.features)
+            np.testing.assert_array_equal(record.class_ids, regions.class_ids)
+            np.testing.assert_array_equal(record.image_feature, regions.image_feature)
+        details = store.fingerprint.details
+        assert details["regions"] == "given" and details["image_feature"] == "region"
+        assert store.manifest.config["source"]["boxes"] == str(tmp_path / "b.jsonl")
+    assert roibeam("store", "verify", out, "--deep").code == 0
+
+
+def test_given_boxes_give_one_store_for_any_shard_size_and_a_rerun_mends_it(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    boxes = write_rows(tmp_path / "b.jsonl", {f"sample_{i:05d}": some_boxes(1 + 7 * i) for i in range(6)})
+    one, many = tmp_path / "one", tmp_path / "many"
+    run = ("extract", photos, many, *tiny_network, "--boxes", boxes, "--shard-size", 2, "--decode-threads", 3)
+    assert roibeam("extract", photos, one, *tiny_network, "--boxes", boxes).code == 0
+    assert roibeam(*run).code == 0
+    assert digest(one) == digest(many)
+    next(many.glob("part-00001.*.lmdb")).unlink()
+    done = roibeam(*run)
+    assert done.code == 0 and "2 images extracted" in done.out
+    assert digest(one) == digest(many)
+    assert "0 images extracted" in roibeam(*run).out
+
+
+@pytest.mark.slow
+def test_given_boxes_give_one_store_for_any_number_of_workers(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    boxes = write_rows(tmp_path / "b.jsonl", {f"sample_{i:05d}": some_boxes(1 + 7 * i) for i in range(6)})
+    run = (*tiny_network, "--boxes", boxes, "--threads", 1, "--shard-size", 2, "--image-feature", "resnet18=random:1")
+    assert roibeam("extract", photos, tmp_path / "one", *run).code == 0
+    workers = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=3")
+    assert roibeam("extract", photos, tmp_path / "many", *run, *workers).code == 0
+    assert digest(tmp_path / "one") == digest(tmp_path / "many")
+
+
+def test_a_store_holds_the_regions_of_one_set_of_boxes(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    rows = {f"sample_{i:05d}": some_boxes(3) for i in range(4)}
+    out, boxes = tmp_path / "store", write_rows(tmp_path / "b.jsonl", rows)
+    run = ("extract", photos, out, *tiny_network, "--boxes", boxes)
+    assert roibeam(*run).code == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    other = write_rows(tmp_path / "other.jsonl", rows)
+    assert f"source: boxes was {boxes}, is now {other}" in one_line(roibeam(*run[:-1], other))
+    assert "source: boxes was" in one_line(roibeam(*run[:-2]))
+    changed = "feature_space.image_feature was none, is now region"
+    assert changed in one_line(roibeam(*run, "--image-feature", "region"))
+    write_rows(boxes, rows | {"sample_00002": [[0, 0, 1, 1]]})
+    line = one_line(roibeam(*run))
+    assert f"was made with other boxes than {boxes} holds now for 1 images, such as 'sample_00002'" in line
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+    write_rows(boxes, rows | {"sample_00005": [[0, 0, 1, 1]]})
+    grown = roibeam(*run)
+    assert grown.code == 0 and "1 images extracted" in grown.out
+    with FeatureStore(out) as store:
+        assert len(store) == 5 and len(store.manifest.shards) == 2
+
+    proposed = tmp_path / "proposed"
+    assert roibeam("extract", photos, proposed, *tiny_network).code == 0
+    assert "source: boxes was None, is now" in one_line(roibeam("extract", photos, proposed, *run[3:]))
+    with FeatureStore(proposed) as store, FeatureStore(out) as given:
+        assert store.fingerprint.feature_space != given.fingerprint.feature_space
+
+
+def test_boxes_of_another_photo_are_dead_letters_that_name_the_box(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    rows = {
+        "sample_00000": [[0, 0, 9, 9], [10, 10, 5, 90]],  # x, y, width, height
+        "sample_00001": [[0, 0, 9, 9], [0, 0, 5, 900]],
+        "sample_00002": [[0, 0, 200, 200]],
+    }
+    boxes = write_rows(tmp_path / "b.jsonl", rows)
+    with boxes.open("a") as file:
+        file.write('{"image_id": "sample_00003", "boxes": [[0, 0, 9, 9]], "height": 20, "width": 20}\n')
+    done = roibeam("extract", photos, tmp_path / "out", *tiny_network, "--boxes", boxes, "--max-failures", 1)
+    assert done.code == 0, done.err
+    letters = pq.read_table(tmp_path / "out" / "dead_letters.parquet").to_pylist()
+    assert [(letter["image_id"], letter["stage"], letter["reason"]) for letter in letters] == [
+        ("sample_00000", "detect", "not a box"),
+        ("sample_00001", "detect", "box outside the photo"),
+        ("sample_00003", "detect", "boxes of another image size"),
+    ]
+    assert letters[0]["detail"].startswith("box 1 of 2 (from 0) is 10 10 5 90; expected finite x1 y1 x2 y2")
+    with FeatureStore(tmp_path / "out") as store:
+        assert list(store.ids()) == ["sample_00002"]
+
+
+def test_vcr_questions_and_their_metadata(
+    roibeam: Cli, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    vcr = tmp_path / "vcr"
+    shutil.copytree(shared_data / "formats" / "vcr", vcr)
+    (vcr / "vcr1images" / "pack" / "000000215657.json").unlink()
+    command = ("extract", vcr / "val.jsonl", tmp_path / "out", *tiny_network, "--boxes", vcr / "vcr1images")
+    done = roibeam(*command)
+    assert done.code == 0 and "1 images left out" in done.out, done.err
+    with FeatureStore(tmp_path / "out") as store:
+        assert "pack/000000215657" not in store
+        metadata = json.loads((vcr / "vcr1images" / "pack" / "000000330993.json").read_text())
+        expected = np.array(metadata["boxes"], np.float32)[:, :4]
+        np.testing.assert_allclose(store["pack/000000330993"].boxes, expected, atol=1)
+
+
+def test_the_network_of_the_whole_photo_is_part_of_the_feature_space(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    out = tmp_path / "store"
+    assert roibeam("extract", photos, out, *tiny_network, "--image-feature", "resnet18=random:1").code == 0
+    with FeatureStore(out) as store:
+        assert store.fingerprint.details["image_feature"]["network"] == "resnet18"
+        feature = store["sample_00000"].image_feature
+        assert feature is not None and feature.shape == (512,)
+    line = one_line(roibeam("extract", photos, out, *tiny_network, "--image-feature", "resnet18=random:2"))
+    assert "feature_space.image_feature.weights was" in line
+
+
+def test_exif_orientation_as_the_conventions_say(
+    roibeam: Cli, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    (tmp_path / "photos").mkdir()
+    shutil.copy(shared_data / "images" / "awkward" / "exif_orientation_6.jpg", tmp_path / "photos" / "a.jpg")
+    sizes = {}
+    for value in ("applied", "ignored"):
+        options = (*tiny_network, "--set", f"conventions.exif_orientation={value}")
+        assert roibeam("extract", tmp_path / "photos", tmp_path / value, *options).code == 0
+        with FeatureStore(tmp_path / value) as store:
+            assert store.manifest.config["conventions"] == (
+                "hf" if value == "applied" else "hf, but exif_orientation ignored"
+            )
+            sizes[value] = (store["a"].height, store["a"].width)
+    assert sizes == {"applied": (640, 407), "ignored": (407, 640)}
+
+
+def test_another_input_size_than_the_published_one_is_noted(roibeam: Cli, photos: Path, tmp_path: Path) -> None:
+    # Stops after the notes, before the network is built.
+    command = ("extract", photos, tmp_path / "out", "--weights", "random:1", "--vocab", tmp_path / "missing.txt")
+    assert "note: photos" not in roibeam(*command).err
+    assert "note: photos" not in roibeam(*command, "--conventions", "caffe", "--detector", "vg-r101-c4-600").err
+    noted = roibeam(*command, "--conventions", "caffe").err
+    assert "note: photos are resized to 800/1333 pixels" in noted and "--detector vg-r101-c4-600 has" in noted
