@@ -190,10 +190,11 @@ def _note_edges(conventions: str, config: DetectorConfig) -> None:
 
     published, edges = PUBLISHED_EDGES[conventions], (config.short_edge, config.long_edge)
     if edges not in published:
+        short, long = published[0]
         typer.echo(
             f"note: photos are resized to {edges[0]}/{edges[1]} pixels (short edge, limit of the long one); published "
-            f"features of the conventions {conventions} come from {published[0][0]}/{published[0][1]}, which --detector "
-            f"{'vg-r101-c4' if published[0][0] == 800 else 'vg-r101-c4-600'} has",
+            f"features of the conventions {conventions} come from {short}/{long}, which --detector "
+            f"{'vg-r101-c4' if short == 800 else 'vg-r101-c4-600'} has",
             err=True,
         )
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from extraction import CONFIGS, CONVENTIONS, Detector, build_detector
+from extraction import CONFIGS, CONVENTIONS, Conventions, Detector, build_detector
 from extraction.anchors import cell_anchors
 from extraction.head_layout import CAFFE_LAYOUT, HF_LAYOUT, HeadLayout, relayout
 from extraction.preprocess import preprocess
 from extraction.roi_heads import RegionOutputs
+from extraction.rpn import ProposalGenerator, choose_proposals
 
 HF, CAFFE = CONVENTIONS["hf"], CONVENTIONS["caffe"]
 
@@ -45,6 +48,19 @@ def test_input_of_the_published_recipes(preset, config, key, name, golden_dir, p
         np.testing.assert_allclose(made.pixels[0].double().sum((1, 2)), golden[f"{key}_sum"], rtol=1e-9)
         if preset == "caffe":
             assert made.factor == golden["caffe600_scale"]
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_input_of_vlbert(index, golden_dir, photo) -> None:
+    """RGB through PIL at 192/320, edges truncated; the first photo has a blanked region, outside the window."""
+    name = ["input", "COCO_train2014_000000131486", "COCO_train2014_000000387267"][index]
+    config = replace(CONFIGS["small"], short_edge=192, long_edge=320)
+    made = preprocess(photo(name), config, CONVENTIONS["vlbert-e2e"])
+    with np.load(golden_dir / "e2e_batch.npz") as golden:
+        assert list(made.input_hw[::-1]) == golden["im_info"][index, :2].tolist()
+        np.testing.assert_array_equal(made.pixels[0, :, 32:64, 48:80].numpy(), golden["input_crop"][index])
+        if index:
+            np.testing.assert_allclose(made.pixels[0].double().sum((1, 2)), golden["input_sum"][index], rtol=1e-9)
 
 
 # What a wrong convention does to the features of given boxes on the golden network, as goldens/detector/README.md says.
@@ -148,3 +164,57 @@ def test_nan_is_an_error_not_a_photo_without_regions(noise_image) -> None:
     detector.backbone.res4[0].conv1.weight.data[0] = float("nan")
     with pytest.raises(ValueError, match="the proposal network gave NaN or infinity"):
         detector([noise_image])
+
+
+PUBLISHED_PROPOSALS = Path(__file__).parent / "data" / "published_proposals.npz"
+# Fields of the proposals in which "caffe" is not "hf". The layout of the head outputs is handed over as it is.
+PROPOSAL_FIELDS = (
+    *("anchor_sides", "anchor_order", "anchor_offset", "box_sides", "box_clip", "delta_cap"),
+    *("proposal_filter", "min_proposal_side", "nms_comparison"),
+)
+
+
+def published_case(preset: str, case: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    """Keywords for `proposals_of`, and what the published code gave: boxes, scores."""
+    with np.load(PUBLISHED_PROPOSALS) as data:
+        names = ("logits", "deltas")
+        given = {name: torch.from_numpy(data[f"{name}_{case}"]) for name in names}
+        given |= {"input_hw": tuple(data["input_hw"].tolist()), "factor": float(data["factors"][case])}
+        given["limits"] = tuple(data["limits"].tolist())
+        return given, data[f"boxes_{preset}_{case}"], data[f"scores_{preset}_{case}"]
+
+
+def proposals_of(
+    conventions: Conventions, *, logits, deltas, input_hw, factor, limits
+) -> tuple[np.ndarray, np.ndarray]:
+    config = replace(CONFIGS["vg-r101-c4-600"], proposals_before_nms=limits[0], proposals_after_nms=limits[1])
+    generator = ProposalGenerator(config, conventions)
+    boxes, objectness = generator.score_anchors(logits, deltas)
+    made = choose_proposals(boxes, objectness, input_hw, factor, config, conventions)
+    return made.boxes.numpy(), made.objectness.numpy()
+
+
+def differs(got: tuple[np.ndarray, np.ndarray], boxes: np.ndarray, scores: np.ndarray) -> bool:
+    """Whether other anchors were chosen (scores have no ties), in another order, or boxes are 0.01 pixel apart."""
+    if got[1].shape != scores.shape or np.abs(got[1] - scores).max() > 1e-6:
+        return True
+    return bool(np.abs(got[0] - boxes).max() > 0.01)
+
+
+@pytest.mark.parametrize("preset", ["caffe", "milvlg"])
+@pytest.mark.parametrize("case", [0, 1])
+def test_proposals_of_the_published_codes(preset, case) -> None:
+    """py-faster-rcnn's and MILVLG's own code gave these: bench/published_golden.py."""
+    given, boxes, scores = published_case(preset, case)
+    assert not differs(proposals_of(CONVENTIONS[preset], **given), boxes, scores)
+
+
+@pytest.mark.parametrize("preset", ["caffe", "milvlg"])
+@pytest.mark.parametrize("field", PROPOSAL_FIELDS)
+def test_a_flipped_proposal_rule_is_seen(preset, field) -> None:
+    conventions, other = CONVENTIONS[preset], CONVENTIONS["hf"]
+    if getattr(conventions, field) == getattr(other, field):
+        other = CONVENTIONS["milvlg" if preset == "caffe" else "caffe"]
+    flipped = replace(conventions, **{field: getattr(other, field)})
+    cases = [published_case(preset, case) for case in (0, 1)]
+    assert any(differs(proposals_of(flipped, **given), boxes, scores) for given, boxes, scores in cases)
