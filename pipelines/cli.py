@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli_conformance import conformance_command
+from pipelines.cli_convert import convert_command
 from pipelines.cli_extract import extract_command
 from pipelines.cli_pretrain import pretrain_command
 from pipelines.cli_store import store_app
@@ -29,6 +31,8 @@ app = typer.Typer(
 # Options after "--" belong to the Beam runner.
 app.command("extract", context_settings={"allow_extra_args": True})(extract_command)
 app.command("pretrain")(pretrain_command)
+app.command("conformance")(conformance_command)
+app.command("convert")(convert_command)
 app.add_typer(store_app, name="store")
 
 

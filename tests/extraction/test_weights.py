@@ -262,3 +262,8 @@ def test_build_detector_names_what_there_is():
     with pytest.raises(ValueError, match=r"conventions 'torch' is unknown; there are hf"):
         build_detector("small", weights="random:1", conventions="torch")
     assert build_detector(CONFIGS["small"], weights="random:1").selection.max_regions == 100
+
+
+def test_digest_of_the_small_weights_is_stable(small_detector):
+    """Stores name their weights by it: if this changes, every store made before stops matching."""
+    assert weights_digest(small_detector.state_dict()).startswith("141ee6adc2564d2e")

@@ -1,0 +1,1 @@
+"""`roibeam conformance`: reference arrays of published codes against ours. Read runner.py first."""

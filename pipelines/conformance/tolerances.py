@@ -1,0 +1,55 @@
+"""The tolerances, as the README beside each family's reference arrays states them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Closeness:
+    """|a - b| <= max_rel * max|b| + rtol * |b|, b being the reference."""
+
+    max_rel: float
+    rtol: float
+
+
+@dataclass(frozen=True)
+class DetectorTolerances:
+    """Of the detector family (goldens/detector/README.md, "Tolerances").
+
+    The reference in float32 differs from itself in float64 by at most 3e-6 of the maximum, with identical proposals:
+    `values` leaves thirty times that for another library's kernels and stays far below the smallest mistake listed
+    there (9e-2, the epsilon of the batch norms).
+
+    Attributes:
+        values: of maps, logits, deltas, features and probabilities.
+        scaled: of what one float32 multiplication gives: boxes and ratios of a resize.
+        input_sum: error of a checksum over a network input, as a share of the sum of absolute values.
+        weight_sum: the same for a checksum over a weight tensor, computed in float64 from equal float32 numbers.
+        proposal_px, proposals_missed: a proposal is found within that many pixels; at most that share is not.
+        detection_px, detection_score: a detection is found when its class is equal, its box within that many photo
+            pixels and its score within that much.
+        detections_missed: share of all detections that may be missed; none of the stable ones may.
+        best_class_score: of a region's best class score after NMS, absolute: the reference leaves classes out that
+            never pass 1e-4.
+        tied_score: scores that close are a tie, and order among tied regions is free: three times the float32 noise
+            of a probability. NMS may decide otherwise for each of them.
+        unstable: share of the given boxes that the file may declare unstable, and of the best class scores that ties
+            may make another one; with more the case would prove nothing.
+    """
+
+    values: Closeness = Closeness(max_rel=1e-4, rtol=1e-3)
+    scaled: Closeness = Closeness(max_rel=1e-6, rtol=0.0)
+    input_sum: float = 1e-6
+    weight_sum: float = 1e-9
+    proposal_px: float = 0.05
+    proposals_missed: float = 0.01
+    detection_px: float = 0.1
+    detection_score: float = 1e-3
+    detections_missed: float = 0.15
+    best_class_score: float = 1e-4
+    tied_score: float = 2e-5
+    unstable: float = 0.5
+
+
+DETECTOR = DetectorTolerances()
