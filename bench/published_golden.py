@@ -22,8 +22,8 @@ from extraction.anchors import cell_anchors
 
 INPUT_HW = (96, 128)
 LIMITS = (100, 60)
-# Chosen so that every rule decides something: the first keeps a box past the delta cap; of the second two boxes on whole
-# pixels overlap by exactly 0.7, so that > and >= part.
+# Chosen so that every rule decides something: the first keeps a box past the delta cap; in the second two boxes on
+# whole pixels overlap by exactly 0.7, so that > and >= part.
 SEEDS = (2, 31)
 
 
