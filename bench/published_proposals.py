@@ -30,7 +30,7 @@ from torch import Tensor
 
 from extraction import CONFIGS, CONVENTIONS, SELECTIONS, Conventions, DetectorConfig, SelectionPolicy
 from extraction.anchors import cell_anchors
-from extraction.preprocess import PhotoScale, preprocess
+from extraction.preprocess import preprocess
 from extraction.rpn import ProposalGenerator, choose_proposals
 from extraction.selection import select_regions
 
@@ -167,12 +167,13 @@ def compare_selection(
     """Ours against `theirs`, (photo, factor, network boxes, probabilities, least and most) -> ids, photo boxes."""
     kept = []
     for name, photo, factor, boxes, probabilities in selection_cases(seeds):
+        photo_boxes = torch.from_numpy(boxes) / torch.tensor(factor, dtype=torch.float32)
         ours = select_regions(
             policy,
             class_scores=torch.from_numpy(probabilities[:, 1:].copy()),
-            proposal_boxes=torch.from_numpy(boxes),
-            regressed_boxes=torch.from_numpy(boxes),
-            scale=PhotoScale(torch.tensor([factor] * 4, dtype=torch.float32), divides=True),
+            proposal_boxes=photo_boxes,
+            regressed_boxes=photo_boxes,
+            nms_boxes=photo_boxes,
         )
         want_ids, want_boxes = theirs(photo, factor, boxes, probabilities, (policy.min_regions, policy.max_regions))
         row.add(ours.proposal_ids.numpy(), want_ids, ours.boxes.numpy(), want_boxes, name)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_MAX_SIDES = 4  # of a blob
 MAX_BYTES = 2**31 - 1  # of one protocol buffer; the published file has about 250 MB
 
 # Field number, name, kind; "+" means repeated. Messages in messages are read as bytes and parsed one at a time: a file
@@ -105,7 +106,10 @@ def _blob_values(raw: bytes, dimensions: int, where: str) -> Tensor:
     if blob.double_data or len(data) % 4:
         raise ValueError(f"{where}: is not a list of float32 numbers")
     if blob.HasField("shape"):
-        shape = list(_parse("BlobShape", blob.shape, where).sides)
+        sides = _parse("BlobShape", blob.shape, where).sides
+        if len(sides) > _MAX_SIDES:  # before anything is done with each of them: a file may name millions
+            raise ValueError(f"{where}: a shape of {len(sides):,} sides; at most {_MAX_SIDES} are expected")
+        shape = list(sides)
     else:  # older Caffe writes four sides always
         shape = [blob.num, blob.channels, blob.height, blob.width]
     # A vector of n may be written as (1, 1, 1, n), a matrix as (1, 1, m, n).

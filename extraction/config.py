@@ -95,6 +95,9 @@ class DetectorConfig:
         return 32 * self.base_channels
 
 
+# Fields that nothing of given boxes depends on.
+PROPOSAL_SIZES = ("proposals_before_nms", "proposals_after_nms", "proposal_nms_iou")
+
 CONFIGS = MappingProxyType(
     {
         # The network of bottom-up attention at the sizes of its Hugging Face and detectron2 ports.

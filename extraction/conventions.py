@@ -53,6 +53,8 @@ class Conventions:
         box_clip: boxes end at the "edge", [0, width] x [0, height], or at the "last-pixel", width - 1 and height - 1.
         delta_cap: largest dw, dh before exp; None for no limit.
         proposal_delta_weights, region_delta_weights: the deltas dx dy dw dh are divided by these.
+        regression_pixels: regions are regressed and clipped in pixels of the "network" input, or of the "photo", where
+            "x2-x1+1" and "last-pixel" are other sizes.
         region_deltas: rows of the box regression: "foreground" classes only, or "with-background", whose four rows
             stand where `background` says.
         objectness: "logit": one number per anchor; "pair-softmax": background numbers of all anchors, then foreground
@@ -99,6 +101,7 @@ class Conventions:
     delta_cap: float | None = DELTA_CAP
     proposal_delta_weights: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
     region_delta_weights: tuple[float, ...] = (10.0, 10.0, 5.0, 5.0)
+    regression_pixels: str = "network"
     region_deltas: str = "foreground"
     objectness: str = "logit"
     proposal_filter: str = "topk-clip-nonempty"
@@ -151,6 +154,7 @@ IMPLEMENTED: MappingProxyType[str, tuple[object, ...]] = MappingProxyType(
         "anchor_order": ("size-major", "ratio-major"),
         "box_sides": ("x2-x1", "x2-x1+1"),
         "box_clip": ("edge", "last-pixel"),
+        "regression_pixels": ("network", "photo"),
         "region_deltas": ("foreground", "with-background"),
         "objectness": ("logit", "pair-softmax"),
         "proposal_filter": ("topk-clip-nonempty", "clip-side-topk", "clip-nonempty-side-topk"),
@@ -194,6 +198,7 @@ _CAFFE = Conventions(
     box_clip="last-pixel",
     delta_cap=None,
     region_delta_weights=(1.0, 1.0, 1.0, 1.0),
+    regression_pixels="photo",
     region_deltas="with-background",
     objectness="pair-softmax",
     proposal_filter="clip-side-topk",
@@ -223,6 +228,17 @@ CONVENTIONS = MappingProxyType(
             region_pool="roi-align-1",
         ),
     }
+)
+
+# Fields that nothing of given boxes depends on, so that the fingerprint of their features leaves them out. (Two more,
+# anchor_order and objectness, order the weights.)
+PROPOSAL_FIELDS = (
+    "anchor_sides",
+    "anchor_offset",
+    "proposal_delta_weights",
+    "proposal_filter",
+    "min_proposal_side",
+    "nms_comparison",
 )
 
 # Short edge and limit of the long edge, pixels, that each was published with; sizes are a matter of `DetectorConfig`.

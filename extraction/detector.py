@@ -6,8 +6,7 @@ photo, given boxes -> preprocess -> backbone ---------> roi_heads -----------> p
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from extraction.blanking import blank_regions
 from extraction.boxes import checked_boxes, clip_boxes, decode_deltas
 from extraction.config import DetectorConfig
 from extraction.conventions import CONVENTIONS, Conventions
+from extraction.precision import plain_float32
 from extraction.preprocess import NetworkInput, preprocess
 from extraction.resnet import Backbone
 from extraction.roi_heads import RegionOutputs, RoIHeads
@@ -258,28 +258,25 @@ class Detector(nn.Module):
         class_scores, class_ids = probabilities[:, :-1].max(dim=1)
         attribute_scores, attribute_ids = self._attributes(regions.attribute_logits)
         best_deltas = regions.box_deltas[torch.arange(len(class_ids), device=class_ids.device), class_ids]
-        regressed = decode_deltas(
-            proposals,
-            best_deltas,
-            weights=self.conventions.region_delta_weights,
-            delta_cap=self.conventions.delta_cap,
-            plus_one_sides=self.conventions.box_sides == "x2-x1+1",
-        )
-        regressed = clip_boxes(regressed, network_input.input_hw, last_pixel=self._last_pixel)
-        scale = network_input.scale
+        scale, photo_hw = network_input.scale, network_input.image_hw
+        proposals_photo = scale.to_photo(proposals)
+        if self.conventions.regression_pixels == "photo":
+            regressed = regressed_photo = self._regress(proposals_photo, best_deltas, photo_hw)
+        else:
+            regressed = self._regress(proposals, best_deltas, network_input.input_hw)
+            regressed_photo = scale.to_photo(regressed)
         if outputs.given_boxes is not None:
             selected = Selected(torch.arange(len(proposals), device=proposals.device), outputs.given_boxes)
         else:
             selected = select_regions(
                 selection or self.selection,
                 class_scores=probabilities[:, :-1],
-                proposal_boxes=proposals,
-                regressed_boxes=regressed,
-                scale=scale,
+                proposal_boxes=proposals_photo,
+                regressed_boxes=regressed_photo,
+                nms_boxes=regressed,
             )
         keep = selected.proposal_ids
         # The far edge times the scale may round to just outside the photo.
-        photo_hw = network_input.image_hw
         return Regions(
             boxes=_numpy(clip_boxes(selected.boxes, photo_hw)),
             features=_numpy(regions.features[keep]),
@@ -289,13 +286,24 @@ class Detector(nn.Module):
             attribute_scores=_numpy(attribute_scores[keep]),
             class_probabilities=_numpy(probabilities[keep]),
             proposal_ids=_numpy(keep),
-            proposal_boxes=_numpy(clip_boxes(scale.to_photo(proposals[keep]), photo_hw)),
-            regressed_boxes=_numpy(clip_boxes(scale.to_photo(regressed[keep]), photo_hw)),
+            proposal_boxes=_numpy(clip_boxes(proposals_photo[keep], photo_hw)),
+            regressed_boxes=_numpy(clip_boxes(regressed_photo[keep], photo_hw)),
         )
 
     @property
     def _last_pixel(self) -> bool:
         return self.conventions.box_clip == "last-pixel"
+
+    def _regress(self, boxes: Tensor, deltas: Tensor, hw: tuple[int, int]) -> Tensor:
+        """Boxes moved by their deltas and clipped, all in the same pixels."""
+        moved = decode_deltas(
+            boxes,
+            deltas,
+            weights=self.conventions.region_delta_weights,
+            delta_cap=self.conventions.delta_cap,
+            plus_one_sides=self.conventions.box_sides == "x2-x1+1",
+        )
+        return clip_boxes(moved, hw, last_pixel=self._last_pixel)
 
     def _attributes(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Probability and id of the best attribute, "no attribute" left out of the choice."""
@@ -317,28 +325,6 @@ def _masked_rows(given: Tensor | None, masked: np.ndarray) -> Tensor:
     if masked.dtype != bool or masked.shape != (len(given),):
         raise ValueError(f"masked must be ({len(given)},) bool, one for each box; got {masked.shape} {masked.dtype}")
     return given[torch.from_numpy(masked).to(given.device)]
-
-
-@contextlib.contextmanager
-def plain_float32(device: torch.device) -> Iterator[None]:
-    """Inside, arithmetic is float32 on every device, whatever the caller has switched on.
-
-    torch lets CUDA convolutions round to TF32 by default, `set_float32_matmul_precision` does so to matrix products (to
-    bfloat16 on CPUs), and a surrounding autocast halves everything; all change features unsaid. The switches are global
-    to the process, so the caller's values come back at the end.
-    """
-    backends: Any = torch.backends
-    precisions = (backends.cudnn.conv, backends.cuda.matmul, backends.mkldnn.conv, backends.mkldnn.matmul)
-    exact: list[tuple[Any, str, Any]] = [
-        (part, "fp32_precision", "ieee") for part in precisions if part.fp32_precision not in ("none", "ieee")
-    ]
-    exact += [(backends.cudnn, "benchmark", False), (backends.cudnn, "deterministic", True)]
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.autocast(device.type, enabled=False))
-        for part, name, value in exact:
-            stack.callback(setattr, part, name, getattr(part, name))
-            setattr(part, name, value)
-        yield
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:

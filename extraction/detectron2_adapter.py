@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from extraction.boxes import checked_boxes, clip_boxes
-from extraction.detector import Regions, plain_float32
+from extraction.detector import Regions
 from extraction.detectron2_network import build_detectron2_network, check_c4_network
 from extraction.detectron2_vg import require_detectron2
+from extraction.precision import plain_float32
 from extraction.preprocess import MIN_INPUT_EDGE, PhotoScale, check_image
 from extraction.roi_heads import RegionOutputs
 from extraction.rpn import Proposals
@@ -237,9 +238,9 @@ class Detectron2Detector:
             selected = select_regions(
                 selection or self.selection,
                 class_scores=probabilities[:, :-1],
-                proposal_boxes=proposals,
-                regressed_boxes=regressed,
-                scale=scale,
+                proposal_boxes=scale.to_photo(proposals),
+                regressed_boxes=scale.to_photo(regressed),
+                nms_boxes=regressed,
             )
         keep, photo_hw = selected.proposal_ids, outputs.image_hw
         attribute_scores, attribute_ids = None, None

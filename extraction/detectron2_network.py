@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from extraction.detectron2_vg import add_vg_keys, register_vg_detector, require_detectron2
 from extraction.random_weights import random_state
-from extraction.state import CELL_ANCHORS, check_state, is_weight, show_tensor
+from extraction.state import CELL_ANCHORS, check_state, is_plain_tensor, is_weight, show_tensor
 from extraction.weight_files import read_tensors
 from extraction.weight_sources import fetch_weights
+from features.pickled_values import printable
 
-_MAX_CONFIG_BYTES = 2**20
+_MAX_CONFIG_BYTES = 2**16  # the largest in detectron2's configs and projects has 4.5 kB
+_MAX_CONFIG_DEPTH = 50  # detectron2's own keys nest 4 deep; PyYAML takes time with the square of open brackets
 
 
 def build_detectron2_network(config: str | Path | Any, weights: str) -> tuple[nn.Module, Any]:
@@ -52,7 +54,8 @@ def read_detectron2_config(path: str | Path) -> Any:
     """detectron2's defaults with a YAML file over them, as CfgNode.
 
     Only plain values and local files: detectron2's own loader runs Python tags in the YAML and fetches `_BASE_` over
-    the network; here both are refused, as are aliases (a small file could unfold to any size) and files over 1 MiB.
+    the network; here both are refused, as are aliases (a small file could unfold to any size), files over 64 KiB and
+    values in more than 50 others.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
@@ -68,10 +71,15 @@ def read_detectron2_config(path: str | Path) -> Any:
             if not file.is_file():  # also for a URL
                 raise ValueError(f"{filename} is not a file here")
             if file.stat().st_size > _MAX_CONFIG_BYTES:
-                raise ValueError(f"{filename} has over {_MAX_CONFIG_BYTES} bytes")
+                raise ValueError(f"{filename} has over {_MAX_CONFIG_BYTES:,} bytes")
             text = file.read_text(encoding="utf-8")
-            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-                raise ValueError(f"{filename} uses YAML aliases; write the values out")
+            depth = 0
+            for event in yaml.parse(text, yaml.SafeLoader):
+                if isinstance(event, yaml.AliasEvent):
+                    raise ValueError(f"{filename} uses YAML aliases; write the values out")
+                depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+                if depth > _MAX_CONFIG_DEPTH:
+                    raise ValueError(f"{filename} nests more than {_MAX_CONFIG_DEPTH} values in one another")
             return io.StringIO(text)
 
     cfg = get_cfg()
@@ -143,7 +151,7 @@ def _check_same(name: str, found: object, of_config: Tensor, source: str) -> Non
     if found is None:
         return
     want = of_config.flatten().cpu()
-    if not isinstance(found, Tensor) or found.numel() != len(want):
+    if not is_plain_tensor(found) or found.numel() != len(want):
         raise ValueError(f"{source}: {show_tensor(name, found)}, where the config gives {tuple(of_config.shape)}")
     got = found.flatten().float()
     # Files hold anchors rounded; a hundredth of a pixel or of a grey level moves nothing that matters.
@@ -159,4 +167,4 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply, or _BASE_ names itself"
     # YAML's errors lay the reason and the place out over several lines.
-    return " ".join(str(error).split()).strip("'\"")[:300] or type(error).__name__
+    return printable(" ".join(str(error).split()).strip("'\""), 300) or type(error).__name__

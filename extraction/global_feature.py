@@ -25,8 +25,8 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
-from extraction.detector import plain_float32
-from extraction.state import check_state, is_weight, weights_digest
+from extraction.precision import plain_float32
+from extraction.state import check_state, is_weight, renamed, weights_digest
 from extraction.weight_files import read_tensors
 from extraction.weight_sources import fetch_weights
 
@@ -164,11 +164,11 @@ def _headless_network(name: str) -> nn.Module:
 
 
 def _file_state(path: Path, expected: Mapping[str, Tensor], spec: str) -> dict[str, Tensor]:
-    found = {
-        _OLD_DENSENET.sub(r"\1\2", name): value for name, value in read_tensors(path).items() if not _HEADS.match(name)
-    }
+    source = f"global feature {spec}"
+    headless = {name: value for name, value in read_tensors(path).items() if not _HEADS.match(name)}
+    found = renamed(headless, lambda name: _OLD_DENSENET.sub(r"\1\2", name), source)
     try:
-        return check_state(found, expected, f"global feature {spec}")
+        return check_state(found, expected, source)
     except ValueError as error:
         # What follows there advises on detectors.
         problem = str(error).partition("; it looks like")[0]

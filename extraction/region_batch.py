@@ -93,6 +93,8 @@ def prepare_photo(
     height, width = network_input.input_hw
     photo_height, photo_width = network_input.image_hw
     scale_xy = torch.stack([_ratio(width, photo_width), _ratio(height, photo_height)])
+    if conventions.box_scale == "one-factor":
+        scale_xy = torch.full((2,), network_input.factor)
     last_pixel = conventions.box_clip == "last-pixel"
     placed = checked_boxes(boxes) * scale_xy.repeat(2)
     pixels = network_input.pixels[0]

@@ -65,9 +65,14 @@ class ProposalGenerator(nn.Module):
         Raises:
             ValueError: when the network says NaN or infinity.
         """
-        boxes, objectness = self.score_anchors(*self.rpn_head(feature_map))
-        if not bool(torch.isfinite(objectness).all()):
-            # Their boxes would be dropped as too small: a photo without regions, and nobody would know why.
+        logits, deltas = self.rpn_head(feature_map)
+        boxes, objectness = self.score_anchors(logits, deltas)
+        # A delta without a cap may grow to infinity in exp and is clipped; one that is none to begin with may not.
+        finite = torch.isfinite(objectness).all() & torch.isfinite(deltas).all() & ~torch.isnan(boxes).any()
+        if self.conventions.delta_cap is not None:
+            finite &= torch.isfinite(boxes).all()
+        if not bool(finite):
+            # Such boxes would be dropped as too small: a photo without regions, and nobody would know why.
             raise ValueError("the proposal network gave NaN or infinity; are its weights damaged, or its pixels?")
         return choose_proposals(boxes, objectness, input_hw, factor, self.config, self.conventions)
 

@@ -13,7 +13,6 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from extraction.preprocess import PhotoScale
 from extraction.suppression import suppress
 
 
@@ -72,6 +71,8 @@ class SelectionPolicy:
             )
         if self.method == "single-nms" and self.order != "score":
             raise ValueError("selection single-nms keeps the best first: set order='score'")
+        if self.method == "classwise-max" and self.when_too_few != "no-nms":
+            raise ValueError("selection classwise-max has one threshold: leave when_too_few='no-nms'")
         if not 0 <= self.min_score <= 1:
             raise ValueError(f"selection min_score {self.min_score}; it must be in 0..1")
         if not 0 <= self.min_regions <= self.max_regions or self.max_regions < 1:
@@ -150,23 +151,23 @@ def select_regions(
     class_scores: Tensor,
     proposal_boxes: Tensor,
     regressed_boxes: Tensor,
-    scale: PhotoScale,
+    nms_boxes: Tensor,
 ) -> Selected:
     """Keeps regions of one image.
 
     Args:
         class_scores: (R, C) float32, probabilities of the foreground classes.
-        proposal_boxes: (R, 4) float32, network-input pixels.
-        regressed_boxes: (R, 4) float32, network-input pixels: each proposal's box of its best foreground class.
-        scale: network-input pixels to photo pixels.
+        proposal_boxes: (R, 4) float32, photo pixels.
+        regressed_boxes: (R, 4) float32, photo pixels: each proposal's box of its best foreground class.
+        nms_boxes: (R, 4) float32, the same in the pixels in which they were regressed, where "single-nms" compares
+            them: in others an IoU next to the threshold could round otherwise.
     """
     if policy.method == "classwise-max":
-        keep = select_classwise_max(scale.to_photo(proposal_boxes), class_scores, policy)
+        keep = select_classwise_max(proposal_boxes, class_scores, policy)
     else:
-        # In network-input pixels, as the original: in photo pixels an IoU next to the threshold could round otherwise.
-        keep = select_single_nms(regressed_boxes, class_scores.amax(dim=1), policy)
+        keep = select_single_nms(nms_boxes, class_scores.amax(dim=1), policy)
     boxes = proposal_boxes if policy.kept_box == "proposal" else regressed_boxes
-    return Selected(keep, scale.to_photo(boxes[keep]))
+    return Selected(keep, boxes[keep])
 
 
 def select_single_nms(boxes: Tensor, scores: Tensor, policy: SelectionPolicy) -> Tensor:

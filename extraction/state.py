@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import TypeGuard
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from features.pickled_values import printable
 
 CELL_ANCHORS = "proposal_generator.anchor_generator.cell_anchors.0"
 _SHOWN = 5
@@ -36,6 +38,24 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+def renamed(weights: Mapping[Any, object], new_name: Callable[[Any], str], source: str) -> dict[str, object]:
+    """The same values under new names.
+
+    Args:
+        source: names the file in the error.
+    Raises:
+        ValueError: when two names become one: one of the values would be dropped, and nothing tells which is right.
+    """
+    found: dict[str, object] = {}
+    for name, value in weights.items():
+        if (new := new_name(name)) in found:
+            other = next(old for old in weights if new_name(old) == new)
+            names = " and ".join(printable(str(old), 90) for old in (other, name))
+            raise ValueError(f"{source}: holds the same weight under two names, {names}; keep one of them")
+        found[new] = value
+    return found
+
+
 def check_state(found: Mapping[str, object], expected: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """The weights in `found` as float32, if they are exactly those of `expected`.
 
@@ -51,7 +71,7 @@ def check_state(found: Mapping[str, object], expected: Mapping[str, Tensor], sou
     fits = {
         name: value
         for name, value in weights.items()
-        if name in expected and _is_plain_tensor(value) and value.shape == expected[name].shape
+        if name in expected and is_plain_tensor(value) and value.shape == expected[name].shape
     }
     problems = {
         "missing": [show_tensor(name, expected[name]) for name in expected if name not in weights],
@@ -67,29 +87,12 @@ def check_state(found: Mapping[str, object], expected: Mapping[str, Tensor], sou
     }
     if any(problems.values()):
         raise ValueError(_report(problems, weights, expected, source))
-    return {name: fits[name].to(torch.float32) for name in expected}
+    # Detached: a file may hold parameters, which ask for gradients.
+    return {name: fits[name].detach().to(torch.float32) for name in expected}
 
 
-def check_cell_anchors(found: Mapping[str, object], computed: Tensor, source: str) -> None:
-    """Raises ValueError when the file brings anchors (MIL and HF files do) that are not those of the config."""
-    anchors = found.get(CELL_ANCHORS)
-    if anchors is None:
-        return
-    if not _is_plain_tensor(anchors) or anchors.shape != computed.shape:
-        raise ValueError(
-            f"{source}: {show_tensor(CELL_ANCHORS, anchors)} where the config gives {tuple(computed.shape)}; "
-            f"set anchor_sizes and anchor_ratios to those the file was trained with"
-        )
-    # Files hold them rounded or as float32 square roots; a hundredth of a pixel moves no box that matters.
-    if not torch.allclose(anchors.float(), computed.cpu(), rtol=0, atol=1e-2):
-        row = int((anchors.float() - computed.cpu()).abs().amax(dim=1).argmax())
-        raise ValueError(
-            f"{source}: anchor {row} is {show_numbers(anchors[row])}, the config gives {show_numbers(computed[row])}; "
-            f"set anchor_sizes, anchor_ratios and the conventions to those the file was trained with"
-        )
-
-
-def _is_plain_tensor(value: object) -> TypeGuard[Tensor]:
+def is_plain_tensor(value: object) -> TypeGuard[Tensor]:
+    """Whether torch can compute with it as with any other: dense, of floating point, on the CPU, not quantized."""
     return (
         isinstance(value, Tensor)
         and value.layout is torch.strided
@@ -101,7 +104,7 @@ def _is_plain_tensor(value: object) -> TypeGuard[Tensor]:
 
 def show_tensor(name: str, value: object) -> str:
     """Name and shape, for an error."""
-    short = name if len(name) <= 90 else name[:87] + "..."
+    short = printable(name, 90)
     if not isinstance(value, Tensor):
         return f"{short} {type(value).__name__}"
     dtype = "" if value.dtype.is_floating_point else f" {str(value.dtype).removeprefix('torch.')}"

@@ -17,7 +17,7 @@ from torch import Tensor
 from extraction.anchors import cell_anchors
 from extraction.config import DetectorConfig
 from extraction.conventions import Conventions
-from extraction.state import CELL_ANCHORS, show_numbers, show_tensor
+from extraction.state import CELL_ANCHORS, is_plain_tensor, show_numbers, show_tensor
 
 # Files hold them rounded or as float32 square roots; a hundredth of a pixel moves no box that matters.
 TOLERANCE_PX = 1e-2
@@ -57,11 +57,11 @@ def recognise_anchors(anchors: object, config: DetectorConfig, conventions: Conv
         conventions: their own form is tried first.
         source: names the file in errors.
     Raises:
-        ValueError: when they are no (A, 4) tensor, or of no known form.
+        ValueError: when they are no plain (A, 4) tensor, or of no known form.
     """
     own = AnchorForm.of(conventions)
     computed = own.table(config, conventions)
-    if not isinstance(anchors, Tensor) or not anchors.is_floating_point() or anchors.shape != computed.shape:
+    if not is_plain_tensor(anchors) or anchors.shape != computed.shape:
         raise ValueError(
             f"{source}: {show_tensor(CELL_ANCHORS, anchors)} where the config gives {tuple(computed.shape)}; "
             f"set anchor_sizes and anchor_ratios to those the file was trained with"

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from extraction.head_layout import CAFFE_LAYOUT, HF_LAYOUT, PREDICTOR, RPN, HeadLayout
-from extraction.state import CELL_ANCHORS
+from extraction.state import CELL_ANCHORS, renamed
+from features.pickled_values import printable
 
 DATA_PARALLEL_PREFIX = "module."
 VLBERT_PREFIX = "image_feature_extractor."
@@ -91,7 +92,8 @@ def name_weights(found: Mapping[str, object], source: str) -> NamedWeights:
     """
     changes: list[str] = []
     weights = _without_prefixes(found, changes)
-    weights = _renamed_norms({name: value for name, value in weights.items() if not name.endswith(COUNTER)}, changes)
+    weights = {name: value for name, value in weights.items() if not name.endswith(COUNTER)}
+    weights = _renamed_norms(weights, changes, source)
     tables = name_tables()
     known = {naming: sum(name in names for name in weights) for naming, names in tables.items()}
     # Most names win; a name that the winner does not know is "extra" in `check_state`. Where two know the same names,
@@ -105,14 +107,12 @@ def name_weights(found: Mapping[str, object], source: str) -> NamedWeights:
         if others:
             changes.append(f"{len(others)} weights beside the ResNet left out")
         weights = {name: value for name, value in weights.items() if name not in set(others)}
-    renamed = {names.get(name, name): value for name, value in weights.items()}
-    if len(renamed) < len(weights):
-        raise ValueError(f"{source}: holds the same weight under two names; keep one of them")
+    tensors = renamed(weights, lambda name: names.get(name, name), source)
     if count := sum(names.get(name, name) != name for name in weights):
         changes.append(f"{count} names changed")
-    family = _family(naming, found, renamed, source)
-    _add_missing_statistics(renamed, changes)
-    return NamedWeights(family, renamed, tuple(changes))
+    family = _family(naming, found, tensors, source)
+    _add_missing_statistics(tensors, changes)
+    return NamedWeights(family, tensors, tuple(changes))
 
 
 def family_names(naming: str) -> dict[str, str]:
@@ -207,17 +207,18 @@ def _without_prefixes(found: Mapping[str, object], changes: list[str]) -> dict[s
     return {name.removeprefix(VLBERT_PREFIX): value for name, value in inner.items()}
 
 
-def _renamed_norms(weights: dict[str, object], changes: list[str]) -> dict[str, object]:
+def _renamed_norms(weights: dict[str, object], changes: list[str], source: str) -> dict[str, object]:
     """`X.gamma` and `X.beta` of old TensorFlow-style checkpoints, which the Hugging Face loader renames too."""
     old = [name for name in weights if name.endswith((".gamma", ".beta"))]
     if not old:
         return weights
     changes.append(f"{len(old)} gamma and beta renamed")
     endings = {".gamma": ".weight", ".beta": ".bias"}
-    return {
-        next((name.removesuffix(e) + endings[e] for e in endings if name.endswith(e)), name): value
-        for name, value in weights.items()
-    }
+    return renamed(
+        weights,
+        lambda name: next((name.removesuffix(e) + endings[e] for e in endings if name.endswith(e)), name),
+        source,
+    )
 
 
 def _family(naming: str, found: Mapping[str, object], weights: Mapping[str, object], source: str) -> Family:
@@ -277,7 +278,7 @@ def _add_missing_statistics(weights: dict[str, object], changes: list[str]) -> N
 def _no_family(weights: Mapping[str, object]) -> str:
     if not weights:
         return "holds no weights; hand over a checkpoint that holds tensors"
-    shown = ", ".join(name if len(name) <= 60 else name[:57] + "..." for name in list(weights)[:3])
+    shown = ", ".join(printable(name, 60) for name in list(weights)[:3])
     return (
         f"{len(weights)} weights of no known family ({shown}, ...); read are the files of "
         f"{', '.join(family.title for family in FAMILIES.values())}"

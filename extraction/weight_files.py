@@ -23,7 +23,9 @@ import torch
 from torch import Tensor
 
 from extraction.caffemodel import read_caffemodel
+from extraction.state import renamed
 from extraction.weight_sources import first_line
+from features.pickled_values import printable
 from features.safe_pickle import UnsafePickleError, load_pickle
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".model", ".pkl", ".caffemodel")
@@ -66,7 +68,9 @@ def _read_safetensors(path: Path) -> dict[str, object]:
     try:
         tensors: dict[str, Tensor] = load_file(path, device="cpu")
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise ValueError(f"weights {path}: not a complete safetensors file: {first_line(error)}") from None
+        raise ValueError(
+            f"weights {path}: not a complete safetensors file: {printable(first_line(error), 300)}"
+        ) from None
     return dict(tensors)
 
 
@@ -79,7 +83,7 @@ def _read_torch(path: Path) -> object:
     except pickle.UnpicklingError as error:
         raise ValueError(f"weights {path}: {_refusal(error)}") from None
     except Exception as error:  # a damaged file makes torch's parsers raise almost anything
-        raise ValueError(f"weights {path}: not a complete torch file: {first_line(error)}") from None
+        raise ValueError(f"weights {path}: not a complete torch file: {printable(first_line(error), 300)}") from None
 
 
 def _check_archive(path: Path) -> None:
@@ -105,7 +109,9 @@ def _named(content: object, path: Path) -> dict[str, object]:
             content = content[name]
     if not isinstance(content, Mapping):
         raise ValueError(f"weights {path}: holds a {type(content).__name__}; a dict of name -> tensor is wanted")
-    return {str(name): _as_tensor(value) for name, value in content.items()}
+    # A key may be anything that a pickle can hold: 1 and "1" are one name here.
+    tensors = renamed(content, str, f"weights {path}")
+    return {name: _as_tensor(value) for name, value in tensors.items()}
 
 
 def _as_tensor(value: object) -> object:
@@ -120,6 +126,6 @@ def _refusal(error: Exception) -> str:
     text = str(error)
     for marker in ("Unsupported global: GLOBAL ", "GLOBAL "):
         if marker in text:
-            name = text.partition(marker)[2].split()[0].strip("`,.")
+            name = printable(text.partition(marker)[2].split()[0].strip("`,."))
             return f"wants to run {name} when it is read; refused. Save plain tensors (safetensors) instead"
     return "not a torch file of plain tensors, or it is damaged; nothing in it was run"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 MAX_DEPTH = 100  # containers in one another; consumers may walk a result recursively
+_TOO_DEEP = f"nests more than {MAX_DEPTH} containers in one another"
 MARK = object()  # start of a container on the machine's stack
 _MAX_DIMENSIONS = 32
 # A value may be shared by reference, and shared values that hold shared values are small in memory but endless to walk.
@@ -203,27 +204,35 @@ def check_result(value: Any, num_bytes: int) -> None:
         UnsafePickleError: also for a container that contains itself.
     """
     limit = _WALK_FREE + _WALK_PER_BYTE * num_bytes
-    known: dict[int, tuple[int, int]] = {}  # id of a container -> (values in it with repetition, depth)
+    # Id of a container -> (values in it with repetition, depth); only of those that hold others, the few in most files.
+    known: dict[int, tuple[int, int]] = {}
     entered: set[int] = set()
+    num_open = 0  # containers around the current one
     todo: list[tuple[Any, bool]] = [(value, False)]
     while todo:
         current, children_done = todo.pop()
         children = _children(current)
         if children is None or id(current) in known:
             continue
-        nested = [child for child in children if type(child) not in _LEAVES]
-        if nested and not children_done:
+        nested = [child for child in children if type(child) not in _LEAVES and _children(child) is not None]
+        if not nested:
+            continue
+        if not children_done:
             if id(current) in entered:
                 raise UnsafePickleError("holds a container that contains itself")
             entered.add(id(current))
+            num_open += 1
+            if num_open > MAX_DEPTH:  # here as well, so that the walk ends early
+                raise UnsafePickleError(_TOO_DEEP)
             todo.append((current, True))
             todo.extend((child, False) for child in nested)
             continue
-        inner = [known[id(child)] for child in nested if id(child) in known]
+        num_open -= 1
+        inner = [known.get(id(child)) or (len(child), 1) for child in nested]
         count = len(children) + sum(size for size, _ in inner)
-        depth = 1 + max((depth for _, depth in inner), default=0)
+        depth = 1 + max(depth for _, depth in inner)
         if depth > MAX_DEPTH:
-            raise UnsafePickleError(f"nests more than {MAX_DEPTH} containers in one another")
+            raise UnsafePickleError(_TOO_DEEP)
         if count > limit:
             raise UnsafePickleError(
                 f"repeats its parts to more than {limit:,} values, too many for {num_bytes:,} bytes"
@@ -232,12 +241,15 @@ def check_result(value: Any, num_bytes: int) -> None:
 
 
 def _children(value: Any) -> list[Any] | tuple[Any, ...] | None:
-    """Values in a container; None for a plain value. Keys and members of sets were checked when they were read."""
+    """Values in a container; None for a plain value and for an empty container, which has nothing to check.
+
+    Keys and members of sets were checked when they were read.
+    """
     kind = type(value)
     if kind is list or kind is tuple:
-        return value
+        return value or None
     if kind is dict:
-        return list(value.values())
+        return list(value.values()) or None
     if kind in _LEAVES or kind in (set, frozenset) or isinstance(value, (np.generic, np.dtype)):
         return None
     raise UnsafePickleError(f"holds a {kind_of(value)} where plain data was expected")
@@ -252,6 +264,7 @@ def kind_of(value: object) -> str:
     return "mark" if value is MARK else type(value).__name__
 
 
-def printable(text: str) -> str:
-    """At most 100 characters on one line: what a file says of itself is not to be trusted on a terminal either."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:100])
+def printable(text: str, limit: int = 100) -> str:
+    """At most `limit` characters on one line: what a file says of itself is not to be trusted on a terminal either."""
+    short = text if len(text) <= limit else text[: limit - 3] + "..."
+    return "".join(letter if letter.isprintable() else "?" for letter in short)

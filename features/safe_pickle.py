@@ -3,8 +3,9 @@
 This is a small pickle machine of our own rather than a restricted `pickle.Unpickler`. In Python's own, an allowed
 callable such as `numpy.ndarray` can be asked for a terabyte, and a few bytes make its memo table grow until the machine
 dies. Here a pickle's "global" is only a name, a call is looked up among a handful (pickled_values.py), and every array
-is built from bytes that lie in the file. So memory is bounded by the size of the file (see `MAX_STEPS`), and there is
-nothing to run. The opcodes are those of protocols 0 to 5 (python/cpython Lib/pickletools.py).
+is built from bytes that lie in the file. So memory is bounded by the size of the file (see `MAX_STEPS` and
+`_BYTES_PER_CONTAINER`), and there is nothing to run. The opcodes are those of protocols 0 to 5 (python/cpython
+Lib/pickletools.py).
 
 Read are: None, bool, int (64 bits), float, str, bytes, bytearray, list, tuple, dict and OrderedDict (as dict), set,
 frozenset, numpy arrays and scalars of bool, int, float, complex, bytes and str, numpy dtypes, and an array of shape ()
@@ -33,7 +34,13 @@ from features.pickled_values import (
     kind_of,
 )
 
-MAX_STEPS = 30_000_000  # opcodes; each makes about 60 bytes at most besides what it copies from the file
+# Opcodes. The dearest but for containers, remembering a value, takes about 80 bytes of memory for one of the file.
+MAX_STEPS = 30_000_000
+# One byte of a file makes an empty set of 216 bytes, so containers are counted: a million, which stay below a quarter
+# of a gigabyte, and one more for each 8 bytes of the file. No fixed number alone would do: VQA's answers as pickled for
+# bottom-up-attention models (train_target.pkl) have 2 million with the validation set (658,111 questions, each a dict
+# with two lists), those of GQA 3 million. But theirs take more than 8 bytes each, even where a question has no answer.
+_CONTAINERS_FREE, _BYTES_PER_CONTAINER = 1_000_000, 8
 # Calls copy what they are given; a plain pickle gives every byte to one call, a hostile one the same list to thousands.
 _COPIES_PER_BYTE, _COPIES_FREE = 4, 10_000
 _SIZED = (str, bytes, bytearray, list, tuple)
@@ -85,7 +92,8 @@ class _Machine:
 
     def __init__(self, data: bytes, encoding: Encoding) -> None:
         self.data, self.encoding = data, encoding
-        self.position, self.copied = 0, 0
+        self.position, self.copied, self.containers = 0, 0, 0
+        self.max_containers = _CONTAINERS_FREE + len(data) // _BYTES_PER_CONTAINER
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
 
@@ -159,6 +167,15 @@ class _Machine:
 
     # Containers.
 
+    def push_container(self, value: Any) -> None:
+        self.containers += 1
+        if self.containers > self.max_containers:
+            raise UnsafePickleError(
+                f"makes more than {self.max_containers:,} lists, tuples, dicts and sets, too many for "
+                f"{len(self.data):,} bytes; refused"
+            )
+        self.stack.append(value)
+
     def extend_list(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not list:
@@ -189,9 +206,13 @@ class _Machine:
             raise UnsafePickleError(f"calls a {kind_of(target)}; refused")
         self.spend(arguments)
         try:
-            self.push(CALLS[target.kind](*arguments))
+            made = CALLS[target.kind](*arguments)
         except TypeError:
             raise UnsafePickleError(f"calls {target.text} with other arguments than a plain pickle has") from None
+        if type(made) in (dict, set, frozenset):
+            self.push_container(made)
+        else:
+            self.push(made)
 
     def build(self) -> None:
         state, target = self.stack.pop(), self.stack.pop()
@@ -256,7 +277,9 @@ def _tuple_of(count: int) -> Callable[[_Machine], None]:
     def make(machine: _Machine) -> None:
         if len(machine.stack) < count or any(value is MARK for value in machine.stack[-count:]):
             raise UnsafePickleError("makes a tuple of values that are not there")
-        machine.stack[-count:] = [tuple(machine.stack[-count:])]
+        values = tuple(machine.stack[-count:])
+        del machine.stack[-count:]
+        machine.push_container(values)
 
     return make
 
@@ -322,22 +345,22 @@ _ACTIONS: dict[int, Callable[[_Machine], Any]] = {
     0x96: _sized(_U8, lambda machine, raw: bytearray(raw)),
     # Containers.
     ord("("): lambda m: m.push(MARK),
-    ord("]"): lambda m: m.push([]),
-    ord("l"): lambda m: m.push(m.pop_to_mark()),
+    ord("]"): lambda m: m.push_container([]),
+    ord("l"): lambda m: m.push_container(m.pop_to_mark()),
     ord("a"): lambda m: m.extend_list(_pop_many(m, 1)),
     ord("e"): lambda m: m.extend_list(m.pop_to_mark()),
-    ord(")"): lambda m: m.push(()),
-    ord("t"): lambda m: m.push(tuple(m.pop_to_mark())),
+    ord(")"): lambda m: m.push_container(()),
+    ord("t"): lambda m: m.push_container(tuple(m.pop_to_mark())),
     0x85: _tuple_of(1),
     0x86: _tuple_of(2),
     0x87: _tuple_of(3),
-    ord("}"): lambda m: m.push({}),
-    ord("d"): lambda m: m.push(_pairs(m.pop_to_mark())),
+    ord("}"): lambda m: m.push_container({}),
+    ord("d"): lambda m: m.push_container(_pairs(m.pop_to_mark())),
     ord("s"): lambda m: m.extend_dict(_pop_many(m, 2)),
     ord("u"): lambda m: m.extend_dict(m.pop_to_mark()),
-    0x8F: lambda m: m.push(set()),
+    0x8F: lambda m: m.push_container(set()),
     0x90: lambda m: m.extend_set(m.pop_to_mark()),
-    0x91: lambda m: m.push(frozenset(map(checked_key, m.pop_to_mark()))),
+    0x91: lambda m: m.push_container(frozenset(map(checked_key, m.pop_to_mark()))),
     # Stack and memo.
     ord("0"): lambda m: m.stack.pop(),
     ord("1"): lambda m: m.pop_to_mark(),

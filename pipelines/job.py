@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torchvision
 
-from extraction.config import DetectorConfig
-from extraction.conventions import CONVENTIONS, Conventions
+from extraction.config import PROPOSAL_SIZES, DetectorConfig
+from extraction.conventions import CONVENTIONS, PROPOSAL_FIELDS, Conventions
 from extraction.detector import RegionDetector
 from extraction.engine import ExtractOptions
 from extraction.global_feature import GlobalFeature, build_global_feature
@@ -108,6 +108,11 @@ def shared_fingerprint(
     description = shared_detector(spec).describe()
     numerics = description.pop("numerics")
     selection = description.pop("selection")
+    if given_boxes:
+        # What only decides which boxes are proposed has no part in features of other boxes.
+        description["config"] = _without(description["config"], PROPOSAL_SIZES)
+        description["conventions"] = _without(description["conventions"], PROPOSAL_FIELDS)
+        description.pop("cell_anchors", None)
     network = shared_global_feature(spec, options)
     details = {
         "detector": description,
@@ -117,6 +122,10 @@ def shared_fingerprint(
         "vocabulary": vocabulary_digest,
     }
     return Fingerprint(feature_space_of(details), {**numerics, **_machine(spec)}, details)
+
+
+def _without(fields: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 def _machine(spec: DetectorSpec) -> dict[str, Any]:

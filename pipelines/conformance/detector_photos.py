@@ -18,7 +18,7 @@ from torch.nn import functional
 from extraction import CONVENTIONS, Detector, HeadOutputs
 from extraction.conventions import PUBLISHED_EDGES
 from extraction.decode import decode_image
-from extraction.detector import plain_float32
+from extraction.precision import plain_float32
 from extraction.preprocess import NetworkInput, preprocess
 from extraction.rpn import choose_proposals
 from pipelines.conformance.case_files import ArrayError, Arrays

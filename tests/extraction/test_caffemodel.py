@@ -114,9 +114,13 @@ CONV = blob(np.ones((2, 3, 1, 1)))
 VECTOR = blob(np.ones(2))
 
 
+MANY_SIDES = message(7, message(1, b"\x01" * 2_000_000))
+
+
 @pytest.mark.parametrize(
     "content, words",
     [
+        (layer("a", "Convolution", message(5, bytes(4)) + MANY_SIDES), "a shape of 2,000,000 sides; at most 4"),
         (b"", "holds no layer with weights"),
         (layer("a", "ReLU"), "holds no layer with weights"),
         (b"\xff\xff\xff", "not a complete .caffemodel"),

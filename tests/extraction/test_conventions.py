@@ -3,7 +3,7 @@
 A probe takes conventions and gives plain numbers. `CASES` names, for every field of `Conventions`, what the probe gives
 for each of its values; a field, or a word of one, that is missing there fails the tests, and so does a switch that is
 wired to nothing. That the numbers of a whole preset are those of the published code is for the goldens
-(test_detector_goldens.py, test_conventions_goldens.py) and for bench/published_proposals.py, which runs those codes.
+(`roibeam conformance`, test_conventions_goldens.py) and for bench/published_proposals.py, which runs those codes.
 """
 
 from __future__ import annotations
@@ -199,6 +199,19 @@ def regressed_boxes(conventions: Conventions, deltas: list[float]) -> list[float
     return rounded(torch.from_numpy(Detector(config, conventions).postprocess(outputs).regressed_boxes[0]))
 
 
+def unmoved(conventions: Conventions) -> float:
+    """x2 of a proposal of 20 pixels, the last one counted, with deltas of 0, on a photo enlarged twice."""
+    conventions = replace(conventions, box_sides="x2-x1+1", box_scale="one-factor")
+    config = replace(TINY, short_edge=200, long_edge=200)
+    made = preprocess(np.zeros((100, 100, 3), np.uint8), config, conventions)
+    regions = RegionOutputs(
+        torch.zeros(1, 32), torch.tensor([[1.0, 0.0, 0.0]]), torch.zeros(1, 3), torch.zeros(1, 2, 4)
+    )
+    proposals = Proposals(torch.tensor([[20.0, 20.0, 39.0, 39.0]]), torch.ones(1))
+    outputs = HeadOutputs(made, torch.zeros(1, 16, 13, 13), proposals, regions)
+    return float(Detector(config, conventions).postprocess(outputs).regressed_boxes[0, 2])
+
+
 def attribute_score(conventions: Conventions) -> float:
     """Probability of the best of two attributes of logit 0, where "no attribute" has ln 2."""
     scores, _ = Detector(TINY, conventions)._attributes(torch.tensor([[0.0, 0.0, math.log(2)]]))
@@ -369,6 +382,8 @@ CASES: dict[str, tuple[Callable[[Conventions], object], dict[Any, object]]] = {
         lambda conventions: regressed_boxes(conventions, [1.0, 2.0, 0.0, 0.0]),
         {(1.0, 1.0, 1.0, 1.0): [30.0, 40.0, 40.0, 50.0], (10.0, 10.0, 5.0, 5.0): [21.0, 22.0, 31.0, 32.0]},
     ),
+    # 20 pixels from 20 on end at 40, half of which is 20; (39 / 2 - 10 + 1) from 10 on end at 20.5.
+    "regression_pixels": (unmoved, {"network": 20.0, "photo": 20.5}),
     "region_deltas": (
         lambda conventions: (
             predictor_rows(replace(conventions, background="first"))["deltas"],

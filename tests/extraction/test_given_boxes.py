@@ -132,6 +132,56 @@ def test_whole_image_feature_is_that_of_a_box_around_the_photo(small_detector, p
     np.testing.assert_array_equal(free.image_feature, regions.image_feature)
 
 
+def test_whole_image_ends_at_the_last_pixel_where_boxes_do():
+    # 40 columns at stride 16: 40 / 16 rounds to 3 and 39 / 16 to 2, so one more column of cells is pooled.
+    photo = np.random.default_rng(5).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+    config = dataclasses.replace(CONFIGS["small"], base_channels=4, short_edge=40, long_edge=40)
+    whole, last = np.array([[0, 0, 40, 40]], np.float32), np.array([[0, 0, 39, 39]], np.float32)
+    for clip, box in (("edge", whole), ("last-pixel", last)):
+        conventions = dataclasses.replace(CONVENTIONS["hf"], box_clip=clip)
+        detector = build_detector(config, weights="random:1", conventions=conventions)
+        outputs = detector.head_outputs(photo)
+        with torch.inference_mode():
+            features = [detector.roi_heads(outputs.feature_map, torch.from_numpy(b)).features[0] for b in (whole, last)]
+        np.testing.assert_array_equal(detector.whole_image_feature(outputs), features[0 if box is whole else 1].numpy())
+
+
+def published_regression(boxes, deltas, height, width):
+    """rbgirshick/py-faster-rcnn lib/fast_rcnn/bbox_transform.py, bbox_transform_inv and clip_boxes, written anew."""
+    sides = boxes[:, 2:] - boxes[:, :2] + 1
+    centers = boxes[:, :2] + 0.5 * sides + deltas[:, :2] * sides
+    sides = np.exp(deltas[:, 2:]) * sides
+    moved = np.concatenate([centers - 0.5 * sides, centers + 0.5 * sides], axis=1)
+    return np.clip(moved, 0, np.array([width - 1, height - 1] * 2))
+
+
+@pytest.mark.parametrize("name", ["caffe", "milvlg"])
+def test_caffe_regresses_and_clips_in_photo_pixels(photo, name):
+    detector = build_detector(CONFIGS["small"], weights="random:1", conventions=name)
+    outputs = detector.head_outputs(photo)
+    wider = outputs.regions.box_deltas + torch.tensor([0.0, 0.0, 0.7, 0.7])  # so that some reach the edge
+    outputs = dataclasses.replace(outputs, regions=dataclasses.replace(outputs.regions, box_deltas=wider))
+    regions = detector.postprocess(outputs)
+    rows = torch.from_numpy(regions.proposal_ids)
+    deltas = outputs.regions.box_deltas[rows, torch.from_numpy(regions.class_ids)].double().numpy()
+    boxes = (outputs.proposals.boxes[rows].double() / outputs.network_input.factor).numpy()
+    want = published_regression(boxes, deltas, HEIGHT, WIDTH)
+    np.testing.assert_allclose(regions.regressed_boxes, want, atol=1e-3)
+    assert (want[:, 2] == WIDTH - 1).any()
+
+
+@pytest.mark.parametrize("name", ["hf", "caffe"])
+@pytest.mark.parametrize("bias", [3e38, float("nan")])
+def test_wild_proposals_are_an_error_not_a_photo_without_regions(photo, name, bias):
+    detector = build_detector(
+        dataclasses.replace(CONFIGS["small"], base_channels=4), weights="random:1", conventions=name
+    )
+    with torch.no_grad():
+        detector.proposal_generator.rpn_head.anchor_deltas.bias.fill_(bias)
+    with pytest.raises(ValueError, match="proposal network gave"):
+        detector([photo])
+
+
 @pytest.mark.parametrize("name", CONVENTIONS)
 @pytest.mark.parametrize("height, width", [(1, 1), (4000, 30), (200, 4000), (57, 90)])
 def test_every_preset_gives_finite_regions_of_odd_photos(name, height, width):

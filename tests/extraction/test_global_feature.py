@@ -207,6 +207,13 @@ def test_a_file_that_is_not_exactly_the_networks_is_refused(
     assert "detector" not in str(error.value) and "\n" not in str(error.value)
 
 
+def test_one_weight_under_its_old_and_its_new_name_is_refused(tmp_path: Path) -> None:
+    state = torchvision_network("densenet121").state_dict()
+    torch.save({**state, **old_densenet_names(state)}, tmp_path / "file.pth")
+    with pytest.raises(ValueError, match=r"two names, .*denselayer1\.norm1\.weight and .*norm\.1\.weight; keep one"):
+        build_global_feature(f"densenet121={tmp_path / 'file.pth'}")
+
+
 def test_a_file_that_wants_to_run_code_is_refused_and_runs_nothing(tmp_path: Path) -> None:
     class Hostile:
         def __reduce__(self) -> tuple[Any, ...]:

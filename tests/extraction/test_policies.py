@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from extraction import SELECTIONS, SelectionPolicy
-from extraction.preprocess import PhotoScale
 from extraction.selection import _CHOICES, select_regions
 
 BUTD = replace(SELECTIONS["butd-10-100"], min_regions=0)
@@ -33,7 +32,7 @@ def keep(
         class_scores=torch.tensor(scores),
         proposal_boxes=torch.tensor(boxes),
         regressed_boxes=torch.tensor(regressed or boxes),
-        scale=PhotoScale(torch.ones(4), divides=True),
+        nms_boxes=torch.tensor(regressed or boxes),
     )
     return selected.proposal_ids.tolist(), selected.boxes.tolist()
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from extraction import SELECTIONS, SelectionPolicy
-from extraction.preprocess import PhotoScale
 from extraction.selection import classwise_max, select_classwise_max, select_regions, select_single_nms
 
 LADDER = SELECTIONS["hf-36"]
@@ -88,7 +87,7 @@ def test_no_proposals_give_no_regions(name):
         class_scores=torch.empty(0, 7),
         proposal_boxes=empty,
         regressed_boxes=empty,
-        scale=PhotoScale(torch.ones(4), divides=False),
+        nms_boxes=empty,
     )
     assert got.proposal_ids.shape == (0,) and got.boxes.shape == (0, 4)
 
@@ -111,14 +110,13 @@ def test_ladder_takes_the_first_threshold_that_leaves_enough():
     assert select_single_nms(boxes, scores, many).tolist() == list(range(12))  # 0.6 is not, 0.7 is
 
 
-def test_boxes_are_those_the_policy_keeps_in_photo_pixels():
+def test_boxes_are_those_the_policy_keeps():
     proposals, regressed = torch.tensor([[0.0, 0.0, 10.0, 10.0]]), torch.tensor([[1.0, 1.0, 8.0, 8.0]])
     arguments = {"class_scores": torch.tensor([[0.9]]), "proposal_boxes": proposals, "regressed_boxes": regressed}
-    scale = PhotoScale(torch.tensor([2.0, 3.0, 2.0, 3.0]), divides=False)
-    butd = select_regions(SELECTIONS["butd-36"], **arguments, scale=scale)
-    hf = select_regions(SELECTIONS["hf-36"], **arguments, scale=scale)
-    assert butd.boxes.tolist() == [[0.0, 0.0, 20.0, 30.0]]
-    assert hf.boxes.tolist() == [[2.0, 3.0, 16.0, 24.0]]
+    butd = select_regions(SELECTIONS["butd-36"], **arguments, nms_boxes=regressed)
+    hf = select_regions(SELECTIONS["hf-36"], **arguments, nms_boxes=regressed)
+    assert butd.boxes.tolist() == [[0.0, 0.0, 10.0, 10.0]]
+    assert hf.boxes.tolist() == [[1.0, 1.0, 8.0, 8.0]]
 
 
 @pytest.mark.parametrize(
@@ -132,6 +130,7 @@ def test_boxes_are_those_the_policy_keeps_in_photo_pixels():
         ({"min_score": 2.0}, r"min_score 2.0; it must be in 0..1"),
         ({"min_regions": 50, "max_regions": 36}, r"keeps 50..36 regions"),
         ({"method": "single-nms", "kept_box": "regressed"}, "knows no score and no"),
+        ({"when_too_few": "last-threshold"}, "classwise-max has one threshold"),
         ({"order": "area"}, "selection order 'area'; implemented: published, score"),
     ],
 )

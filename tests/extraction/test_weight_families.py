@@ -270,6 +270,13 @@ def test_one_weight_under_two_names_is_refused(tmp_path: Path, state: State) -> 
     torch.save(twice, tmp_path / "a.pth")
     with pytest.raises(ValueError, match="same weight under two names"):
         loaded(tmp_path / "a.pth")
+    gamma = {"backbone.stem.conv1.norm.gamma": torch.ones(8)}
+    torch.save({**state, **gamma}, tmp_path / "b.pth")
+    with pytest.raises(ValueError, match=r"two names, backbone.stem.conv1.norm.weight and .*gamma; keep one of them"):
+        loaded(tmp_path / "b.pth")
+    torch.save({**state, 1: torch.ones(1), "1": torch.ones(1)}, tmp_path / "c.pth")
+    with pytest.raises(ValueError, match="two names, 1 and 1; keep one of them"):
+        loaded(tmp_path / "c.pth")
 
 
 # Anchors.

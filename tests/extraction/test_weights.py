@@ -16,6 +16,7 @@ from extraction.anchors import cell_anchors
 from extraction.conventions import CONVENTIONS
 from extraction.random_weights import random_state
 from extraction.state import CELL_ANCHORS
+from extraction.weight_conversion import convert_weights
 from extraction.weights import read_tensors
 
 TINY = DetectorConfig(
@@ -152,6 +153,29 @@ def test_anchors_in_the_file_must_be_those_of_the_config(tmp_path, detector, sta
     )
     state[CELL_ANCHORS] = torch.zeros(3, 4)
     assert "(3, 4) where the config gives (12, 4)" in refused(tmp_path, detector, state)
+
+
+@pytest.mark.parametrize(
+    "make", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr, lambda anchors: anchors.to("meta")]
+)
+@pytest.mark.filterwarnings("ignore:.*Sparse CSR:UserWarning")
+def test_anchors_that_are_no_plain_tensor_are_refused(tmp_path, detector, state, make):
+    message = refused(tmp_path, detector, {**state, CELL_ANCHORS: make(torch.ones(12, 4))})
+    assert "cell_anchors.0 (12, 4) where the config gives (12, 4); set anchor_sizes" in message
+
+
+def test_names_of_a_file_do_not_reach_the_terminal_raw(tmp_path, detector, state):
+    name = "\x1b[2Jevil\nroibeam: all good"
+    assert "1 extra: ?[2Jevil?roibeam: all good (1,)" in refused(tmp_path, detector, {**state, name: torch.zeros(1)})
+    assert "no known family (?[2Jevil?roibeam: all good, ...)" in refused(tmp_path, detector, {name: torch.zeros(1)})
+
+
+def test_parameters_are_loaded_as_numbers(tmp_path, detector, state):
+    parameters = {name: torch.nn.Parameter(tensor) for name, tensor in state.items()}
+    torch.save(parameters, tmp_path / "a.pth")
+    convert_weights(str(tmp_path / "a.pth"), tmp_path / "a.pkl", to="detectron2", config=TINY)
+    load_weights(str(tmp_path / "a.pkl"), detector)
+    assert same(detector.state_dict(), state)
 
 
 @pytest.mark.parametrize("content", [[1, 2], torch.zeros(3), "text", 5])

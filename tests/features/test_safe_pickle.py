@@ -346,6 +346,36 @@ def test_small_pickles_make_little_memory(name: str) -> None:
     assert peak < 200 * len(BOMBS[name]) + 2**20
 
 
+def test_containers_are_counted() -> None:
+    """An empty set takes a byte of the file and 216 of memory. Every kind counts: one less is not too many."""
+    kinds = b"](l)}(d(tN\x85NN\x86NNN\x87\x8f(\x91" + op(b"c", "builtins", "set", b")R")
+    num_others = next(n for n in range(1_100_000, 2_000_000) if n + 13 > 1_000_000 + (n + len(kinds)) // 8)
+    message = refused(b")" * num_others + kinds)
+    assert f"makes more than {num_others + 12:,} lists, tuples, dicts and sets, too many for " in message
+    assert "not a complete pickle" in refused(b")" * (num_others - 1) + kinds)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_answers_of_vqa_take_more_bytes_than_containers_are_granted(protocol: int) -> None:
+    """Entries of train_target.pkl (hengyuan-hu/bottom-up-attention-vqa tools/compute_softscore.py), none answered."""
+    entries = [{"question_id": 10**8 + i, "image_id": 10**5 + i, "labels": [], "scores": []} for i in range(3000)]
+    data = pickle.dumps(entries, protocol)
+    assert read(data) == entries
+    assert len(data) > 8 * (3 * len(entries) + 1)
+
+
+def test_a_deep_nest_is_walked_no_deeper_than_it_may_be() -> None:
+    read(b")" + b"\x85" * 100 + b".")
+    data = b"N" + b"\x85" * 20_000 + b"."
+    tracemalloc.start()
+    try:
+        refused(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 80 * len(data)  # of which 48 are the tuples themselves
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_pickle_cut_off_anywhere_is_refused(protocol: int) -> None:
     data = pickle.dumps({"a": [1, "b", 2.5, np.arange(3)], "c": (b"d", {1})}, protocol)
