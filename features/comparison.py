@@ -1,4 +1,5 @@
-"""The comparison of two sources of records: which images, boxes, features, classes and attributes agree, and how far.
+"""The comparison of two sources of records: which images, boxes, features, classes, distributions and attributes
+agree, and how far.
 
 Regions are matched one to one by IoU, best first, so the order of regions does not matter, and neither does the dtype
 of features: float16 stores and float32 files are compared by value. Records are read one pair at a time; what is
@@ -8,14 +9,17 @@ kept are sums, the ids (as keys of the pairing), and the figures of the worst fe
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from features.cosines import Cosines, cosines_of
+from features.distribution_error import distribution_error, num_foreground_classes
 from features.id_pairing import paired_ids
-from features.record import RegionRecord
+from features.record import RegionRecord, TopKDistribution
 from features.record_source import RecordSource
 from features.region_matching import MATCH_IOU, match_regions
 
@@ -23,6 +27,13 @@ SAME_BOX_PX = 0.1
 # Rounding to float16 moves a value by at most 2^-11 = 4.9e-4 of itself: a store equals the file it was made from.
 DEFAULT_MAX_ERROR = 1e-3
 _EXAMPLES = 5
+_ERRORS = {  # figure of an image -> what it is of
+    "feature_error": "features",
+    "score_error": "class scores",
+    "attribute_score_error": "attribute scores",
+    "distribution_error": "class distributions",
+    "image_feature_error": "image features",
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,9 @@ class ImageComparison:
         cosine_mean, cosine_min: of the features over the pairs; None when nothing was compared.
         feature_error: largest |left - right| over the pairs / largest |value| in them; None as above.
         num_same_class, num_same_attribute: of the pairs; None when a side has none.
-        score_error: largest difference of class scores; None when a side has none.
+        score_error, attribute_score_error: largest difference of these scores; None when a side has none.
+        distribution_error: of the class distributions (`distribution_error`); None when they were not compared.
+        image_feature_error: of the feature of the whole image, as `feature_error`; None when they were not compared.
     """
 
     image_id: str
@@ -54,6 +67,9 @@ class ImageComparison:
     num_same_class: int | None
     num_same_attribute: int | None
     score_error: float | None
+    attribute_score_error: float | None
+    distribution_error: float | None
+    image_feature_error: float | None
 
     @property
     def matched_share(self) -> float:
@@ -61,15 +77,17 @@ class ImageComparison:
         return self.num_matched / max(self.num_left, self.num_right, 1) if self.num_left or self.num_right else 1.0
 
     def badness(self) -> tuple[float, ...]:
-        """Larger is worse: another image size, then unmatched regions, feature error, moved boxes, other classes."""
+        """Larger is worse: another image size, then unmatched regions, feature errors, moved boxes, other classes,
+        other scores."""
         pairs = max(self.num_matched, 1)
         other_class = 0 if self.num_same_class is None else self.num_matched - self.num_same_class
         return (
             float(self.left_hw != self.right_hw),
             1 - self.matched_share,
-            self.feature_error or 0.0,
+            max(self.feature_error or 0.0, self.image_feature_error or 0.0),
             (self.num_matched - self.num_same_box) / pairs,
             other_class / pairs,
+            max(self.score_error or 0.0, self.attribute_score_error or 0.0, self.distribution_error or 0.0),
         )
 
 
@@ -100,6 +118,8 @@ class StoreComparison:
         feature_error_image: the image it is from; None when nothing differs.
         num_class_pairs, num_same_class: pairs whose classes were compared, and that agree; attributes alike.
         score_error_mean, score_error: mean and largest difference of class scores.
+        attribute_score_error, distribution_error, image_feature_error: largest of the images'; None when none was
+            compared.
         notes: what was not compared, and why.
         differences: why the sources are not equal within the tolerances, one sentence each; empty when they are.
         worst: the figures of the worst images, worst first.
@@ -129,6 +149,9 @@ class StoreComparison:
     num_same_attribute: int
     score_error_mean: float | None
     score_error: float | None
+    attribute_score_error: float | None
+    distribution_error: float | None
+    image_feature_error: float | None
     max_error: float
     notes: tuple[str, ...]
     differences: tuple[str, ...]
@@ -136,8 +159,8 @@ class StoreComparison:
 
     @property
     def equal(self) -> bool:
-        """Same images and sizes, every region matched within 0.1 px, features and scores within `max_error`, and the
-        same classes and attributes wherever both sides have them."""
+        """Same images and sizes, every region matched within 0.1 px; features, scores and distributions within
+        `max_error`, and the same classes and attributes, wherever both sides have them."""
         return not self.differences
 
     def to_json(self) -> dict[str, Any]:
@@ -153,7 +176,8 @@ def compare(
     Args:
         id_rule: "exact", or "number": ids are paired by the number at their end, so that "COCO_train2014_000000132417"
             meets "132417" of the original files.
-        max_error: features and scores may differ by this much (features: of the largest value of the image's pairs).
+        max_error: features, scores and probabilities may differ by this much (features: of the largest value of the
+            image's pairs, or of both image features).
         worst: how many images `worst` lists.
     Raises:
         ValueError: on an unknown rule, two ids of one number, a damaged store, over 4,096 regions in an image.
@@ -198,12 +222,13 @@ class _Tally:
         self._matched = self._same_box = 0
         self._class_pairs = self._same_class = self._attribute_pairs = self._same_attribute = 0
         self._score_sum = 0.0
-        self._score_error: float | None = None
-        self._cosines = _Cosines()
-        self._feature_error: float | None = None
+        self._errors: dict[str, float] = {}  # largest of each figure in `_ERRORS` so far
+        self._cases: Counter[str] = Counter()  # images by what is special about their optional fields
+        self._cosines = Cosines()
         self._feature_error_image: str | None = None
         self._compares_features = left.feature_dim == right.feature_dim
-        self._compares_classes = left.has_classes and right.has_classes and _same_names(left.classes, right.classes)
+        self._same_classes = _same_names(left.classes, right.classes)
+        self._compares_classes = left.has_classes and right.has_classes and self._same_classes
         self._compares_attributes = _same_names(left.attributes, right.attributes)
 
     def add(self, left_id: str, right_id: str) -> None:
@@ -228,12 +253,12 @@ class _Tally:
         if image.num_same_attribute is not None:
             self._attribute_pairs += image.num_matched
             self._same_attribute += image.num_same_attribute
-        if image.score_error is not None:
-            self._score_error = max(self._score_error or 0.0, image.score_error)
-        if image.feature_error is not None:
-            if image.feature_error > (self._feature_error or 0.0):
-                self._feature_error_image = image.image_id
-            self._feature_error = max(self._feature_error or 0.0, image.feature_error)
+        if image.feature_error is not None and image.feature_error > self._errors.get("feature_error", 0.0):
+            self._feature_error_image = image.image_id
+        for name in _ERRORS:
+            figure: float | None = getattr(image, name)
+            if figure is not None:
+                self._errors[name] = max(self._errors.get(name, 0.0), figure)
         if self._num_worst:
             # Of equally bad images the first ones stay: a later one counts as milder.
             entry = (image.badness(), -self._images, image)
@@ -246,27 +271,26 @@ class _Tally:
         rows, columns = pairs[:, 0], pairs[:, 1]
         moved = np.abs(left.boxes[rows].astype(np.float64) - right.boxes[columns]).max(axis=1, initial=0.0)
         cosine_mean = cosine_min = feature_error = score_error = None
-        same_class = same_attribute = None
+        same_class = same_attribute = attribute_score_error = None
         if self._compares_features and len(pairs):
             # float64: the difference of two float32 values can be more than a float32 holds.
             first, second = left.features[rows].astype(np.float64), right.features[columns].astype(np.float64)
-            cosines = _cosine(first, second)
+            cosines = cosines_of(first, second)
             self._cosines.add(cosines)
             cosine_mean, cosine_min = float(cosines.mean()), float(cosines.min())
-            largest = max(float(np.abs(first).max()), float(np.abs(second).max()))
-            feature_error = float(np.abs(first - second).max()) / largest if largest else 0.0
+            feature_error = _relative_error(first, second)
         if self._compares_classes and len(pairs):
             same_class = int((left.class_ids[rows] == right.class_ids[columns]).sum())
             difference = np.abs(left.class_scores[rows].astype(np.float64) - right.class_scores[columns])
             self._score_sum += float(difference.sum())
             score_error = float(difference.max())
-        if (
-            self._compares_attributes
-            and left.attribute_ids is not None
-            and right.attribute_ids is not None
-            and len(pairs)
-        ):
+        attributes = (left.attribute_ids, right.attribute_ids)
+        if self._both_have("attributes", *attributes) and self._compares_attributes and len(pairs):
+            assert left.attribute_ids is not None and right.attribute_ids is not None
+            assert left.attribute_scores is not None and right.attribute_scores is not None  # they come with the ids
             same_attribute = int((left.attribute_ids[rows] == right.attribute_ids[columns]).sum())
+            difference = np.abs(left.attribute_scores[rows].astype(np.float64) - right.attribute_scores[columns])
+            attribute_score_error = float(difference.max())
         return ImageComparison(
             image_id=left.image_id,
             right_id=right.image_id,
@@ -282,7 +306,43 @@ class _Tally:
             num_same_class=same_class,
             num_same_attribute=same_attribute,
             score_error=score_error,
+            attribute_score_error=attribute_score_error,
+            distribution_error=self._distribution_error(left, right, pairs),
+            image_feature_error=self._image_feature_error(left, right),
         )
+
+    def _both_have(self, what: str, left: object | None, right: object | None) -> bool:
+        """Whether a field is there on both sides; where it is on one only, that is counted for the notes."""
+        if (left is None) != (right is None):
+            self._cases[f"{what} without {'left' if left is None else 'right'}"] += 1
+        return left is not None and right is not None
+
+    def _distribution_error(self, left: RegionRecord, right: RegionRecord, pairs: np.ndarray) -> float | None:
+        first, second = left.class_distribution, right.class_distribution
+        if not self._both_have("class distributions", first, second):
+            return None
+        assert first is not None and second is not None
+        if not self._same_classes:
+            self._cases["distributions of other vocabularies"] += 1
+            return None
+        if num_foreground_classes(first) != num_foreground_classes(second):
+            self._cases["distributions of other widths"] += 1
+            return None
+        if isinstance(first, TopKDistribution) != isinstance(second, TopKDistribution):
+            self._cases["full against top-k"] += 1
+        elif isinstance(first, TopKDistribution) and isinstance(second, TopKDistribution):
+            self._cases["other k"] += first.class_ids.shape[1] != second.class_ids.shape[1]
+        return distribution_error(first, second, pairs) if len(pairs) else None
+
+    def _image_feature_error(self, left: RegionRecord, right: RegionRecord) -> float | None:
+        first, second = left.image_feature, right.image_feature
+        if not self._both_have("image features", first, second):
+            return None
+        assert first is not None and second is not None
+        if first.shape != second.shape:
+            self._cases["image features of other widths"] += 1
+            return None
+        return _relative_error(first.astype(np.float64), second.astype(np.float64))
 
     def result(self, only_left: _Missing, only_right: _Missing, *, max_error: float, id_rule: str) -> StoreComparison:
         facts = []
@@ -311,14 +371,17 @@ class _Tally:
             cosine_mean=self._cosines.mean,
             cosine_p1=self._cosines.first_percentile,
             cosine_min=self._cosines.smallest,
-            feature_error=self._feature_error,
+            feature_error=self._errors.get("feature_error"),
             feature_error_image=self._feature_error_image,
             num_class_pairs=self._class_pairs,
             num_same_class=self._same_class,
             num_attribute_pairs=self._attribute_pairs,
             num_same_attribute=self._same_attribute,
             score_error_mean=self._score_sum / self._class_pairs if self._class_pairs else None,
-            score_error=self._score_error,
+            score_error=self._errors.get("score_error"),
+            attribute_score_error=self._errors.get("attribute_score_error"),
+            distribution_error=self._errors.get("distribution_error"),
+            image_feature_error=self._errors.get("image_feature_error"),
             max_error=max_error,
             notes=tuple(self._notes()),
             differences=tuple(self._differences(only_left, only_right, max_error, id_rule)),
@@ -336,6 +399,23 @@ class _Tally:
             yield "attributes not compared: the two vocabularies differ"
         elif self._matched and not self._attribute_pairs:
             yield "attributes not compared: no image has them on both sides"
+        partly = ("attributes",) if self._attribute_pairs else ()
+        for what in (*partly, "class distributions", "image features"):
+            for side in ("left", "right"):
+                count = self._cases[f"{what} without {side}"]
+                if count:
+                    yield f"{what} not compared in {count:,} images: the {side} side has none there"
+        if self._cases["distributions of other vocabularies"]:
+            yield "class distributions not compared: the two vocabularies differ"
+        for case, what in (
+            ("full against top-k", "are full on one side, top-k on the other"),
+            ("other k", "are top-k of another k"),
+        ):
+            if self._cases[case]:
+                yield (
+                    f"class distributions of {self._cases[case]:,} images {what}: classes that one does not list are "
+                    f"compared with the bounds it sets"
+                )
         if left.feature_space != right.feature_space:
             yield f"the feature spaces differ: left {left.feature_space}, right {right.feature_space}"
 
@@ -362,8 +442,15 @@ class _Tally:
             yield f"{self._matched - self._same_box:,} matched boxes differ by more than {SAME_BOX_PX} px"
         if not self._compares_features:
             yield f"features are {self._left.feature_dim} wide on the left, {self._right.feature_dim} on the right"
-        for what, error in (("features", self._feature_error), ("class scores", self._score_error)):
-            if error is not None and error > max_error:
+        for case, what in (
+            ("distributions of other widths", "class distributions of another number of classes"),
+            ("image features of other widths", "an image feature of another width"),
+        ):
+            if self._cases[case]:
+                yield f"{self._cases[case]:,} images have {what}"
+        for name, what in _ERRORS.items():
+            error = self._errors.get(name, 0.0)
+            if error > max_error:
                 yield f"{what} differ by up to {error:.2e}, more than {max_error:g}"
         for what, same, pairs in (
             ("classes", self._same_class, self._class_pairs),
@@ -373,48 +460,12 @@ class _Tally:
                 yield f"{pairs - same:,} of {pairs:,} {what} differ"
 
 
-class _Cosines:
-    """Mean, smallest and 1st percentile of any number of cosines, from 2,000 counts."""
-
-    def __init__(self) -> None:
-        # Bins of 1 - cosine, evenly spaced in its logarithm from 1e-9 to 2: each is 1.1 % wide.
-        self._edges = np.geomspace(1e-9, 2.0, 2000)
-        self._counts = np.zeros(len(self._edges) + 1, np.int64)
-        self._sum, self._count = 0.0, 0
-        self.smallest: float | None = None
-
-    def add(self, cosines: np.ndarray) -> None:
-        self._counts += np.bincount(np.searchsorted(self._edges, 1 - cosines), minlength=len(self._counts))
-        self._sum += float(cosines.sum())
-        self._count += len(cosines)
-        smallest = float(cosines.min())
-        self.smallest = smallest if self.smallest is None else min(self.smallest, smallest)
-
-    @property
-    def mean(self) -> float | None:
-        return self._sum / self._count if self._count else None
-
-    @property
-    def first_percentile(self) -> float | None:
-        """A hundredth of the pairs (rounded down) have a smaller cosine."""
-        if self.smallest is None:
-            return None
-        above = np.cumsum(self._counts[::-1])[::-1]  # pairs in this bin or in one of smaller cosines
-        bin_ = int(np.nonzero(above > self._count // 100)[0][-1])
-        return max(float(1 - self._edges[min(bin_, len(self._edges) - 1)]), self.smallest)
-
-
-def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """(P,) float64 of float64 rows; 1 for two zero rows, 0 for a zero row and another."""
-    dots = np.einsum("pd,pd->p", first, second)
-    norms: np.ndarray = np.sqrt(np.einsum("pd,pd->p", first, first) * np.einsum("pd,pd->p", second, second))
-    both_zero = ~first.any(axis=1) & ~second.any(axis=1)
-    cosines = np.array(both_zero, np.float64)
-    some = norms > 0
-    cosines[some] = np.clip(dots[some] / norms[some], -1.0, 1.0)
-    return cosines
-
-
 def _same_names(left: Iterable[str] | None, right: Iterable[str] | None) -> bool:
     """Whether ids may be compared; a side without names is taken to use the other's."""
     return left is None or right is None or tuple(left) == tuple(right)
+
+
+def _relative_error(first: np.ndarray, second: np.ndarray) -> float:
+    """Largest |first - second| / largest |value| of float64 arrays with at least one value."""
+    largest = max(float(np.abs(first).max()), float(np.abs(second).max()))
+    return float(np.abs(first - second).max()) / largest if largest else 0.0

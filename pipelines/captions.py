@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipelines.datasets.image_ids import short_name
+from pipelines.datasets.image_ids import NameIndex
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class JoinReport:
     matched: caption rows with a record; the sum of `by_exact_id` and `by_name`.
     captions_without_record: caption rows that are left out.
     records_without_caption: records that are not used.
-    by_exact_id, by_name: rows matched by the whole id, or by its last path component without extension.
+    by_exact_id, by_name: rows matched by the whole id, or by a path that ends alike.
     """
 
     matched: int
@@ -29,24 +29,21 @@ def join_captions(
 ) -> tuple[list[tuple[str, str]], JoinReport]:
     """Caption rows (image id, caption) with the ids of their records, in the order of `rows`.
 
-    A row matches the record of the same id, else the one record whose last path component without extension is the
-    same ("images/a.jpg" and "train/a"); where several records share that name, none.
+    A row matches the record of the same id, else the one record whose path without image extension ends with the row's,
+    or the other way round ("images/a.jpg" and "a", not "train/a"); where several records do, none.
 
     Raises:
         ValueError: when nothing matches, with an id of each side.
     """
     rows, known = list(rows), set(record_ids)
-    by_name: dict[str, str | None] = {}
-    for record_id in known:
-        short = short_name(record_id)
-        by_name[short] = None if short in by_name else record_id
+    names = NameIndex(known)
     joined, exact = [], 0
     for image_id, caption in rows:
         if image_id in known:
             joined.append((image_id, caption))
             exact += 1
-        elif (found := by_name.get(short_name(image_id))) is not None:
-            joined.append((found, caption))
+        elif len(found := names.candidates(image_id)) == 1:
+            joined.append((found[0], caption))
     if not joined:
         raise ValueError(
             f"none of {len(rows)} captions names an image of the store ({len(known)} records): a caption names "

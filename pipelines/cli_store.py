@@ -202,7 +202,7 @@ def diff_command(
     html: Annotated[Path | None, typer.Option(help="Write a page with the worst images side by side here.")] = None,
     worst: Annotated[int, typer.Option(min=0, help="How many of the worst images to show.")] = 8,
     max_error: Annotated[
-        float, typer.Option(min=0, max=1, help="Features (of the largest value) and scores may differ by this much.")
+        float, typer.Option(min=0, max=1, help="Features (of the largest value), scores and distributions may differ by this.")
     ] = 1e-3,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:

@@ -78,7 +78,7 @@ def _verdict(found: StoreComparison) -> Iterator[str]:
     if found.equal:
         yield (
             '<p class="note equal"><b>Equal</b> within the tolerances: every region matched within 0.1 px, '
-            f"features and scores within {found.max_error:g}.</p>\n"
+            f"features, scores and distributions within {found.max_error:g}.</p>\n"
         )
         return
     items = "".join(f"<li>{escaped(difference, 400)}</li>" for difference in found.differences)
@@ -133,6 +133,14 @@ def _facts(figures: ImageComparison) -> list[str]:
         facts.append(f"{figures.num_same_class} same class")
     if figures.num_same_attribute is not None:
         facts.append(f"{figures.num_same_attribute} same attribute")
+    for what, error in (
+        ("class score", figures.score_error),
+        ("attribute score", figures.attribute_score_error),
+        ("distribution", figures.distribution_error),
+        ("image feature", figures.image_feature_error),
+    ):
+        if error:
+            facts.append(f"{what} error {error:.1e}")
     return facts
 
 

@@ -24,7 +24,7 @@ def comparison_text(found: StoreComparison) -> str:
             lines.append(f"{counts} {cosine} {error} {same_class:>6}  {printable(image.image_id, 100)}")
     lines += [f"different: {printable(difference, 300)}" for difference in found.differences]
     if found.equal:
-        lines.append(f"equal: boxes within 0.1 px, features and scores within {found.max_error:g}")
+        lines.append(f"equal: boxes within 0.1 px, features, scores and distributions within {found.max_error:g}")
     return "\n".join(lines)
 
 
@@ -60,6 +60,13 @@ def summary_rows(found: StoreComparison) -> list[tuple[str, str]]:
             rows.append((what, f"{same:,} of {pairs:,} ({_share(same, pairs)})"))
     if found.score_error is not None and found.score_error_mean is not None:
         rows.append(("class score error", f"mean {found.score_error_mean:.2e}, largest {found.score_error:.2e}"))
+    for what, error in (
+        ("attribute score error", found.attribute_score_error),
+        ("distribution error", found.distribution_error),
+        ("image feature error", found.image_feature_error),
+    ):
+        if error is not None:
+            rows.append((what, f"{error:.2e}{' of the largest value' if what == 'image feature error' else ''}"))
     return rows
 
 

@@ -20,7 +20,7 @@ from features.manifest import DeadLetter
 from features.record import RegionRecord
 from pipelines.datasets import box_lines, coco, vcr
 from pipelines.datasets.image_boxes import ImageBoxes
-from pipelines.datasets.image_ids import short_name
+from pipelines.datasets.image_ids import NameIndex, short_name
 from pipelines.sources import Source
 
 _COCO_NUMBER = re.compile(r"(?:.*_)?(\d{12})", re.ASCII | re.DOTALL)
@@ -77,8 +77,9 @@ class GivenBoxes:
 def give_boxes(source: Source, location: str) -> tuple[Source, GivenBoxes]:
     """Reads the boxes for a source: COCO instances .json, box .jsonl, bottom-up-attention .tsv, or VCR's image folder.
 
-    An entry belongs to the image of the same id, else to the one image of the same name without folders and extension,
-    else, if it is a number, to the one image whose name ends in it as COCO writes it ("COCO_train2014_000000000042").
+    An entry belongs to the image of the same id, else to the one image whose path without image extension ends with
+    the entry's, or the other way round (`NameIndex`; a file of that name in another folder is another image), else, if
+    it is a number, to the one image whose name ends in it as COCO writes it ("COCO_train2014_000000000042").
 
     Returns:
         The source with only those images that the file names, and notes on what was left out; the boxes.
@@ -119,16 +120,14 @@ def give_boxes(source: Source, location: str) -> tuple[Source, GivenBoxes]:
 
 
 class ImageFinder:
-    """From what a file calls an image to its id in the source; None where several images share a name."""
+    """From what a file calls an image to its id in the source; None where it may mean several."""
 
     def __init__(self, image_ids: Iterable[str]) -> None:
         self._ids = frozenset(image_ids)
-        self._by_name: dict[str, str | None] = {}
+        self._names = NameIndex(self._ids)
         self._by_number: dict[int, str | None] = {}
         for image_id in self._ids:
-            name = short_name(image_id)
-            self._by_name[name] = None if name in self._by_name else image_id
-            match = _COCO_NUMBER.fullmatch(name)
+            match = _COCO_NUMBER.fullmatch(short_name(image_id))
             if match:
                 number = int(match[1])
                 self._by_number[number] = None if number in self._by_number else image_id
@@ -136,9 +135,9 @@ class ImageFinder:
     def find(self, name: str) -> str | None:
         if name in self._ids:
             return name
-        short = short_name(name)
-        if short in self._by_name:
-            return self._by_name[short]
+        candidates = self._names.candidates(name)
+        if candidates:
+            return candidates[0] if len(candidates) == 1 else None
         is_number = name.isascii() and name.isdecimal() and len(name) <= 12
         return self._by_number.get(int(name)) if is_number else None
 

@@ -16,11 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extraction.images import ImageRef
-from pipelines.datasets.image_ids import image_id_of
+from pipelines.datasets.image_ids import IMAGE_EXTENSIONS, image_id_of
 
-IMAGE_EXTENSIONS = frozenset(
-    ".jpg .jpeg .jpe .jfif .png .gif .webp .avif .bmp .dib .tif .tiff .ppm .pgm .pbm .pnm .jp2".split()
-)
 _WILDCARDS = frozenset("*?[")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,13 @@ import pytest
 from butd_tsv_examples import CAFFE, LXMERT, fields, line
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
+from features import distribution_error as distribution_error_module
 from features import region_matching
-from features.comparison import StoreComparison, _Cosines, compare
+from features.comparison import StoreComparison, compare
+from features.cosines import Cosines
+from features.distribution_error import distribution_error
 from features.publish import publish_store
-from features.record import RegionRecord
+from features.record import RegionRecord, TopKDistribution
 from features.record_source import RecordSource
 from features.region_matching import match_regions
 
@@ -68,6 +72,38 @@ def test_matching_does_not_depend_on_the_order_of_regions() -> None:
     found = match_regions(left, left[order])
     assert len(found) == 60
     np.testing.assert_array_equal(order[found[:, 1]], found[:, 0])
+
+
+@pytest.mark.parametrize(("apart", "bytes_per_candidate"), [(0, 2), (1, 90)])
+def test_memory_of_many_boxes_in_one_place(apart: float, bytes_per_candidate: int) -> None:
+    """Each box fits each of the other side. Equal ones need no candidates; of others few lists are made at a time."""
+    boxes = np.tile(np.array([[0, 0, 10, 10]], np.float32), (1000, 1))
+    tracemalloc.start()
+    found = match_regions(boxes, boxes + np.float32(apart))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(found, np.arange(1000)[:, None].repeat(2, axis=1))
+    assert peak < bytes_per_candidate * len(boxes) ** 2
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "pairs"),
+    [
+        ("AAB", "BAA", [(1, 1), (0, 2), (2, 0)]),  # same row, then the nearest, upper row first
+        ("A--A", "-A", [(0, 1)]),
+        ("--A", "A---A", [(2, 0)]),
+        ("AA", "--AA", [(1, 2), (0, 3)]),
+    ],
+)
+def test_equal_boxes_pair_with_the_nearest_row(left: str, right: str, pairs: list) -> None:
+    def boxes(letters: str, apart: float) -> np.ndarray:
+        rows = [[500 + 50 * i + apart, 900, 510 + 50 * i + apart, 910] for i in range(len(letters))]
+        rows = [
+            row if c == "-" else [100 * ord(c), 0, 100 * ord(c) + 10, 10] for c, row in zip(letters, rows, strict=True)
+        ]
+        return np.array(rows, np.float32)
+
+    assert list(map(tuple, match_regions(boxes(left, 0), boxes(right, 25)).tolist())) == pairs
 
 
 def test_too_many_regions_to_match(monkeypatch: pytest.MonkeyPatch, stores: Callable[..., StoreComparison]) -> None:
@@ -155,6 +191,100 @@ def test_figures_by_hand(stores: Callable[..., StoreComparison]) -> None:
     assert (image.matched_share, image.num_left, image.num_right, image.cosine_min) == (0.5, 4, 3, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "difference"),
+    [
+        ("attribute_scores", np.zeros(3, np.float32), "attribute scores differ by up to 5.00e-01, more than 0.001"),
+        ("image_feature", np.array([4, 0, -3], np.float32), "image features differ by up to 7.50e-01, more than 0.001"),
+        ("image_feature", np.zeros(5, np.float32), "1 images have an image feature of another width"),
+        (
+            "class_distribution",
+            np.full((3, 7), 0.75, np.float16),
+            "class distributions differ by up to 5.00e-01, more than 0.001",
+        ),
+        (
+            "class_distribution",
+            np.full((3, 9), 0.25, np.float16),
+            "1 images have class distributions of another number of classes",
+        ),
+    ],
+)
+def test_each_optional_field_that_differs_is_a_difference(
+    stores: Callable[..., StoreComparison], field: str, value: np.ndarray, difference: str
+) -> None:
+    left = replace(
+        make_record("b", 3, 3, "float32", attributes=True),
+        attribute_scores=np.full(3, 0.5, np.float32),
+        image_feature=np.array([4, 0, 0], np.float32),
+        class_distribution=np.full((3, 7), 0.25, np.float16),
+    )
+    same = replace(left, image_id="a")
+    found = stores([same, left], [same, replace(left, **{field: value})])
+    assert found.differences == (difference,) and found.notes == ()
+    name = field.rstrip("s").replace("class_", "") + "_error"
+    assert (getattr(found, name) == 0) == ("another" in difference)
+    assert "another" in difference or found.worst[0].image_id == "b"
+
+
+def test_an_image_feature_counts_without_regions(stores: Callable[..., StoreComparison]) -> None:
+    left = make_record("a", 0, dtype="float32", image_feature=True)
+    assert left.image_feature is not None
+    found = stores([left], [replace(left, image_feature=-left.image_feature)])
+    assert found.image_feature_error == 2 and not found.equal
+
+
+def test_distributions_follow_the_pairs(stores: Callable[..., StoreComparison]) -> None:
+    left = replace(make_record("a", 2), class_distribution=np.eye(2, 7, dtype=np.float16))
+    turned = {
+        name: getattr(left, name)[::-1].copy()
+        for name in ("boxes", "features", "class_ids", "class_scores", "class_distribution")
+    }
+    assert stores([left], [replace(left, **turned)], max_error=0).equal
+
+
+# --- Class distributions of which one or both list a few classes
+
+
+def top_k(ids: list[int], probabilities: list[float], rest: float, num_classes: int = 6) -> TopKDistribution:
+    return TopKDistribution(
+        np.array([ids], np.uint16), np.array([probabilities], np.float16), np.array([rest], np.float16), num_classes
+    )
+
+
+FULL = np.array([[0.5, 0.25, 0.125, 0.0625, 0.0625, 0, 0]], np.float16)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "error"),
+    [
+        (FULL, FULL, 0),
+        (FULL, FULL[:, ::-1].copy(), 0.5),
+        (top_k([0, 1], [0.5, 0.25], 0.25), FULL, 0),
+        (top_k([1, 0], [0.5, 0.25], 0.25), FULL, 0.25),
+        (top_k([0, 1], [0.5, 0.25], 0.0625), FULL, 0.0625),  # class 2 has twice what the rest can give it
+        (top_k([0, 3], [0.5, 0.0625], 0.5), FULL, 0.1875),  # class 1 would be listed before 3
+        (top_k([0, 1], [0.5, 0.25], 0.25), top_k([0, 1, 2], [0.5, 0.25, 0.125], 0.125), 0),
+        (top_k([0, 1], [0.5, 0.25], 0.25), top_k([0, 2], [0.5, 0.25], 0.25), 0),  # a tie, cut either way
+        (top_k([0, 1], [0.5, 0.375], 0.125), top_k([0, 2], [0.5, 0.25], 0.25), 0.125),
+        (top_k([0, 1], [0.5, 0.25], 0.25), top_k([1, 0], [0.25, 0.5], 0.125), 0.125),  # the rest differs
+        (top_k([0], [1], 0, 2**32 - 1), top_k([9], [1], 0, 2**32 - 1), 1),  # as many classes as a file may claim
+    ],
+)
+def test_distribution_error(left: Any, right: Any, error: float) -> None:
+    pairs = np.zeros((1, 2), np.int64)
+    assert distribution_error(left, right, pairs) == distribution_error(right, left, pairs) == error
+
+
+def test_distribution_error_of_parts_is_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    records_ = [make_record("a", 9, distribution=kind, seed=3) for kind in ("full", "top-k")]
+    pairs = np.stack([np.arange(9), np.arange(9)[::-1]], axis=1)
+    first, second = (record.class_distribution for record in records_)
+    assert first is not None and second is not None
+    want = distribution_error(first, second, pairs)
+    monkeypatch.setattr(distribution_error_module, "_VALUES_AT_ONCE", 14)
+    assert distribution_error(first, second, pairs) == want > 0
+
+
 def test_worst_images_first(stores: Callable[..., StoreComparison]) -> None:
     left = [make_record(name, 4, dtype="float32", seed=i) for i, name in enumerate("abcde")]
     right = list(left)
@@ -186,7 +316,7 @@ def test_an_image_without_regions_on_one_side(stores: Callable[..., StoreCompari
 def test_percentile_of_cosines() -> None:
     rng = np.random.default_rng(1)
     values = 1 - np.geomspace(1e-7, 1.9, 5000) * rng.uniform(0.9, 1.0, 5000)
-    cosines = _Cosines()
+    cosines = Cosines()
     for part in np.split(values, 10):
         cosines.add(part)
     exact = np.sort(values)[50]
@@ -206,6 +336,32 @@ def test_without_classes_on_one_side(tmp_path: Path) -> None:
     assert found.notes == (
         "classes and scores not compared: the left side has none",
         "attributes not compared: no image has them on both sides",
+    )
+
+
+def test_fields_of_one_side_and_distributions_of_two_kinds_are_noted(stores: Callable[..., StoreComparison]) -> None:
+    every = make_record("every", 1, dtype="float32", attributes=True, image_feature=True)
+    every = replace(every, class_distribution=FULL)
+    bare = replace(
+        every, attribute_ids=None, attribute_scores=None, image_feature=None, class_distribution=None, image_id="bare"
+    )
+    short = replace(every, image_id="short", class_distribution=top_k([0, 1], [0.5, 0.25], 0.25))
+    shorter = replace(short, image_id="shorter", class_distribution=top_k([0], [0.5], 0.5))
+    left = [
+        every,
+        replace(every, image_id="bare"),
+        replace(every, image_id="short"),
+        replace(short, image_id="shorter"),
+    ]
+    found = stores(left, [every, bare, short, shorter])
+    assert found.equal and found.distribution_error == 0
+    bounds = "classes that one does not list are compared with the bounds it sets"
+    assert found.notes == (
+        "attributes not compared in 1 images: the right side has none there",
+        "class distributions not compared in 1 images: the right side has none there",
+        "image features not compared in 1 images: the right side has none there",
+        f"class distributions of 1 images are full on one side, top-k on the other: {bounds}",
+        f"class distributions of 1 images are top-k of another k: {bounds}",
     )
 
 

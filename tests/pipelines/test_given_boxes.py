@@ -20,6 +20,7 @@ from features.record import RegionRecord
 from features.store import FeatureStore
 from pipelines.datasets.box_lines import read_box_lines
 from pipelines.datasets.coco import read_coco_boxes
+from pipelines.datasets.image_ids import IMAGE_EXTENSIONS, short_name
 from pipelines.datasets.vcr import read_vcr_boxes
 from pipelines.given_boxes import ImageFinder, give_boxes
 from pipelines.sample_images import write_samples
@@ -167,12 +168,36 @@ def test_box_lines_of_another_shape_are_one_error(tmp_path: Path, line: str, wor
 
 
 def test_entries_are_found_by_id_then_name_then_coco_number() -> None:
-    finder = ImageFinder(["a/x", "b/x", "b/y.1", "COCO_train2014_000000000042", "val/000000000007", "z_000000000007"])
+    finder = ImageFinder(
+        [
+            "a/x",
+            "b/x",
+            "b/y.1",
+            "w.jpg",
+            "c/d/v",
+            "d/v",
+            "COCO_train2014_000000000042",
+            "val/000000000007",
+            "z_000000000007",
+        ]
+    )
     expected = {
         "b/x": "b/x",
         "x": None,  # two images have this name
-        "elsewhere/y.1.jpg": None,  # "y.1.jpg" ends in .jpg, "b/y.1" in .1
-        "b\\y.jpg": "b/y.1",
+        "data/b/x.png": "b/x",
+        "c/x": None,  # a folder that neither image is in
+        "y": None,  # only an image extension comes off
+        "y.1.jpg": "b/y.1",
+        "elsewhere/y.1.jpg": None,
+        "b\\y.1.JPG": "b/y.1",
+        "./b//y.1.webp": "b/y.1",
+        "bb/y.1": None,
+        "w.png": "w.jpg",
+        "any/where/w": "w.jpg",
+        "d/v.jpg": "d/v",
+        "c/d/v.jpg": "c/d/v",
+        "e/d/v": "d/v",
+        "a/" * 5000 + "x": "a/x",
         "42": "COCO_train2014_000000000042",
         "COCO_train2014_000000000042.jpg": "COCO_train2014_000000000042",
         "7": None,  # two images have this number
@@ -182,6 +207,29 @@ def test_entries_are_found_by_id_then_name_then_coco_number() -> None:
         "1" * 5000: None,
     }
     assert {name: finder.find(name) for name in expected} == expected
+
+
+def test_ids_with_dots_keep_them_and_their_folder(tmp_path: Path) -> None:
+    """VCR names frames by their times, written with dots: what follows the last one is no extension."""
+    first, second = "1054_Harry_00.00.05.905-00.00.07.083@0", "1054_Harry_00.01.10.000-00.01.12.500@0"
+    for name in (first, second):
+        (tmp_path / "vcr1images" / "lsmdc_1").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "vcr1images" / "lsmdc_1" / f"{name}.jpg").touch()
+    rows = {
+        f"lsmdc_1/{first[:-1]}1": [[1, 2, 30, 40]],  # another frame
+        f"lsmdc_1/{second[:-5]}777@3": [[5, 6, 70, 80]],
+        f"other_movie/{first}": [[5, 6, 70, 80]],
+        f"vcr1images/lsmdc_1/{second}.jpg": [[0, 0, 1, 1]],
+    }
+    path = write_rows(tmp_path / "b.jsonl", rows)
+    source, boxes = give_boxes(open_source(str(tmp_path / "vcr1images")), str(path))
+    assert [image.image_id for image in source.images] == [f"lsmdc_1/{second}"]
+    assert boxes.attach(source.images[0]).boxes == ((0, 0, 1, 1),)
+    assert f"3 entries of {path} name no image of the source, such as 'lsmdc_1/{first[:-1]}1'" in source.notes
+
+
+def test_every_extension_of_a_photo_comes_off_a_name() -> None:
+    assert {short_name(f"a/00.07@0{extension}") for extension in IMAGE_EXTENSIONS} == {"00.07@0"}
 
 
 def test_images_and_entries_without_each_other_are_counted(photos: Path, tmp_path: Path) -> None:

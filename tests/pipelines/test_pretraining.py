@@ -321,12 +321,13 @@ def test_images_without_regions_train(tokenizer):
 
 def test_join_by_id_then_by_name():
     rows = [("a/x.jpg", "one"), ("y", "two"), ("zzz", "three"), ("train/q.png", "four"), ("y", "five"), ("w", "six")]
-    records = ["a/x.jpg", "images/y.jpg", "one/q", "two/q", "unused", "v.1/w.tar.jpg"]
+    rows += [("val/y.jpg", "another y"), ("00.07@1", "another frame")]
+    records = ["a/x.jpg", "images/y.jpg", "one/q", "two/q", "unused", "v.1/w.tar.jpg", "00.09@0"]
     joined, report = join_captions(rows, records)
     assert joined == [("a/x.jpg", "one"), ("images/y.jpg", "two"), ("images/y.jpg", "five")]
     assert (report.matched, report.by_exact_id, report.by_name) == (3, 1, 2)
-    assert report.captions_without_record == 3  # zzz; q is two records; w is w.tar there
-    assert report.records_without_caption == 4
+    assert report.captions_without_record == 5  # zzz; q of no such folder; w is w.tar there; y of val; a frame at 07
+    assert report.records_without_caption == 5
 
 
 @pytest.mark.parametrize("records", [["b/2"], []])
