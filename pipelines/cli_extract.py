@@ -22,7 +22,7 @@ def extract_command(
     source: Annotated[
         str,
         typer.Argument(
-            help="Folder, glob pattern, COCO .json (captions or instances), caption .tsv (local paths) or VCR .jsonl."
+            help="Folder, glob pattern, .json of COCO, Karpathy or SBU, caption .tsv (local paths) or VCR .jsonl."
         ),
     ],
     out: Annotated[Path, typer.Argument(help="Store to write; run again to continue, or to add what a folder gained.")],
@@ -90,7 +90,8 @@ def extract_command(
         int | None, typer.Option(min=1, help="Images per shard [default: about ten minutes of work, at most 4,000].")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="section.field=value; sections: detector, conventions, selection.")
+        list[str] | None,
+        typer.Option("--set", help="section.field=value, lists as [1,2]; sections: detector, conventions, selection."),
     ] = None,
     retry_dead_letters: Annotated[
         bool, typer.Option("--retry-dead-letters/--no-retry-dead-letters", help="Redo shards that hold failed images.")
@@ -135,6 +136,8 @@ def extract_command(
     config = sections["detector"]
     images = open_source(source, image_root=image_root, id_rule=id_rule)
     given = None
+    if boxes is None and conventions == "vlbert-e2e":
+        typer.echo("note: vlbert-e2e was published for given boxes (--boxes); its proposals are nobody's", err=True)
     if boxes is not None:
         images, given = give_boxes(images, boxes)
         if _is_selection_named(context, settings or []):

@@ -19,24 +19,33 @@ def apply_overrides(sections: Mapping[str, Any], settings: Iterable[str]) -> dic
         ValueError: on an unknown section or field (naming the near ones), a malformed setting, or a value that the
             dataclass refuses.
     """
-    changed = dict(sections)
+    found: dict[str, dict[str, Any]] = {}
+    named: dict[str, list[str]] = {}
     for setting in settings:
         path, equals, text = setting.partition("=")
         section, dot, name = path.strip().partition(".")
         if not equals or not dot:
             raise ValueError(f"--set {setting!r}: expected section.field=value, such as {_example(sections)}")
-        if section not in changed:
-            raise ValueError(f"--set {setting!r}: no section {section!r}; sections are {', '.join(changed)}")
-        config = changed[section]
+        if section not in sections:
+            raise ValueError(f"--set {setting!r}: no section {section!r}; sections are {', '.join(sections)}")
+        config = sections[section]
         assert is_dataclass(config) and not isinstance(config, type)
-        names = [field.name for field in fields(config)]
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=3) or names
+        by_name = {field.name: field for field in fields(config)}
+        if name not in by_name:
+            near = difflib.get_close_matches(name, by_name, n=3) or by_name
             raise ValueError(f"--set {setting!r}: {section} has no field {name!r}; near: {', '.join(near)}")
         try:
-            changed[section] = replace(config, **{name: _value(text.strip(), getattr(config, name))})
-        except (ValueError, TypeError) as error:
+            found.setdefault(section, {})[name] = _value(text.strip(), getattr(config, name), str(by_name[name].type))
+        except ValueError as error:
             raise ValueError(f"--set {setting!r}: {error}") from None
+        named.setdefault(section, []).append(setting)
+    changed = dict(sections)
+    for section, values in found.items():
+        # All at once: fields that limit each other (least and most) would else depend on the order.
+        try:
+            changed[section] = replace(sections[section], **values)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"--set {' '.join(map(repr, named[section]))}: {error}") from None
     return changed
 
 
@@ -48,16 +57,30 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def _value(text: str, current: Any) -> Any:
-    """Text -> value of the kind that the field holds now."""
+def _value(text: str, current: Any, annotation: str) -> Any:
+    """Text -> value of the kind that the field holds now.
+
+    Args:
+        annotation: the field's type as written, such as "float | None".
+    """
+    if "None" in annotation and text.lower() in ("none", "null"):
+        return None
     value = parse_value(text)
-    if isinstance(current, tuple) and isinstance(value, list):
-        return tuple(value)
-    if isinstance(current, float) and isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(current, tuple):
+        if not isinstance(value, list):
+            example = json.dumps(list(current))
+            raise ValueError(f"expected a list, such as {example}, got {text!r}")
+        # 10 and 10.0 are one number, and must be one in a fingerprint too.
+        return tuple(map(float, value)) if "float" in annotation and _are_numbers(value) else tuple(value)
+    if "float" in annotation and _are_numbers([value]):
         return float(value)
     if current is not None and type(value) is not type(current):
         raise ValueError(f"expected {type(current).__name__}, got {text!r}")
     return value
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
 def _example(sections: Mapping[str, Any]) -> str:
