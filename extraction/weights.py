@@ -19,7 +19,7 @@ from extraction.head_layout import CAFFE_LAYOUT, HF_LAYOUT, PREDICTOR, HeadLayou
 from extraction.random_weights import random_state
 from extraction.rpn import ProposalGenerator
 from extraction.selection import SELECTIONS, SelectionPolicy
-from extraction.state import CELL_ANCHORS, check_state
+from extraction.state import CELL_ANCHORS, check_state, is_weight
 from extraction.weight_anchors import CAFFE_FORM, AnchorForm, anchors_for, recognise_anchors
 from extraction.weight_families import Family, NamedWeights, name_weights
 from extraction.weight_files import read_tensors
@@ -71,7 +71,9 @@ def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None
         OSError: when it cannot be fetched.
     """
     config, conventions = detector.config, detector.conventions
-    expected: dict[str, Tensor] = detector.state_dict()
+    everything: dict[str, Tensor] = detector.state_dict()
+    # Trainable norms count batches, which no file need tell.
+    expected = {name: tensor for name, tensor in everything.items() if is_weight(name)}
     layout = HeadLayout.of(conventions)
     if seed := _random_seed(spec):
         hf_shaped = in_layout(on_meta(expected), layout, HF_LAYOUT, config)
@@ -85,7 +87,7 @@ def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None
         state = in_layout(found, published.layout, layout, config)
         anchors = _anchors(published, config, conventions)
         _report(published.source, published.family, [*published.changes, *relayout_words(published.layout, layout)])
-    detector.load_state_dict(state, strict=True)
+    detector.load_state_dict({**everything, **state}, strict=True)
     if isinstance(generator := detector.proposal_generator, ProposalGenerator):
         generator.cell_anchors.copy_(anchors)
 

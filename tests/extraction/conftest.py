@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cv2
@@ -12,6 +15,7 @@ import torch
 
 from extraction import Detector, build_detector
 
+DETECTRON2_PATH_VARIABLE = "ROIBEAM_DETECTRON2_PATH"
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "detector"
 
 
@@ -46,3 +50,18 @@ def noise_image() -> np.ndarray:
     """(120, 160, 3) uint8, smooth enough to give different regions different features."""
     coarse = np.random.default_rng(0).integers(0, 256, (15, 20, 3), np.uint8)
     return np.asarray(cv2.resize(coarse, (160, 120), interpolation=cv2.INTER_CUBIC))
+
+
+@pytest.fixture(scope="module")
+def detectron2() -> Iterator[None]:
+    """Stands for detectron2 being importable; its own modules are imported where they are used."""
+    before = list(sys.path)
+    # Last, so that what this environment has itself (numpy, Pillow) wins.
+    sys.path.extend(entry for entry in os.environ.get(DETECTRON2_PATH_VARIABLE, "").split(os.pathsep) if entry)
+    try:
+        importlib.import_module("detectron2.modeling")
+    except ImportError as error:
+        sys.path[:] = before
+        pytest.skip(f"needs detectron2, installed or in the folders of {DETECTRON2_PATH_VARIABLE}: {error}")
+    yield
+    sys.path[:] = before

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib
 import json
 import os
 import pickle
@@ -30,7 +29,6 @@ from extraction.roi_heads import RegionOutputs
 from extraction.state import CELL_ANCHORS, is_weight
 from features.record import RegionRecord
 
-PATH_VARIABLE = "ROIBEAM_DETECTRON2_PATH"
 PHOTOS = ["input", "COCO_train2014_000000131486", "COCO_train2014_000000387267"]
 CASES = [("small", name) for name in PHOTOS] + [pytest.param(("full", "input"), marks=pytest.mark.slow)]
 EVERYTHING = SelectionPolicy(min_score=0.0, min_regions=0, max_regions=10_000)
@@ -51,21 +49,6 @@ def test_without_detectron2_one_line_says_how_to_get_it(monkeypatch):
         with pytest.raises(ValueError, match=r"detectron2 cannot be imported .* checkout .*pip install") as error:
             call()
         assert "\n" not in str(error.value)
-
-
-@pytest.fixture(scope="module")
-def detectron2():
-    """Stands for detectron2 being importable; its own modules are imported where they are used."""
-    before = list(sys.path)
-    # Last, so that what this environment has itself (numpy, Pillow) wins.
-    sys.path.extend(entry for entry in os.environ.get(PATH_VARIABLE, "").split(os.pathsep) if entry)
-    try:
-        importlib.import_module("detectron2.modeling")
-    except ImportError as error:
-        sys.path[:] = before
-        pytest.skip(f"needs detectron2, installed or in the folders of {PATH_VARIABLE}: {error}")
-    yield
-    sys.path[:] = before
 
 
 @pytest.fixture(scope="module")
