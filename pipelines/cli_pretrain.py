@@ -13,7 +13,10 @@ def pretrain_command(
     out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints, tokenizer.")],
     store: Annotated[Path, typer.Option(help="Store that `roibeam extract` wrote.")],
     captions: Annotated[
-        str, typer.Option(help="COCO captions .json or caption .tsv; joined by image id, else by file name.")
+        str,
+        typer.Option(
+            help="Captions: .json of COCO, Karpathy (train and restval) or SBU, or .tsv; joined by image id, else path."
+        ),
     ],
     tokenizer: Annotated[
         str,

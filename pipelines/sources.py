@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from extraction.images import ImageRef
 from features.record import check_image_id
-from pipelines.datasets import coco, conceptual_captions, folder, vcr
+from pipelines.datasets import coco, conceptual_captions, folder, karpathy, sbu, vcr
 from pipelines.datasets.image_ids import is_utf8
+from pipelines.datasets.json_members import read_json_members
+from pipelines.datasets.rows import BadRow, CaptionRow
 
 PROBED_FILES = 50  # of an annotation file, to notice a wrong image folder before a run of failures
 
@@ -20,7 +22,7 @@ class Source:
     """Images of one run.
 
     Attributes:
-        kind: "folder", "pattern", "coco", "caption-tsv" or "vcr".
+        kind: "folder", "pattern", "coco", "karpathy", "sbu", "caption-tsv" or "vcr".
         location: absolute path of the folder or annotation file, or the pattern.
         image_root: folder that the ids are relative to.
         id_rule: see `pipelines.datasets.image_ids`.
@@ -37,12 +39,15 @@ class Source:
 
 
 def open_source(location: str, *, image_root: str | None = None, id_rule: str = "no-extension") -> Source:
-    """Lists the images of a folder, glob pattern, COCO json, caption TSV (local paths) or VCR annotations.
+    """Lists the images of a folder, glob pattern, annotation or caption file (local images).
+
+    A json file is COCO's, a Karpathy split or SBU's: its content tells. Images of all of its splits are listed.
 
     Args:
         location: what the user named.
         image_root: folder of the images of a file; None means the folder that the file lies in (of VCR annotations:
-            vcr1images in it, if there is one).
+            vcr1images in it, if there is one). Of a Karpathy split, it holds the folders that the file names
+            ("train2014"), or, where none of them is there, the images themselves.
         id_rule: "no-extension" or "with-extension".
     Raises:
         ValueError: one line: nothing there, no image in it, two files with one id, an id or path no store can hold.
@@ -65,19 +70,26 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
         raise ValueError(f"no such image folder: {root!r} (--image-root)")
     location = os.path.abspath(location)
     if extension == ".json":
-        entries = coco.read_coco(location, id_rule=id_rule).images
-        refs = [ImageRef(entry.image_id, os.path.join(root, entry.file_name)) for entry in entries]
-        return _source("coco", location, root, id_rule, list(dict.fromkeys(refs)), [])
+        kind = _json_kind(location)
+        if kind == "sbu":
+            return _caption_source(kind, location, root, id_rule, list(sbu.read_sbu(location, id_rule=id_rule)))
+        if kind == "karpathy":
+            paths = _karpathy_paths(location, root, id_rule)
+        else:
+            paths = [(row.image_id, row.file_name) for row in coco.read_coco(location, id_rule=id_rule).images]
+        refs = [ImageRef(image_id, os.path.join(root, below)) for image_id, below in paths]
+        return _source(kind, location, root, id_rule, list(dict.fromkeys(refs)), [])
     if extension == ".tsv":
         rows = list(conceptual_captions.read_caption_tsv(location, id_rule=id_rule))
-        good = [row for row in rows if isinstance(row, conceptual_captions.CaptionRow)]
-        refs = list(dict.fromkeys(ImageRef(row.image_id, os.path.join(root, row.path)) for row in good))
-        return _source("caption-tsv", location, root, id_rule, refs, _bad_row_notes(rows))
+        return _caption_source("caption-tsv", location, root, id_rule, rows)
     if extension == ".jsonl":
         rows_of_vcr = vcr.read_vcr_images(location, id_rule=id_rule)
         refs = [ImageRef(row.image_id, os.path.join(root, row.file_name)) for row in rows_of_vcr]
         return _source("vcr", location, root, id_rule, refs, [])
-    raise ValueError(f"{location!r}: expected a folder, a glob pattern, a COCO .json, a caption .tsv or a VCR .jsonl")
+    raise ValueError(
+        f"{location!r}: expected a folder, a glob pattern, a .json of COCO, Karpathy or SBU, a caption .tsv or a VCR "
+        f".jsonl"
+    )
 
 
 def check_images_are_there(source: Source) -> None:
@@ -91,7 +103,7 @@ def check_images_are_there(source: Source) -> None:
 
 
 def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[tuple[str, str]], list[str]]:
-    """Captions of a COCO json or caption TSV.
+    """Captions to train on: of a COCO json, caption TSV, SBU json, or the train and restval splits of a Karpathy json.
 
     Returns:
         (image_id, caption) in file order, and notes on rows left out.
@@ -101,18 +113,59 @@ def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list
     if not os.path.isfile(location):
         raise ValueError(f"no such caption file: {location!r}")
     extension = os.path.splitext(location)[1].lower()
+    kind = _json_kind(location) if extension == ".json" else extension
     notes: list[str] = []
-    if extension == ".json":
+    if kind == "coco":
         captions = coco.read_coco(location, id_rule=id_rule).captions
-    elif extension == ".tsv":
-        rows = list(conceptual_captions.read_caption_tsv(location, id_rule=id_rule))
-        captions = [(row.image_id, row.caption) for row in rows if isinstance(row, conceptual_captions.CaptionRow)]
-        notes = _bad_row_notes(rows)
+    elif kind == "karpathy":
+        captions, notes = _training_captions(location, id_rule)
+    elif kind in ("sbu", ".tsv"):
+        read = sbu.read_sbu if kind == "sbu" else conceptual_captions.read_caption_tsv
+        rows = list(read(location, id_rule=id_rule))
+        captions = [(row.image_id, row.caption) for row in rows if isinstance(row, CaptionRow)]
+        notes = _bad_row_notes(rows, "entry" if kind == "sbu" else "line")
     else:
-        raise ValueError(f"{location!r}: expected a COCO captions .json or a caption .tsv")
+        raise ValueError(f"{location!r}: expected a captions .json of COCO, Karpathy or SBU, or a caption .tsv")
     if not captions:
-        raise ValueError(f"{location!r}: no captions in it (an instances file has boxes only; give the captions file)")
+        raise ValueError(
+            f"{location!r}: no captions in it (an instances file has boxes only; give the captions file)"
+            + "".join(f"; {note}" for note in notes)
+        )
     return captions, notes
+
+
+def _json_kind(path: str) -> str:
+    """ "coco", "karpathy" or "sbu", by the first member that tells; what tells nothing is read as COCO's."""
+    expected = coco.EXPECTED + ", a Karpathy split or an SBU file"
+    for name, _, entry in read_json_members(path, expected=expected):
+        if name in ("image_urls", "captions", "user_ids"):
+            return "sbu"
+        if name == "images" and isinstance(entry, dict):
+            return "karpathy" if "sentences" in entry else "coco"
+        if name == "annotations":
+            break
+    return "coco"
+
+
+def _karpathy_paths(location: str, root: str, id_rule: str) -> list[tuple[str, str]]:
+    """Ids, and paths with the folders that the file names, or without where none of them is there."""
+    paths = [(image.image_id, image.file_name) for image in karpathy.read_karpathy(location, id_rule=id_rule)]
+    if any(os.path.isdir(os.path.join(root, below)) for below in {os.path.dirname(below) for _, below in paths}):
+        return paths
+    return [(image_id, os.path.basename(below)) for image_id, below in paths]
+
+
+def _training_captions(location: str, id_rule: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """A Karpathy split's captions without those that results are reported on."""
+    captions: list[tuple[str, str]] = []
+    num_left_out = 0
+    for image in karpathy.read_karpathy(location, id_rule=id_rule):
+        if image.split in karpathy.TRAINING_SPLITS:
+            captions += [(image.image_id, sentence.text) for sentence in image.sentences]
+        else:
+            num_left_out += len(image.sentences)
+    notes = [f"{num_left_out:,} captions of the splits val and test left out: they are for evaluation"]
+    return captions, notes if num_left_out else []
 
 
 def _listing_notes(listing: folder.FolderListing) -> list[str]:
@@ -125,14 +178,26 @@ def _listing_notes(listing: folder.FolderListing) -> list[str]:
     return notes
 
 
-def _bad_row_notes(rows: Iterable[object]) -> list[str]:
-    bad = [row for row in rows if isinstance(row, conceptual_captions.BadRow)]
+def _bad_row_notes(rows: Iterable[CaptionRow | BadRow], unit: str) -> list[str]:
+    """
+    Args:
+        unit: what a row is to whoever looks for it, "line" or "entry".
+    """
+    bad = [row for row in rows if isinstance(row, BadRow)]
     if not bad:
         return []
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(Counter(row.reason for row in bad).items()))
     lines = ", ".join(str(row.line) for row in bad[:10]) + (", ..." if len(bad) > 10 else "")
-    rows_left_out, lines = ("row left out", f"line {lines}") if len(bad) == 1 else ("rows left out", f"lines {lines}")
-    return [f"{len(bad)} {rows_left_out}: {reasons} ({lines})"]
+    rows_left_out = "row left out" if len(bad) == 1 else "rows left out"
+    units = unit if len(bad) == 1 else {"line": "lines", "entry": "entries"}[unit]
+    return [f"{len(bad)} {rows_left_out}: {reasons} ({units} {lines})"]
+
+
+def _caption_source(kind: str, location: str, root: str, id_rule: str, rows: list[CaptionRow | BadRow]) -> Source:
+    good = [row for row in rows if isinstance(row, CaptionRow)]
+    refs = dict.fromkeys(ImageRef(row.image_id, os.path.join(root, row.path)) for row in good)  # one with five captions
+    notes = _bad_row_notes(rows, "entry" if kind == "sbu" else "line")
+    return _source(kind, location, root, id_rule, list(refs), notes)
 
 
 def _source(kind: str, location: str, root: str, id_rule: str, images: list[ImageRef], notes: list[str]) -> Source:

@@ -1,0 +1,89 @@
+"""One image with labelled boxes: the row that detectors are trained and judged on, whatever dataset it is from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+NO_ATTRIBUTE = -1  # fills the rows of objects with fewer attributes than others; losses pass it over
+NO_AREA = "box without area"
+OUTSIDE = "box outside the image"
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImage:
+    """The objects of one image, in file order.
+
+    Attributes:
+        image_id: by the id rule of its dataset.
+        file_name: path below the image root.
+        image_hw: height and width in pixels as the file states them, None where it does not.
+        boxes: (K, 4) float32, x1 y1 x2 y2 in pixels, 0 <= x1 < x2 <= width: clipped to the image. K may be 0.
+        class_ids: (K,) int64, from 0, no background; places in the dataset's list of names.
+        attribute_ids: (K, A) int64, from 0; NO_ATTRIBUTE behind an object's last one. A is the most of any object
+            here, 0 in datasets without attributes.
+        annotation_ids: (K,) int64, the file's own numbers; -1 where it has none.
+        areas: (K,) float32, pixels: of the object's outline where the file states it, else of the box.
+        crowds: (K,) bool, boxes that outline a group instead of one object.
+        ignored: (K,) bool, neither trained on nor scored: crowds, and what the file marks as too hard.
+        left_out: a reason for each object and attribute of the image that is not here.
+    """
+
+    image_id: str
+    file_name: str
+    image_hw: tuple[int, int] | None
+    boxes: np.ndarray
+    class_ids: np.ndarray
+    attribute_ids: np.ndarray
+    annotation_ids: np.ndarray
+    areas: np.ndarray
+    crowds: np.ndarray
+    ignored: np.ndarray
+    left_out: tuple[str, ...]
+
+
+def label_image(
+    image_id: str,
+    file_name: str,
+    image_hw: tuple[int, int] | None,
+    *,
+    boxes: np.ndarray,
+    class_ids: np.ndarray,
+    attribute_ids: np.ndarray,
+    annotation_ids: np.ndarray,
+    areas: np.ndarray,
+    crowds: np.ndarray,
+    ignored: np.ndarray,
+    left_out: Sequence[str] = (),
+) -> LabelledImage:
+    """A `LabelledImage` of boxes as a file has them: clipped, and without those that then have no area.
+
+    Args:
+        boxes: (K, 4) float64, finite, x1 y1 x2 y2 in pixels, not yet checked otherwise.
+        areas: (K,) float64, NaN where the area is that of the box.
+        others: as the attributes of `LabelledImage`, for the K boxes.
+    """
+    height, width = image_hw if image_hw is not None else (np.inf, np.inf)
+    clipped = np.clip(boxes, 0, [width, height, width, height]).astype(np.float32)
+    kept = (clipped[:, 2:] > clipped[:, :2]).all(axis=1)
+    has_area = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
+    reasons = [OUTSIDE if wide else NO_AREA for wide in np.asarray(has_area)[~kept]]
+    clipped = clipped[kept]
+    box_areas = (clipped[:, 2:] - clipped[:, :2]).prod(axis=1)
+    attributes = attribute_ids[kept]
+    most = int((attributes != NO_ATTRIBUTE).sum(axis=1).max(initial=0))
+    return LabelledImage(
+        image_id,
+        file_name,
+        image_hw,
+        clipped,
+        class_ids[kept].astype(np.int64),
+        attributes[:, :most].astype(np.int64),
+        annotation_ids[kept].astype(np.int64),
+        np.where(np.isnan(areas[kept]), box_areas, areas[kept]).astype(np.float32),
+        crowds[kept].astype(bool),
+        ignored[kept].astype(bool),
+        (*left_out, *reasons),
+    )

@@ -1,0 +1,52 @@
+"""What readers of captions and lists share: a row, a row that cannot be used, and the lines of a text file."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MAX_LINE_BYTES = 2**20  # the longest captions have 3 kB, the longest paragraphs of a corpus some 100 kB
+
+
+@dataclass(frozen=True)
+class CaptionRow:
+    """One usable row: its line or entry (from 1), caption, image path below the image root, and image id."""
+
+    line: int
+    caption: str
+    path: str
+    image_id: str
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """One row that cannot be used: its line or entry (from 1) and a short reason, the same for all rows of its kind."""
+
+    line: int
+    reason: str
+
+
+def read_lines(path: str) -> Iterator[tuple[int, str] | BadRow]:
+    """Lines of a UTF-8 text file, numbered from 1, without their ends (LF or CRLF) and without a byte order mark.
+
+    A line that is not UTF-8 or longer than 1 MiB is a bad row; never more than that is in memory.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        line = 0
+        while raw := file.readline(MAX_LINE_BYTES + 1):
+            line += 1
+            if len(raw) > MAX_LINE_BYTES:
+                while raw and not raw.endswith(b"\n"):
+                    raw = file.readline(MAX_LINE_BYTES)
+                yield BadRow(line, f"longer than {MAX_LINE_BYTES} bytes")
+                continue
+            if line == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
+            try:
+                yield line, raw.rstrip(b"\r\n").decode("utf-8")
+            except UnicodeDecodeError:
+                yield BadRow(line, "not UTF-8")
