@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ import typer
 if TYPE_CHECKING:
     from features.manifest import StoreManifest
 
+logger = logging.getLogger(__name__)
 store_app = typer.Typer(
     help="Look at a store, compare two, import one: info, verify, show, diff, import.",
     no_args_is_help=True,
@@ -42,8 +44,9 @@ def info_command(
             "records": f"{manifest.num_records:,}",
             "regions": f"{manifest.num_regions:,}, {manifest.num_regions / max(manifest.num_records, 1):.1f} per image",
             "dead letters": f"{manifest.num_dead_letters:,}",
-            "shards": f"{len(manifest.shards):,}, {num_bytes / 1e9:.3f} GB",
+            "shards": f"{len(manifest.shards):,}, {_size(num_bytes)}",
             "features": f"{manifest.feature_dim} x {manifest.feature_dtype}",
+            **_image_feature_row(manifest),
             "classes": _vocabulary_row(manifest.classes, details.get("num_classes")),
             "attributes": _vocabulary_row(manifest.attributes, details.get("num_attributes")),
             "source": manifest.config.get("source", {}).get("location", "?"),
@@ -76,7 +79,8 @@ def verify_command(
         for problem in problems:
             typer.echo(f"{problem.file}: {problem.what}; {problem.what_to_do}")
         depth = "every record read" if deep else "manifests, sizes and indexes; --deep reads every record"
-        typer.echo(f"{store}: {len(problems)} problems" if problems else f"{store}: clean ({depth})")
+        count = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
+        typer.echo(f"{store}: {count}" if problems else f"{store}: clean ({depth})")
     if problems:
         raise typer.Exit(1)
 
@@ -202,7 +206,7 @@ def diff_command(
     html: Annotated[Path | None, typer.Option(help="Write a page with the worst images side by side here.")] = None,
     worst: Annotated[int, typer.Option(min=0, help="How many of the worst images to show.")] = 8,
     max_error: Annotated[
-        float, typer.Option(min=0, max=1, help="Features (of the largest value), scores and distributions may differ by this.")
+        float, typer.Option(min=0, max=1, help="Features (of the largest value), scores, distributions may differ by this.")
     ] = 1e-3,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
@@ -215,21 +219,26 @@ def diff_command(
     from features.comparison import compare
     from features.record_source import RecordSource
     from pipelines.comparison_text import comparison_text
+    from pipelines.store_diff import check_page_path
 
     try:
         if images is not None and html is None:
             raise ValueError("--images is for the page: give --html FILE too")
+        if html is not None:
+            check_page_path(html)
         with RecordSource(left) as first, RecordSource(right) as second:
             found = compare(first, second, id_rule=ids, max_error=max_error, worst=worst)
+            typer.echo(json.dumps(found.to_json()) if as_json else comparison_text(found))
             if html is not None:
                 # Not above: photos need the packages that decode them, which take seconds to import.
                 from pipelines.store_diff import write_comparison_page
 
                 write_comparison_page(html, found, first, second, images=images)
-    except (ValueError, OSError) as error:
-        typer.echo(f"roibeam: {error}", err=True)
+    except Exception as error:  # whatever it is: 1 would tell a script that the stores were compared and differ
+        logger.debug("the comparison stopped", exc_info=True)
+        expected = isinstance(error, ValueError | OSError)
+        typer.echo(f"roibeam: {error if expected else f'{type(error).__name__}: {error}; --debug tells more'}", err=True)
         raise typer.Exit(_TROUBLE) from None
-    typer.echo(json.dumps(found.to_json()) if as_json else comparison_text(found))
     if html is not None and not as_json:
         typer.echo(f"page: {html}")
     if not found.equal:
@@ -246,7 +255,9 @@ def _rows_of_an_import(manifest: StoreManifest) -> dict[str, str]:
     details = manifest.fingerprint.details
     rows = {
         "weights": "not known: extracted by another code base",
+        "conventions": "not known",
         "selection": "not known",
+        "numerics": "not known",
         "imported from": f"{details.get('format')}, layout {details.get('layout')}",
     }
     if details.get("classes") == ABSENT:
@@ -262,7 +273,26 @@ def _rows_of_an_import(manifest: StoreManifest) -> dict[str, str]:
 
 def _selection_row(manifest: StoreManifest) -> str:
     boxes = manifest.config.get("source", {}).get("boxes")
-    return f"none: boxes given in {boxes}" if boxes else json.dumps(manifest.fingerprint.details.get("regions", {}))
+    if boxes:
+        return f"none: boxes given in {boxes}"
+    # Stores of earlier versions do not name it.
+    return manifest.config.get("selection") or json.dumps(manifest.fingerprint.details.get("regions", {}))
+
+
+def _image_feature_row(manifest: StoreManifest) -> dict[str, str]:
+    """What the feature of the whole image is; nothing where there is none."""
+    made = manifest.fingerprint.details.get("image_feature", "none")
+    if made == "none":
+        return {}
+    if not isinstance(made, dict):
+        return {"image feature": f"{made}: the detector's own of the whole image, {manifest.feature_dim} wide"}
+    spec = str(manifest.config.get("options", {}).get("image_feature", ""))
+    weights = spec.partition("=")[2] or made.get("weights", "?")
+    return {"image feature": f"{made.get('network', '?')}, {made.get('feature_dim', '?')} wide, weights {weights}"}
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.3f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.3f} MB"
 
 
 def _vocabulary_row(names: tuple[str, ...] | None, count: int | None) -> str:
