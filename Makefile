@@ -47,6 +47,7 @@ format: setup ## rewrite the code the way lint wants it
 bench: setup ## the measurements behind BENCHMARKS.md
 	$(BIN)/python bench/store_bytes.py
 	$(BIN)/python bench/extraction_memory.py
+	$(BIN)/python bench/toyworld.py
 
 lock: ## remake constraints.txt from the newest versions that resolve together
 	rm -rf build/lock && $(PYTHON) -m venv build/lock

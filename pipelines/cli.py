@@ -16,6 +16,7 @@ from pipelines.cli_convert import convert_command
 from pipelines.cli_extract import extract_command
 from pipelines.cli_pretrain import pretrain_command
 from pipelines.cli_store import store_app
+from pipelines.cli_toyworld import toyworld_command
 
 INTERRUPTED = 130
 _OUR_PACKAGES = frozenset({"extraction", "features", "model", "pipelines"})
@@ -33,6 +34,7 @@ app.command("extract", context_settings={"allow_extra_args": True})(extract_comm
 app.command("pretrain")(pretrain_command)
 app.command("conformance")(conformance_command)
 app.command("convert")(convert_command)
+app.command("toyworld")(toyworld_command)
 app.add_typer(store_app, name="store")
 
 

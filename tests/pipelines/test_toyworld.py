@@ -1,0 +1,410 @@
+"""The toy world: labels that are the same everywhere, captions that are true, files that the readers read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from pipelines.datasets.coco import read_coco, read_coco_instances
+from pipelines.datasets.conceptual_captions import read_caption_tsv
+from pipelines.datasets.karpathy import read_karpathy
+from pipelines.datasets.rows import BadRow
+from pipelines.datasets.sbu import read_sbu
+from pipelines.datasets.text_corpus import TextLine, read_text_corpus
+from pipelines.datasets.visual_genome import read_names, read_visual_genome
+from pipelines.tokenizer import load_tokenizer
+from pipelines.toyworld import world
+from pipelines.toyworld import write as toyworld_write
+from pipelines.toyworld.captions import GROUND_PHRASES, NUMBERS, OPENINGS, PLURALS, RELATION_PHRASES
+from pipelines.toyworld.picture import Picture, describe, read_pictures
+from pipelines.toyworld.randomness import IntegerStream
+from pipelines.toyworld.raster import SUBPIXEL, bounds, fill, outlines, run_lengths
+from pipelines.toyworld.render import render
+from pipelines.toyworld.scene import Drawing, Scene, SceneObject, generate
+from pipelines.toyworld.shapes import SHAPES
+from pipelines.toyworld.splits import CYCLE, PLACES, place_of
+from pipelines.toyworld.statistics import Statistics
+from pipelines.toyworld.write import CHUNK, write_world
+
+SEED, IMAGES = 7, CHUNK + CYCLE
+
+
+@pytest.fixture(scope="module")
+def drawings() -> list[Drawing]:
+    return [generate(SEED, index) for index in range(100)]
+
+
+@pytest.fixture(scope="module")
+def pictures(drawings: list[Drawing]) -> list[Picture]:
+    return [describe(drawing) for drawing in drawings]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small world, drawn by one process."""
+    out = tmp_path_factory.mktemp("toy") / "world"
+    assert write_world(out, seed=SEED, num_images=IMAGES, workers=1).drawn == IMAGES
+    return out
+
+
+# Whole numbers
+
+
+def test_the_stream_is_splitmix64() -> None:
+    stream = IntegerStream()  # no keys: state 0, whose first numbers are published with the algorithm
+    assert [stream.bits() for _ in range(3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+
+def inside_by_fractions(contours: list[np.ndarray], x: int, y: int) -> bool:
+    crossings = 0
+    for contour in contours:
+        points = contour.tolist()
+        for (x0, y0), (x1, y1) in zip(points, [*points[1:], points[0]], strict=True):
+            if (y0 <= y) != (y1 <= y) and x0 + Fraction((y - y0) * (x1 - x0), y1 - y0) < x:
+                crossings += 1
+    return crossings % 2 == 1
+
+
+def test_fill_decides_every_pixel_as_exact_arithmetic_does() -> None:
+    rng = np.random.default_rng(0)
+    for corners in (3, 4, 7):
+        contours = [rng.integers(-40, 200, (corners, 2)) for _ in range(2)]
+        mask = fill(contours, 17, 20)
+        expected = [[inside_by_fractions(contours, 8 * x + 4, 8 * y + 4) for x in range(20)] for y in range(17)]
+        np.testing.assert_array_equal(mask, expected)
+
+
+def test_outlines_hold_the_mask_and_nothing_but_its_holes() -> None:
+    rng = np.random.default_rng(1)
+    masks = [fill([rng.integers(0, 240, (9, 2))], 30, 30) for _ in range(10)]
+    masks.append(np.array([[1, 0, 1], [0, 1, 0], [1, 1, 1]], bool))  # pixels that touch at corners
+    for mask in masks:
+        found = outlines(mask)
+        height, width = mask.shape
+        again = [fill([np.array(one).reshape(-1, 2) * SUBPIXEL], height, width) for one in found]
+        union = np.any(again, axis=0)
+        # Flood from the border: what it does not reach and is not set is a hole.
+        reached = np.pad(mask, 1).astype(np.uint8)
+        cv2.floodFill(reached, None, (0, 0), 1, flags=8)
+        holes = reached[1:-1, 1:-1] == 0
+        np.testing.assert_array_equal(union, mask | holes)
+
+
+def test_run_lengths_are_columns_with_zeros_first() -> None:
+    assert run_lengths(np.array([[0, 1], [1, 1]], bool)) == [1, 3]
+    assert run_lengths(np.array([[1, 0], [1, 0]], bool)) == [0, 2, 2]
+
+
+# The scenes
+
+
+def test_labels_and_texts_are_the_same_everywhere(pictures: list[Picture]) -> None:
+    lines = "".join(picture.to_line() for picture in pictures)
+    assert hashlib.sha256(lines.encode("ascii")).hexdigest() == LABELS_SHA256, (
+        "the world has changed: raise WORLD_VERSION, train its detector anew, then put the new hash here"
+    )
+
+
+def test_pixels_are_the_same_for_the_pinned_versions(drawings: list[Drawing]) -> None:
+    versions = (np.__version__, cv2.__version__, platform.machine())
+    if versions != PIXEL_VERSIONS:
+        pytest.skip(f"pixels were hashed with {PIXEL_VERSIONS}, this is {versions}")
+    digest = hashlib.sha256()
+    for drawing in drawings[:20]:
+        pixels, quality = render(drawing)
+        digest.update(pixels.tobytes())
+        digest.update(cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes())
+    assert digest.hexdigest() == PIXELS_SHA256
+
+
+def test_a_scene_depends_on_seed_and_number_only(drawings: list[Drawing]) -> None:
+    assert generate(SEED, 99).scene == drawings[99].scene
+    assert len({(d.scene.width, d.scene.height, d.scene.objects) for d in drawings}) == len(drawings)
+    assert generate(SEED + 1, 0).scene.objects != drawings[0].scene.objects
+
+
+def test_boxes_and_visibility_are_those_of_the_pixels(drawings: list[Drawing]) -> None:
+    for drawing in drawings:
+        scene = drawing.scene
+        assert 256 <= min(scene.width, scene.height) and max(scene.width, scene.height) <= 384
+        assert drawing.owner.shape == (scene.height, scene.width)
+        for thing, layer in zip(scene.objects, drawing.layers, strict=True):
+            seen = drawing.owner == thing.number
+            assert thing.box == bounds(seen) and min(thing.box[2:]) >= 24
+            assert thing.area == seen.sum()
+            assert thing.visible == int(seen.sum()) * 1000 // int(layer.mask.sum())
+            assert thing.ignored == (thing.visible < 300)
+
+
+def test_the_world_is_as_hard_as_it_has_to_be(pictures: list[Picture]) -> None:
+    assert len(world.CATEGORIES) >= 24 and set(SHAPES) == set(world.CATEGORIES)
+    assert len(world.ATTRIBUTES) >= 16 and len(world.COLOURS) == len(world.COLOUR_WEIGHTS)
+    statistics = Statistics()
+    for picture in pictures:
+        statistics.add(picture)
+    found = statistics.to_json()
+    assert found["covered_over_30_percent_permille"] >= 200
+    assert found["smallest_side_px"] >= 24
+    assert 0 < found["ignored_permille"] < 50
+    assert all(found["categories"].values()) and all(found["attributes"].values())
+    assert set(found["relations"]) == set(world.RELATIONS)
+    # Words tell something, far from everything.
+    assert found["commonest_colour_permille"] + 100 < found["colour_guessed_from_category_permille"] < 600
+    assert found["captions_of_several_pictures_permille"] > 50
+    assert found["different_captions"] > found["captions"] // 2
+
+
+def test_a_line_holds_the_whole_picture(pictures: list[Picture], tmp_path: Path) -> None:
+    path = tmp_path / "scenes.jsonl"
+    path.write_text("".join(picture.to_line() for picture in pictures[:CYCLE]), encoding="ascii")
+    assert list(read_pictures(path)) == pictures[:CYCLE]
+
+
+# An independent reading of the captions: words to claims, claims to boxes.
+
+NOUN_PHRASE = rf"an? (?:(?:{'|'.join(world.ATTRIBUTES)}) )*(?:{'|'.join(world.CATEGORIES)})"
+PHRASES = {phrase: (name, way) for name, both in RELATION_PHRASES.items() for way, phrase in enumerate(both)}
+CLAIM = rf"(?: is)? ({'|'.join(PHRASES)}) ({NOUN_PHRASE})"
+
+
+def matching(scene: Scene, phrase: str) -> Iterator[SceneObject]:
+    article, *attributes, category = phrase.split()
+    assert article == ("an" if [*attributes, category][0][0] in "aeiou" else "a")
+    assert set(attributes) <= set(world.ATTRIBUTES)
+    for thing in scene.objects:
+        if thing.category == category and set(attributes) <= set(thing.attributes):
+            yield thing
+
+
+def middle(thing: SceneObject) -> tuple[float, float]:
+    x, y, width, height = thing.box
+    return x + width / 2, y + height / 2
+
+
+def holds(phrase: str, a: SceneObject, b: SceneObject) -> bool:
+    """By the middles and areas of boxes, not by the rules that wrote it."""
+    name, way = PHRASES[phrase]
+    if way:
+        a, b = b, a
+    if a is b:
+        return False
+    (ax, ay), (bx, by) = middle(a), middle(b)
+    left, top, width, height = b.full_box
+    meet = abs(ax - bx) * 2 < a.full_box[2] + width and abs(ay - by) * 2 < a.full_box[3] + height
+    return {
+        "left of": ax < bx and abs(ay - by) < bx - ax + 20,
+        "above": ay < by and abs(ax - bx) < by - ay + 20,
+        "inside": left < ax < left + width and top < ay < top + height and b.category in ("frame", "hoop"),
+        "in front of": a.number > b.number and meet,
+        "larger than": a.full_box[2] * a.full_box[3] > 2 * width * height,
+    }[name]
+
+
+def is_true(scene: Scene, text: str) -> bool:
+    opening = next(o for o in sorted((*OPENINGS, "there are "), key=len, reverse=True) if text.startswith(o))
+    words = text.removeprefix(opening)
+    if words.split()[0] in NUMBERS.values():
+        number, *colour, plural = words.split()
+        category = next(c for c in world.CATEGORIES if PLURALS.get(c, c + "s") == plural)
+        same = [t for t in scene.objects if t.category == category and set(colour) <= set(t.attributes)]
+        return NUMBERS.get(len(same)) == number
+    if found := re.fullmatch(rf"({NOUN_PHRASE})", words):
+        return any(matching(scene, found[1]))
+    if found := re.fullmatch(rf"({NOUN_PHRASE}) and ({NOUN_PHRASE})", words):
+        return any(matching(scene, found[1])) and any(matching(scene, found[2]))
+    if found := re.fullmatch(rf"({NOUN_PHRASE}) ({'|'.join(GROUND_PHRASES.values())})", words):
+        return any(matching(scene, found[1])) and found[2] == GROUND_PHRASES[scene.ground]
+    found = re.fullmatch(rf"({NOUN_PHRASE}){CLAIM}(?: that{CLAIM})?", words)
+    assert found, f"no sentence of ours: {text!r}"
+    first, relation, second, further, third = found.groups()
+    return any(
+        holds(relation, a, b) and (further is None or any(holds(further, b, c) for c in matching(scene, third)))
+        for a in matching(scene, first)
+        for b in matching(scene, second)
+    )
+
+
+def test_captions_are_true_of_their_scene(pictures: list[Picture]) -> None:
+    kinds: Counter[str] = Counter()
+    for picture in pictures:
+        assert 1 <= len(picture.captions) <= 5
+        assert len({caption.text for caption in picture.captions}) == len(picture.captions)
+        for caption in picture.captions:
+            assert is_true(picture.scene, caption.text), (picture.scene.index, caption.text)
+            kinds[caption.kind] += 1
+    assert len(kinds) == 6
+    # The judge above can say no: captions of other scenes are mostly false.
+    others = [is_true(a.scene, c.text) for a, b in pairwise(pictures) for c in b.captions]
+    assert sum(others) < len(others) // 5
+
+
+# The files
+
+
+def test_the_readers_read_what_is_written(made: Path) -> None:
+    pictures = {picture.number: picture for picture in read_pictures(made / "scenes.jsonl")}
+    assert sorted(pictures) == list(range(1, IMAGES + 1))
+    of = {place: [p for p in pictures.values() if p.place == place] for place in PLACES}
+    assert all(of.values())
+
+    splits = {place.split: place for place in PLACES if place.dataset == "visual_genome"}
+    names = [read_names(str(made / "visual_genome" / f"{kind}_vocab.txt")) for kind in ("objects", "attributes")]
+    assert names[0].names == tuple(world.CATEGORIES) and names[1].names == world.ATTRIBUTES
+    for split, place in splits.items():
+        rows = list(read_visual_genome(str(made / "visual_genome" / f"{split}.txt"), *names))
+        assert len(rows) == len(of[place])
+        for row, picture in zip(rows, of[place], strict=True):
+            assert not isinstance(row, BadRow)
+            check_labels(row, picture)
+            for thing, ids in zip(picture.scene.objects, row.attribute_ids, strict=True):
+                assert {names[1].names[number] for number in ids if number >= 0} == set(thing.attributes)
+            assert (made / "visual_genome" / row.file_name).is_file()
+
+    coco = {"train2014": ("train",), "val2014": ("restval", "val", "test")}
+    for year, parts in coco.items():
+        wanted = [p for p in pictures.values() if p.place.dataset == "coco" and p.place.split in parts]
+        found = read_coco_instances(str(made / "coco" / "annotations" / f"instances_{year}.json"))
+        assert found.class_names == tuple(world.CATEGORIES)
+        for row, picture in zip(found.images, wanted, strict=True):
+            check_labels(row, picture)
+            np.testing.assert_array_equal(row.areas, [thing.area for thing in picture.scene.objects])
+            assert (made / "coco" / year / row.file_name).is_file()
+        captions = read_coco(str(made / "coco" / "annotations" / f"captions_{year}.json")).captions
+        assert [text.lower().rstrip(".") for _, text in captions] == [c.text for p in wanted for c in p.captions]
+
+    for name, dataset in (("coco/dataset_coco.json", "coco"), ("flickr30k/dataset_flickr30k.json", "flickr30k")):
+        wanted = [p for p in pictures.values() if p.place.dataset == dataset]
+        root = made / "flickr30k" / "flickr30k-images" if dataset == "flickr30k" else made / "coco"
+        for image, picture in zip(read_karpathy(str(made / name)), wanted, strict=True):
+            assert (root / image.file_name).is_file() and image.split == picture.place.split
+            assert [" ".join(s.tokens) for s in image.sentences] == [c.text for c in picture.captions]
+
+    folder = made / "conceptual_captions"
+    for name, split in (("Train_GCC-training.tsv", "train"), ("Validation_GCC-1.1.0-Validation.tsv", "val")):
+        rows = list(read_caption_tsv(str(folder / name)))
+        wanted = [p for p in pictures.values() if p.place.dataset == "conceptual_captions" and p.place.split == split]
+        assert [(r.caption, r.path) for r in rows] == [(f"{p.captions[0].text} .", p.file_name) for p in wanted]
+        assert all((folder / row.path).is_file() for row in rows)
+    rows = list(read_sbu(str(made / "sbu" / "sbu-captions-all.json")))
+    assert len(rows) == sum(p.place.dataset == "sbu" for p in pictures.values())
+    assert all((made / "sbu" / "images" / row.path).is_file() for row in rows)
+
+
+def check_labels(row: Any, picture: Picture) -> None:
+    things = picture.scene.objects
+    assert row.image_hw == (picture.scene.height, picture.scene.width)
+    corners = [(x, y, x + width, y + height) for x, y, width, height in (thing.box for thing in things)]
+    np.testing.assert_array_equal(row.boxes, np.array(corners, np.float32))
+    assert [list(world.CATEGORIES)[number] for number in row.class_ids] == [thing.category for thing in things]
+    assert row.ignored.tolist() == [thing.ignored for thing in things]
+    assert not row.left_out
+
+
+def test_pictures_have_the_size_that_labels_say(made: Path) -> None:
+    for picture in list(read_pictures(made / "scenes.jsonl"))[:CYCLE]:
+        pixels = cv2.imread(str(made / picture.place.dataset / picture.file_name))
+        assert pixels is not None
+        assert pixels.shape == (picture.scene.height, picture.scene.width, 3)
+
+
+def test_hidden_objects_are_crowds_with_run_lengths(made: Path) -> None:
+    entries = []
+    for year in ("train2014", "val2014"):
+        content = json.loads((made / "coco" / "annotations" / f"instances_{year}.json").read_text())
+        sizes = {image["id"]: [image["height"], image["width"]] for image in content["images"]}
+        entries += [(entry, sizes[entry["image_id"]]) for entry in content["annotations"]]
+    crowds = [(entry["segmentation"], size) for entry, size in entries if entry["iscrowd"]]
+    assert crowds, "this seed has no hidden object in a COCO picture: choose another for this test"
+    for segmentation, size in crowds:
+        assert segmentation["size"] == size and sum(segmentation["counts"]) == size[0] * size[1]
+    polygons = [polygon for entry, _ in entries if not entry["iscrowd"] for polygon in entry["segmentation"]]
+    assert polygons and all(len(polygon) >= 8 and len(polygon) % 2 == 0 for polygon in polygons)
+
+
+def test_the_corpus_and_the_word_pieces(made: Path) -> None:
+    rows = list(read_text_corpus(str(made / "text" / "corpus.txt")))
+    assert all(isinstance(row, TextLine) for row in rows)
+    assert {row.document for row in rows} == set(range(IMAGES // 4))
+    tokenizer = load_tokenizer(str(made / "vocab.txt"))
+    pieces = (made / "vocab.txt").read_text().split("\n")[:-1]
+    assert tokenizer.vocab_size == len(pieces) == len(set(pieces))
+    assert tokenizer.decode(tokenizer.encode("A red ball to the left of a hat.").ids[1:-1]) == (
+        "a red ball to the left of a hat."
+    )
+
+
+def test_splits_share_nothing_and_stay_when_a_world_grows() -> None:
+    assert Counter(place_of(index) for index in range(CYCLE)) == {place: place.share for place in PLACES}
+    names = {(place_of(index).dataset, place_of(index).file_name(index + 1)) for index in range(4 * CYCLE)}
+    assert len(names) == 4 * CYCLE
+
+
+# The command
+
+
+def texts_of(out: Path) -> dict[str, bytes]:
+    return {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_workers_and_interruptions_change_nothing(made: Path, tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+    stopped = tmp_path / "stopped"
+    # What a run leaves that was killed within its second chunk.
+    plan = {"format": "roibeam-toyworld", "world_version": world.WORLD_VERSION, "seed": SEED, "images": IMAGES}
+    toyworld_write._claim(stopped, plan)
+    toyworld_write._draw_all(stopped, SEED, IMAGES, 2)
+    (stopped / ".parts" / f"{CHUNK:08d}.jsonl").unlink()
+    last = place_of(IMAGES - 1)
+    (stopped / last.dataset / last.file_name(IMAGES)).write_bytes(b"\xff\xd8 half")
+    result = roibeam("toyworld", stopped, "--seed", SEED, "--images", IMAGES, "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["drawn"] == IMAGES - CHUNK
+    assert texts_of(stopped) == texts_of(made)
+
+
+def test_a_finished_world_is_left_alone(made: Path, roibeam: Callable[..., Any]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*") if path.is_file()}
+    result = roibeam("toyworld", made, "--seed", SEED, "--images", IMAGES)
+    assert result.code == 0 and "all there already" in result.out and "contact_sheet.jpg" in result.out
+    assert {path: path.stat().st_mtime_ns for path in made.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (("--seed", "8", "--images", IMAGES), f"holds a toy world with seed {SEED}, asked for 8; give another folder"),
+        (("--seed", SEED, "--images", "50"), f"images {IMAGES}, asked for 50"),
+        (("--images", "39"), "39 images: expected 40"),
+        (("--seed", "-1"), "seed -1: expected a whole number from 0"),
+        (("--workers", "0"), "0 workers: expected at least one"),
+    ],
+)
+def test_another_world_is_refused(
+    made: Path, roibeam: Callable[..., Any], options: tuple[Any, ...], words: str
+) -> None:
+    result = roibeam("toyworld", made, *options)
+    assert result.code == 1 and words in result.err and len(result.err.strip().splitlines()) == 1
+
+
+def test_a_foreign_folder_is_refused(tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+    (tmp_path / "thesis.txt").write_text("do not touch")
+    result = roibeam("toyworld", tmp_path, "--images", "40")
+    assert result.code == 1 and "is not empty and no toy world (it holds 'thesis.txt')" in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+# Python any, numpy any, machine any. Remade only with a new WORLD_VERSION.
+LABELS_SHA256 = "6fde42d9029690c5b953f777a2d74f0da0e72ed74d4642f9b873718d3d3f8bc1"
+PIXEL_VERSIONS = ("2.4.6", "5.0.0", "x86_64")
+PIXELS_SHA256 = "cddb74c0dadb6eaadda78da1a1ac33902d83883f3d01f5b678b4f8fc60c0029e"
