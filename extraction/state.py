@@ -14,6 +14,7 @@ from features.pickled_values import printable
 
 CELL_ANCHORS = "proposal_generator.anchor_generator.cell_anchors.0"
 _SHOWN = 5
+_CHOOSE_CONFIG = "choose the config it was trained with (--detector, --set detector.field=value)"
 
 
 def is_weight(name: str) -> bool:
@@ -131,8 +132,8 @@ def _report(
 def _diagnose(weights: Mapping[str, object], problems: Mapping[str, list[str]]) -> tuple[str, str]:
     if not problems["missing"] and not problems["extra"]:
         if problems["misshapen"]:
-            return "this architecture at other sizes", "choose the config it was trained with"
+            return "this architecture at other sizes", _CHOOSE_CONFIG
         return "a broken checkpoint of this network", "training diverged or the file is damaged; take an earlier one"
     if any(name.startswith("backbone.res") for name in weights):
-        return "a relative of this network (another depth, or a part of it)", "choose the config it was trained with"
+        return "a relative of this network (another depth, or a part of it)", _CHOOSE_CONFIG
     return "something else", "hand over a Faster R-CNN ResNet-C4 with attribute head"

@@ -64,7 +64,7 @@ def recognise_anchors(anchors: object, config: DetectorConfig, conventions: Conv
     if not is_plain_tensor(anchors) or anchors.shape != computed.shape:
         raise ValueError(
             f"{source}: {show_tensor(CELL_ANCHORS, anchors)} where the config gives {tuple(computed.shape)}; "
-            f"set anchor_sizes and anchor_ratios to those the file was trained with"
+            f"set anchor_sizes and anchor_ratios to those the file was trained with (--detector)"
         )
     forms = itertools.product(("exact", "rounded"), (0.0, 0.5), ("size-major", "ratio-major"), ("x2-x1", "x2-x1+1"))
     for form in (own, HF_FORM, CAFFE_FORM, *(AnchorForm(*fields) for fields in forms)):
@@ -73,7 +73,8 @@ def recognise_anchors(anchors: object, config: DetectorConfig, conventions: Conv
     row = int((anchors.float() - computed).abs().nan_to_num(torch.inf).amax(dim=1).argmax())
     raise ValueError(
         f"{source}: anchor {row} is {show_numbers(anchors[row])}, the config gives {show_numbers(computed[row])}, "
-        f"and no published convention fits; set anchor_sizes and anchor_ratios to those the file was trained with"
+        f"and no published convention fits; set anchor_sizes and anchor_ratios to those the file was trained with "
+        f"(--detector)"
     )
 
 

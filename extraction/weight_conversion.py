@@ -31,7 +31,8 @@ class WeightFormat:
         suffix: of such files; None of them is told by another.
         family: whose names and layout it has (`FAMILIES`).
         conventions: preset whose order and side rule its anchors are written in.
-        needs_anchors: whether its readers want `cell_anchors.0` always.
+        needs_anchors: whether its readers want `cell_anchors.0` always: Hugging Face's loader is strict, and MILVLG's
+            network computes others than it was trained with.
         counted: prefixes of the norms that have `num_batches_tracked` in such files.
         write: tensors, file -> None.
     """
@@ -74,7 +75,7 @@ def convert_weights(spec: str, out: Path, *, to: str, config: DetectorConfig) ->
         to: key of `FORMATS`; "vlbert" keeps the ResNet only.
         config: sizes that the file must have.
     Raises:
-        ValueError: as `load_weights`, and for an `out` that exists or has another suffix than the format.
+        ValueError: as `load_weights`, and for an `out` that exists, has no folder or another suffix than the format.
         OSError: when a file cannot be read or written.
     """
     target = FORMATS[to]
@@ -82,6 +83,8 @@ def convert_weights(spec: str, out: Path, *, to: str, config: DetectorConfig) ->
         raise ValueError(f"{out}: {to} files end in {target.suffix}; rename it, or choose another --to")
     if out.exists():
         raise ValueError(f"{out}: is there already; name another file, or remove it")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out}: there is no folder {out.parent}; make it, or name a file in another one")
     state, form, family, changes = _read_in_hf_layout(spec, config)
     whole = any(name.startswith(OUTSIDE_RESNET) for name in state)
     if not whole and to not in ("safetensors", "vlbert"):
@@ -95,6 +98,8 @@ def convert_weights(spec: str, out: Path, *, to: str, config: DetectorConfig) ->
         changes += relayout_words(HF_LAYOUT, layout) if whole else []
     if whole and (form or target.needs_anchors) and layout is not None:
         written[CELL_ANCHORS] = anchors_for(form or HF_FORM, config, CONVENTIONS[target.conventions])
+        if form is None:
+            changes.append("no anchors in the file: those of hf written, they will override --conventions")
     names = family_names(FAMILIES[target.family].naming)
     named = {names[name]: value.contiguous() for name, value in written.items()}
     for name in written:

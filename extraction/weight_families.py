@@ -55,7 +55,7 @@ FAMILIES = {
     family.name: family
     for family in (
         Family("hf", "Hugging Face frcnn-vg-finetuned", "ours", HF_LAYOUT),
-        Family("detectron2", "detectron2 names", "ours", HF_LAYOUT),
+        Family("detectron2", "Hugging Face or detectron2 names", "ours", HF_LAYOUT),
         Family("milvlg", "MILVLG bottom-up-attention.pytorch, caffe mode", "milvlg", CAFFE_LAYOUT),
         Family("milvlg-d2", "MILVLG bottom-up-attention.pytorch, d2 mode", "milvlg", HF_LAYOUT),
         Family("vlbert", "VL-BERT resnet101-pt-vgbua", "vlbert", None),

@@ -22,6 +22,7 @@ from features.id_pairing import paired_ids
 from features.record import RegionRecord, TopKDistribution
 from features.record_source import RecordSource
 from features.region_matching import MATCH_IOU, match_regions
+from features.space_difference import space_difference
 
 SAME_BOX_PX = 0.1
 # Rounding to float16 moves a value by at most 2^-11 = 4.9e-4 of itself: a store equals the file it was made from.
@@ -228,8 +229,15 @@ class _Tally:
         self._feature_error_image: str | None = None
         self._compares_features = left.feature_dim == right.feature_dim
         self._same_classes = _same_names(left.classes, right.classes)
-        self._compares_classes = left.has_classes and right.has_classes and self._same_classes
-        self._compares_attributes = _same_names(left.attributes, right.attributes)
+        counts = (left.num_classes, right.num_classes)
+        # Networks with other classes have other attributes too, unless both are named and the same.
+        self._other_counts = None not in counts and counts[0] != counts[1]
+        self._compares_classes = (
+            left.has_classes and right.has_classes and self._same_classes and not self._other_counts
+        )
+        self._compares_attributes = _same_names(left.attributes, right.attributes) and not (
+            self._other_counts and left.attributes is None
+        )
 
     def add(self, left_id: str, right_id: str) -> None:
         left, right = self._left.get(left_id), self._right.get(right_id)
@@ -351,7 +359,12 @@ class _Tally:
             num_images = self._images + self._unreadable + alone.count
             facts.append(
                 SourceFacts(
-                    source.name, num_images, source.feature_space, source.feature_dim, dict(source.bad_lines), lines
+                    source.name,
+                    num_images,
+                    source.fingerprint.feature_space,
+                    source.feature_dim,
+                    dict(source.bad_lines),
+                    lines,
                 )
             )
         return StoreComparison(
@@ -393,10 +406,13 @@ class _Tally:
         for side, source in (("left", left), ("right", right)):
             if not source.has_classes:
                 yield f"classes and scores not compared: the {side} side has none"
+        why = "the two vocabularies differ"
+        if self._other_counts:
+            why = f"{left.num_classes:,} classes on the left, {right.num_classes:,} on the right"
         if left.has_classes and right.has_classes and not self._compares_classes:
-            yield "classes and scores not compared: the two vocabularies differ"
+            yield f"classes and scores not compared: {why}"
         if not self._compares_attributes:
-            yield "attributes not compared: the two vocabularies differ"
+            yield f"attributes not compared: {why}"
         elif self._matched and not self._attribute_pairs:
             yield "attributes not compared: no image has them on both sides"
         partly = ("attributes",) if self._attribute_pairs else ()
@@ -404,7 +420,7 @@ class _Tally:
             for side in ("left", "right"):
                 count = self._cases[f"{what} without {side}"]
                 if count:
-                    yield f"{what} not compared in {count:,} images: the {side} side has none there"
+                    yield f"{what} not compared in {_images(count)}: the {side} side has none there"
         if self._cases["distributions of other vocabularies"]:
             yield "class distributions not compared: the two vocabularies differ"
         for case, what in (
@@ -413,11 +429,14 @@ class _Tally:
         ):
             if self._cases[case]:
                 yield (
-                    f"class distributions of {self._cases[case]:,} images {what}: classes that one does not list are "
+                    f"class distributions of {_images(self._cases[case])} {what}: classes that one does not list are "
                     f"compared with the bounds it sets"
                 )
-        if left.feature_space != right.feature_space:
-            yield f"the feature spaces differ: left {left.feature_space}, right {right.feature_space}"
+        spaces = (left.fingerprint.feature_space, right.fingerprint.feature_space)
+        if spaces[0] != spaces[1]:
+            names = {part: (left.presets[part], right.presets[part]) for part in left.presets.keys() & right.presets}
+            what = space_difference(left.fingerprint, right.fingerprint, names)
+            yield f"the feature spaces differ{f' in {what}' if what else ''}: left {spaces[0]}, right {spaces[1]}"
 
     def _differences(self, only_left: _Missing, only_right: _Missing, max_error: float, id_rule: str) -> Iterator[str]:
         if not self._images and not self._unreadable:
@@ -426,14 +445,14 @@ class _Tally:
             yield f"no image is on both sides (ids such as {shown or 'none'}){other}"
         for side, missing in (("left", only_left), ("right", only_right)):
             if missing.count:
-                yield f"{missing.count:,} images are only on the {side}"
+                yield f"{_images(missing.count)} {'is' if missing.count == 1 else 'are'} only on the {side}"
         for source in (self._left, self._right):
             if source.bad_lines:
                 yield f"{source.bad_lines.total():,} lines of {source.name} cannot be used"
         if self._unreadable:
-            yield f"{self._unreadable:,} images have no usable record on one side"
+            yield f"{_images(self._unreadable)} {_have(self._unreadable)} no usable record on one side"
         if self._other_size:
-            yield f"{self._other_size:,} images have another height or width"
+            yield f"{_images(self._other_size)} {_have(self._other_size)} another height or width"
         alone = [regions - self._matched for regions in self._regions]
         if any(alone):
             regions = f"{alone[0]:,} regions of the left and {alone[1]:,} of the right"
@@ -447,7 +466,7 @@ class _Tally:
             ("image features of other widths", "an image feature of another width"),
         ):
             if self._cases[case]:
-                yield f"{self._cases[case]:,} images have {what}"
+                yield f"{_images(self._cases[case])} {_have(self._cases[case])} {what}"
         for name, what in _ERRORS.items():
             error = self._errors.get(name, 0.0)
             if error > max_error:
@@ -458,6 +477,14 @@ class _Tally:
         ):
             if same < pairs:
                 yield f"{pairs - same:,} of {pairs:,} {what} differ"
+
+
+def _images(count: int) -> str:
+    return f"{count:,} image{'' if count == 1 else 's'}"
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
 
 
 def _same_names(left: Iterable[str] | None, right: Iterable[str] | None) -> bool:

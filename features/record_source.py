@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from features.butd_tsv import FORMAT, ButdTsv
-from features.fingerprint import IMPORTED_PREFIX
+from features.fingerprint import IMPORTED_PREFIX, Fingerprint
 from features.imported import ABSENT, has_classes
 from features.manifest import DeadLetter
 from features.record import RegionRecord
@@ -24,10 +24,12 @@ class RecordSource:
 
     Attributes:
         name: the path as it was given.
-        feature_space: of the store; "imported:butd-tsv" for a TSV.
+        fingerprint: of the store; for a TSV its feature space is "imported:butd-tsv" and nothing more is known.
+        presets: what the store's run calls its conventions and its selection, where it says so.
         feature_dim: D.
         has_classes: False when class ids and scores only fill their place.
         classes, attributes: names in id order, None when unknown.
+        num_classes: foreground classes of the network, None when unknown.
         bad_lines: reason -> lines of a TSV that `get` met and could not use; a store is whole or an error.
         first_bad_lines: the first 20 of them.
 
@@ -43,8 +45,11 @@ class RecordSource:
         if Path(path).is_dir():
             store = FeatureStore(path)
             self._opened, self.feature_dim = store, store.feature_dim
-            self.feature_space, self.has_classes = store.fingerprint.feature_space, has_classes(store.fingerprint)
+            self.fingerprint, self.has_classes = store.fingerprint, has_classes(store.fingerprint)
             self.classes, self.attributes = store.manifest.classes, store.manifest.attributes
+            config = store.manifest.config
+            self.presets = {key: str(config[key]) for key in ("conventions", "selection") if config.get(key)}
+            self.num_classes = _count_of_classes(store.fingerprint)
         elif not Path(path).exists():
             raise FileNotFoundError(
                 f"{path}: no such store or file; give a store's folder or a bottom-up-attention TSV"
@@ -52,8 +57,10 @@ class RecordSource:
         else:
             tsv = ButdTsv(path)
             self._opened, self.feature_dim = tsv, tsv.widths["features"]
-            self.feature_space, self.has_classes = IMPORTED_PREFIX + FORMAT, tsv.layout.classes != ABSENT
+            self.fingerprint, self.has_classes = Fingerprint(IMPORTED_PREFIX + FORMAT), tsv.layout.classes != ABSENT
             self.classes = self.attributes = None
+            self.presets = {}
+            self.num_classes = tsv.widths["cls_prob"] - 1 if "cls_prob" in tsv.widths else None
             for letter in tsv.lines_without_id:
                 self._note(letter)
 
@@ -87,3 +94,9 @@ class RecordSource:
         self.bad_lines[letter.reason] += 1
         if len(self.first_bad_lines) < _KEPT_BAD_LINES:
             self.first_bad_lines.append(letter)
+
+
+def _count_of_classes(fingerprint: Fingerprint) -> int | None:
+    detector = fingerprint.details.get("detector")
+    count = detector.get("num_classes") if isinstance(detector, dict) else None
+    return count if type(count) is int else None

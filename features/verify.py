@@ -50,6 +50,10 @@ def verify_store(
     try:
         store = StoreManifest.read(folder / STORE_MANIFEST_NAME)
     except (OSError, ValueError) as error:
+        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        if missing and next(folder.glob("part-*.json"), None) is None:
+            what = f"no feature store here, {folder} does not hold it"
+            return [Problem(STORE_MANIFEST_NAME, what, "is the path right?")]
         return [Problem(STORE_MANIFEST_NAME, str(error), "run the same command again to write it")]
     problems: list[Problem] = []
     sound: list[tuple[Path, ShardManifest]] = []

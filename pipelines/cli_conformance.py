@@ -34,7 +34,7 @@ def conformance_command(
     for result in run_conformance(folder, only):
         results.append(result)
         if not as_json:
-            for check in result.checks:
+            for check in result.checks if result.known else ():
                 typer.echo(_line(result.name, check))
             typer.echo(f"{result.name}: {_verdict(result)}, {result.seconds:.1f} s")
     passed = all(result.passed for result in results)
@@ -54,7 +54,7 @@ def _line(case: str, check: Check) -> str:
 
 def _verdict(result: CaseResult) -> str:
     if not result.known:
-        return "UNKNOWN CASE"
+        return "; ".join(check.note.replace("unknown case", "UNKNOWN CASE") for check in result.checks)
     missed = sum(not check.passed for check in result.checks)
     return f"{missed} of {len(result.checks)} comparisons MISS" if missed else f"{len(result.checks)} comparisons ok"
 

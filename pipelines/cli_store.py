@@ -206,7 +206,8 @@ def diff_command(
     html: Annotated[Path | None, typer.Option(help="Write a page with the worst images side by side here.")] = None,
     worst: Annotated[int, typer.Option(min=0, help="How many of the worst images to show.")] = 8,
     max_error: Annotated[
-        float, typer.Option(min=0, max=1, help="Features (of the largest value), scores, distributions may differ by this.")
+        float,
+        typer.Option(min=0, max=1, help="Features (of the largest value), scores, distributions may differ by this."),
     ] = 1e-3,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
@@ -219,25 +220,26 @@ def diff_command(
     from features.comparison import compare
     from features.record_source import RecordSource
     from pipelines.comparison_text import comparison_text
-    from pipelines.store_diff import check_page_path
 
     try:
         if images is not None and html is None:
             raise ValueError("--images is for the page: give --html FILE too")
         if html is not None:
+            # Not above: photos need the packages that decode them, which take seconds to import.
+            from pipelines.store_diff import check_page_path, write_comparison_page
+
             check_page_path(html)
         with RecordSource(left) as first, RecordSource(right) as second:
             found = compare(first, second, id_rule=ids, max_error=max_error, worst=worst)
             typer.echo(json.dumps(found.to_json()) if as_json else comparison_text(found))
             if html is not None:
-                # Not above: photos need the packages that decode them, which take seconds to import.
-                from pipelines.store_diff import write_comparison_page
-
                 write_comparison_page(html, found, first, second, images=images)
     except Exception as error:  # whatever it is: 1 would tell a script that the stores were compared and differ
         logger.debug("the comparison stopped", exc_info=True)
         expected = isinstance(error, ValueError | OSError)
-        typer.echo(f"roibeam: {error if expected else f'{type(error).__name__}: {error}; --debug tells more'}", err=True)
+        typer.echo(
+            f"roibeam: {error if expected else f'{type(error).__name__}: {error}; --debug tells more'}", err=True
+        )
         raise typer.Exit(_TROUBLE) from None
     if html is not None and not as_json:
         typer.echo(f"page: {html}")

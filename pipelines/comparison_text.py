@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from features.comparison import StoreComparison
+from features.comparison import SourceFacts, StoreComparison
 from pipelines.charts import printable
 
 
@@ -11,7 +11,7 @@ def comparison_text(found: StoreComparison) -> str:
     lines = [f"{what:<22} {printable(figure, 300)}" for what, figure in summary_rows(found)]
     for side in (found.left, found.right):
         lines += [f"unusable: {printable(line, 300)}" for line in side.first_bad_lines]
-    lines += [f"note: {note}" for note in found.notes]
+    lines += [f"note: {printable(note, 600)}" for note in found.notes]
     if found.worst and not found.equal:
         lines.append(
             f"{'regions':>13} {'pairs':>6} {'0.1 px':>6} {'cosine':>8} {'error':>8} {'class':>6}  worst images"
@@ -31,8 +31,8 @@ def comparison_text(found: StoreComparison) -> str:
 def summary_rows(found: StoreComparison) -> list[tuple[str, str]]:
     """(what, figure) in reading order."""
     rows = [
-        ("left", f"{found.left.name}: {found.left.num_images:,} images, {found.left.feature_space[:24]}"),
-        ("right", f"{found.right.name}: {found.right.num_images:,} images, {found.right.feature_space[:24]}"),
+        ("left", _side(found.left)),
+        ("right", _side(found.right)),
         (
             "images on both sides",
             f"{found.num_common:,} ({found.num_only_left:,} only left, {found.num_only_right:,} only right)",
@@ -68,6 +68,11 @@ def summary_rows(found: StoreComparison) -> list[tuple[str, str]]:
         if error is not None:
             rows.append((what, f"{error:.2e}{' of the largest value' if what == 'image feature error' else ''}"))
     return rows
+
+
+def _side(side: SourceFacts) -> str:
+    images = f"{side.num_images:,} image{'' if side.num_images == 1 else 's'}"
+    return f"{side.name}: {images}, {side.feature_space[:24]}"
 
 
 def _share(part: int, whole: int) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from extraction.conventions import CONVENTIONS, Conventions
 from features.manifest import STORE_MANIFEST_NAME, StoreManifest
 from pipelines.beam_extraction import pipeline_options, run_extraction
 from pipelines.job import ExtractJob, shared_detector, shared_fingerprint
 from pipelines.planning import Work, existing_plan, make_plan, source_facts
+from pipelines.preset_names import conventions_name, selection_name
 from pipelines.progress import ProgressPrinter, ProgressView
 from pipelines.publish import StoreText
 from pipelines.run_report import REPORT_NAME, write_run_report
@@ -107,22 +107,12 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
     config: dict[str, Any] = {
         "source": source_facts(work),
         "detector": asdict(work.detector),
-        "conventions": conventions_name(work.detector.conventions),
+        "conventions": conventions_name(asdict(work.detector.conventions)),
+        "selection": None if work.boxes is not None else selection_name(asdict(work.detector.selection)),
         "options": asdict(work.options),
         "max_failures": options.max_failures,
     }
     return job, StoreText(config, work.vocabulary, fingerprint)
-
-
-def conventions_name(conventions: Conventions) -> str:
-    """The preset that these are, or the nearest one and what differs: "hf" or "hf, but exif_orientation ignored"."""
-    changes = {
-        name: [each.name for each in fields(preset) if getattr(preset, each.name) != getattr(conventions, each.name)]
-        for name, preset in CONVENTIONS.items()
-    }
-    nearest = min(changes, key=lambda name: len(changes[name]))
-    different = ", ".join(f"{name} {getattr(conventions, name)}" for name in changes[nearest])
-    return f"{nearest}, but {different}" if different else nearest
 
 
 def summary_event(summary: RunSummary, store: Path) -> str:

@@ -106,17 +106,22 @@ def give_boxes(source: Source, location: str) -> tuple[Source, GivenBoxes]:
 
     boxes = GivenBoxes(location, known_rows())
     if not boxes:
-        named = f"{num_strangers:,} images, such as {strangers[0]!r}" if strangers else "no image"
+        named = f"{_images(num_strangers)}, such as {strangers[0]!r}" if strangers else "no image"
         raise ValueError(
             f"{location!r}: no boxes for any image of {source.location!r}: it names {named}; the source has "
             f"{source.images[0].image_id!r}; give the boxes of these images, or name them by these ids"
         )
     images = [image for image in source.images if image.image_id in boxes]
     if len(images) < len(source.images):
-        notes.append(f"{len(source.images) - len(images):,} images left out: {location} does not name them")
+        notes.append(f"{_images(len(source.images) - len(images))} left out: {location} does not name them")
     if num_strangers:
-        notes.append(f"{num_strangers:,} entries of {location} name no image of the source, such as {strangers[0]!r}")
+        are = f"1 entry of {location} names" if num_strangers == 1 else f"{num_strangers:,} entries of {location} name"
+        notes.append(f"{are} no image of the source, such as {strangers[0]!r}")
     return replace(source, images=images, notes=[*source.notes, *notes]), boxes
+
+
+def _images(count: int) -> str:
+    return f"{count:,} image{'' if count == 1 else 's'}"
 
 
 class ImageFinder:

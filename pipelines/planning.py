@@ -16,6 +16,7 @@ from features.record import RegionRecord
 from pipelines.given_boxes import GivenBoxes
 from pipelines.job import DetectorSpec, shared_detector, shared_fingerprint, shared_global_feature
 from pipelines.plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
+from pipelines.preset_names import conventions_name, selection_name
 from pipelines.sources import Source
 from pipelines.vocabulary import Vocabulary
 
@@ -121,11 +122,28 @@ def existing_plan(work: Work) -> Plan | None:
         ("holds another run: its source", plan.source, source_facts(work)),
         ("was made with other settings", _flat(plan.settings), _flat(_settings(work))),
     ):
-        different = [key for key in sorted(had.keys() | now.keys()) if had.get(key) != now.get(key)]
-        if different:
-            changes = ", ".join(f"{key} was {had.get(key)}, is now {now.get(key)}" for key in different[:3])
-            raise ValueError(f"{work.store} {what}: {changes}; repeat the earlier command, or choose a new folder")
+        changes = _changes(had, now)
+        if changes:
+            raise ValueError(
+                f"{work.store} {what}: {', '.join(changes[:3])}; repeat the earlier command, or choose a new folder"
+            )
     return plan
+
+
+def _changes(had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two flat settings, one text each; those that an option sets as a preset come first."""
+    different = [key for key in sorted(had.keys() | now.keys()) if had.get(key) != now.get(key)]
+    presets = []
+    for option, prefix, name in (
+        ("conventions", "feature_space.detector.conventions.", conventions_name),
+        ("selection", "feature_space.regions.", selection_name),
+    ):
+        sides = [{key.removeprefix(prefix): each[key] for key in each if key.startswith(prefix)} for each in (had, now)]
+        # Sides with other fields (given boxes have fewer) are told field by field.
+        if sides[0] != sides[1] and sides[0].keys() == sides[1].keys():
+            presets.append(f"{option} was {name(sides[0])}, is now {name(sides[1])}")
+            different = [key for key in different if not key.startswith(prefix)]
+    return presets + [f"{key} was {had.get(key)}, is now {now.get(key)}" for key in different]
 
 
 def source_facts(work: Work) -> dict[str, str]:

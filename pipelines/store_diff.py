@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +30,18 @@ def write_comparison_page(
         images: folder of the photos, found by image id, file name or COCO number; None draws empty canvases.
     Raises:
         ValueError: when `images` is no folder.
-        OSError: when the page cannot be written.
+        OSError: when the page cannot be written, naming `path`.
     """
     photos = _Photos(images)
     pictures = [_compared_image(image, left, right, photos) for image in found.worst]
     page = comparison_html(found, summary_rows(found), pictures)
+    try:
+        _write_aside(path, page)
+    except OSError as error:
+        raise OSError(f"{path}: the page cannot be written: {error.strerror or error}") from None
+
+
+def _write_aside(path: Path, page: Iterable[str]) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "w", encoding="utf-8", newline="\n") as file:
@@ -41,6 +49,14 @@ def write_comparison_page(
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def check_page_path(path: Path) -> None:
+    """Raises ValueError where no page can be written: to be asked before a long comparison."""
+    if path.is_dir():
+        raise ValueError(f"--html {path}: is a folder; name a file, such as {path / 'diff.html'}")
+    if not path.parent.is_dir():
+        raise ValueError(f"--html {path}: there is no folder {path.parent}; make it, or name a file in another one")
 
 
 class _Photos:

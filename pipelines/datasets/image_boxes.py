@@ -41,6 +41,10 @@ def parse_boxes(values: Any, where: str, *, columns: int = 4) -> np.ndarray:
         raise ValueError(f"{where}: expected a list of boxes, got {shown(values)}")
     if len(values) > MAX_REGIONS:
         raise ValueError(f"{where}: {len(values)} boxes, at most {MAX_REGIONS} fit a record")
+    if len(values) >= columns and all(map(_is_finite, values)):
+        raise ValueError(
+            f"{where}: boxes is a list of lists, one of {columns} numbers for each box; got {shown(values)}"
+        )
     for index, box in enumerate(values):
         if not isinstance(box, list) or len(box) != columns or not all(map(_is_finite, box)):
             raise ValueError(f"{where}, box {index}: expected {columns} finite numbers, got {shown(box)}")

@@ -19,7 +19,8 @@ from features import region_matching
 from features.comparison import StoreComparison, compare
 from features.cosines import Cosines
 from features.distribution_error import distribution_error
-from features.publish import publish_store
+from features.fingerprint import Fingerprint, feature_space_of
+from features.publish import publish_shard, publish_store
 from features.record import RegionRecord, TopKDistribution
 from features.record_source import RecordSource
 from features.region_matching import match_regions
@@ -178,8 +179,8 @@ def test_figures_by_hand(stores: Callable[..., StoreComparison]) -> None:
     assert (found.num_attribute_pairs, found.num_same_attribute) == (2, 1)
     assert (found.score_error_mean, found.score_error) == (0.125, 0.25)
     assert found.differences == (
-        "1 images are only on the left",
-        "1 images have another height or width",
+        "1 image is only on the left",
+        "1 image has another height or width",
         "2 regions of the left and 1 of the right have no partner of IoU >= 0.5",
         "1 matched boxes differ by more than 0.1 px",
         "features differ by up to 5.00e-01, more than 0.001",
@@ -196,7 +197,7 @@ def test_figures_by_hand(stores: Callable[..., StoreComparison]) -> None:
     [
         ("attribute_scores", np.zeros(3, np.float32), "attribute scores differ by up to 5.00e-01, more than 0.001"),
         ("image_feature", np.array([4, 0, -3], np.float32), "image features differ by up to 7.50e-01, more than 0.001"),
-        ("image_feature", np.zeros(5, np.float32), "1 images have an image feature of another width"),
+        ("image_feature", np.zeros(5, np.float32), "1 image has an image feature of another width"),
         (
             "class_distribution",
             np.full((3, 7), 0.75, np.float16),
@@ -205,7 +206,7 @@ def test_figures_by_hand(stores: Callable[..., StoreComparison]) -> None:
         (
             "class_distribution",
             np.full((3, 9), 0.25, np.float16),
-            "1 images have class distributions of another number of classes",
+            "1 image has class distributions of another number of classes",
         ),
     ],
 )
@@ -357,11 +358,11 @@ def test_fields_of_one_side_and_distributions_of_two_kinds_are_noted(stores: Cal
     assert found.equal and found.distribution_error == 0
     bounds = "classes that one does not list are compared with the bounds it sets"
     assert found.notes == (
-        "attributes not compared in 1 images: the right side has none there",
-        "class distributions not compared in 1 images: the right side has none there",
-        "image features not compared in 1 images: the right side has none there",
-        f"class distributions of 1 images are full on one side, top-k on the other: {bounds}",
-        f"class distributions of 1 images are top-k of another k: {bounds}",
+        "attributes not compared in 1 image: the right side has none there",
+        "class distributions not compared in 1 image: the right side has none there",
+        "image features not compared in 1 image: the right side has none there",
+        f"class distributions of 1 image are full on one side, top-k on the other: {bounds}",
+        f"class distributions of 1 image are top-k of another k: {bounds}",
     )
 
 
@@ -381,6 +382,26 @@ def test_other_vocabularies_and_feature_spaces(tmp_path: Path) -> None:
         assert note.endswith("right imported:butd-tsv")
 
 
+def test_networks_of_other_classes_and_what_differs_in_the_feature_spaces(tmp_path: Path) -> None:
+    for name, count, rule in (("left", 20, "exact"), ("right", 1600, "rounded")):
+        detector = {"num_classes": count, "weights": name * 16, "conventions": {"anchor_sides": rule}}
+        details = {"detector": detector, "regions": {"max_regions": count, "order": "score"}, "image_feature": "none"}
+        fingerprint = Fingerprint(feature_space_of(details), {}, details)
+        (tmp_path / name).mkdir()
+        summary = write_shard(tmp_path / name, 0, records(2))
+        publish_shard(tmp_path / name, replace(summary, fingerprint=fingerprint))
+        config = {"conventions": "hf" if name == "left" else "caffe"}
+        publish_store(tmp_path / name, [0], fingerprint=fingerprint, config=config)
+    with RecordSource(tmp_path / "left") as left, RecordSource(tmp_path / "right") as right:
+        found = compare(left, right)
+    assert (found.num_class_pairs, found.num_attribute_pairs) == (0, 0)
+    counts = "20 classes on the left, 1,600 on the right"
+    classes, attributes, spaces = found.notes
+    assert (classes, attributes) == (f"classes and scores not compared: {counts}", f"attributes not compared: {counts}")
+    what = "conventions hf / caffe, num classes 20 / 1600, selection (max_regions 20 / 1600), weights"
+    assert spaces.startswith(f"the feature spaces differ in {what}: left ")
+
+
 def test_features_of_another_width(stores: Callable[..., StoreComparison]) -> None:
     found = stores([make_record("a", 3, 8)], [make_record("a", 3, 16)])
     assert found.differences == ("features are 8 wide on the left, 16 on the right",)
@@ -398,7 +419,7 @@ def test_lines_that_cannot_be_used(tmp_path: Path) -> None:
     assert found.left.bad_lines == {"wrong columns": 1, "bad base64": 1}
     assert found.left.first_bad_lines[0].startswith(f"{path}:3: has no tab")
     assert f"2 lines of {path} cannot be used" in found.differences
-    assert "1 images have no usable record on one side" in found.differences
+    assert "1 image has no usable record on one side" in found.differences
 
 
 def test_a_damaged_store_is_an_error(tmp_path: Path) -> None:

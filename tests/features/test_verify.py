@@ -39,7 +39,8 @@ def test_a_whole_store(folder: Path) -> None:
 
 
 def test_no_manifest(tmp_path: Path) -> None:
-    assert only(verify_store(tmp_path)).file == "manifest.json"
+    problem = only(verify_store(tmp_path))
+    assert problem.file == "manifest.json" and "no feature store here" in problem.what
 
 
 def test_leftovers_are_listed(folder: Path) -> None:

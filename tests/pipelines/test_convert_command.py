@@ -41,6 +41,8 @@ def test_round_the_families(tmp_path: Path, weights: Path, detector: Detector, r
         assert result.code == 0, result.err
         assert result.out.count(digest) == 2 and "(equal)" in result.out
         assert f"{tensors} tensors, read back and compared" in result.out
+        added = "no anchors in the file: those of hf written, they will override --conventions" in result.out
+        assert added == (source == weights)  # the later ones bring those
     assert weights_digest(load_file(tmp_path / "d.safetensors")) == digest
     assert (tmp_path / "c.pkl").read_bytes() == (tmp_path / "e.pkl").read_bytes()
     assert (tmp_path / "c.pkl").stat().st_mode == weights.stat().st_mode  # as readable as any file
@@ -100,7 +102,8 @@ def test_the_resnet_of_vl_bert(tmp_path: Path, weights: Path, detector: Detector
         ("nowhere.pth", "b.pkl", SMALL, "no such file"),
         ("a.pth", "b.pkl", ("--detector", "large"), "--detector 'large' is unknown"),
         ("a.pth", "b.pkl", ("--detector", "small"), "misshapen"),
-        ("a.pth", "missing/b.pkl", SMALL, "No such file or directory"),
+        ("a.pth", "b.pkl", (), "--detector"),
+        ("a.pth", "missing/b.pkl", SMALL, "missing/b.pkl: there is no folder"),
         ("part.safetensors", "b.pkl", SMALL, "missing: "),
         ("hostile.pkl", "b.safetensors", SMALL, "wants to run"),
     ],

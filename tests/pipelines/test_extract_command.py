@@ -147,6 +147,7 @@ def test_vocabulary_names_travel_into_store_and_report(
     assert shown.code == 0 and "thing" in shown.out and len(shown.out.splitlines()) == 6
     info = roibeam("store", "info", out)
     assert info.code == 0 and "20: thing0, thing1" in info.out
+    assert "selection       butd-10-100, but max_regions 12\n" in info.out and "image feature" not in info.out
 
 
 def test_equal_stores_for_any_shard_size_and_number_of_threads(
@@ -239,6 +240,11 @@ def test_the_output_of_another_run_is_refused(
     before = files(out)
     other_weights = [option if option != "random:1" else "random:2" for option in tiny_network]
     assert "feature_space.detector.weights was" in one_line(roibeam("extract", samples, out, *other_weights))
+    other_rules = one_line(roibeam("extract", samples, out, *tiny_network, "--conventions", "caffe"))
+    assert "made with other settings: conventions was hf, is now caffe" in other_rules
+    other_rules = one_line(roibeam("extract", samples, out, *tiny_network, "--set", "selection.max_regions=11"))
+    changed = "selection was butd-10-100, but max_regions 12, is now butd-10-100, but max_regions 11;"
+    assert f"made with other settings: {changed}" in other_rules
     other_rows = roibeam("extract", samples, out, *tiny_network, "--distribution", "none")
     assert "made with other settings: distribution was full, is now none" in one_line(other_rows)
     other_photos = tmp_path / "other"

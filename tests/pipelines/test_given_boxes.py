@@ -247,11 +247,16 @@ def test_images_and_entries_without_each_other_are_counted(photos: Path, tmp_pat
     ("name", "text", "words"),
     [
         ("b.jsonl", "", "it names no image; the source has 'sample_00000'"),
-        ("b.jsonl", '{"image_id": "x", "boxes": []}', "it names 1 images, such as 'x'; the source has 'sample_00000'"),
+        ("b.jsonl", '{"image_id": "x", "boxes": []}', "it names 1 image, such as 'x'; the source has 'sample_00000'"),
         (
             "b.jsonl",
             '{"image_id": "sample_00001", "boxes": []}\n{"image_id": "sample_00001.jpg", "boxes": [[0, 0, 1, 1]]}',
             "two entries with different boxes for the image 'sample_00001'",
+        ),
+        (
+            "b.jsonl",
+            '{"image_id": "sample_00001", "boxes": [0, 0, 9, 9]}',
+            "boxes is a list of lists, one of 4 numbers",
         ),
         ("b.txt", "x", "expected boxes as COCO instances"),
         ("b.tsv", "x", "b.tsv"),
@@ -302,7 +307,7 @@ def test_stored_regions_are_those_that_the_detector_gives_for_the_boxes(
     options = ("--boxes", write_rows(tmp_path / "b.jsonl", rows), "--dtype", "float32", "--image-feature", "region")
     done = roibeam("extract", photos, out, *tiny_network, *options, "--conventions", conventions)
     assert done.code == 0, done.err
-    assert "5 records with 340 regions" in done.out and "1 images left out" in done.out
+    assert "5 records with 340 regions" in done.out and "1 image left out" in done.out
     assert "note: --selection does nothing with --boxes" in done.err
     detector = build_detector(TINY, weights="random:1", conventions=CONVENTIONS[conventions])
     with FeatureStore(out) as store:
@@ -414,7 +419,7 @@ def test_vcr_questions_and_their_metadata(
     (vcr / "vcr1images" / "pack" / "000000215657.json").unlink()
     command = ("extract", vcr / "val.jsonl", tmp_path / "out", *tiny_network, "--boxes", vcr / "vcr1images")
     done = roibeam(*command)
-    assert done.code == 0 and "1 images left out" in done.out, done.err
+    assert done.code == 0 and "1 image left out" in done.out, done.err
     with FeatureStore(tmp_path / "out") as store:
         assert "pack/000000215657" not in store
         metadata = json.loads((vcr / "vcr1images" / "pack" / "000000330993.json").read_text())
@@ -427,6 +432,7 @@ def test_the_network_of_the_whole_photo_is_part_of_the_feature_space(
 ) -> None:
     out = tmp_path / "store"
     assert roibeam("extract", photos, out, *tiny_network, "--image-feature", "resnet18=random:1").code == 0
+    assert "image feature   resnet18, 512 wide, weights random:1\n" in roibeam("store", "info", out).out
     with FeatureStore(out) as store:
         assert store.fingerprint.details["image_feature"]["network"] == "resnet18"
         feature = store["sample_00000"].image_feature

@@ -103,6 +103,8 @@ def test_info_tells_what_the_source_had(roibeam: Roibeam, tmp_path: Path, column
     assert roibeam("store", "import", tmp_path / "a.tsv", tmp_path / "store").code == 0
     text = roibeam("store", "info", tmp_path / "store").out
     assert all(word in text for word in [*words, "imported:butd-tsv", "not known: extracted by another code base"])
+    assert re.search(r"numerics +not known\n", text) and re.search(r"conventions +not known\n", text)
+    assert re.search(r"shards +1, 0\.\d{3} MB\n", text)
     details = json.loads(roibeam("store", "info", tmp_path / "store", "--json").out)["fingerprint"]["details"]
     assert details["classes"] == ("absent" if columns is CAFFE else words[0].rpartition(" ")[2])
     shown = json.loads(roibeam("store", "show", tmp_path / "store", "--json").out)["regions"][0]
@@ -243,6 +245,8 @@ def test_diff_exit_codes_and_text(roibeam: Roibeam, two_stores: tuple[Path, Path
         (["left", "right", "--ids", "fuzzy"], "choose one of exact, number"),
         (["left", "right", "--images", "."], "give --html FILE too"),
         (["left", "right", "--images", "none", "--html", "page.html"], "no such folder"),
+        (["left", "right", "--html", "none/page.html"], "--html none/page.html: there is no folder none"),
+        (["left", "right", "--html", "left"], "--html left: is a folder"),
         (["left", "right", "--max-error", "7"], "less than or equal to 1"),
         (["left"], "right"),
     ],
@@ -254,6 +258,22 @@ def test_diff_says_in_one_line_why_it_cannot_compare(
     done = roibeam("store", "diff", *arguments)
     assert done.code == 2 and words in done.err and done.err.count("\n") == 1, done
     assert not Path("page.html").exists()
+
+
+def test_an_unexpected_error_is_no_difference_and_a_failing_page_costs_no_figures(
+    roibeam: Roibeam, two_stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_name = tmp_path / f"{'a' * 250}.html"  # the file written aside has a longer one than file systems take
+    done = roibeam("store", "diff", *two_stores, "--html", long_name)
+    assert done.code == 2 and "different: 2 regions" in done.out
+    assert f"roibeam: {long_name}: the page cannot be written: File name too long" in done.err
+
+    def torn(*arguments: object, **options: object) -> None:
+        raise KeyError("torn")
+
+    monkeypatch.setattr("features.comparison.compare", torn)
+    done = roibeam("store", "diff", *two_stores)
+    assert done.code == 2 and done.err == "roibeam: KeyError: 'torn'; --debug tells more\n"
 
 
 class Page(HTMLParser):
