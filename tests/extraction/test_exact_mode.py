@@ -16,9 +16,9 @@ COUNTS = (1, 3, 36, 300)
 # (height, width, threads, base_channels); many threads on few cores take their time, above all beside other tests.
 CASES = [(33, 47, 1, 16), (33, 47, 2, 4), (33, 47, 16, 4), (97, 131, 1, 4), (160, 213, 1, 4)]
 CASES += [
-    pytest.param(height, width, count, 16, marks=pytest.mark.slow)
-    for height, width in [(33, 47), (97, 131), (160, 213)]
-    for count in (1, 2, 16)
+    pytest.param(height, width, count, 4, marks=pytest.mark.slow)
+    for height, width in [(97, 131), (160, 213)]
+    for count in (2, 16)
 ]
 
 
@@ -78,7 +78,7 @@ def test_a_box_does_not_depend_on_its_company(as_is, height, width, count, base_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count, counts", [(1, (1, 3, 36)), (2, COUNTS), (16, (1, 3, 36))])
+@pytest.mark.parametrize("count, counts", [(1, COUNTS), (2, (1, 3, 36)), (16, (1, 3))])
 def test_true_size_boxes_do_not_depend_on_their_company(shared_data, count, counts):
     photo = cv2.imread(str(shared_data / "images" / "COCO_train2014_000000131486.jpg"))
     with threads(count):
