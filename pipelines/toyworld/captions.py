@@ -55,12 +55,12 @@ def write_captions(scene: Scene, relations: tuple[Relation, ...]) -> tuple[Capti
     """Up to five different ones, at least one."""
     writer = _Writer(scene, relations)
     captions: dict[str, Caption] = {}
-    for _ in range(_TRIES):
+    tries = 0
+    while len(captions) < CAPTIONS_PER_SCENE and (tries < _TRIES or not captions):
+        tries += 1
         caption = writer.write()
         if caption is not None:
             captions.setdefault(caption.text, caption)
-        if len(captions) == CAPTIONS_PER_SCENE:
-            break
     return tuple(captions.values())
 
 
@@ -135,7 +135,8 @@ def _countable(scene: Scene) -> list[tuple[str, str, tuple[int, ...]]]:
     for key, count in Counter(
         key for thing in scene.objects for key in (("", thing.category), (thing.colour, thing.category))
     ).items():
-        members = [t for t in scene.objects if t.category == key[1] and key[0] in ("", t.colour)]
-        if count in NUMBERS and all(thing.visible >= MIN_VISIBLE for thing in members):
-            groups.append((*key, tuple(thing.number for thing in members)))
+        if count in NUMBERS:
+            members = [t for t in scene.objects if t.category == key[1] and key[0] in ("", t.colour)]
+            if all(thing.visible >= MIN_VISIBLE for thing in members):
+                groups.append((*key, tuple(thing.number for thing in members)))
     return groups

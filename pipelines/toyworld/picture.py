@@ -79,7 +79,8 @@ def describe(drawing: Drawing) -> Picture:
 def _polygons(drawing: Drawing, thing: SceneObject) -> tuple[tuple[int, ...], ...]:
     x, y, width, height = thing.box
     seen = drawing.owner[y : y + height, x : x + width] == thing.number
-    return tuple(tuple(value + (x, y)[place % 2] for place, value in enumerate(corners)) for corners in outlines(seen))
+    corner = np.array([x, y])
+    return tuple(tuple((points + corner).ravel().tolist()) for points in outlines(seen))
 
 
 def read_pictures(path: Path) -> Iterator[Picture]:

@@ -11,16 +11,28 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TypeVar
 
+import numpy as np
+
 _T = TypeVar("_T")
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 MAX_SEED = (1 << 63) - 1
+# Numbers are made this many at a time: numpy is faster at it, and its uint64 wrap around in the same way everywhere.
+_BLOCK = 128
+_STEPS = np.arange(1, _BLOCK + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
 
 
 def _mix(value: int) -> int:
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
+
+
+def _mix_all(values: np.ndarray) -> np.ndarray:
+    """`_mix` of each of these uint64."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
 
 
 class Weights:
@@ -42,18 +54,15 @@ class IntegerStream:
         for key in keys:
             state = _mix((state + _GOLDEN + key) & _MASK)
         self._state = state
-
-    def bits(self) -> int:
-        """64 random bits."""
-        self._state = value = (self._state + _GOLDEN) & _MASK
-        # `_mix`, written out: this runs some five hundred times for a scene.
-        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-        return value ^ (value >> 31)
+        self._ready: list[int] = []  # Upper halves of the next numbers, the next one last.
 
     def below(self, count: int) -> int:
         """0 to count - 1; the unevenness, count / 2**32, is far below what anyone can measure here."""
-        return ((self.bits() >> 32) * count) >> 32
+        if not self._ready:
+            numbers = _mix_all(_STEPS + np.uint64(self._state))
+            self._state = (self._state + _BLOCK * _GOLDEN) & _MASK
+            self._ready = (numbers >> np.uint64(32))[::-1].tolist()
+        return (self._ready.pop() * count) >> 32
 
     def between(self, lowest: int, highest: int) -> int:
         """lowest to highest, both included."""

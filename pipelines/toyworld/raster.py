@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import cv2
 import numpy as np
 
 # Vertices are in eighths of a pixel; the centre of pixel i lies at 8 i + 4.
 SUBPIXEL = 8
+_HALF = SUBPIXEL // 2
 
 
 def fill(contours: Sequence[np.ndarray], height: int, width: int) -> np.ndarray:
@@ -19,29 +21,37 @@ def fill(contours: Sequence[np.ndarray], height: int, width: int) -> np.ndarray:
         (height, width) bool. Parts outside are cut off.
     """
     starts = np.concatenate(contours)
-    ends = np.concatenate([part for contour in contours for part in (contour[1:], contour[:1])])
-    downwards = (starts[:, 1] <= ends[:, 1])[:, None]
-    upper, lower = np.where(downwards, starts, ends), np.where(downwards, ends, starts)
-    dx, dy = (lower - upper).T
-    centres = SUBPIXEL * np.arange(height, dtype=np.int64)[:, None] + SUBPIXEL // 2
-    rows, edges = np.nonzero(np.logical_and(upper[:, 1] <= centres, centres < lower[:, 1]))
-    dx, dy = dx[edges], dy[edges]
-    # The edge crosses this row at x = numerator / dy; the first pixel to be toggled is the first centre right of it.
-    numerator = upper[edges, 0] * dy + (centres[rows, 0] - upper[edges, 1]) * dx
-    columns = ((numerator - SUBPIXEL // 2 * dy) // (SUBPIXEL * dy) + 1).clip(0, width)
-    toggles = np.bincount(rows * (width + 1) + columns, minlength=height * (width + 1)).astype(np.uint8)
-    # Sums may pass 255 and wrap around: only whether they are odd counts.
-    inside = toggles.reshape(height, width + 1).cumsum(axis=1, dtype=np.uint8) & 1
-    return inside[:, :width].astype(bool)
+    following = np.arange(1, len(starts) + 1)
+    last = -1
+    for contour in contours:
+        first, last = last + 1, last + len(contour)
+        following[last] = first
+    (x, y), (dx, dy) = starts.T, (starts[following] - starts).T
+    # The first row whose centre is not above the vertex. An edge crosses the centres of the rows between those of its
+    # two ends, so a level edge crosses none.
+    row = np.minimum(np.maximum((y + (SUBPIXEL - 1 - _HALF)) // SUBPIXEL, 0), height)
+    end_row = row[following]
+    counts = abs(end_row - row)
+    edges = np.arange(len(starts)).repeat(counts)
+    rows = np.arange(len(edges)) + (np.minimum(row, end_row) + counts - counts.cumsum())[edges]
+    # It does so at x + (SUBPIXEL * row + _HALF - y) * dx / dy. What changes there from outside to inside, or back, is
+    # the first pixel whose centre lies to the right.
+    numerators = ((x + _HALF) * dy + (_HALF - y) * dx)[edges] + (SUBPIXEL * dx)[edges] * rows
+    columns = numerators // (SUBPIXEL * dy)[edges]
+    # In reading order. Each row has an even number of changes, so the next one begins outside.
+    changes = np.zeros(len(edges) + 2, np.int64)
+    changes[1:-1] = rows * width + np.minimum(np.maximum(columns, 0), width)
+    changes[-1] = height * width
+    changes.sort()
+    inside = np.zeros(len(changes) - 1, bool)
+    inside[1::2] = True
+    return inside.repeat(changes[1:] - changes[:-1]).reshape(height, width)
 
 
 def bounds(mask: np.ndarray) -> tuple[int, int, int, int]:
-    """x, y, width, height of the pixels that are set; all zero if none is."""
-    columns, rows = np.nonzero(mask.any(axis=0))[0], np.nonzero(mask.any(axis=1))[0]
-    if not len(rows):
-        return 0, 0, 0, 0
-    left, top = int(columns[0]), int(rows[0])
-    return left, top, int(columns[-1]) - left + 1, int(rows[-1]) - top + 1
+    """x, y, width, height of the pixels that are set in a bool mask; all zero if none is."""
+    left, top, width, height = cv2.boundingRect(mask.view(np.uint8))
+    return left, top, width, height
 
 
 def run_lengths(mask: np.ndarray) -> list[int]:
@@ -52,44 +62,69 @@ def run_lengths(mask: np.ndarray) -> list[int]:
     return [0, *runs] if flat[0] else runs
 
 
-def outlines(mask: np.ndarray) -> list[list[int]]:
-    """Outer borders of the set pixels as polygons along pixel edges, x1 y1 x2 y2 ..., without the borders of holes.
+def outlines(mask: np.ndarray) -> list[np.ndarray]:
+    """Outer borders of the set pixels as polygons along pixel edges, without the borders of holes.
 
     Pixels that touch only at a corner belong to different outlines. COCO's polygons have no holes either.
+
+    Returns:
+        Each (V, 2) int64, x and y in pixels, clockwise.
     """
-    padded = np.pad(mask, 1).astype(np.int8)
-    # Edges run with the pixels on their right hand: along tops to the right, along right sides down, and so on.
-    follow: dict[tuple[int, int, int], None] = {}
-    for direction, inside, outside in (
-        (0, padded[1:, :], padded[:-1, :]),
-        (1, padded[:, :-1], padded[:, 1:]),
-        (2, padded[:-1, :], padded[1:, :]),
-        (3, padded[:, 1:], padded[:, :-1]),
-    ):
-        rows, columns = np.nonzero(inside > outside)
-        # The corner where the edge starts, in the pixel coordinates of `mask`.
-        shift_x, shift_y = ((-1, 0), (0, -1), (0, 0), (0, 0))[direction]
-        for corner in zip((columns + shift_x).tolist(), (rows + shift_y).tolist(), strict=True):
-            follow[(*corner, direction)] = None
+    sides, tops = _sides(mask)
     found = []
-    while follow:
-        x, y, direction = next(iter(follow))
-        corners: list[int] = []
-        doubled_area = 0
-        while (x, y, direction) in follow:
-            del follow[x, y, direction]
-            next_x, next_y = x + (1, 0, -1, 0)[direction], y + (0, 1, 0, -1)[direction]
-            doubled_area += x * next_y - next_x * y
+    for start in tops:
+        numbers: list[int] = []
+        number, direction = start, _RIGHT
+        # Nothing on a second visit: an outline takes its sides away.
+        while (number := sides.pop(number + direction, -1)) >= 0:
+            numbers.append(number)
             # At a corner that two outlines share, the right turn stays with the same pixel.
-            for turn in (1, 0, 3):
-                if (next_x, next_y, (direction + turn) % 4) in follow:
-                    break
-            else:
-                turn = 1
-            x, y = next_x, next_y
-            if turn:
-                corners += [x, y]
-            direction = (direction + turn) % 4
-        if doubled_area > 0:
-            found.append(corners)
+            right_turn = (direction + 1) % 4
+            direction = right_turn if number + right_turn in sides else (direction + 3) % 4
+        if numbers:
+            corners = _coordinates(np.array(numbers), mask.shape[1])
+            x, y = corners.T
+            # The second side and every other one is upright. The border of a hole runs the other way round.
+            area = x[::2] @ (y[1::2] - y[::2])
+            if area > 0:
+                found.append(corners)
     return found
+
+
+_RIGHT, _DOWN, _LEFT, _UP = range(4)
+
+
+def _coordinates(numbers: np.ndarray, width: int) -> np.ndarray:
+    """(V, 2): x and y of corners, whose numbers are 4 * (y * (width + 2) + x): room for a direction."""
+    y, x = np.divmod(numbers // 4, width + 2)
+    return np.stack([x, y], axis=1)
+
+
+def _sides(mask: np.ndarray) -> tuple[dict[int, int], list[int]]:
+    """The straight pieces of all borders. They have the pixels on their right: along tops to the right, and so on.
+
+    Returns:
+        For the number of the corner where a side starts + its direction, the number of the corner where it ends; and
+        the numbers of the corners where tops start, in reading order.
+    """
+    height, width = mask.shape
+    padded = np.zeros((height + 2, width + 2), np.int8)
+    padded[1:-1, 1:-1] = mask
+    flat, stride = padded.reshape(-1), width + 2
+    left, right, is_top = _runs(flat[stride:] - flat[:-stride], 1)
+    above, below, is_left = _runs(flat[1:] - flat[:-1], stride)
+    starts = 4 * np.concatenate([np.where(is_top, left, right), np.where(is_left, below, above)])
+    ends = 4 * np.concatenate([np.where(is_top, right, left), np.where(is_left, above, below)])
+    directions = np.concatenate([np.where(is_top, _RIGHT, _LEFT), np.where(is_left, _UP, _DOWN)])
+    return dict(zip((starts + directions).tolist(), ends.tolist(), strict=True)), (4 * left[is_top]).tolist()
+
+
+def _runs(steps: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of equal numbers other than 0 that follow each other at `stride`: the places before the first one and of the last
+    one, and whether the numbers are above 0."""
+    here, ahead = steps[:-stride], steps[stride:]
+    change = here != ahead
+    before, last = np.flatnonzero(change & (ahead != 0)), np.flatnonzero(change & (here != 0))
+    if stride > 1:  # Down the columns: in their order, each run has its end at the place that its beginning has.
+        before, last = (places[np.argsort(places % stride, kind="stable")] for places in (before, last))
+    return before, last, ahead[before] > 0

@@ -21,6 +21,7 @@ from pipelines.toyworld.shapes import DARK, SHAPES
 _PURPOSE = 2
 _NOISE_BYTES = 1 << 21
 _SHIFT = 3  # cv2's name for eighths of a pixel.
+_COLOURS = tuple(world.COLOURS.values())
 _BGR = tuple[int, int, int]
 
 
@@ -41,14 +42,14 @@ def _ground(ground: str, height: int, width: int, stream: IntegerStream) -> np.n
     top, left = stream.below(tile.shape[0] - height + 1), stream.below(tile.shape[1] - width + 1)
     part = tile[top : top + height, left : left + width]
     if stream.percent(50):
-        part = part[:, ::-1]
+        part = cv2.flip(part, 1)
     # A table of 256 values for each channel: contrast and colour of this scene's ground.
     contrast = stream.between(70, 135)
-    steps = (np.arange(256, dtype=np.int64) - 128) * contrast // 100
+    steps = (np.arange(256)[:, None, None] - 128) * contrast // 100
     shade = stream.between(-22, 22)
     tints = [value + shade + stream.between(-16, 16) for value in COLOURS_BGR[ground]]
-    table = np.stack([np.clip(steps + tint, 0, 255).astype(np.uint8) for tint in tints], axis=-1)
-    return cv2.LUT(cv2.merge([np.ascontiguousarray(part)] * 3), table[None])
+    table = np.clip(steps + tints, 0, 255).astype(np.uint8)
+    return cv2.applyColorMap(part, table)
 
 
 def _clutter(canvas: np.ndarray, stream: IntegerStream, count: int) -> None:
@@ -56,7 +57,7 @@ def _clutter(canvas: np.ndarray, stream: IntegerStream, count: int) -> None:
     height, width = canvas.shape[:2]
     for _ in range(count):
         x, y = stream.below(width), stream.below(height)
-        colour = _jittered(world.COLOURS[stream.pick(list(world.COLOURS))], stream, 40)
+        colour = _jittered(stream.pick(_COLOURS), stream, 40)
         kind = stream.below(3)
         if kind == 0:
             cv2.circle(canvas, (x, y), stream.between(2, 7), colour, -1, cv2.LINE_AA)
@@ -98,13 +99,15 @@ def _mixed(first: _BGR, second: _BGR, percent: int) -> _BGR:
 
 def _draw_object(canvas: np.ndarray, thing: SceneObject, layer: Layer, stream: IntegerStream) -> None:
     height, width = layer.mask.shape
+    # cv2 counts from the middle of the first pixel, we from its corner.
+    outlines, details = SHAPES[thing.category].parts((layer.points - SUBPIXEL // 2).astype(np.int32))
     body = _jittered(world.COLOURS[thing.colour], stream, 14)
     dark, light, rim = _tones(thing.colour, body)
     patch = np.empty((height, width, 3), np.uint8)
-    patch[...] = body
+    cv2.rectangle(patch, (0, 0), (width, height), body, -1)
     _pattern(patch, thing, light if stream.percent(70) and thing.colour != "white" else dark, stream)
-    for detail, contour in zip(SHAPES[thing.category].details, layer.details, strict=True):
-        cv2.fillPoly(patch, [_cv2_points(contour)], dark if detail.tone == DARK else light, cv2.LINE_AA, _SHIFT)
+    for detail, contour in zip(SHAPES[thing.category].details, details, strict=True):
+        cv2.fillPoly(patch, [contour], dark if detail.tone == DARK else light, cv2.LINE_AA, _SHIFT)
     middle = (width // 2, height // 2)
     if "cracked" in thing.attributes:
         _crack(patch, middle, rim, stream)
@@ -114,13 +117,8 @@ def _draw_object(canvas: np.ndarray, thing: SceneObject, layer: Layer, stream: I
         cv2.ellipse(patch, spot, size, -40, 0, 360, (255, 255, 255), -1, cv2.LINE_AA)
         cv2.circle(patch, (spot[0] + width // 5, spot[1] - height // 12), max(width // 26, 1), (255, 255, 255), -1)
     rim_width = 2 if min(height, width) > 48 else 1
-    cv2.polylines(patch, list(map(_cv2_points, layer.outlines)), True, rim, rim_width, cv2.LINE_AA, _SHIFT)
+    cv2.polylines(patch, outlines, True, rim, rim_width, cv2.LINE_AA, _SHIFT)
     _paste(canvas, patch, layer)
-
-
-def _cv2_points(contour: np.ndarray) -> np.ndarray:
-    """cv2 counts from the middle of the first pixel, we from its corner."""
-    return (contour - SUBPIXEL // 2).astype(np.int32)
 
 
 def _paste(canvas: np.ndarray, patch: np.ndarray, layer: Layer) -> None:
@@ -133,8 +131,8 @@ def _paste(canvas: np.ndarray, patch: np.ndarray, layer: Layer) -> None:
         rows = slice(top - layer.top - offset, bottom - layer.top - offset)
         columns = slice(left - layer.left - offset, right - layer.left - offset)
         region = canvas[top:bottom, left:right]
-        pixels = (region >> 1) + (region >> 3) if source is None else np.ascontiguousarray(source[rows, columns])
-        cv2.copyTo(pixels, np.ascontiguousarray(mask[rows, columns]), region)
+        pixels = (region >> 1) + (region >> 3) if source is None else source[rows, columns]
+        cv2.copyTo(pixels, mask[rows, columns], region)
 
 
 def _pattern(patch: np.ndarray, thing: SceneObject, colour: _BGR, stream: IntegerStream) -> None:
@@ -176,7 +174,7 @@ def _camera(canvas: np.ndarray, stream: IntegerStream) -> np.ndarray:
     corners = [exposure + stream.between(-16, 16) for _ in range(4)]
     light = cv2.resize(np.array(corners, np.uint8).reshape(2, 2), (width, height), interpolation=cv2.INTER_LINEAR_EXACT)
     # 128 leaves the brightness as it is.
-    picture = cv2.multiply(canvas, cv2.merge([light] * 3), scale=1 / 128)
+    picture = cv2.multiply(canvas, cv2.cvtColor(light, cv2.COLOR_GRAY2BGR), scale=1 / 128)
     blur = stream.below(10)
     if blur < 9:
         width_of_blur, tenths = ((3, 5), (3, 8), (5, 12))[blur // 3]
@@ -189,8 +187,8 @@ def _noisy(picture: np.ndarray, stream: IntegerStream) -> np.ndarray:
     brighter, darker = _noise(stream.between(2, 4))
     start = stream.below(len(brighter) - picture.size)
     part = slice(start, start + picture.size)
-    lighter = cv2.add(picture, brighter[part].reshape(picture.shape))
-    return cv2.subtract(lighter, darker[part].reshape(picture.shape))
+    picture = cv2.add(picture, brighter[part].reshape(picture.shape), dst=picture)
+    return cv2.subtract(picture, darker[part].reshape(picture.shape), dst=picture)
 
 
 @cache

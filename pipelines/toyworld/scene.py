@@ -26,7 +26,7 @@ _COUNT_WEIGHTS = Weights((6, 8, 10, 11, 11, 10, 9, 8, 7, 6, 5, 4))
 _FEWEST = 3
 _TRIES = 10
 _INSIDE_CHANCE, _COVER_CHANCE, _DEEP_CHANCE, _BIG_CHANCE = 55, 52, 18, 9
-_Box = tuple[int, int, int, int]
+Box = tuple[int, int, int, int]
 _Slices = tuple[slice, slice]
 
 
@@ -48,8 +48,8 @@ class SceneObject:
     number: int
     category: str
     attributes: tuple[str, ...]
-    box: _Box
-    full_box: _Box
+    box: Box
+    full_box: Box
     visible: int
     ignored: bool
     area: int
@@ -93,19 +93,18 @@ class Layer:
 
     Attributes:
         mask: (h, w) bool, the whole object; its top left corner lies at (left, top) of the image.
-        outlines, details: polygons of its shape, each (V, 2) int64, in eighths of a pixel from that corner.
+        points: (V, 2) int64, the points of its shape, in eighths of a pixel from that corner.
     """
 
     mask: np.ndarray
     left: int
     top: int
-    outlines: list[np.ndarray]
-    details: list[np.ndarray]
+    points: np.ndarray
 
 
 @dataclass(eq=False)
 class Drawing:
-    """A scene and its pixels: `owner` (height, width) int16 says which object is seen, -1 the ground."""
+    """A scene and its pixels: `owner` (height, width) int8 says which object is seen, -1 the ground."""
 
     scene: Scene
     layers: list[Layer]
@@ -117,9 +116,10 @@ class _Placed:
     category: str
     attributes: list[str]
     layer: Layer
+    mask_box: Box  # Of the pixels set in the layer's mask.
     pixels: int
     seen: int
-    box: _Box
+    box: Box
     centre: tuple[int, int]
     half_edge: int
     stretch: int
@@ -134,7 +134,7 @@ def generate(seed: int, index: int) -> Drawing:
     width, height = stream.between(MIN_EDGE, MAX_EDGE), stream.between(MIN_EDGE, MAX_EDGE)
     theme = list(world.THEMES)[stream.weighted(_theme_weights())]
     ground = world.THEMES[theme][stream.weighted(_GROUND_WEIGHTS)]
-    owner = np.full((height, width), -1, np.int16)
+    owner = np.full((height, width), -1, np.int8)
     placed: list[_Placed] = []
     for _ in range(_FEWEST + stream.weighted(_COUNT_WEIGHTS)):
         _add_object(stream, theme, owner, placed)
@@ -144,6 +144,7 @@ def generate(seed: int, index: int) -> Drawing:
     return Drawing(scene, [thing.layer for thing in placed], owner)
 
 
+_CATEGORY_NAMES, _COLOUR_NAMES = tuple(world.CATEGORIES), tuple(world.COLOURS)
 _GROUND_WEIGHTS = Weights((2, 1))
 
 
@@ -173,7 +174,7 @@ _COLOUR_WEIGHTS = Weights(world.COLOUR_WEIGHTS)
 
 def _add_object(stream: IntegerStream, theme: str, owner: np.ndarray, placed: list[_Placed]) -> None:
     """Draws one object and puts it somewhere; if it finds no place, there is one object less."""
-    name = list(world.CATEGORIES)[stream.weighted(_category_weights(theme))]
+    name = _CATEGORY_NAMES[stream.weighted(_category_weights(theme))]
     category = world.CATEGORIES[name]
     shape = SHAPES[name]
     attributes = _attributes(stream, category, placed)
@@ -193,14 +194,14 @@ def _add_object(stream: IntegerStream, theme: str, owner: np.ndarray, placed: li
         half_edge = min(half_edge, room * stream.between(70, 95) // 100)
     points = place_points(shape.points, half_edge=SUBPIXEL * half_edge, stretch=stretch, turn=turn, mirrored=mirrored)
     layer, offset = _layer(shape, points)
-    _, _, mask_width, mask_height = bounds(layer.mask)
-    if min(mask_width, mask_height) < MIN_BOX_SIDE:
+    mask_box = bounds(layer.mask)
+    if min(mask_box[2:]) < MIN_BOX_SIDE:
         return
     covering = inside is None and bool(placed) and stream.percent(_COVER_CHANCE)
     deep = stream.percent(_DEEP_CHANCE)
     thing = _Placed(
-        name, attributes + ["tilted"] * tilted, layer, int(layer.mask.sum()), 0, (0, 0, 0, 0), (0, 0), half_edge,
-        stretch, turn, mirrored,
+        name, attributes + ["tilted"] * tilted, layer, mask_box, int(np.count_nonzero(layer.mask)), 0, (0, 0, 0, 0),
+        (0, 0), half_edge, stretch, turn, mirrored,
     )  # fmt: skip
     for _ in range(_TRIES):
         target = stream.below(len(placed)) if covering else None
@@ -225,7 +226,7 @@ def _attributes(stream: IntegerStream, category: world.Category, placed: list[_P
     elif choice < world.FAVOURITE_CHANCE + world.SAME_COLOUR_CHANCE and placed:
         colour = placed[-1].attributes[0]
     else:
-        colour = list(world.COLOURS)[stream.weighted(_COLOUR_WEIGHTS)]
+        colour = _COLOUR_NAMES[stream.weighted(_COLOUR_WEIGHTS)]
     attributes = [colour]
     if category.patterns and stream.percent(world.PATTERN_CHANCE):
         attributes.append(category.patterns[stream.weighted(_first_counts_double(len(category.patterns)))])
@@ -241,8 +242,9 @@ def _layer(shape: Shape, points: np.ndarray) -> tuple[Layer, tuple[int, int]]:
     extent = points[: sum(map(len, shape.contours))]
     left, top = (extent.min(axis=0) // SUBPIXEL).tolist()
     right, bottom = (-(-extent.max(axis=0) // SUBPIXEL)).tolist()
-    outlines, details = shape.parts(points - np.array([left * SUBPIXEL, top * SUBPIXEL]))
-    return Layer(fill(outlines, bottom - top, right - left), 0, 0, outlines, details), (left, top)
+    points = points - np.array((left * SUBPIXEL, top * SUBPIXEL))
+    outlines, _ = shape.parts(points)
+    return Layer(fill(outlines, bottom - top, right - left), 0, 0, points), (left, top)
 
 
 def _beside(stream: IntegerStream, target: _Placed, half_edge: int) -> tuple[int, int]:
@@ -270,13 +272,15 @@ def _put(
     """Adds `thing` to the scene if what it hides is as it should be, else changes nothing."""
     image, part = _window(thing.layer, owner)
     mask = thing.layer.mask[part]
-    thing.seen = int(mask.sum())
+    whole = mask.shape == thing.layer.mask.shape
+    thing.seen = thing.pixels if whole else int(np.count_nonzero(mask))
     if thing.seen * 100 < thing.pixels * 82:
         return False
-    region = owner[image]
-    hidden = np.bincount(region[mask] + 1, minlength=len(placed) + 1)[1:].tolist()
-    for number, count in enumerate(hidden):
+    hidden: dict[int, int] = {}
+    # The target first: it is what most tries fail at.
+    for number in sorted(range(len(placed)), key=lambda number: number != target):
         other = placed[number]
+        count = _hidden(thing.layer, other, number, owner)
         if number == target:
             left = other.seen - count
             lowest, highest = (8, 29) if deep else (34, 67)
@@ -284,10 +288,13 @@ def _put(
                 return False
         elif count * 100 > other.pixels * (20 if other is inside else 9):
             return False
+        if count:
+            hidden[number] = count
+    region = owner[image]
     before = region.copy()
-    region[mask] = len(placed)
-    boxes = {number: _seen_box(placed[number], owner, number) for number, count in enumerate(hidden) if count}
-    own = bounds(mask)
+    np.copyto(region, len(placed), where=mask)
+    boxes = {number: _seen_box(placed[number], owner, number) for number in hidden}
+    own = thing.mask_box if whole else bounds(mask)
     if any(min(box[2:]) < MIN_BOX_SIDE for box in (*boxes.values(), own)):
         region[...] = before
         return False
@@ -299,14 +306,27 @@ def _put(
     return True
 
 
-def _seen_box(thing: _Placed, owner: np.ndarray, number: int) -> _Box:
+def _hidden(layer: Layer, other: _Placed, number: int, owner: np.ndarray) -> int:
+    """How many of the pixels of `other` that can be seen, `number` in `owner`, lie under a layer."""
+    x, y, width, height = other.box
+    left, top = max(x, layer.left), max(y, layer.top)
+    right = min(x + width, layer.left + layer.mask.shape[1])
+    bottom = min(y + height, layer.top + layer.mask.shape[0])
+    if left >= right or top >= bottom:
+        return 0
+    seen = owner[top:bottom, left:right] == number
+    seen &= layer.mask[top - layer.top : bottom - layer.top, left - layer.left : right - layer.left]
+    return int(np.count_nonzero(seen))
+
+
+def _seen_box(thing: _Placed, owner: np.ndarray, number: int) -> Box:
     x, y, width, height = thing.box
     left, top, seen_width, seen_height = bounds(owner[y : y + height, x : x + width] == number)
     return x + left, y + top, seen_width, seen_height
 
 
 def _scene_object(number: int, thing: _Placed, image_area: int) -> SceneObject:
-    left, top, width, height = bounds(thing.layer.mask)
+    left, top, width, height = thing.mask_box
     full_box = (thing.layer.left + left, thing.layer.top + top, width, height)
     attributes = list(thing.attributes)
     if width * height * 1000 < image_area * SMALL_AREA:
@@ -347,7 +367,7 @@ def _covers(placed: list[_Placed]) -> list[tuple[int, int, int]]:
                 a.mask[top - a.top : bottom - a.top, left - a.left : right - a.left]
                 & b.mask[top - b.top : bottom - b.top, left - b.left : right - b.left]
             )
-            pixels = int(both.sum())
+            pixels = int(np.count_nonzero(both))
             if pixels:
                 found.append((upper, lower, pixels * 1000 // below.pixels))
     return found

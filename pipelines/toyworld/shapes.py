@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -47,10 +47,15 @@ class Shape:
         """Outlines, then details, one after another."""
         return np.concatenate([*self.contours, *(detail.contour for detail in self.details)])
 
+    @cached_property
+    def _slices(self) -> list[slice]:
+        """Where each outline and detail stands in `points`."""
+        ends = accumulate((len(piece) for piece in (*self.contours, *(d.contour for d in self.details))), initial=0)
+        return [slice(start, end) for start, end in pairwise(ends)]
+
     def parts(self, points: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Takes apart what has the layout of `points`: outlines, details."""
-        ends = list(accumulate(len(piece) for piece in (*self.contours, *(d.contour for d in self.details))))
-        pieces = [points[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        pieces = [points[part] for part in self._slices]
         return pieces[: len(self.contours)], pieces[len(self.contours) :]
 
 

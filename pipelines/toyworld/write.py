@@ -32,16 +32,17 @@ from typing import Any
 import cv2
 import numpy as np
 
-from features.manifest import write_json_atomically
+from features.manifest import TEMPORARY_SUFFIX, write_json_atomically
 from pipelines.progress import duration
 from pipelines.store_lock import LOCK_NAME, store_lock
-from pipelines.toyworld.captions import Caption
+from pipelines.toyworld.captions import Caption, write_captions
 from pipelines.toyworld.contact_sheet import write_contact_sheet
 from pipelines.toyworld.draw import draw_chunk
 from pipelines.toyworld.files import write_text
 from pipelines.toyworld.formats import open_writers, write_corpus
-from pipelines.toyworld.picture import SCENES_NAME, Picture, describe, read_pictures
+from pipelines.toyworld.picture import SCENES_NAME, Picture, read_pictures
 from pipelines.toyworld.randomness import MAX_SEED
+from pipelines.toyworld.relations import find_relations
 from pipelines.toyworld.scene import generate
 from pipelines.toyworld.splits import CYCLE, PLACES, Place
 from pipelines.toyworld.statistics import Statistics
@@ -84,12 +85,15 @@ def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> World
     _check(seed, num_images, workers)
     start = time.monotonic()
     plan = {"format": "roibeam-toyworld", "world_version": WORLD_VERSION, "seed": seed, "images": num_images}
-    _claim(out, plan)
+    out.mkdir(parents=True, exist_ok=True)
+    _is_ours(out, plan)  # Here too: a lock is a file, and another's folder gets none.
     with store_lock(out):
+        _claim(out, plan)
         if (out / WORLD_NAME).exists():
             return WorldSummary(_read_json(out / WORLD_NAME), 0, time.monotonic() - start)
         drawn = _draw_all(out, seed, num_images, workers)
         manifest = plan | _assemble(out, seed, num_images)
+        _remove_leftovers(out, WORLD_NAME)
         write_json_atomically(out / WORLD_NAME, manifest)
         shutil.rmtree(out / _PARTS_NAME)
     return WorldSummary(manifest, drawn, time.monotonic() - start)
@@ -105,8 +109,28 @@ def _check(seed: int, num_images: int, workers: int) -> None:
 
 
 def _claim(out: Path, plan: dict[str, Any]) -> None:
-    """Makes OUT ours, or sees that it is."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Makes OUT ours, or sees that it is. For the one run that holds the lock."""
+    if not _is_ours(out, plan):
+        _remove_leftovers(out, _PLAN_NAME)
+        write_json_atomically(out / _PLAN_NAME, plan)
+
+
+def _leftovers(out: Path, name: str) -> set[Path]:
+    """What runs left that were killed within `write_json_atomically`."""
+    return set(out.glob(f".{name}.*{TEMPORARY_SUFFIX}"))
+
+
+def _remove_leftovers(out: Path, name: str) -> None:
+    for path in _leftovers(out, name):
+        path.unlink()
+
+
+def _is_ours(out: Path, plan: dict[str, Any]) -> bool:
+    """Whether OUT has this plan; False if it has nothing, or only what a run left that was killed before it had one.
+
+    Raises:
+        ValueError: if OUT holds another world or other things.
+    """
     path = out / _PLAN_NAME
     if path.exists():
         found = _read_json(path)
@@ -115,11 +139,11 @@ def _claim(out: Path, plan: dict[str, Any]) -> None:
         ]
         if different:
             raise ValueError(f"{out}: holds a toy world with {'; '.join(different)}; give another folder")
-        return
-    foreign = sorted(entry.name for entry in out.iterdir() if entry.name != LOCK_NAME)
+        return True
+    foreign = sorted(path.name for path in set(out.iterdir()) - {out / LOCK_NAME} - _leftovers(out, _PLAN_NAME))
     if foreign:
         raise ValueError(f"{out}: is not empty and no toy world (it holds {foreign[0]!r}); give a new folder")
-    write_json_atomically(path, plan)
+    return False
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -222,7 +246,8 @@ def _join_parts(out: Path, num_images: int) -> None:
 
 def _documents(seed: int, count: int) -> Iterator[tuple[Caption, ...]]:
     for index in range(_FIRST_TEXT_SCENE, _FIRST_TEXT_SCENE + count):
-        yield describe(generate(seed, index)).captions
+        scene = generate(seed, index).scene
+        yield write_captions(scene, find_relations(scene))
 
 
 def _word_pieces(out: Path) -> list[str]:

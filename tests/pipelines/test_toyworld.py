@@ -6,6 +6,8 @@ import hashlib
 import json
 import platform
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -64,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_stream_is_splitmix64() -> None:
     stream = IntegerStream()  # no keys: state 0, whose first numbers are published with the algorithm
-    assert [stream.bits() for _ in range(3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert [stream.below(1 << 32) for _ in range(3)] == [0xE220A839, 0x6E789E6A, 0x06C45D18]
 
 
 def inside_by_fractions(contours: list[np.ndarray], x: int, y: int) -> bool:
@@ -93,7 +95,7 @@ def test_outlines_hold_the_mask_and_nothing_but_its_holes() -> None:
     for mask in masks:
         found = outlines(mask)
         height, width = mask.shape
-        again = [fill([np.array(one).reshape(-1, 2) * SUBPIXEL], height, width) for one in found]
+        again = [fill([corners * SUBPIXEL], height, width) for corners in found]
         union = np.any(again, axis=0)
         # Flood from the border: what it does not reach and is not set is a hole.
         reached = np.pad(mask, 1).astype(np.uint8)
@@ -253,6 +255,12 @@ def test_captions_are_true_of_their_scene(pictures: list[Picture]) -> None:
 # The files
 
 
+def test_text_files_are_the_same_everywhere(made: Path) -> None:
+    assert json.loads((made / "toyworld.json").read_text())["texts_sha256"] == FILES_SHA256, (
+        "a text file of some data set has changed: raise WORLD_VERSION, then put the new hash here"
+    )
+
+
 def test_the_readers_read_what_is_written(made: Path) -> None:
     pictures = {picture.number: picture for picture in read_pictures(made / "scenes.jsonl")}
     assert sorted(pictures) == list(range(1, IMAGES + 1))
@@ -362,15 +370,37 @@ def test_workers_and_interruptions_change_nothing(made: Path, tmp_path: Path, ro
     stopped = tmp_path / "stopped"
     # What a run leaves that was killed within its second chunk.
     plan = {"format": "roibeam-toyworld", "world_version": world.WORLD_VERSION, "seed": SEED, "images": IMAGES}
+    stopped.mkdir()
     toyworld_write._claim(stopped, plan)
     toyworld_write._draw_all(stopped, SEED, IMAGES, 2)
     (stopped / ".parts" / f"{CHUNK:08d}.jsonl").unlink()
+    (stopped / ".toyworld.json.1.0a.tmp").write_text("{")  # and another, within the last of its files
     last = place_of(IMAGES - 1)
     (stopped / last.dataset / last.file_name(IMAGES)).write_bytes(b"\xff\xd8 half")
     result = roibeam("toyworld", stopped, "--seed", SEED, "--images", IMAGES, "--json")
     assert result.code == 0, result.err
     assert json.loads(result.out)["drawn"] == IMAGES - CHUNK
     assert texts_of(stopped) == texts_of(made)
+
+
+def test_a_run_that_was_killed_within_its_first_file_leaves_no_foreign_folder(
+    tmp_path: Path, roibeam: Callable[..., Any]
+) -> None:
+    killed = (
+        "import os, sys; from features.manifest import write_json_atomically; os.fsync = lambda _: os._exit(9); "
+        "write_json_atomically(sys.argv[1], {})"
+    )
+    command = [sys.executable, "-c", killed, str(tmp_path / ".plan.json")]
+    assert subprocess.run(command, cwd=Path(__file__).parents[2], check=False).returncode == 9
+    (tmp_path / ".lock").touch()
+    assert sorted(path.name for path in tmp_path.iterdir())[0].startswith("..plan.json.")
+    plan = {"format": "roibeam-toyworld", "world_version": world.WORLD_VERSION, "seed": 7, "images": 40}
+    toyworld_write._claim(tmp_path, plan)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", ".plan.json"]
+    # Not everything with such an end is ours.
+    (tmp_path / ".plan.json").rename(tmp_path / ".letter.json.1.0a.tmp")
+    result = roibeam("toyworld", tmp_path, "--images", "40")
+    assert result.code == 1 and "no toy world (it holds '.letter.json.1.0a.tmp')" in result.err
 
 
 def test_a_finished_world_is_left_alone(made: Path, roibeam: Callable[..., Any]) -> None:
@@ -404,7 +434,8 @@ def test_a_foreign_folder_is_refused(tmp_path: Path, roibeam: Callable[..., Any]
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-# Python any, numpy any, machine any. Remade only with a new WORLD_VERSION.
+# Python any, numpy any, machine any. Remade only with a new WORLD_VERSION: the world is frozen.
 LABELS_SHA256 = "6fde42d9029690c5b953f777a2d74f0da0e72ed74d4642f9b873718d3d3f8bc1"
+FILES_SHA256 = "29eaed6fb40198fff7739220ef60d73ba226c5c420956333869099fcafba0059"
 PIXEL_VERSIONS = ("2.4.6", "5.0.0", "x86_64")
 PIXELS_SHA256 = "cddb74c0dadb6eaadda78da1a1ac33902d83883f3d01f5b678b4f8fc60c0029e"
