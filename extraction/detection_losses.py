@@ -107,9 +107,12 @@ def attribute_loss(logits: Tensor, attribute_ids: Tensor, rules: LossRules) -> T
     as much as one of one (MILVLG/bottom-up-attention.pytorch bua/caffe/modeling/fast_rcnn.py::attribute_loss).
 
     Args:
-        logits: (P, A + 1), of the regions that show an object, "no attribute" last.
+        logits: (P, A + 1), of the regions that show an object, "no attribute" last; (P, 0) without an attribute head,
+            whose loss is 0.
         attribute_ids: (P, S) int64, `IGNORE` where there is none.
     """
+    if not logits.shape[1]:
+        return logits.sum()
     known = attribute_ids != IGNORE
     log_probabilities = logits.float().log_softmax(dim=1).gather(1, attribute_ids.clamp(min=0))
     of_regions = -log_probabilities.masked_fill(~known, 0.0).sum(dim=1) / known.sum(dim=1).clamp(min=1)

@@ -7,7 +7,7 @@ photo, given boxes -> preprocess -> backbone ---------> roi_heads -----------> p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,44 +21,12 @@ from extraction.config import DetectorConfig
 from extraction.conventions import CONVENTIONS, Conventions
 from extraction.precision import plain_float32
 from extraction.preprocess import NetworkInput, preprocess
+from extraction.regions import Regions, best_class_deltas, detect_each, kept_regions, plain_json, to_numpy
 from extraction.resnet import Backbone
 from extraction.roi_heads import RegionOutputs, RoIHeads
 from extraction.rpn import ProposalGenerator, Proposals
-from extraction.selection import SELECTIONS, Selected, SelectionPolicy, select_regions
+from extraction.selection import SELECTIONS, SelectionPolicy
 from extraction.state import weights_digest
-
-
-@dataclass(frozen=True, eq=False)
-class Regions:
-    """The regions of one photo, in the order of the selection or of the given boxes; K may be 0.
-
-    Attributes:
-        boxes: (K, 4) float32, x1 y1 x2 y2 in photo pixels, 0 <= x1 <= x2 <= width, 0 <= y1 <= y2 <= height: the
-            proposal or the regressed box, as the policy says, or the given box.
-        features: (K, D) float32, of the proposal or the given box.
-        class_ids: (K,) int64, best foreground class, 0-based.
-        class_scores: (K,) float32, its probability among all classes and background.
-        attribute_ids: (K,) int64, best attribute, 0-based; None without an attribute head.
-        attribute_scores: (K,) float32; None without an attribute head.
-        class_probabilities: (K, C + 1) float32, foreground first, background last.
-        proposal_ids: (K,) int64, row of the region among the proposals, which are by descending objectness, or among
-            the given boxes.
-        proposal_boxes: (K, 4) float32, as `boxes`: what the features were pooled from.
-        regressed_boxes: (K, 4) float32, as `boxes`: the same moved by the best class.
-        image_feature: (D,) float32, the whole photo as one box; None unless asked for.
-    """
-
-    boxes: np.ndarray
-    features: np.ndarray
-    class_ids: np.ndarray
-    class_scores: np.ndarray
-    attribute_ids: np.ndarray | None
-    attribute_scores: np.ndarray | None
-    class_probabilities: np.ndarray
-    proposal_ids: np.ndarray
-    proposal_boxes: np.ndarray | None = None
-    regressed_boxes: np.ndarray | None = None
-    image_feature: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -160,12 +128,12 @@ class Detector(nn.Module):
         `numerics` holds what may differ between stores that belong together (see docs/architecture.md, fingerprint);
         everything else says what the features mean. Hashes the weights: under a second, so call it once for a run.
         """
-        config = _plain(asdict(self.config))
+        config = plain_json(asdict(self.config))
         region_chunk = config.pop("region_chunk")
         described = {
             "config": config,
-            "conventions": _plain(asdict(self.conventions)),
-            "selection": _plain(asdict(self.selection)),
+            "conventions": plain_json(asdict(self.conventions)),
+            "selection": plain_json(asdict(self.selection)),
             "weights": weights_digest(self.state_dict()),
             "feature_dim": self.feature_dim,
             "num_classes": self.num_classes,
@@ -194,14 +162,7 @@ class Detector(nn.Module):
             boxes: for each photo the boxes to describe instead of proposals, see `head_outputs`, or None.
             whole_image: whether to fill `Regions.image_feature`.
         """
-        results = []
-        for image, given in zip(images, boxes or [None] * len(images), strict=True):
-            outputs = self.head_outputs(image, boxes=given)
-            regions = self.postprocess(outputs)
-            if whole_image:
-                regions = replace(regions, image_feature=self.whole_image_feature(outputs))
-            results.append(regions)
-        return results
+        return detect_each(self, images, boxes=boxes, whole_image=whole_image)
 
     @torch.inference_mode()
     def head_outputs(
@@ -242,7 +203,7 @@ class Detector(nn.Module):
         box = outputs.feature_map.new_tensor([[0.0, 0.0, width, height]])
         box = clip_boxes(box, (height, width), last_pixel=self._last_pixel)
         with plain_float32(self.device):
-            return _numpy(self.roi_heads(outputs.feature_map, box).features[0])
+            return to_numpy(self.roi_heads(outputs.feature_map, box).features[0])
 
     @torch.inference_mode()
     def postprocess(self, outputs: HeadOutputs, selection: SelectionPolicy | None = None) -> Regions:
@@ -255,9 +216,7 @@ class Detector(nn.Module):
         """
         network_input, regions, proposals = outputs.network_input, outputs.regions, outputs.proposals.boxes
         probabilities = regions.class_logits.softmax(dim=1)
-        class_scores, class_ids = probabilities[:, :-1].max(dim=1)
-        attribute_scores, attribute_ids = self._attributes(regions.attribute_logits)
-        best_deltas = regions.box_deltas[torch.arange(len(class_ids), device=class_ids.device), class_ids]
+        best_deltas = best_class_deltas(regions.box_deltas, probabilities)
         scale, photo_hw = network_input.scale, network_input.image_hw
         proposals_photo = scale.to_photo(proposals)
         if self.conventions.regression_pixels == "photo":
@@ -265,29 +224,16 @@ class Detector(nn.Module):
         else:
             regressed = self._regress(proposals, best_deltas, network_input.input_hw)
             regressed_photo = scale.to_photo(regressed)
-        if outputs.given_boxes is not None:
-            selected = Selected(torch.arange(len(proposals), device=proposals.device), outputs.given_boxes)
-        else:
-            selected = select_regions(
-                selection or self.selection,
-                class_scores=probabilities[:, :-1],
-                proposal_boxes=proposals_photo,
-                regressed_boxes=regressed_photo,
-                nms_boxes=regressed,
-            )
-        keep = selected.proposal_ids
-        # The far edge times the scale may round to just outside the photo.
-        return Regions(
-            boxes=_numpy(clip_boxes(selected.boxes, photo_hw)),
-            features=_numpy(regions.features[keep]),
-            class_ids=_numpy(class_ids[keep]),
-            class_scores=_numpy(class_scores[keep]),
-            attribute_ids=_numpy(attribute_ids[keep]),
-            attribute_scores=_numpy(attribute_scores[keep]),
-            class_probabilities=_numpy(probabilities[keep]),
-            proposal_ids=_numpy(keep),
-            proposal_boxes=_numpy(clip_boxes(proposals_photo[keep], photo_hw)),
-            regressed_boxes=_numpy(clip_boxes(regressed_photo[keep], photo_hw)),
+        return kept_regions(
+            selection or self.selection,
+            features=regions.features,
+            probabilities=probabilities,
+            attributes=self._attributes(regions.attribute_logits),
+            proposal_boxes=proposals_photo,
+            regressed_boxes=regressed_photo,
+            nms_boxes=regressed,
+            given_boxes=outputs.given_boxes,
+            image_hw=photo_hw,
         )
 
     @property
@@ -305,8 +251,10 @@ class Detector(nn.Module):
         )
         return clip_boxes(moved, hw, last_pixel=self._last_pixel)
 
-    def _attributes(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Probability and id of the best attribute, "no attribute" left out of the choice."""
+    def _attributes(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Probability and id of the best attribute, "no attribute" left out of the choice; None without a head."""
+        if not logits.shape[1]:
+            return None
         if self.conventions.attribute_softmax == "all":
             scores, ids = logits.softmax(dim=1)[:, :-1].max(dim=1)
         else:
@@ -325,14 +273,3 @@ def _masked_rows(given: Tensor | None, masked: np.ndarray) -> Tensor:
     if masked.dtype != bool or masked.shape != (len(given),):
         raise ValueError(f"masked must be ({len(given)},) bool, one for each box; got {masked.shape} {masked.dtype}")
     return given[torch.from_numpy(masked).to(given.device)]
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.contiguous().cpu().numpy()
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists, so that a dict equals itself after a trip through JSON."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from extraction.anchors import grid_anchors
 from extraction.config import FEATURE_STRIDE, DetectorConfig
@@ -122,7 +121,8 @@ class DetectorTraining(nn.Module):
         samples = [self._sample(logits, deltas, batch, index) for index in range(len(batch))]
         anchor_logits, anchor_deltas = self._by_anchor(logits, deltas)
         # In float32 also under autocast: half-precision coordinates move a box by whole cells.
-        pooled = pool_regions(feature_map.float(), [each.regions.boxes for each in samples], self.conventions)
+        boxes = [each.regions.boxes for each in samples]
+        pooled = pool_regions(feature_map.float(), boxes, self.conventions, cells=self.config.pooled_cells)
         features = self.roi_heads.res5(pooled).mean(dim=(2, 3))
         predictor = self.roi_heads.box_predictor
         said = predictor(features)
@@ -134,7 +134,7 @@ class DetectorTraining(nn.Module):
         for index, (of_regions, class_logits, box_deltas) in enumerate(zip(*parts, strict=True)):
             rows, anchors, regions = samples[index].anchor_rows, samples[index].anchors, samples[index].regions
             shown = len(regions.deltas)
-            attributes = attribute_logits(predictor, of_regions[:shown], regions.class_ids[:shown])
+            attributes = trained_attribute_logits(predictor, of_regions[:shown], regions.class_ids[:shown])
             losses["objectness"].append(objectness_loss(anchor_logits[index, rows], anchors))
             losses["proposal_boxes"].append(
                 proposal_box_loss(anchor_deltas[index, rows], anchors, conventions.proposal_delta_weights, rules)
@@ -209,21 +209,18 @@ class _PhotoSample:
     regions: RegionTargets
 
 
-def attribute_logits(predictor: BoxPredictor, features: Tensor, class_ids: Tensor) -> Tensor:
-    """Attribute logits beside the embedding of a given class, as attributes are trained; `BoxPredictor.forward` takes
+def trained_attribute_logits(predictor: BoxPredictor, features: Tensor, class_ids: Tensor) -> Tensor:
+    """Attribute logits beside the embedding of the true class, as attributes are trained; `BoxPredictor.forward` takes
     the best class instead, since nobody knows the true one then.
 
     Args:
         features: (P, D).
         class_ids: (P,) int64, 0-based, the number of classes for background.
     Returns:
-        (P, A + 1), "no attribute" last.
+        (P, A + 1), "no attribute" last; (P, 0) without an attribute head.
     """
-    classes = predictor.cls_embedding.num_embeddings
-    rows = (class_ids + 1) % classes if predictor.background_first else class_ids
-    hidden = functional.relu(predictor.fc_attr(torch.cat([features, predictor.cls_embedding(rows)], dim=1)))
-    logits = predictor.attr_score(hidden)
-    return logits.roll(-1, dims=1) if predictor.no_attribute_first else logits
+    classes = predictor.cls_score.out_features
+    return predictor.attribute_logits(features, (class_ids + 1) % classes if predictor.background_first else class_ids)
 
 
 def build_trainable_detector(
@@ -280,6 +277,8 @@ def _class_hits(logits: Tensor, regions: RegionTargets) -> tuple[Tensor, Tensor]
 
 
 def _attribute_hits(logits: Tensor, regions: RegionTargets) -> tuple[Tensor, Tensor]:
+    if not logits.shape[1]:
+        return logits.new_zeros((), dtype=torch.int64), logits.new_zeros((), dtype=torch.int64)
     best = logits[:, :-1].argmax(dim=1)
     named = (regions.attribute_ids != IGNORE) & (regions.attribute_ids != logits.shape[1] - 1)
     hits = ((regions.attribute_ids == best[:, None]) & named).any(dim=1)

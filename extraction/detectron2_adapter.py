@@ -12,7 +12,7 @@ The network is detectron2's, and so are its resize and its box arithmetic; which
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from extraction.boxes import checked_boxes, clip_boxes
-from extraction.detector import Regions
 from extraction.detectron2_network import build_detectron2_network, check_c4_network
 from extraction.detectron2_vg import require_detectron2
 from extraction.precision import plain_float32
 from extraction.preprocess import MIN_INPUT_EDGE, PhotoScale, check_image
+from extraction.regions import Regions, best_class_deltas, detect_each, kept_regions, plain_json, to_numpy
 from extraction.roi_heads import RegionOutputs
 from extraction.rpn import Proposals
-from extraction.selection import SELECTIONS, Selected, SelectionPolicy, select_regions
+from extraction.selection import SELECTIONS, SelectionPolicy
 from extraction.state import weights_digest
 
 # Regions that go through res5 at once, the last chunk padded with zeros: with one shape for every chunk a feature does
@@ -111,7 +111,7 @@ class Detectron2Detector:
         model = {key: value for key, value in self.cfg.MODEL.items() if key not in ("WEIGHTS", "DEVICE")}
         test_input = {key: self.cfg.INPUT[key] for key in ("FORMAT", "MIN_SIZE_TEST", "MAX_SIZE_TEST")}
         return {
-            "config": _plain({"MODEL": model, "INPUT": test_input}),
+            "config": plain_json({"MODEL": model, "INPUT": test_input}),
             "conventions": {
                 "name": f"detectron2:{require_detectron2()}",
                 "exif_orientation": "applied",
@@ -119,7 +119,7 @@ class Detectron2Detector:
                 "region_feature": "mean",
                 "attribute_softmax": "foreground",
             },
-            "selection": _plain(asdict(self.selection)),
+            "selection": plain_json(asdict(self.selection)),
             "weights": weights_digest(self.model.state_dict()),
             "feature_dim": self.feature_dim,
             "num_classes": self.num_classes,
@@ -143,14 +143,7 @@ class Detectron2Detector:
             boxes: for each photo the boxes to describe instead of proposals, see `head_outputs`, or None.
             whole_image: whether to fill `Regions.image_feature`.
         """
-        results = []
-        for image, given in zip(images, boxes or [None] * len(images), strict=True):
-            outputs = self.head_outputs(image, boxes=given)
-            regions = self.postprocess(outputs)
-            if whole_image:
-                regions = replace(regions, image_feature=self.whole_image_feature(outputs))
-            results.append(regions)
-        return results
+        return detect_each(self, images, boxes=boxes, whole_image=whole_image)
 
     @torch.inference_mode()
     def head_outputs(self, image: np.ndarray, *, boxes: np.ndarray | None = None) -> PhotoOutputs:
@@ -216,7 +209,7 @@ class Detectron2Detector:
         height, width = outputs.input_hw
         box = outputs.feature_map.new_tensor([[0.0, 0.0, width, height]])
         with plain_float32(self.device):
-            return _numpy(self.describe_boxes(outputs.feature_map, box).features[0])
+            return to_numpy(self.describe_boxes(outputs.feature_map, box).features[0])
 
     @torch.inference_mode()
     def postprocess(self, outputs: PhotoOutputs, selection: SelectionPolicy | None = None) -> Regions:
@@ -228,37 +221,23 @@ class Detectron2Detector:
         """
         regions, proposals, scale = outputs.regions, outputs.proposals.boxes, outputs.scale
         probabilities = regions.class_logits.softmax(dim=1)
-        class_scores, class_ids = probabilities[:, :-1].max(dim=1)
-        best_deltas = regions.box_deltas[torch.arange(len(class_ids), device=class_ids.device), class_ids]
+        best_deltas = best_class_deltas(regions.box_deltas, probabilities)
         regressed = self._predictor.box2box_transform.apply_deltas(best_deltas, proposals)
         regressed = clip_boxes(regressed, outputs.input_hw)
-        if outputs.given_boxes is not None:
-            selected = Selected(torch.arange(len(proposals), device=proposals.device), outputs.given_boxes)
-        else:
-            selected = select_regions(
-                selection or self.selection,
-                class_scores=probabilities[:, :-1],
-                proposal_boxes=scale.to_photo(proposals),
-                regressed_boxes=scale.to_photo(regressed),
-                nms_boxes=regressed,
-            )
-        keep, photo_hw = selected.proposal_ids, outputs.image_hw
-        attribute_scores, attribute_ids = None, None
+        attributes = None
         if self.num_attributes:
-            best = regions.attribute_logits[keep, :-1].softmax(dim=1).max(dim=1)
-            attribute_scores, attribute_ids = _numpy(best.values), _numpy(best.indices)
-        # The far edge times the scale may round to just outside the photo.
-        return Regions(
-            boxes=_numpy(clip_boxes(selected.boxes, photo_hw)),
-            features=_numpy(regions.features[keep]),
-            class_ids=_numpy(class_ids[keep]),
-            class_scores=_numpy(class_scores[keep]),
-            attribute_ids=attribute_ids,
-            attribute_scores=attribute_scores,
-            class_probabilities=_numpy(probabilities[keep]),
-            proposal_ids=_numpy(keep),
-            proposal_boxes=_numpy(clip_boxes(scale.to_photo(proposals[keep]), photo_hw)),
-            regressed_boxes=_numpy(clip_boxes(scale.to_photo(regressed[keep]), photo_hw)),
+            best = regions.attribute_logits[:, :-1].softmax(dim=1).max(dim=1)
+            attributes = best.values, best.indices
+        return kept_regions(
+            selection or self.selection,
+            features=regions.features,
+            probabilities=probabilities,
+            attributes=attributes,
+            proposal_boxes=scale.to_photo(proposals),
+            regressed_boxes=scale.to_photo(regressed),
+            nms_boxes=regressed,
+            given_boxes=outputs.given_boxes,
+            image_hw=outputs.image_hw,
         )
 
     def resize(self, image: np.ndarray) -> tuple[Tensor, PhotoScale]:
@@ -307,14 +286,3 @@ def build_detectron2_detector(
     policy = SELECTIONS[selection] if isinstance(selection, str) else selection
     network, cfg = build_detectron2_network(config, weights)
     return Detectron2Detector(network.to(device), cfg, policy)
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.contiguous().cpu().numpy()
-
-
-def _plain(value: Any) -> Any:
-    """CfgNodes as dicts and tuples as lists, so that a dict equals itself after a trip through JSON."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

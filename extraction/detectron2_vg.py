@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from extraction.config import POOLED_CELLS, RES5_BLOCKS, DetectorConfig
+from extraction.config import BLOCKS_PER_STAGE, DetectorConfig
 from extraction.conventions import CONVENTIONS
 
 VG_BACKBONE = "build_vg_resnet_backbone"  # MODEL.BACKBONE.NAME
@@ -81,7 +81,7 @@ def vg_config(config: DetectorConfig | None = None) -> Any:
     model.ROI_HEADS.NAME, model.ROI_HEADS.IN_FEATURES = VG_ROI_HEADS, ["res4"]
     model.ROI_HEADS.NUM_CLASSES = config.num_classes
     model.ROI_HEADS.SCORE_THRESH_TEST, model.ROI_HEADS.NMS_THRESH_TEST = 0.2, 0.6
-    model.ROI_BOX_HEAD.POOLER_TYPE, model.ROI_BOX_HEAD.POOLER_RESOLUTION = "ROIPool", POOLED_CELLS
+    model.ROI_BOX_HEAD.POOLER_TYPE, model.ROI_BOX_HEAD.POOLER_RESOLUTION = "ROIPool", config.pooled_cells
     model.ROI_BOX_HEAD.BBOX_REG_WEIGHTS = conventions.region_delta_weights
     model.ROI_BOX_HEAD.NUM_ATTRIBUTES = config.num_attributes
     return cfg
@@ -193,10 +193,11 @@ def _roi_heads_class() -> type:
         def _build_res5_block(cls, cfg: Any) -> tuple[nn.Module, int]:
             resnets = cfg.MODEL.RESNETS
             out_channels = 8 * resnets.RES2_OUT_CHANNELS
+            count = BLOCKS_PER_STAGE[resnets.DEPTH][-1]
             blocks = ResNet.make_stage(
                 BottleneckBlock,
-                RES5_BLOCKS,
-                stride_per_block=[1] * RES5_BLOCKS,  # stock C4 heads halve the cells here
+                count,
+                stride_per_block=[1] * count,  # stock C4 heads halve the cells here
                 dilation=resnets.RES5_DILATION,
                 in_channels=out_channels // 2,
                 bottleneck_channels=8 * resnets.NUM_GROUPS * resnets.WIDTH_PER_GROUP,

@@ -90,7 +90,7 @@ class RegionEncoder(nn.Module):
         feature_map = self.backbone(pixels)
         real = [rows[mask] for rows, mask in zip(boxes, region_mask, strict=True)]
         # In float32 also under autocast: half-precision coordinates move a box by whole cells.
-        pooled = pool_regions(feature_map.float(), real, self.conventions)
+        pooled = pool_regions(feature_map.float(), real, self.conventions, cells=self.config.pooled_cells)
         found = self.roi_heads["res5"](pooled).mean(dim=(2, 3))
         features = found.new_zeros(batch_size, count, found.shape[1])
         features[region_mask] = found

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from extraction.config import BLOCKS_PER_STAGE, RES5_BLOCKS, DetectorConfig
+from extraction.config import BLOCKS_PER_STAGE, DetectorConfig
 from extraction.conventions import Conventions
 
 
@@ -126,7 +126,7 @@ class Backbone(nn.Module):
     ) -> None:
         super().__init__()
         base = config.base_channels
-        res2, res3, res4 = BLOCKS_PER_STAGE[config.depth]
+        res2, res3, res4, _ = BLOCKS_PER_STAGE[config.depth]
         self.stem = Stem(base, conventions, norm=norm)
         self.res2 = build_stage(res2, base, base, conventions, norm=norm)
         self.res3 = build_stage(res3, 4 * base, 2 * base, conventions, stride=2, norm=norm)
@@ -157,7 +157,7 @@ def build_res5(
 ) -> nn.Sequential:
     """The last stage, which runs on pooled regions."""
     return build_stage(
-        RES5_BLOCKS,
+        BLOCKS_PER_STAGE[config.depth][-1],
         config.map_channels,
         8 * config.base_channels,
         conventions,

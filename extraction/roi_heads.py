@@ -21,7 +21,7 @@ class RegionOutputs:
     Attributes:
         features: (R, D).
         class_logits: (R, C + 1), background last.
-        attribute_logits: (R, A + 1), "no attribute" last.
+        attribute_logits: (R, A + 1), "no attribute" last; (R, 0) of a network without an attribute head.
         box_deltas: (R, C, 4), dx dy dw dh for each foreground class, before the delta weights.
     """
 
@@ -45,24 +45,39 @@ class BoxPredictor(nn.Module):
         self.background_deltas = conventions.region_deltas == "with-background"
         self.cls_score = nn.Linear(width, config.num_classes + 1)
         self.bbox_pred = nn.Linear(width, 4 * (config.num_classes + self.background_deltas))
-        self.cls_embedding = nn.Embedding(config.num_classes + 1, embedding)
-        self.fc_attr = nn.Linear(width + embedding, width // 4)
-        self.attr_score = nn.Linear(width // 4, config.num_attributes + 1)
+        self.has_attributes = config.num_attributes > 0
+        if self.has_attributes:
+            self.cls_embedding = nn.Embedding(config.num_classes + 1, embedding)
+            self.fc_attr = nn.Linear(width + embedding, width // 4)
+            self.attr_score = nn.Linear(width // 4, config.num_attributes + 1)
 
     def forward(self, features: Tensor) -> RegionOutputs:
         class_logits = self.cls_score(features)
         best_class = class_logits.argmax(dim=1)  # background included, as in training
-        hidden = functional.relu(self.fc_attr(torch.cat([features, self.cls_embedding(best_class)], dim=1)))
-        attribute_logits = self.attr_score(hidden)
         deltas = self.bbox_pred(features).view(len(features), -1, 4)
         if self.background_deltas:
             deltas = deltas[:, 1:] if self.background_first else deltas[:, :-1]
         return RegionOutputs(
             features,
             class_logits.roll(-1, dims=1) if self.background_first else class_logits,
-            attribute_logits.roll(-1, dims=1) if self.no_attribute_first else attribute_logits,
+            self.attribute_logits(features, best_class),
             deltas,
         )
+
+    def attribute_logits(self, features: Tensor, class_rows: Tensor) -> Tensor:
+        """Attribute logits beside the embedding of given classes.
+
+        Args:
+            features: (R, D).
+            class_rows: (R,) int64, rows of the embedding: background is where the conventions put it.
+        Returns:
+            (R, A + 1), "no attribute" last; (R, 0) without an attribute head.
+        """
+        if not self.has_attributes:
+            return features.new_zeros(len(features), 0)
+        hidden = functional.relu(self.fc_attr(torch.cat([features, self.cls_embedding(class_rows)], dim=1)))
+        logits = self.attr_score(hidden)
+        return logits.roll(-1, dims=1) if self.no_attribute_first else logits
 
 
 class RoIHeads(nn.Module):
@@ -88,23 +103,26 @@ class RoIHeads(nn.Module):
 
     def _run_chunk(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
         count = len(boxes)
-        pooled = pool_regions(feature_map, [boxes], self.conventions)
+        pooled = pool_regions(feature_map, [boxes], self.conventions, cells=self.config.pooled_cells)
         # One shape for every chunk: kernels choose their order of summation by shape, and with it the last digits.
         pooled = functional.pad(pooled, (0, 0, 0, 0, 0, 0, 0, self.config.region_chunk - count))
         outputs = self.box_predictor(self.res5(pooled).mean(dim=(2, 3)))
         return RegionOutputs(*(getattr(outputs, f.name)[:count] for f in fields(RegionOutputs)))
 
 
-def pool_regions(feature_map: Tensor, boxes: list[Tensor], conventions: Conventions) -> Tensor:
+def pool_regions(
+    feature_map: Tensor, boxes: list[Tensor], conventions: Conventions, *, cells: int = POOLED_CELLS
+) -> Tensor:
     """Boxes cut out of the stride-16 map.
 
     Args:
         feature_map: (N, C, h, w) float32.
         boxes: for each of the N images (R_i, 4), x1 y1 x2 y2 in network-input pixels.
+        cells: `DetectorConfig.pooled_cells`.
     Returns:
-        (sum of R_i, C, 14, 14); bins past the map's end are 0.
+        (sum of R_i, C, cells, cells); bins past the map's end are 0.
     """
     boxes = [rows.float() for rows in boxes]
     if conventions.region_pool == "roi-pool":
-        return roi_pool(feature_map, boxes, POOLED_CELLS, 1.0 / FEATURE_STRIDE)
-    return roi_align(feature_map, boxes, POOLED_CELLS, 1.0 / FEATURE_STRIDE, sampling_ratio=1, aligned=False)
+        return roi_pool(feature_map, boxes, cells, 1.0 / FEATURE_STRIDE)
+    return roi_align(feature_map, boxes, cells, 1.0 / FEATURE_STRIDE, sampling_ratio=1, aligned=False)

@@ -20,7 +20,7 @@ from extraction.detection_targets import SamplingRules, overlaps
 from extraction.detector_training import (
     LOSSES,
     DetectorTraining,
-    attribute_logits,
+    trained_attribute_logits,
     build_trainable_detector,
     initialise,
 )
@@ -265,8 +265,8 @@ def test_attributes_are_trained_beside_the_true_class(name):
         said = predictor(features)
         best = said.class_logits.argmax(dim=1)
         assert len(best.unique()) > 1
-        torch.testing.assert_close(attribute_logits(predictor, features, best), said.attribute_logits)
-        other = attribute_logits(predictor, features, (best + 1) % (TINY.num_classes + 1))
+        torch.testing.assert_close(trained_attribute_logits(predictor, features, best), said.attribute_logits)
+        other = trained_attribute_logits(predictor, features, (best + 1) % (TINY.num_classes + 1))
         assert not torch.isclose(other, said.attribute_logits).all(dim=1).any()
 
 

@@ -93,9 +93,14 @@ def test_impossible_boxes_are_refused(small_detector, photo, boxes, words):
         small_detector([photo], boxes=[boxes])
 
 
-def test_one_entry_of_boxes_for_each_image(small_detector, photo):
-    with pytest.raises(ValueError, match="shorter"):
-        small_detector([photo, photo], boxes=[BOXES])
+@pytest.mark.parametrize("boxes", [[], [BOXES], [None, BOXES, BOXES]])
+def test_one_entry_of_boxes_for_each_image(small_detector, photo, boxes):
+    with pytest.raises(ValueError, match=f"one entry for each of the 2 images, got {len(boxes)}"):
+        small_detector([photo, photo], boxes=boxes)
+
+
+def test_no_images_give_no_regions(small_detector):
+    assert small_detector([]) == small_detector([], boxes=[]) == []
 
 
 def test_masked_regions_lose_their_pixels_and_others_lose_what_they_share(small_detector, photo):

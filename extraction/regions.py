@@ -1,0 +1,161 @@
+"""The regions of one photo, and what every detector does around its network: photo by photo, the choice at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from extraction.boxes import clip_boxes
+from extraction.selection import Selected, SelectionPolicy, select_regions
+
+Outputs = TypeVar("Outputs")
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """The regions of one photo, in the order of the selection or of the given boxes; K may be 0.
+
+    Attributes:
+        boxes: (K, 4) float32, x1 y1 x2 y2 in photo pixels, 0 <= x1 <= x2 <= width, 0 <= y1 <= y2 <= height: the
+            proposal or the regressed box, as the policy says, or the given box.
+        features: (K, D) float32, of the proposal or the given box.
+        class_ids: (K,) int64, best foreground class, 0-based.
+        class_scores: (K,) float32, its probability among all classes and background.
+        attribute_ids: (K,) int64, best attribute, 0-based; None without an attribute head.
+        attribute_scores: (K,) float32; None without an attribute head.
+        class_probabilities: (K, C + 1) float32, foreground first, background last.
+        proposal_ids: (K,) int64, row of the region among the proposals, which are by descending objectness, or among
+            the given boxes.
+        proposal_boxes: (K, 4) float32, as `boxes`: what the features were pooled from.
+        regressed_boxes: (K, 4) float32, as `boxes`: the same moved by the best class.
+        image_feature: (D,) float32, the whole photo as one box; None unless asked for.
+    """
+
+    boxes: np.ndarray
+    features: np.ndarray
+    class_ids: np.ndarray
+    class_scores: np.ndarray
+    attribute_ids: np.ndarray | None
+    attribute_scores: np.ndarray | None
+    class_probabilities: np.ndarray
+    proposal_ids: np.ndarray
+    proposal_boxes: np.ndarray | None = None
+    regressed_boxes: np.ndarray | None = None
+    image_feature: np.ndarray | None = None
+
+
+class PhotoSteps(Protocol[Outputs]):
+    """The steps of a detector for one photo; `Outputs` is its own type between them."""
+
+    def head_outputs(self, image: np.ndarray, *, boxes: np.ndarray | None = None) -> Outputs: ...
+
+    def postprocess(self, outputs: Outputs) -> Regions: ...
+
+    def whole_image_feature(self, outputs: Outputs) -> np.ndarray: ...
+
+
+def detect_each(
+    detector: PhotoSteps[Outputs],
+    images: Sequence[np.ndarray],
+    *,
+    boxes: Sequence[np.ndarray | None] | None,
+    whole_image: bool,
+) -> list[Regions]:
+    """Detects on each photo by itself, so that a photo's regions do not depend on its neighbours.
+
+    Args:
+        images: (height, width, 3) uint8 each.
+        boxes: for each photo the boxes to describe instead of proposals, or None; None means proposals for all.
+        whole_image: whether to fill `Regions.image_feature`.
+    Raises:
+        ValueError: when there are not as many entries in `boxes` as photos.
+    """
+    if boxes is None:
+        boxes = [None] * len(images)
+    if len(boxes) != len(images):
+        raise ValueError(
+            f"boxes must have one entry for each of the {len(images)} images, got {len(boxes)}; "
+            f"an entry of None proposes regions, boxes=None proposes them for all images"
+        )
+    results = []
+    for image, given in zip(images, boxes, strict=True):
+        outputs = detector.head_outputs(image, boxes=given)
+        regions = detector.postprocess(outputs)
+        if whole_image:
+            regions = replace(regions, image_feature=detector.whole_image_feature(outputs))
+        results.append(regions)
+    return results
+
+
+def best_class_deltas(box_deltas: Tensor, probabilities: Tensor) -> Tensor:
+    """(R, 4): of (R, C, 4) deltas those of the best foreground class of (R, C + 1) `probabilities`, background last."""
+    class_ids = probabilities[:, :-1].max(dim=1).indices
+    return box_deltas[torch.arange(len(class_ids), device=class_ids.device), class_ids]
+
+
+def kept_regions(
+    policy: SelectionPolicy,
+    *,
+    features: Tensor,
+    probabilities: Tensor,
+    attributes: tuple[Tensor, Tensor] | None,
+    proposal_boxes: Tensor,
+    regressed_boxes: Tensor,
+    nms_boxes: Tensor,
+    given_boxes: Tensor | None,
+    image_hw: tuple[int, int],
+) -> Regions:
+    """The regions that the policy keeps, as numpy arrays.
+
+    Args:
+        features: (R, D) float32.
+        probabilities: (R, C + 1) float32, foreground first, background last.
+        attributes: (R,) float32 probability and (R,) int64 id of the best attribute; None without an attribute head.
+        proposal_boxes: (R, 4) photo pixels, what the features were pooled from.
+        regressed_boxes: (R, 4) photo pixels, the same moved by the best class.
+        nms_boxes: (R, 4), the regressed boxes in the pixels in which "single-nms" compares them.
+        given_boxes: (R, 4) photo pixels; where they are given, none is left out and the policy is not asked.
+        image_hw: (height, width) of the photo, pixels.
+    """
+    if given_boxes is not None:
+        selected = Selected(torch.arange(len(given_boxes), device=given_boxes.device), given_boxes)
+    else:
+        selected = select_regions(
+            policy,
+            class_scores=probabilities[:, :-1],
+            proposal_boxes=proposal_boxes,
+            regressed_boxes=regressed_boxes,
+            nms_boxes=nms_boxes,
+        )
+    keep = selected.proposal_ids
+    best = probabilities[keep, :-1].max(dim=1)
+    # The far edge times the scale may round to just outside the photo.
+    return Regions(
+        boxes=to_numpy(clip_boxes(selected.boxes, image_hw)),
+        features=to_numpy(features[keep]),
+        class_ids=to_numpy(best.indices),
+        class_scores=to_numpy(best.values),
+        attribute_ids=None if attributes is None else to_numpy(attributes[1][keep]),
+        attribute_scores=None if attributes is None else to_numpy(attributes[0][keep]),
+        class_probabilities=to_numpy(probabilities[keep]),
+        proposal_ids=to_numpy(keep),
+        proposal_boxes=to_numpy(clip_boxes(proposal_boxes[keep], image_hw)),
+        regressed_boxes=to_numpy(clip_boxes(regressed_boxes[keep], image_hw)),
+    )
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """The values, contiguous and on the CPU; the memory may be the tensor's own."""
+    return tensor.contiguous().cpu().numpy()
+
+
+def plain_json(value: Any) -> Any:
+    """CfgNodes as dicts and tuples as lists, so that a description equals itself after a trip through JSON."""
+    if isinstance(value, dict):
+        return {key: plain_json(item) for key, item in value.items()}
+    return [plain_json(item) for item in value] if isinstance(value, (list, tuple)) else value
