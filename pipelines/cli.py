@@ -13,6 +13,7 @@ import typer
 
 from pipelines.cli_conformance import conformance_command
 from pipelines.cli_convert import convert_command
+from pipelines.cli_detector import detector_app
 from pipelines.cli_extract import extract_command
 from pipelines.cli_pretrain import pretrain_command
 from pipelines.cli_store import store_app
@@ -36,6 +37,7 @@ app.command("conformance")(conformance_command)
 app.command("convert")(convert_command)
 app.command("toyworld")(toyworld_command)
 app.add_typer(store_app, name="store")
+app.add_typer(detector_app, name="detector")
 
 
 @app.callback(invoke_without_command=True)

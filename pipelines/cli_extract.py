@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,26 +26,29 @@ def extract_command(
     ],
     out: Annotated[Path, typer.Argument(help="Store to write; run again to continue, or to add what a folder gained.")],
     weights: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="File (.safetensors, .pkl, .pth, .bin, .caffemodel; local path or gs://, s3://, hdfs:// URL), "
-            "hf:<repo>[@revision], https://...[#sha256=<hex>], or random:<seed> (load tests: regions mean nothing)."
+            "hf:<repo>[@revision], https://...[#sha256=<hex>], or random:<seed> (load tests: regions mean nothing) "
+            "[default: those of the detector's folder]."
         ),
-    ],
+    ] = None,
     detector: Annotated[
         str,
         typer.Option(
             help="Network sizes: vg-r101-c4 (Visual Genome, true size, photos at 800/1333 pixels), vg-r101-c4-600 (the "
-            "same at 600/1000, as the original and MILVLG) or small."
+            "same at 600/1000, as the original and MILVLG) or small. Or a detector with weights and names: a folder "
+            "of `roibeam detector train`, or toy, which comes with the project and knows the toy world."
         ),
     ] = "vg-r101-c4",
     conventions: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Whose arithmetic: hf, d2, caffe, milvlg or vlbert-e2e. Weights of every family load into each; "
-            "docs/conventions.md says which system used which, and how far apart they are."
+            "docs/conventions.md says which system used which, and how far apart they are. [default: those of the "
+            "detector's folder, else hf]"
         ),
-    ] = "hf",
+    ] = None,
     selection: Annotated[
         str, typer.Option(help="Which regions are kept: butd-36, vl-bert, hf-36, ...; see docs/conventions.md.")
     ] = "butd-10-100",
@@ -68,7 +70,8 @@ def extract_command(
     vocab: Annotated[
         str | None,
         typer.Option(
-            help="Class and attribute names: folder with objects_vocab.txt and attributes_vocab.txt, file, or vg."
+            help="Class and attribute names: folder with objects_vocab.txt and attributes_vocab.txt, file, or vg "
+            "[default: those of the detector's folder, else none]."
         ),
     ] = None,
     image_root: Annotated[
@@ -110,10 +113,9 @@ def extract_command(
     non-zero only when more than --max-failures of them do.
     """
     # Heavy imports wait until a command needs them, so that --help is quick.
-    from extraction.config import CONFIGS
-    from extraction.conventions import CONVENTIONS
     from extraction.engine import ExtractOptions
     from extraction.selection import SELECTIONS
+    from pipelines.detector_choice import choose_detector, preset
     from pipelines.extraction_run import RunOptions, run_extract, summary_event
     from pipelines.given_boxes import give_boxes
     from pipelines.job import DetectorSpec
@@ -123,11 +125,12 @@ def extract_command(
     from pipelines.store_folder import check_output_folder
     from pipelines.vocabulary import load_vocabulary
 
+    chosen = choose_detector(detector, weights=weights, conventions=conventions)
     sections = apply_overrides(
         {
-            "detector": _preset("detector", detector, CONFIGS),
-            "conventions": _preset("conventions", conventions, CONVENTIONS),
-            "selection": _preset("selection", selection, SELECTIONS),
+            "detector": chosen.config,
+            "conventions": chosen.conventions,
+            "selection": preset("selection", selection, SELECTIONS),
         },
         settings or [],
     )
@@ -142,14 +145,16 @@ def extract_command(
         images, given = give_boxes(images, boxes)
         if _is_selection_named(context, settings or []):
             typer.echo("note: --selection does nothing with --boxes: every given box is kept", err=True)
-    if detector != "small":  # the reduced network has no published size
-        _note_edges(conventions, config)
+    if not chosen.is_folder and detector != "small":  # the reduced network has no published size
+        _note_edges(conventions or "hf", config)
     work = Work(
         source=images,
         store=Path(os.path.abspath(out)),
-        detector=DetectorSpec(config, sections["selection"], weights, device, threads, sections["conventions"]),
+        detector=DetectorSpec(config, sections["selection"], chosen.weights, device, threads, sections["conventions"]),
         options=options,
-        vocabulary=load_vocabulary(vocab, num_classes=config.num_classes, num_attributes=config.num_attributes),
+        vocabulary=chosen.vocabulary
+        if vocab is None
+        else load_vocabulary(vocab, num_classes=config.num_classes, num_attributes=config.num_attributes or None),
         shard_size=shard_size,
         boxes=given,
     )
@@ -173,12 +178,6 @@ def extract_command(
             err=True,
         )
         raise typer.Exit(1)
-
-
-def _preset(what: str, name: str, presets: Mapping[str, Any]) -> Any:
-    if name not in presets:
-        raise ValueError(f"--{what} {name!r}: choose one of {', '.join(presets)}")
-    return presets[name]
 
 
 def _is_selection_named(context: typer.Context, settings: list[str]) -> bool:

@@ -50,10 +50,10 @@ def pretrain_command(
 
     from features.store import FeatureStore
     from model.vlbert import vlbert_base, vlbert_small
+    from pipelines.optimizer import TrainConfig
     from pipelines.overrides import apply_overrides, parse_value
     from pipelines.pretraining import PretrainConfig, pretrain
     from pipelines.sources import read_captions
-    from pipelines.training import TrainConfig
 
     sizes = {"small": vlbert_small, "base": vlbert_base}
     if model not in sizes:

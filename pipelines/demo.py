@@ -19,12 +19,12 @@ from features.store import FeatureStore
 from features.verify import verify_store
 from pipelines.extraction_run import RunOptions, run_extract
 from pipelines.job import DetectorSpec
+from pipelines.optimizer import TrainConfig
 from pipelines.planning import Work
 from pipelines.pretraining import PretrainConfig, PretrainResult, pretrain
 from pipelines.run_report import REPORT_NAME, output_tree
 from pipelines.sample_images import write_samples
 from pipelines.sources import open_source, read_captions
-from pipelines.training import TrainConfig
 from pipelines.vocabulary import Vocabulary
 
 NUM_PICTURES = 40

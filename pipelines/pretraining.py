@@ -24,9 +24,11 @@ from model.losses import SumCount
 from model.masking import mask_regions, mask_words
 from model.vlbert import PreTrainingOutput, VLBertConfig, VLBertForPreTraining, vlbert_small
 from pipelines.captions import JoinReport, join_captions
+from pipelines.optimizer import ParameterGroup, TrainConfig
 from pipelines.pretrain_sample import PretrainSample, collate, make_sample
+from pipelines.sample_order import batch_places
 from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
-from pipelines.training import ParameterGroup, TrainConfig, TrainResult, check_run_folder, train
+from pipelines.training import TrainResult, check_run_folder, train
 
 logger = logging.getLogger(__name__)
 
@@ -120,17 +122,15 @@ class PretrainTask:
         return len(self._captions)
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[VLBatch]:
-        first, size = start_sample + rank * self.batch_size, self.batch_size
-        epoch, order = -1, np.empty(0, dtype=np.int64)
-        while True:
-            chosen = []
-            for number in range(first, first + size):
-                if number // self.num_samples != epoch:
-                    epoch = number // self.num_samples
-                    order = np.random.default_rng([_ORDER, self._seed, epoch]).permutation(self.num_samples)
-                chosen.append((epoch, int(order[number % self.num_samples])))
-            yield self._batch(chosen)
-            first += size * num_ranks
+        places = batch_places(
+            start_sample,
+            rank=rank,
+            num_ranks=num_ranks,
+            batch_size=self.batch_size,
+            num_samples=self.num_samples,
+            seed=(_ORDER, self._seed),
+        )
+        return map(self._batch, places)
 
     def counts(self, batch: VLBatch) -> dict[str, int]:
         assert batch.text_labels is not None and batch.region_target_mask is not None

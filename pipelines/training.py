@@ -1,6 +1,6 @@
 """The one training loop. What is trained is a `TrainTask`; the detector is one, pre-training another.
 
-    micro-batches -> losses as sums and counts -> one mean over all -> backward -> clip -> AdamW -> log -> checkpoint
+    micro-batches -> losses as sums and counts -> one mean -> backward -> clip -> optimizer -> log -> checkpoint
 
 A run folder holds:
 
@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -42,74 +42,12 @@ from pipelines.checkpoint import (
     sync_to_disk,
     write_json,
 )
+from pipelines.optimizer import ParameterGroup, TrainConfig, build_optimizer, learning_rate_at
 
 logger = logging.getLogger(__name__)
 
 # Settings that only change what is written down, so a resumed run may change them.
 _FREE_ON_RESUME = frozenset({"train.log_every", "train.checkpoint_every", "train.keep"})
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """How to train, whatever the task.
-
-    Attributes:
-        steps: optimizer steps; the schedule ends there.
-        learning_rate: peak, for the whole global batch; never scaled by batch size or processes.
-        warmup_steps: linear rise, step k uses learning_rate * k / warmup_steps; then linear fall to 0 at `steps`.
-        weight_decay: decoupled, on every parameter unless a group of the task says otherwise.
-        betas, epsilon: of AdamW. The defaults are those of VL-BERT's release (cfgs/pretrain).
-        clip_norm: largest gradient norm; 0 = no clipping.
-        accumulation: micro-batches per step and process. The loss is the mean over all of them together.
-        precision: "fp32", or "bf16" (autocast; weights stay fp32).
-        device: "auto" (an accelerator if there is one) or "cpu".
-        seed: of dropout; tasks take theirs from here too.
-        log_every: steps between two lines for people; log.jsonl has every step.
-        checkpoint_every: steps between two checkpoints; 0 = only at the end.
-        keep: newest checkpoints that stay; 0 = all.
-    """
-
-    steps: int
-    learning_rate: float = 1e-4
-    warmup_steps: int = 0
-    weight_decay: float = 1e-4
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-6
-    clip_norm: float = 10.0
-    accumulation: int = 1
-    precision: str = "fp32"
-    device: str = "auto"
-    seed: int = 0
-    log_every: int = 20
-    checkpoint_every: int = 1000
-    keep: int = 2
-
-    def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("accumulation", 1), ("log_every", 1), ("warmup_steps", 0), ("seed", 0)):
-            _require(getattr(self, name) >= least, f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("weight_decay", "clip_norm", "checkpoint_every", "keep"):
-            _require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
-        _require(
-            len(self.betas) == 2 and all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in self.betas),
-            f"betas must be two numbers in 0..1, got {self.betas}",
-        )
-        _require(self.learning_rate > 0, f"learning_rate must be positive, got {self.learning_rate}")
-        _require(
-            self.warmup_steps <= self.steps, f"warmup_steps {self.warmup_steps} is more than all {self.steps} steps"
-        )
-        _require(self.precision in ("fp32", "bf16"), f"precision must be fp32 or bf16, got {self.precision!r}")
-        _require(self.device in ("auto", "cpu"), f"device must be auto or cpu, got {self.device!r}")
-
-
-class _GroupOptions(TypedDict, total=False):
-    learning_rate_scale: float
-    weight_decay: float
-
-
-class ParameterGroup(_GroupOptions):
-    """Parameters that share optimizer settings: their rate relative to the run's, and their own weight decay if any."""
-
-    params: Sequence[nn.Parameter]
 
 
 class LossOutput(Protocol):
@@ -208,12 +146,7 @@ def train(
         _check_same_run(json.loads((newest / "config.json").read_text("utf-8")), resolved, newest)
 
     accelerator = _make_accelerator(config)
-    optimizer = torch.optim.AdamW(
-        [_optimizer_group(group, config) for group in task.parameter_groups()],
-        lr=config.learning_rate,
-        betas=config.betas,
-        eps=config.epsilon,
-    )
+    optimizer = build_optimizer(task.parameter_groups(), config)
     model, prepared_optimizer = accelerator.prepare(task.model, optimizer)
     torch.manual_seed(np.random.SeedSequence([config.seed, accelerator.process_index]).generate_state(1)[0].item())
     position = Position()
@@ -291,26 +224,11 @@ def check_run_folder(run_dir: Path, *, resume: bool) -> None:
         raise ValueError(f"{run_dir} already holds a run; resume it, or choose another folder")
 
 
-def learning_rate_at(step: int, config: TrainConfig) -> float:
-    """Rate of step 1, 2, ... `config.steps`: linear warm-up, then linear to 0 (VL-BERT's "triangle" schedule)."""
-    if step < config.warmup_steps:
-        return config.learning_rate * step / config.warmup_steps
-    return config.learning_rate * (config.steps - step) / max(config.steps - config.warmup_steps, 1)
-
-
 def _make_accelerator(config: TrainConfig) -> Accelerator:
     # accelerate keeps device and precision in a process-wide state and refuses a second, different one; a process may
     # train twice (tests, a notebook).
     AcceleratorState._reset_state(reset_partial_state=True)
     return Accelerator(cpu=config.device == "cpu", mixed_precision={"fp32": "no", "bf16": "bf16"}[config.precision])
-
-
-def _optimizer_group(group: ParameterGroup, config: TrainConfig) -> dict[str, Any]:
-    return {
-        "params": list(group["params"]),
-        "weight_decay": group.get("weight_decay", config.weight_decay),
-        "learning_rate_scale": group.get("learning_rate_scale", 1.0),
-    }
 
 
 def _take_step(
@@ -425,8 +343,3 @@ def _report(line: Mapping[str, Any], steps: int, steps_here: int, seconds: float
     )
     left = (steps - line["step"]) / rate
     logger.info("step %d/%d: %s (%.2f steps/s, %.0f s left)", line["step"], steps, values, rate, left)
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(f"TrainConfig: {message}")

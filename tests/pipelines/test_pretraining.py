@@ -17,6 +17,7 @@ from features.record import RegionRecord, TopKDistribution
 from model.inputs import IGNORE_INDEX
 from model.vlbert import VLBertConfig, VLBertForPreTraining, vlbert_small
 from pipelines.captions import join_captions
+from pipelines.optimizer import TrainConfig
 from pipelines.pretrain_sample import make_sample
 from pipelines.pretraining import (
     PretrainConfig,
@@ -25,7 +26,7 @@ from pipelines.pretraining import (
     pretrain,
 )
 from pipelines.tokenizer import load_tokenizer
-from pipelines.training import TrainConfig, train
+from pipelines.training import train
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
 NUM_CLASSES, WIDTH = 20, 48

@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from model.inputs import IGNORE_INDEX
 from model.losses import SumCount, cross_entropy
 from pipelines.checkpoint import latest_checkpoint
-from pipelines.training import TrainConfig, learning_rate_at, train
+from pipelines.optimizer import TrainConfig, learning_rate_at
+from pipelines.training import train
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
 

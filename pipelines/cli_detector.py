@@ -1,0 +1,240 @@
+"""`roibeam detector`: detectors are trained and judged."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pipelines.detection.evaluation import DetectionReport
+    from pipelines.detection.photos import LabelledPhotos
+
+detector_app = typer.Typer(help="Train and judge detectors.", no_args_is_help=True)
+
+_LABELS = "Labels: instances .json of COCO, or a split's .txt of Visual Genome with its xml files beside it."
+_IMAGES = "Folder of the photos [default: that of the labels]."
+_VOCAB = "Folder of objects_vocab.txt and attributes_vocab.txt, for Visual Genome [default: that of the labels]."
+_DEVICE = "auto (an accelerator if there is one) or cpu."
+
+
+@detector_app.command("train")
+def train_command(
+    out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints with the detector.")],
+    labels: Annotated[str, typer.Option(help=_LABELS)],
+    images: Annotated[str | None, typer.Option(help=_IMAGES)] = None,
+    vocab: Annotated[str | None, typer.Option(help=_VOCAB)] = None,
+    detector: Annotated[
+        str,
+        typer.Option(help="Network sizes: vg-r101-c4, vg-r101-c4-600, toy or small; classes are those of the labels."),
+    ] = "vg-r101-c4",
+    conventions: Annotated[str, typer.Option(help="Whose arithmetic: hf, d2, caffe, milvlg or vlbert-e2e.")] = "hf",
+    weights: Annotated[
+        str | None, typer.Option(help="Start from a whole detector of these classes: file, URL or hf:<repo>.")
+    ] = None,
+    resnet: Annotated[
+        str | None, typer.Option(help="Start from the ResNet of this file only (ImageNet's, another detector's).")
+    ] = None,
+    frozen_stages: Annotated[
+        str | None, typer.Option(help='Without gradients, such as "1,2" [default: 1,2 with a file, none from scratch].')
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 90_000,
+    batch_size: Annotated[int, typer.Option(min=1, help="Photos per step and process.")] = 2,
+    learning_rate: Annotated[
+        float, typer.Option(help="Of SGD at its peak; never scaled by batch or processes.")
+    ] = 0.0025,
+    warmup_steps: Annotated[int, typer.Option(min=0, help="Steps of linear warm-up.")] = 1000,
+    decay_steps: Annotated[
+        str | None, typer.Option(help="Steps after which the rate falls to a tenth [default: 2/3 and 8/9 of --steps].")
+    ] = None,
+    device: Annotated[str, typer.Option(help=_DEVICE)] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, order, sizes and sampled regions.")] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="section.field=value; sections: train, photos, sampling, losses, detector, conventions.",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Continue from OUT's newest checkpoint.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
+) -> None:
+    """Trains a Faster R-CNN with an attribute head on labelled photos.
+
+    The folder model of a checkpoint is what `roibeam extract --detector` and `roibeam detector evaluate` take. On
+    several GPUs, or CPU processes: torchrun --no-python --nproc-per-node <n> roibeam detector train ...
+    """
+    import torch
+
+    from extraction.config import CONFIGS
+    from extraction.conventions import CONVENTIONS
+    from extraction.detection_losses import LossRules
+    from extraction.detection_targets import SamplingRules
+    from pipelines.detection.photos import open_labelled_photos
+    from pipelines.detection.task import PhotoRules
+    from pipelines.detection.training import Start, train_detector
+    from pipelines.detector_choice import preset
+    from pipelines.optimizer import TrainConfig
+    from pipelines.overrides import apply_overrides
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    photos = open_labelled_photos(labels, image_root=images, vocab=vocab)
+    sizes = replace(
+        preset("detector", detector, CONFIGS),
+        num_classes=len(photos.class_names),
+        num_attributes=len(photos.attribute_names),
+    )
+    falls = (steps * 2 // 3, steps * 8 // 9) if decay_steps is None else _numbers("decay-steps", decay_steps)
+    warmup = min(warmup_steps, steps // 3)
+    sections = apply_overrides(
+        {
+            "train": TrainConfig(
+                steps=steps, learning_rate=learning_rate, warmup_steps=warmup, schedule="steps", decay_steps=falls,
+                optimizer="sgd", device=device, seed=seed,
+                log_every=max(1, min(20, steps // 10)), checkpoint_every=max(1, min(1000, steps // 10)),
+            ),
+            "photos": PhotoRules(batch_size=batch_size),
+            "sampling": SamplingRules(),
+            "losses": LossRules(),
+            "detector": sizes,
+            "conventions": preset("conventions", conventions, CONVENTIONS),
+        },
+        settings or [],
+    )  # fmt: skip
+    has_file = weights is not None or resnet is not None
+    stages = ((1, 2) if has_file else ()) if frozen_stages is None else _numbers("frozen-stages", frozen_stages)
+    result = train_detector(
+        photos,
+        out,
+        config=sections["detector"],
+        conventions=sections["conventions"],
+        train_config=sections["train"],
+        start=Start(weights, resnet, stages),
+        rules=sections["photos"],
+        sampling=sections["sampling"],
+        loss_rules=sections["losses"],
+        resume=resume,
+    )
+    model = result.checkpoint / "model"
+    if not _is_main_process():
+        return
+    facts = {
+        "run": str(out),
+        "detector": str(model),
+        "step": result.step,
+        "seconds": round(result.seconds, 1),
+        "last": result.last,
+    }
+    if as_json:
+        typer.echo(json.dumps({"event": "done", **facts}))
+        return
+    _echo_left_out(photos)
+    typer.echo(f"{result.step:,} steps in {result.seconds:.0f} s, last loss {result.last['loss']:.4f}")
+    use = "the detector, for roibeam detector evaluate and roibeam extract --detector"
+    typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   {use}")
+    typer.echo("  log.jsonl   one line per step\n  config.json   everything this run was made with")
+
+
+@detector_app.command("evaluate")
+def evaluate_command(
+    detector: Annotated[str, typer.Argument(help="Detector's folder (the folder model of a checkpoint), or toy.")],
+    labels: Annotated[str, typer.Option(help=_LABELS)],
+    images: Annotated[str | None, typer.Option(help=_IMAGES)] = None,
+    vocab: Annotated[str | None, typer.Option(help=_VOCAB)] = None,
+    max_images: Annotated[int | None, typer.Option(min=1, help="Judge the first so many photos only.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
+    as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
+) -> None:
+    """Judges a detector: mAP as Visual Genome's and as COCO's, attributes, calibration, recall of the kept regions."""
+    import torch
+
+    from pipelines.detection.photos import open_labelled_photos
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    photos = open_labelled_photos(labels, image_root=images, vocab=vocab)
+    report = _judge(detector, photos, device=device, max_images=max_images)
+    if as_json:
+        typer.echo(json.dumps({"event": "evaluation", "detector": detector, "labels": labels, **report.as_json()}))
+        return
+    _echo_left_out(photos)
+    _echo_report(report)
+
+
+def _judge(detector: str, photos: LabelledPhotos, *, device: str, max_images: int | None = None) -> DetectionReport:
+    """Loads the detector's folder and judges it."""
+    import time
+
+    from extraction.detector_folder import read_detector_folder
+    from extraction.weights import build_detector
+    from pipelines.detection.evaluation import evaluate_detector
+
+    folder = read_detector_folder(detector)
+    _check_same_names(photos, folder.class_names, folder.attribute_names, detector)
+    model = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions, device=device)
+    total = len(photos.images) if max_images is None else min(max_images, len(photos.images))
+    started = last = time.monotonic()
+
+    def report_progress(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 10:
+            last = time.monotonic()
+            left = (last - started) / done * (total - done)
+            typer.echo(f"judging: {done:,} of {total:,} photos, {left:.0f} s left", err=True)
+
+    return evaluate_detector(
+        model,
+        photos.images,
+        photos.root,
+        class_names=photos.class_names,
+        attribute_names=photos.attribute_names,
+        max_images=max_images,
+        progress=report_progress,
+    )
+
+
+def _check_same_names(
+    photos: LabelledPhotos, classes: tuple[str, ...], attributes: tuple[str, ...], detector: str
+) -> None:
+    for kind, found, own in (
+        ("classes", photos.class_names, classes),
+        ("attributes", photos.attribute_names, attributes),
+    ):
+        if found != own and (found or kind == "classes"):
+            place = next((i for i, pair in enumerate(zip(found, own, strict=False)) if pair[0] != pair[1]), None)
+            where = "" if place is None else f"; number {place} is {found[place]!r}, of the detector {own[place]!r}"
+            raise ValueError(
+                f"the labels have {len(found)} {kind}, the detector {detector} has {len(own)}{where}; ids must mean "
+                f"the same in both"
+            )
+
+
+def _numbers(what: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"--{what} {text!r}: expected whole numbers with commas between, such as 1,2") from None
+
+
+def _is_main_process() -> bool:
+    return int(os.environ.get("RANK", "0")) == 0  # torchrun's
+
+
+def _echo_left_out(photos: LabelledPhotos) -> None:
+    for reason, count in photos.left_out.items():
+        typer.echo(f"note: left out of the labels: {count:,} x {reason}", err=True)
+
+
+def _echo_report(report: DetectionReport) -> None:
+    from pipelines.detection.evaluation import report_lines
+
+    typer.echo("\n".join(report_lines(report)))

@@ -1,0 +1,1 @@
+"""Detectors on labelled photos: how they are trained, and how they are judged."""

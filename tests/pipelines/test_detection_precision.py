@@ -1,0 +1,179 @@
+"""Matching and average precision: numbers made by hand, and a slow count that follows the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from labelled_examples import Found, labelled, random_photo
+
+from pipelines.datasets.labelled_image import LabelledImage
+from pipelines.detection.attribute_accuracy import AttributeCounter, count_attribute_detections
+from pipelines.detection.average_precision import AveragePrecisions, PrecisionCounter, area_under_curve
+from pipelines.detection.matching import IGNORED, NO_OBJECT, match_detections, shown_objects
+
+
+def matched(image: LabelledImage, found: Found) -> np.ndarray:
+    return match_detections(*found, image.boxes, image.class_ids, ignored=image.ignored, crowds=image.crowds)
+
+
+def measured(photos: list[tuple[LabelledImage, Found]], num_classes: int) -> AveragePrecisions:
+    counter = PrecisionCounter(num_classes)
+    for image, found in photos:
+        counter.add(found.scores, found.class_ids, matched(image, found), image.class_ids[~image.ignored])
+    return counter.result()
+
+
+def plus_one_overlap(box: list[float], other: list[float]) -> float:
+    width = max(min(box[2], other[2]) - max(box[0], other[0]) + 1, 0)
+    height = max(min(box[3], other[3]) - max(box[1], other[1]) + 1, 0)
+    areas = [(each[2] - each[0] + 1) * (each[3] - each[1] + 1) for each in (box, other)]
+    return width * height / (sum(areas) - width * height)
+
+
+def share_in(box: list[float], other: list[float]) -> float:
+    width = max(min(box[2], other[2]) - max(box[0], other[0]) + 1, 0)
+    height = max(min(box[3], other[3]) - max(box[1], other[1]) + 1, 0)
+    return width * height / ((box[2] - box[0] + 1) * (box[3] - box[1] + 1))
+
+
+def slow_average_precision(photos: list[tuple[LabelledImage, Found]], class_id: int) -> float | None:
+    """One class, one detection after the other, precision looked up at each recall that is reached."""
+    candidates = []
+    for number, (_, found) in enumerate(photos):
+        for row in np.flatnonzero(found.class_ids == class_id):
+            candidates.append((-float(found.scores[row]), number, int(row)))
+    taken: set[tuple[int, int]] = set()
+    verdicts = []
+    for _, number, row in sorted(candidates):
+        image, found = photos[number]
+        box = found.boxes[row].tolist()
+        best, best_row, in_crowd = 0.5, None, False
+        for other in np.flatnonzero(image.class_ids == class_id).tolist():
+            object_box = image.boxes[other].tolist()
+            if image.crowds[other]:
+                in_crowd |= share_in(box, object_box) > 0.5
+            elif plus_one_overlap(box, object_box) > best:
+                best, best_row = plus_one_overlap(box, object_box), other
+        if best_row is None:
+            verdicts += [] if in_crowd else [False]
+        elif not image.ignored[best_row]:
+            verdicts.append((number, best_row) not in taken)
+            taken.add((number, best_row))
+    total = sum(int(((image.class_ids == class_id) & ~image.ignored).sum()) for image, _ in photos)
+    if not total:
+        return None
+    precisions = [(sum(verdicts[: n + 1]), sum(verdicts[: n + 1]) / (n + 1)) for n in range(len(verdicts))]
+    return sum(max((p for hits, p in precisions if hits >= rank), default=0) for rank in range(1, total + 1)) / total
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_equals_a_slow_count(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    num_classes = int(rng.integers(1, 5))
+    photos = [random_photo(rng, num_classes, max_found=15) for _ in range(rng.integers(1, 6))]
+    result = measured(photos, num_classes)
+    expected = [slow_average_precision(photos, class_id) for class_id in range(num_classes)]
+    np.testing.assert_allclose(result.values, [np.nan if each is None else each for each in expected], atol=1e-12)
+    occurring = [(value, count) for value, count in zip(expected, result.num_objects, strict=True) if value is not None]
+    if occurring:
+        assert result.mean == pytest.approx(np.mean([value for value, _ in occurring]))
+        weighted = sum(value * count for value, count in occurring) / sum(count for _, count in occurring)
+        assert result.weighted_mean == pytest.approx(weighted)
+
+
+@pytest.mark.parametrize(
+    "right, num_objects, expected",
+    [
+        ([], 3, 0.0),  # nothing found
+        ([True, True], 2, 1.0),
+        ([False, True], 1, 0.5),
+        ([True, False, True, False], 4, (1 + 2 / 3) / 4),  # two of four are missed
+        ([False, True, True], 2, 2 / 3),  # the precision at the first hit, 1/2, is raised to that of the second
+    ],
+)
+def test_area_under_curve(right: list[bool], num_objects: int, expected: float) -> None:
+    assert area_under_curve(np.array(right, bool), num_objects) == pytest.approx(expected)
+
+
+def test_an_object_is_found_once_and_by_the_best_score() -> None:
+    image = labelled([[0, 0, 99, 99], [200, 0, 299, 99]], [0, 0])
+    boxes = np.array([[0, 0, 99, 90], [0, 0, 99, 99], [200, 0, 299, 99], [400, 0, 450, 50]], np.float32)
+    found = matched(image, Found(boxes, np.array([0, 0, 1, 0]), np.array([0.9, 0.8, 0.7, 0.6], np.float32)))
+    assert found.tolist() == [0, NO_OBJECT, NO_OBJECT, NO_OBJECT]  # another class finds nothing
+    later = matched(image, Found(boxes[:2], np.array([0, 0]), np.array([0.8, 0.9], np.float32)))
+    assert later.tolist() == [NO_OBJECT, 0]
+    equal = matched(image, Found(boxes[:2], np.array([0, 0]), np.array([0.5, 0.5], np.float32)))
+    assert equal.tolist() == [0, NO_OBJECT]
+
+
+def test_overlap_counts_the_last_pixel_and_must_be_above_half() -> None:
+    image = labelled([[0, 0, 9, 9]], [0])  # 10 x 10 pixels this way
+    boxes = np.array([[0, 0, 9, 4], [0, 0, 9, 5]], np.float32)  # 10 x 5: exactly half; 10 x 6
+    assert matched(image, Found(boxes, np.zeros(2, np.int64), np.ones(2, np.float32))).tolist() == [NO_OBJECT, 0]
+
+
+def test_ignored_objects_and_crowds_take_any_number_of_detections() -> None:
+    image = labelled(
+        [[0, 0, 40, 40], [100, 0, 200, 100], [300, 0, 340, 40]], [0, 0, 0], ignored=[1, 0, 0], crowds=[0, 1, 0]
+    )
+    boxes = [[0, 0, 40, 40], [0, 0, 38, 40], [0, 0, 20, 20], [110, 10, 130, 30], [150, 50, 190, 90], [300, 0, 340, 40]]
+    found = Found(np.array(boxes, np.float32), np.zeros(6, np.int64), np.linspace(0.9, 0.4, 6).astype(np.float32))
+    # The third lies in an ignored object, which is no crowd, and shows a quarter of it: wrong.
+    assert matched(image, found).tolist() == [IGNORED, IGNORED, NO_OBJECT, IGNORED, IGNORED, 2]
+    assert measured([(image, found)], 1).values.tolist() == [0.5]
+
+
+def test_an_object_in_a_crowd_is_found_before_the_crowd() -> None:
+    image = labelled([[0, 0, 100, 100], [10, 10, 30, 30]], [0, 0], crowds=[1, 0])
+    box = np.array([[10, 10, 30, 30]], np.float32)
+    shown = shown_objects(box, image.boxes, image.ignored, image.crowds, above=0.5, plus_one_sides=False)
+    assert shown.tolist() == [1]
+    no_objects = labelled()
+    assert shown_objects(
+        box, no_objects.boxes, no_objects.ignored, no_objects.crowds, above=0.5, plus_one_sides=False
+    ) == [NO_OBJECT]
+
+
+def test_classes_without_objects_are_left_out_of_the_mean() -> None:
+    image = labelled([[0, 0, 40, 40]], [1])
+    found = Found(np.array([[0, 0, 40, 40], [0, 0, 40, 40]], np.float32), np.array([0, 1]), np.array([0.9, 0.8]))
+    result = measured([(image, found)], 3)
+    assert (result.mean, result.weighted_mean) == (1.0, 1.0)
+    assert np.isnan(result.values).tolist() == [True, False, True]
+    empty = measured([(labelled(), found)], 3)
+    assert (empty.mean, empty.weighted_mean) == (None, None)
+
+
+def test_equal_scores_stand_in_the_order_of_the_photos() -> None:
+    right = (labelled([[0, 0, 40, 40]], [0]), Found(np.array([[0, 0, 40, 40.0]]), np.array([0]), np.array([0.5])))
+    wrong = (labelled(), Found(np.array([[0, 0, 40, 40.0]]), np.array([0]), np.array([0.5])))
+    assert measured([right, wrong], 1).values.tolist() == [1.0]
+    assert measured([wrong, right], 1).values.tolist() == [0.5]
+
+
+def test_attributes_are_detections_on_true_boxes() -> None:
+    boxes = np.array([[0, 0, 40, 40], [100, 0, 140, 40]], np.float32)
+    known = np.array([[0, 2], [1, -1]])
+    probabilities = np.array([[0.6, 0.1, 0.3], [0.7, 0.2, 0.1]], np.float32)
+    counter = PrecisionCounter(4)
+    count_attribute_detections(counter, np.pad(probabilities, ((0, 0), (0, 1))), boxes, known)
+    result = counter.result()
+    assert result.num_objects.tolist() == [1, 1, 1, 0]
+    # Attribute 0: the second box says it louder and has it not. Attributes 1 and 2: the right box says it louder.
+    np.testing.assert_allclose(result.values, [0.5, 1, 1, np.nan])
+
+
+def test_only_the_best_attributes_of_a_photo_count() -> None:
+    boxes, known = np.array([[0, 0, 40, 40]], np.float32), np.array([[0, 1]])
+    counter = PrecisionCounter(2)
+    count_attribute_detections(counter, np.array([[0.6, 0.4]], np.float32), boxes, known, max_per_image=1)
+    assert counter.result().values.tolist() == [1.0, 0.0]
+
+
+def test_attribute_accuracy_asks_only_objects_with_known_attributes() -> None:
+    counter = AttributeCounter()
+    assert counter.accuracy is None
+    counter.add(np.array([2, 0, 1]), np.array([[1, 2], [1, -1], [-1, -1]]))
+    assert (counter.num_right, counter.num_objects, counter.accuracy) == (1, 2, 0.5)
+    counter.add(np.empty(0, np.int64), np.empty((0, 0), np.int64))
+    assert counter.num_objects == 2

@@ -1,0 +1,358 @@
+"""Detectors trained on labelled photos: the same batches anywhere, resumed to the bit, from both kinds of files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from extraction.config import DetectorConfig
+from extraction.conventions import CONVENTIONS
+from extraction.detection_targets import SamplingRules
+from extraction.detector_folder import read_detector_folder
+from extraction.detector_training import LOSSES, DetectorTraining, build_trainable_detector, initialise
+from extraction.weights import build_detector
+from pipelines.detection.photos import open_labelled_photos, read_photo
+from pipelines.detection.task import DetectorTask, PhotoRules
+from pipelines.detection.training import Start, build_start, train_detector
+from pipelines.optimizer import TrainConfig
+from pipelines.toyworld.write import write_world
+
+TINY = DetectorConfig(
+    depth=26,
+    base_channels=4,
+    num_classes=24,
+    num_attributes=19,
+    anchor_sizes=(16, 32),
+    rpn_hidden_channels=8,
+    pooled_cells=7,
+    proposals_before_nms=60,
+    proposals_after_nms=20,
+    short_edge=64,
+    long_edge=96,
+)
+FEW = SamplingRules(anchors_per_image=32, regions_per_image=8, proposals_before_nms=80, proposals_after_nms=30)
+E2E = CONVENTIONS["vlbert-e2e"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A toy world of 40 pictures: 12 in Visual Genome's train, 8 in COCO's train."""
+    folder = tmp_path_factory.mktemp("toy") / "world"
+    write_world(folder, seed=5, num_images=40, workers=1)
+    genome, coco = folder / "visual_genome", folder / "coco"
+    return SimpleNamespace(
+        genome=str(genome / "train.txt"),
+        genome_val=str(genome / "val.txt"),
+        coco=str(coco / "annotations" / "instances_train2014.json"),
+        coco_images=str(coco / "train2014"),
+    )
+
+
+@pytest.fixture(scope="module")
+def photos(world):
+    return open_labelled_photos(world.genome)
+
+
+def task_on(photos, *, seed=0, config=TINY, **rules):
+    detector = build_trainable_detector(config, E2E, norm=nn.BatchNorm2d)
+    initialise(detector, torch.Generator().manual_seed(0))
+    return DetectorTask(DetectorTraining(detector, sampling=FEW), photos, PhotoRules(**rules), seed=seed)
+
+
+def taken(task, count, *, start=0, rank=0, num_ranks=1):
+    stream = task.batches(start, rank=rank, num_ranks=num_ranks)
+    return [next(stream) for _ in range(count)]
+
+
+def photos_of(batches):
+    """Each photo of some batches without its padding: id, pixels, boxes, seed."""
+    return [
+        (name, batch.photos.pixels[row, :, : hw[0], : hw[1]], batch.photos.objects[row].boxes, batch.photos.seeds[row])
+        for batch in batches
+        for row, (name, hw) in enumerate(zip(batch.image_ids, batch.photos.input_hw, strict=True))
+    ]
+
+
+def assert_same_photos(left, right):
+    assert [row[0] for row in left] == [row[0] for row in right]
+    for ours, theirs in zip(left, right, strict=True):
+        assert torch.equal(ours[1], theirs[1]) and torch.equal(ours[2], theirs[2]) and ours[3] == theirs[3]
+
+
+def settings(**changes):
+    defaults = {"steps": 6, "learning_rate": 1e-2, "warmup_steps": 2, "schedule": "steps", "decay_steps": (4,)}
+    return TrainConfig(
+        **(defaults | {"optimizer": "sgd", "device": "cpu", "checkpoint_every": 2, "keep": 0, "log_every": 5} | changes)
+    )
+
+
+def run(photos, folder, **options):
+    defaults = {"config": TINY, "conventions": E2E, "train_config": settings(), "sampling": FEW}
+    return train_detector(photos, folder, **(defaults | options))
+
+
+def losses_of(folder):
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+# ---- batches
+
+
+def test_photos_do_not_depend_on_batch_size_or_processes(photos):
+    task = task_on(photos, batch_size=4, short_edges=(48, 64))
+    alone = photos_of(taken(task, 6))
+    assert_same_photos(alone, photos_of(taken(task_on(photos, batch_size=1, short_edges=(48, 64)), 24)))
+    ranks = [taken(task_on(photos, batch_size=2, short_edges=(48, 64)), 6, rank=r, num_ranks=2) for r in (0, 1)]
+    assert_same_photos(alone, photos_of([batch for pair in zip(*ranks, strict=True) for batch in pair]))
+    assert_same_photos(alone[4:], photos_of(taken(task, 5, start=4)))
+
+
+def test_an_epoch_shows_each_photo_once_and_the_next_one_otherwise(photos):
+    task = task_on(photos, batch_size=4, short_edges=(48, 64))
+    assert task.num_samples == 12
+    rows = photos_of(taken(task, 6))
+    first, second = rows[:12], rows[12:]
+    assert (
+        sorted(row[0] for row in first) == sorted(row[0] for row in second) == sorted(i.image_id for i in photos.images)
+    )
+    assert [row[0] for row in first] != [row[0] for row in second]
+    assert {min(row[1].shape[1:]) for row in rows} == {48, 64}
+    by_name = {row[0]: row for row in first}
+    assert any(
+        row[1].shape == by_name[row[0]][1].shape and not torch.equal(row[1], by_name[row[0]][1]) for row in second
+    )
+    assert all(row[3] != by_name[row[0]][3] for row in second)
+
+
+def test_boxes_go_along_with_the_mirrored_photo(photos, tmp_path):
+    """A white box drawn where the object's box is, is where the box is, mirrored or not."""
+    whole = photos.images[0]
+    image = replace(
+        whole, file_name="one.png", boxes=whole.boxes[:1], class_ids=whole.class_ids[:1],
+        attribute_ids=whole.attribute_ids[:1], ignored=np.array([False]),
+    )  # fmt: skip
+    canvas = np.zeros((*image.image_hw, 3), np.uint8)
+    x1, y1, x2, y2 = image.boxes[0].round().astype(int)
+    canvas[y1:y2, x1:x2] = 255
+    cv2.imwrite(str(tmp_path / "one.png"), canvas)
+    lefts = set()
+    for number in range(8):
+        task = task_on(replace(photos, images=(image,), root=str(tmp_path)), seed=number, batch_size=1)
+        _, pixels, boxes, _ = photos_of(taken(task, 1))[0]
+        rows, columns = np.nonzero(pixels[0].numpy() > float(pixels[0].min()) + 100)
+        white = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+        np.testing.assert_allclose(boxes[0].numpy(), white, atol=1.5)
+        lefts.add(round(float(boxes[0, 0])))
+    assert len(lefts) == 2
+
+
+def test_photos_without_objects_are_not_trained_on(photos):
+    blind = [replace(image, ignored=np.ones(len(image.ignored), bool)) for image in photos.images[:5]]
+    assert task_on(replace(photos, images=(*blind, *photos.images[5:]))).num_samples == 7
+
+
+# ---- runs
+
+
+def test_an_interrupted_run_ends_in_the_same_bits(photos, tmp_path):
+    rules = PhotoRules(batch_size=2, short_edges=(48, 64))
+    straight = run(photos, tmp_path / "straight", rules=rules)
+    run(photos, tmp_path / "halves", rules=rules, stop_at_step=3)
+    halves = run(photos, tmp_path / "halves", rules=rules, resume=True)
+    assert losses_of(tmp_path / "straight") == losses_of(tmp_path / "halves")
+    ours, theirs = (load_file(each.checkpoint / "model" / "model.safetensors") for each in (straight, halves))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    rates = [line["learning_rate"] for line in losses_of(tmp_path / "straight")]
+    np.testing.assert_allclose(rates, [5e-3, 1e-2, 1e-2, 1e-2, 1e-3, 1e-3])
+    last = losses_of(tmp_path / "straight")[-1]
+    assert last["loss"] == pytest.approx(sum(last[name] for name in LOSSES))
+
+
+def test_other_labels_are_another_run(photos, tmp_path):
+    run(photos, tmp_path / "run", stop_at_step=2)
+    fewer = replace(photos, images=photos.images[1:])
+    with pytest.raises(ValueError, match=r"belongs to another configuration.*task\.labels"):
+        run(fewer, tmp_path / "run", resume=True)
+
+
+def test_a_checkpoint_is_a_detectors_folder(photos, tmp_path):
+    result = run(photos, tmp_path / "run")
+    folder = read_detector_folder(result.checkpoint / "model")
+    assert (folder.config, folder.conventions) == (TINY, E2E)
+    assert folder.class_names == photos.class_names and folder.attribute_names == photos.attribute_names
+    detector = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions)
+    trained = load_file(folder.weights)
+    assert not torch.equal(trained["backbone.stem.conv1.norm.running_var"], torch.ones(4))
+    image = read_photo(photos.images[0], photos.root, "applied")
+    regions = detector([image])[0]
+    assert len(regions.boxes) and regions.class_probabilities.shape[1] == 25
+    assert regions.attribute_ids is not None and regions.attribute_ids.max() < 19
+
+
+def test_frozen_stages_and_norms_of_a_weight_file_stay(photos, tmp_path):
+    start = Start(weights="random:1", frozen_stages=(1, 2))
+    result = run(photos, tmp_path / "run", start=start, train_config=settings(clip_norm=1.0))
+    before = build_start(TINY, E2E, start, seed=0).state_dict()
+    after = load_file(result.checkpoint / "model" / "model.safetensors")
+    stays = [name for name in after if name.startswith(("backbone.stem", "backbone.res2")) or ".norm." in name]
+    assert stays and all(torch.equal(before[name], after[name]) for name in stays)
+    moved = [name for name in after if name not in stays and not name.endswith("cell_anchors.0")]
+    assert all(not torch.equal(before[name], after[name]) for name in moved)
+
+
+def test_a_resnet_of_another_detector_starts_a_new_one(photos, tmp_path):
+    other = replace(TINY, num_classes=3, num_attributes=2)
+    first = build_detector(other, weights="random:2", conventions=E2E)
+    path = tmp_path / "other.safetensors"
+    save_file(dict(first.state_dict()), path)
+    begun = build_start(TINY, E2E, Start(resnet=str(path)), seed=0).state_dict()
+    for name, tensor in first.state_dict().items():
+        if name.startswith(("backbone.", "roi_heads.res5.")):
+            assert torch.equal(begun[name], tensor)
+    with pytest.raises(ValueError, match="misshapen"):
+        build_start(TINY, E2E, Start(weights=str(path)), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        ({"weights": "random:1", "resnet": "random:1"}, "not both"),
+        ({"frozen_stages": (1,)}, "from scratch must be trained"),
+    ],
+)
+def test_starts_that_make_no_sense(start, message):
+    with pytest.raises(ValueError, match=message):
+        Start(**start)
+
+
+def test_it_learns(photos, tmp_path):
+    """On two photos the classes come out right within some steps."""
+    pair = replace(photos, images=photos.images[:2])
+    result = run(
+        pair, tmp_path / "run",
+        config=replace(TINY, base_channels=8, short_edge=96, long_edge=160),
+        sampling=replace(FEW, regions_per_image=32, region_positive_fraction=0.5),
+        train_config=settings(steps=60, warmup_steps=5, decay_steps=(), learning_rate=2e-2, checkpoint_every=0),
+        rules=PhotoRules(batch_size=2, flip=False),
+    )  # fmt: skip
+    first, last = losses_of(tmp_path / "run")[0], result.last
+    assert last["loss"] < 0.5 * first["loss"] and last["object_accuracy"] > 0.5 > first["object_accuracy"]
+
+
+# ---- COCO, which has no attributes
+
+
+def test_coco_trains_a_detector_without_attributes(world, tmp_path):
+    photos = open_labelled_photos(world.coco, image_root=world.coco_images)
+    assert len(photos.class_names) == 24 and photos.attribute_names == ()
+    config = replace(TINY, num_attributes=0)
+    result = run(photos, tmp_path / "run", config=config)
+    assert result.last["attributes"] == 0 and result.last["attribute_accuracy"] is None
+    folder = read_detector_folder(result.checkpoint / "model")
+    assert not any("attr" in name or "embedding" in name for name in load_file(folder.weights))
+    detector = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions)
+    regions = detector([read_photo(photos.images[0], photos.root, "applied")])[0]
+    assert regions.attribute_ids is None and regions.attribute_scores is None
+
+
+# ---- the command
+
+
+@pytest.fixture(scope="module")
+def command_options():
+    return [
+        "--detector", "toy", "--conventions", "vlbert-e2e", "--device", "cpu", "--steps", 4, "--warmup-steps", 1,
+        "--set", "detector.base_channels=4", "--set", "detector.short_edge=64", "--set", "detector.long_edge=96",
+        "--set", "detector.proposals_before_nms=60", "--set", "detector.proposals_after_nms=20",
+        "--set", "sampling.proposals_before_nms=80", "--set", "sampling.proposals_after_nms=30",
+    ]  # fmt: skip
+
+
+def test_train_evaluate_extract(roibeam, world, tmp_path, command_options):
+    out = tmp_path / "run"
+    done = roibeam("detector", "train", out, "--labels", world.genome, *command_options, "--json")
+    assert done.code == 0, done.err
+    facts = json.loads(done.out)
+    assert facts["step"] == 4
+    judged = roibeam("detector", "evaluate", facts["detector"], "--labels", world.genome_val, "--json")
+    assert judged.code == 0, judged.err
+    assert json.loads(judged.out)["num_images"] == 1
+    shown = roibeam("detector", "evaluate", facts["detector"], "--labels", world.genome_val)
+    assert shown.code == 0 and "mAP@0.5" in shown.out
+    store = tmp_path / "store"
+    images = Path(world.genome).parent / "VG_100K"
+    extracted = roibeam("extract", images, store, "--detector", facts["detector"])
+    assert extracted.code == 0, extracted.err
+    info = roibeam("store", "info", store)
+    assert "24" in info.out and "19" in info.out
+    again = roibeam("detector", "train", out, "--labels", world.genome, *command_options)
+    assert again.code == 1 and "resume" in again.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--labels", "none.json"], "No such file or directory: none.json"),
+        (["--labels", "photos.csv"], "expected the instances .json of COCO, or a list .txt of Visual Genome"),
+        (["--labels", "GENOME", "--images", "nowhere"], "--images names the folder of the photos"),
+        (["--labels", "GENOME", "--frozen-stages", "one"], "expected whole numbers with commas between"),
+        (["--labels", "GENOME", "--weights", "random:1", "--resnet", "random:1"], "not both"),
+        (["--labels", "GENOME", "--set", "photos.short_edges=[9000]"], "over the detector's long_edge"),
+    ],
+)
+def test_user_errors_are_one_clear_line(roibeam, world, tmp_path, command_options, arguments, message):
+    given = [world.genome if each == "GENOME" else each for each in arguments]
+    done = roibeam("detector", "train", tmp_path / "run", *given, *command_options)
+    assert done.code == 1 and message in done.err
+    about_the_run = ("photos have objects", " steps of ")
+    said = [line for line in done.err.splitlines() if not any(words in line for words in about_the_run)]
+    assert len(said) == 1
+
+
+def test_a_photo_of_another_size_is_refused(photos, tmp_path):
+    image = photos.images[0]
+    path = tmp_path / image.file_name
+    path.parent.mkdir(parents=True)
+    cv2.imwrite(str(path), np.zeros((50, 60, 3), np.uint8))
+    with pytest.raises(ValueError, match=r"60x50 pixels, its labels were made for"):
+        read_photo(image, str(tmp_path), "applied")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "newer roibeam"),
+        ({"class_names": ["one"]}, "1 class and 19 attribute names"),
+        ({"class_names": "cat"}, "must be a list of names"),
+        ({"detector": {"depth": 26}}, "missing or unknown"),
+        ({"conventions": None}, "must have the fields of Conventions"),
+    ],
+)
+def test_folders_that_are_no_detectors(photos, tmp_path, change, message):
+    task = task_on(photos)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"config\.json is missing"):
+        read_detector_folder(folder)
+    (folder / "config.json").write_text(json.dumps({**task.model_config(), **change}))
+    with pytest.raises(ValueError, match=message):
+        read_detector_folder(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="not json"):
+        read_detector_folder(folder)
