@@ -28,8 +28,8 @@ from torchvision.ops import box_iou
 
 from extraction import CONFIGS, CONVENTIONS, SELECTIONS, Conventions, Detector, DetectorConfig, build_detector
 from extraction.conventions import IMPLEMENTED
-from extraction.detector import Regions
 from extraction.head_layout import HF_LAYOUT, HeadLayout, relayout
+from extraction.regions import Regions
 
 HF = CONVENTIONS["hf"]
 POLICIES = ("butd-10-100", "hf-36")

@@ -9,11 +9,12 @@ Imports `features` of ours and nothing else; runs without beam or pyarrow. Read 
 
 from extraction.config import CONFIGS, DetectorConfig
 from extraction.conventions import CONVENTIONS, Conventions
-from extraction.detector import Detector, HeadOutputs, RegionDetector, Regions
+from extraction.detector import Detector, HeadOutputs, RegionDetector
 from extraction.engine import ExtractOptions, extract
 from extraction.images import Failure, ImageRef
 from extraction.region_batch import RegionBatch, collate_photos, prepare_photo
 from extraction.region_encoder import RegionEncoder, load_encoder_weights
+from extraction.regions import Regions
 from extraction.selection import SELECTIONS, SelectionPolicy
 from extraction.state import weights_digest
 from extraction.weights import build_detector, load_weights

@@ -132,8 +132,8 @@ CONFIGS = MappingProxyType(
             pooled_cells=5,
             proposals_before_nms=1000,
             proposals_after_nms=100,
-            short_edge=320,
-            long_edge=480,
+            short_edge=288,
+            long_edge=432,
         ),
     }
 )

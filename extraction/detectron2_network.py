@@ -17,7 +17,7 @@ from extraction.random_weights import random_state
 from extraction.state import CELL_ANCHORS, check_state, is_plain_tensor, is_weight, show_tensor
 from extraction.weight_files import read_tensors
 from extraction.weight_sources import fetch_weights
-from features.pickled_values import printable
+from features.printable import printable
 
 _MAX_CONFIG_BYTES = 2**16  # the largest in detectron2's configs and projects has 4.5 kB
 _MAX_CONFIG_DEPTH = 50  # detectron2's own keys nest 4 deep; PyYAML takes time with the square of open brackets

@@ -24,9 +24,10 @@ import torch
 
 from extraction.conventions import Conventions
 from extraction.decode import DEFAULT_MAX_PIXELS, LARGEST_MAX_PIXELS, DecodeError, decode_image
-from extraction.detector import RegionDetector, Regions
+from extraction.detector import RegionDetector
 from extraction.global_feature import GLOBAL_NETWORKS, build_global_feature
 from extraction.images import Failure, ImageRef
+from extraction.regions import Regions
 from features.record import FEATURE_DTYPES, RegionRecord, TopKDistribution
 
 MAX_FILE_BYTES = 512 * 2**20

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from features.pickled_values import printable
+from features.printable import printable
 
 CELL_ANCHORS = "proposal_generator.anchor_generator.cell_anchors.0"
 _SHOWN = 5

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from extraction.head_layout import CAFFE_LAYOUT, HF_LAYOUT, PREDICTOR, RPN, HeadLayout
 from extraction.state import CELL_ANCHORS, renamed
-from features.pickled_values import printable
+from features.printable import printable
 
 DATA_PARALLEL_PREFIX = "module."
 VLBERT_PREFIX = "image_feature_extractor."

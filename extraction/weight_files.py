@@ -25,7 +25,7 @@ from torch import Tensor
 from extraction.caffemodel import read_caffemodel
 from extraction.state import renamed
 from extraction.weight_sources import first_line
-from features.pickled_values import printable
+from features.printable import printable
 from features.safe_pickle import UnsafePickleError, load_pickle
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".model", ".pkl", ".caffemodel")

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from features.printable import printable
+
 MAX_DEPTH = 100  # containers in one another; consumers may walk a result recursively
 _TOO_DEEP = f"nests more than {MAX_DEPTH} containers in one another"
 MARK = object()  # start of a container on the machine's stack
@@ -262,9 +264,3 @@ def kind_of(value: object) -> str:
     if isinstance(value, Unbuilt):
         return f"numpy {value.kind} without its content"
     return "mark" if value is MARK else type(value).__name__
-
-
-def printable(text: str, limit: int = 100) -> str:
-    """At most `limit` characters on one line: what a file says of itself is not to be trusted on a terminal either."""
-    short = text if len(text) <= limit else text[: limit - 3] + "..."
-    return "".join(letter if letter.isprintable() else "?" for letter in short)

@@ -8,6 +8,11 @@ from typing import Any
 
 from features.fingerprint import IMPORTED_PREFIX, Fingerprint
 
+# Conventions that the head weights are kept in the order and scale of, so that one file has a digest for each of them:
+# the fields of extraction/head_layout.py::HeadLayout.
+LAYOUT_CONVENTIONS = (
+    "background", "no_attribute", "region_delta_weights", "region_deltas", "objectness", "anchor_order",
+)  # fmt: skip
 _SHOWN_FIELDS = 3
 _LONGEST_VALUE = 24  # letters; longer ones, such as digests, are not shown
 
@@ -36,6 +41,8 @@ def space_difference(left: Fingerprint, right: Fingerprint, names: Mapping[str, 
             found.append(f"{part} ({_fields(mine, yours)})")
         else:
             found.append(f"{part}{_values(mine, yours)}")
+            if part == "weights" and _may_be_one_network(first, second):
+                found[-1] += " (perhaps only in the order of their rows, which these conventions set)"
     return ", ".join(found)
 
 
@@ -48,6 +55,16 @@ def _parts(details: Mapping[str, Any]) -> dict[str, Any]:
         parts = {key: value for key, value in parts.items() if key not in config}  # counts of classes stand in both
     words = {"config": "network", "regions": "selection", "cell_anchors": "anchors"}
     return {words.get(key, key).replace("_", " "): value for key, value in parts.items()}
+
+
+def _may_be_one_network(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    """Whether weights of another digest may be those of one file, brought into the layout of other conventions."""
+    layouts = [
+        [conventions.get(name) for name in LAYOUT_CONVENTIONS] if isinstance(conventions, dict) else []
+        for conventions in (left.get("conventions"), right.get("conventions"))
+    ]
+    sizes = ("network", "num classes", "num attributes", "feature dim")
+    return layouts[0] != layouts[1] and all(left.get(part) == right.get(part) for part in sizes)
 
 
 def _fields(left: Mapping[str, Any], right: Mapping[str, Any]) -> str:

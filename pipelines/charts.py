@@ -11,6 +11,9 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from features.counted import counted
+from features.printable import printable
+
 # Kenneth L. Kelly, "Twenty-two colors of maximum contrast" (1965), without white, black and grey, most distinct first.
 _PALETTE = (
     "#f3c300", "#875692", "#f38400", "#a1caf1", "#be0032", "#c2b280", "#008856", "#e68fac", "#0067a5", "#f99379",
@@ -64,18 +67,6 @@ class _Rectangle:
         return max(across, 0.0) * max(down, 0.0)
 
 
-def printable(text: str, limit: int) -> str:
-    """At most `limit` characters of `text`, its middle left out; what does not print (controls, direction marks, broken
-    UTF-8) is spelled as an escape, so that a name cannot reorder, hide or break what stands around it."""
-    if len(text) > 4 * limit:  # 40 kB names cost nothing
-        text = text[: 2 * limit] + text[-2 * limit :]
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    if len(text) <= limit:
-        return text
-    head = (limit - 1) * 2 // 3
-    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
-
-
 def escaped(text: str, limit: int = 300) -> str:
     """`printable` text as HTML, for element content and for quoted attributes."""
     return html.escape(printable(text, limit), quote=True)
@@ -110,12 +101,12 @@ def bars_of_integers(counts: Mapping[int, int], *, min_bars: int = 11, max_bars:
     return bars
 
 
-def histogram(bars: Sequence[Bar], *, values: str, ticks: Sequence[tuple[float, str]], label: str) -> str:
+def histogram(bars: Sequence[Bar], *, noun: str, ticks: Sequence[tuple[float, str]], label: str) -> str:
     """A histogram that keeps its height and its letters at every page width.
 
     Args:
         bars: of equal width, at least one.
-        values: what is counted ("images"), for the tooltips.
+        noun: what is counted ("image"), for the tooltips.
         ticks: (fraction of the width 0..1, text), left to right.
         label: read out in place of the picture.
     """
@@ -125,7 +116,7 @@ def histogram(bars: Sequence[Bar], *, values: str, ticks: Sequence[tuple[float, 
         # A bar of 1 among millions stays visible.
         height = max(100 * bar.count / highest, 1.0) if bar.count else 0.0
         rects.append(
-            f"<g><title>{escaped(bar.text)}: {bar.count:,} {escaped(values)}</title>"
+            f"<g><title>{escaped(bar.text)}: {escaped(counted(bar.count, noun))}</title>"
             f'<rect class="hit" x="{position}" y="0" width="1" height="100"/>'
             f'<rect class="bar" x="{position + 0.06:.2f}" y="{_number(100 - height)}" width="0.88" '
             f'height="{_number(height)}"/></g>'

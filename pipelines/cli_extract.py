@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from features.counted import counted
+
 if TYPE_CHECKING:
     from extraction.config import DetectorConfig
     from pipelines.extraction_run import RunSummary
@@ -165,7 +167,7 @@ def extract_command(
         typer.echo(json.dumps({"event": "estimate", **asdict(found)}) if as_json else _estimate_text(found, work))
         return
     if not as_json:
-        typer.echo(f"{len(work.source.images):,} images in {source}", err=True)
+        typer.echo(f"{counted(len(work.source.images), 'image')} in {source}", err=True)
     run_options = RunOptions(max_failures, retry_dead_letters, runner, tuple(context.args), as_json)
     summary = run_extract(work, run_options)
     typer.echo(summary_event(summary, out) if as_json else _summary_text(summary, out))
@@ -225,12 +227,12 @@ def _estimate_text(found: Estimate, work: Work) -> str:
     return "\n".join(
         [
             *(f"note: {note}" for note in found.notes),
-            f"dry run: nothing written; {found.timed} photos timed",
+            f"dry run: nothing written; {counted(found.timed, 'photo')} timed",
             f"  images to extract   {found.images:,}",
             f"  speed               {found.seconds_per_image:.2f} s per image on {work.detector.device}",
             f"  time                {duration(found.seconds)}",
             f"  disk                {gigabytes:.2f} GB, {found.bytes_per_image / 1e3:.0f} kB per image{without}",
-            f"  shards              {found.num_shards:,} of at most {found.shard_size:,} images",
+            f"  shards              {found.num_shards:,} of at most {counted(found.shard_size, 'image')}",
         ]
     )
 
@@ -242,9 +244,9 @@ def _summary_text(summary: RunSummary, out: Path) -> str:
     manifest = summary.manifest
     lines = [f"note: {note}" for note in summary.notes]
     lines.append(
-        f"{manifest.num_records:,} records with {manifest.num_regions:,} regions, "
-        f"{manifest.num_dead_letters:,} dead letters; "
-        f"{summary.new_images:,} images extracted in {duration(summary.seconds)}"
+        f"{counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')}, "
+        f"{counted(manifest.num_dead_letters, 'dead letter')}; "
+        f"{counted(summary.new_images, 'image')} extracted in {duration(summary.seconds)}"
     )
     for reason, count in summary.failures.most_common():
         lines.append(f"  {count:>6,} {reason}")

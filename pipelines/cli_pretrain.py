@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from features.counted import counted
+
 
 def pretrain_command(
     out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints, tokenizer.")],
@@ -106,10 +108,11 @@ def pretrain_command(
     for note in notes:
         typer.echo(f"note: {note}")
     typer.echo(
-        f"{join.matched:,} captions joined their record ({join.by_exact_id:,} by id, {join.by_name:,} by file name); "
-        f"{join.captions_without_record:,} without record, {join.records_without_caption:,} records without caption"
+        f"{counted(join.matched, 'caption')} joined their record ({join.by_exact_id:,} by id, {join.by_name:,} by file "
+        f"name); {join.captions_without_record:,} without record, "
+        f"{counted(join.records_without_caption, 'record')} without caption"
     )
-    typer.echo(f"{result.training.step:,} steps in {result.training.seconds:.0f} s")
+    typer.echo(f"{counted(result.training.step, 'step')} in {result.training.seconds:.0f} s")
     for name, mean in result.evaluation.items():
         typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")

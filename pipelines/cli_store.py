@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from features.counted import counted
+
 if TYPE_CHECKING:
     from features.manifest import StoreManifest
 
@@ -79,7 +81,7 @@ def verify_command(
         for problem in problems:
             typer.echo(f"{problem.file}: {problem.what}; {problem.what_to_do}")
         depth = "every record read" if deep else "manifests, sizes and indexes; --deep reads every record"
-        count = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
+        count = counted(len(problems), "problem")
         typer.echo(f"{store}: {count}" if problems else f"{store}: clean ({depth})")
     if problems:
         raise typer.Exit(1)
@@ -96,8 +98,8 @@ def show_command(
     import numpy as np
 
     from features.imported import has_classes
+    from features.printable import printable
     from features.store import FeatureStore
-    from pipelines.charts import printable
 
     with FeatureStore(store) as opened:
         if image_id is None:
@@ -136,7 +138,8 @@ def show_command(
         )  # fmt: skip
         return
     typer.echo(
-        f"{printable(record.image_id, 200)}  {record.width}x{record.height} pixels  {record.num_regions} regions"
+        f"{printable(record.image_id, 200)}  {record.width}x{record.height} pixels  "
+        f"{counted(record.num_regions, 'region')}"
     )
     numbers = ", ".join(f"{name} {value:.3f}" for name, value in statistics.items())
     typer.echo(f"features {record.features.shape[1]} x {record.feature_dtype}: {numbers}")
@@ -177,9 +180,9 @@ def import_command(
         typer.echo(json.dumps({"store": str(out), **figures, "content_digest": manifest.content_digest}))
     else:
         typer.echo(
-            f"{out}: {manifest.num_records:,} records with {manifest.num_regions:,} regions, "
-            f"{manifest.num_dead_letters:,} dead letters; {summary.num_repeats:,} equal repeats and "
-            f"{summary.num_blank:,} blank lines left out"
+            f"{out}: {counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')}, "
+            f"{counted(manifest.num_dead_letters, 'dead letter')}; {counted(summary.num_repeats, 'equal repeat')} and "
+            f"{counted(summary.num_blank, 'blank line')} left out"
         )
         for reason, count in summary.failures.most_common():
             typer.echo(f"  {count:>6,} {reason}")

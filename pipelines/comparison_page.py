@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from features.comparison import ImageComparison, StoreComparison
+from features.counted import counted
 from pipelines.charts import escaped, text_colour_on
 from pipelines.report_page import PAGE_HEAD, PAGE_STYLE
 
@@ -122,7 +123,7 @@ def _facts(figures: ImageComparison) -> list[str]:
         pixels += f" against {right_width} x {right_height} px"
     facts = [
         pixels,
-        f"{figures.num_left} and {figures.num_right} regions, {figures.num_matched} pairs",
+        f"{figures.num_left:,} and {counted(figures.num_right, 'region')}, {counted(figures.num_matched, 'pair')}",
         f"{figures.num_same_box} within 0.1 px",
     ]
     if figures.cosine_mean is not None and figures.cosine_min is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from features.comparison import SourceFacts, StoreComparison
-from pipelines.charts import printable
+from features.counted import counted
+from features.printable import printable
 
 
 def comparison_text(found: StoreComparison) -> str:
@@ -71,8 +72,7 @@ def summary_rows(found: StoreComparison) -> list[tuple[str, str]]:
 
 
 def _side(side: SourceFacts) -> str:
-    images = f"{side.num_images:,} image{'' if side.num_images == 1 else 's'}"
-    return f"{side.name}: {images}, {side.feature_space[:24]}"
+    return f"{side.name}: {counted(side.num_images, 'image')}, {side.feature_space[:24]}"
 
 
 def _share(part: int, whole: int) -> str:

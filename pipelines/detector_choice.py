@@ -51,9 +51,8 @@ def choose_detector(detector: str, *, weights: str | None = None, conventions: s
             folder.config, chosen or folder.conventions, weights or folder.weights, names, is_folder=True
         )
     if detector not in CONFIGS:
-        raise ValueError(
-            f"--detector {detector!r}: neither a detector's folder nor one of {', '.join([*SHIPPED, *CONFIGS])}"
-        )
+        known = ", ".join(dict.fromkeys([*SHIPPED, *CONFIGS]))
+        raise ValueError(f"--detector {detector!r}: neither a detector's folder nor one of {known}")
     if weights is None:
         raise ValueError(
             f"--weights is missing: {detector} names sizes only; --detector {next(iter(SHIPPED))} brings weights"

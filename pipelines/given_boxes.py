@@ -16,6 +16,7 @@ import numpy as np
 
 from extraction.images import ImageRef
 from features.butd_tsv import ButdTsv
+from features.counted import counted
 from features.manifest import DeadLetter
 from features.record import RegionRecord
 from pipelines.datasets import box_lines, coco, vcr
@@ -106,22 +107,18 @@ def give_boxes(source: Source, location: str) -> tuple[Source, GivenBoxes]:
 
     boxes = GivenBoxes(location, known_rows())
     if not boxes:
-        named = f"{_images(num_strangers)}, such as {strangers[0]!r}" if strangers else "no image"
+        named = f"{counted(num_strangers, 'image')}, such as {strangers[0]!r}" if strangers else "no image"
         raise ValueError(
             f"{location!r}: no boxes for any image of {source.location!r}: it names {named}; the source has "
             f"{source.images[0].image_id!r}; give the boxes of these images, or name them by these ids"
         )
     images = [image for image in source.images if image.image_id in boxes]
     if len(images) < len(source.images):
-        notes.append(f"{_images(len(source.images) - len(images))} left out: {location} does not name them")
+        notes.append(f"{counted(len(source.images) - len(images), 'image')} left out: {location} does not name them")
     if num_strangers:
         are = f"1 entry of {location} names" if num_strangers == 1 else f"{num_strangers:,} entries of {location} name"
         notes.append(f"{are} no image of the source, such as {strangers[0]!r}")
     return replace(source, images=images, notes=[*source.notes, *notes]), boxes
-
-
-def _images(count: int) -> str:
-    return f"{count:,} image{'' if count == 1 else 's'}"
 
 
 class ImageFinder:
@@ -179,7 +176,7 @@ def _tsv_entries(location: str, notes: list[str]) -> Iterator[ImageBoxes]:
                 bad[outcome.reason] += 1
     if bad:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in bad.most_common())
-        notes.append(f"{bad.total():,} lines of {location} left out: {reasons}")
+        notes.append(f"{counted(bad.total(), 'line')} of {location} left out: {reasons}")
 
 
 def _vcr_entries(source: Source, folder: str) -> Iterator[ImageBoxes]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from extraction.engine import ExtractOptions, extract
 from extraction.images import Failure, ImageRef
+from features.counted import counted
 from features.layout import encode_meta, encode_regions
 from features.record import RegionRecord
 from pipelines.given_boxes import GivenBoxes
@@ -188,12 +189,16 @@ def _new_images(work: Work, plan: Plan | None) -> tuple[list[ImageRef], list[str
             changed.append(member.image_id)
     if work.boxes is not None and changed:
         raise ValueError(
-            f"{work.store} was made with other boxes than {work.boxes.location} holds now for {len(changed):,} images, "
+            f"{work.store} was made with other boxes than {work.boxes.location} holds now for "
+            f"{counted(len(changed), 'image')}, "
             f"such as {changed[0]!r}; restore the file, or choose a new folder"
         )
     new = [image for image in work.source.images if image.image_id not in known]
     gone = len(known) - (len(work.source.images) - len(new))
-    return new, [f"{gone:,} images of earlier runs are no longer in the source; their records stay"] if gone else []
+    if not gone:
+        return new, []
+    are, stay = ("is", "its record stays") if gone == 1 else ("are", "their records stay")
+    return new, [f"{counted(gone, 'image')} of earlier runs {are} no longer in the source; {stay}"]
 
 
 def _extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from features.counted import counted
 from features.fingerprint import Fingerprint
 from features.manifest import (
     STORE_MANIFEST_NAME,
@@ -55,7 +56,8 @@ def publish_run(store: Path, text: StoreText, *, keep: bool = False) -> StoreMan
     manifests = read_shard_manifests(store, plan)
     done = [manifest for manifest in manifests if manifest is not None]
     if len(done) < len(manifests):
-        raise ValueError(f"{store}: {len(manifests) - len(done)} shards are unfinished; run the same command again")
+        unfinished = counted(len(manifests) - len(done), "shard")
+        raise ValueError(f"{store}: {unfinished} unfinished; run the same command again")
     if keep and (published := _published(store, done)) is not None:
         return published
     write_dead_letters(store / DEAD_LETTERS_NAME, done)

@@ -19,7 +19,8 @@ import numpy as np
 
 from extraction.decode import DecodeError, decode_image
 from extraction.images import Failure
-from pipelines.charts import DrawnRegion, printable
+from features.printable import printable
+from pipelines.charts import DrawnRegion
 from pipelines.report_page import FailureGroup, Photo, RegionFigures, ReportFacts, page_html
 
 __all__ = ["ReportFacts", "StoredRecords", "StoredRegions", "write_report"]

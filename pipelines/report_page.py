@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from extraction.images import Failure
+from features.counted import counted
 from pipelines.charts import (
     Bar,
     DrawnRegion,
@@ -128,12 +129,12 @@ def _notes(facts: ReportFacts) -> Iterator[str]:
     accounted = facts.num_records + facts.num_failures
     if accounted < facts.num_images:
         missing = facts.num_images - accounted
-        yield _note("Incomplete.", f"{_count(missing, 'image')} gave neither a record nor a failure so far.")
+        yield _note("Incomplete.", f"{counted(missing, 'image')} gave neither a record nor a failure so far.")
     elif accounted > facts.num_images:
         yield _note(
             "Counts disagree.",
-            f"{_count(facts.num_records, 'record')} and {_count(facts.num_failures, 'failure')} "
-            f"for {_count(facts.num_images, 'image')}.",
+            f"{counted(facts.num_records, 'record')} and {counted(facts.num_failures, 'failure')} "
+            f"for {counted(facts.num_images, 'image')}.",
         )
 
 
@@ -162,8 +163,8 @@ def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float)
     of = f"counted on {figures.num_records:,} of {facts.num_records:,} records, evenly spread over the store"
     yield f'<section><h2>Regions{f" <small>{of}</small>" if sampled else ""}</h2>\n<div class="charts">\n<div>'
     bars = bars_of_integers(figures.regions_per_image)
-    yield f"<h3>Regions per image <small>{_count(figures.num_records, 'image')}</small></h3>"
-    yield histogram(bars, values="images", ticks=_integer_ticks(bars), label="Histogram of the regions per image")
+    yield f"<h3>Regions per image <small>{counted(figures.num_records, 'image')}</small></h3>"
+    yield histogram(bars, noun="image", ticks=_integer_ticks(bars), label="Histogram of the regions per image")
     num_regions = sum(figures.score_counts)
     if num_regions:
         steps = len(figures.score_counts)
@@ -172,8 +173,8 @@ def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float)
             for i, count in enumerate(figures.score_counts)
         ]
         ticks = [(0.0, "0"), (0.25, "0.25"), (0.5, "0.5"), (0.75, "0.75"), (1.0, "1")]
-        yield f"<h3>Class score <small>{_count(num_regions, 'region')}</small></h3>"
-        yield histogram(scores, values="regions", ticks=ticks, label="Histogram of the class scores")
+        yield f"<h3>Class score <small>{counted(num_regions, 'region')}</small></h3>"
+        yield histogram(scores, noun="region", ticks=ticks, label="Histogram of the class scores")
     yield "</div>\n"
     if figures.classes:
         yield _bar_list("Most frequent classes", f"{figures.num_classes:,} seen", figures.classes)
@@ -198,7 +199,7 @@ def _failures(groups: Sequence[FailureGroup], num_failures: int) -> Iterator[str
         if num_failures == 0:
             yield '<section><h2>Failures</h2><p class="quiet">None.</p></section>\n'
         return
-    yield f"<section><h2>Failures <small>{len(groups):,} {'reason' if len(groups) == 1 else 'reasons'}</small></h2>\n"
+    yield f"<section><h2>Failures <small>{counted(len(groups), 'reason')}</small></h2>\n"
     yield (
         '<table class="failures"><thead><tr><th>Reason</th><th>Image</th><th>Stage</th><th>Detail</th></tr></thead>\n'
     )
@@ -237,12 +238,12 @@ def _photos(photos: Sequence[Photo], facts: ReportFacts, regions_per_photo: int)
                 photo.regions,
                 image_hw=photo.image_hw,
                 colours=colours,
-                label=f"{photo.image_id}, {_count(len(photo.regions), 'region')} drawn",
+                label=f"{photo.image_id}, {counted(len(photo.regions), 'region')} drawn",
             )
         yield (
             f'<figure>{picture}<figcaption><bdi class="id" title="{escaped(photo.image_id, 600)}">'
             f"{escaped(photo.image_id, 80)}</bdi><span>{width:,} &times; {height:,} px</span>"
-            f"<span>{_count(photo.num_regions, 'region')}</span></figcaption></figure>\n"
+            f"<span>{counted(photo.num_regions, 'region')}</span></figcaption></figure>\n"
         )
     yield "</div></section>\n"
 
@@ -269,10 +270,6 @@ def _integer_ticks(bars: Sequence[Bar]) -> list[tuple[float, str]]:
 
 def _note(title: str, text: str) -> str:
     return f'<p class="note"><b>{title}</b> {text}</p>\n'
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _percent(fraction: float) -> str:

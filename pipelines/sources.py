@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from extraction.images import ImageRef
+from features.counted import counted
 from features.record import check_image_id
 from pipelines.datasets import coco, conceptual_captions, folder, karpathy, sbu, vcr
 from pipelines.datasets.image_ids import is_utf8
@@ -164,7 +165,7 @@ def _training_captions(location: str, id_rule: str) -> tuple[list[tuple[str, str
             captions += [(image.image_id, sentence.text) for sentence in image.sentences]
         else:
             num_left_out += len(image.sentences)
-    notes = [f"{num_left_out:,} captions of the splits val and test left out: they are for evaluation"]
+    notes = [f"{counted(num_left_out, 'caption')} of the splits val and test left out: evaluation data"]
     return captions, notes if num_left_out else []
 
 
@@ -172,9 +173,9 @@ def _listing_notes(listing: folder.FolderListing) -> list[str]:
     num_files, num_links = listing.num_other_files, listing.num_folder_links
     notes = []
     if num_files:
-        notes.append(f"{num_files} {'file' if num_files == 1 else 'files'} without an image extension left out")
+        notes.append(f"{counted(num_files, 'file')} without an image extension left out")
     if num_links:
-        notes.append(f"{num_links} {'link to a folder' if num_links == 1 else 'links to folders'} not followed")
+        notes.append(f"{counted(num_links, 'link to a folder', 'links to folders')} not followed")
     return notes
 
 

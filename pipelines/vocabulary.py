@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extraction.weight_sources import fetch_weights
+from pipelines.datasets.visual_genome import read_names
 
 CLASSES_FILE = "objects_vocab.txt"
 ATTRIBUTES_FILE = "attributes_vocab.txt"
@@ -61,20 +62,10 @@ def load_vocabulary(
 
 
 def _read(path: Path) -> tuple[str, ...]:
-    """One name per line; of comma-separated synonyms the first. The last line may lack its newline."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        return read_names(str(path)).names
     except OSError as error:
         raise ValueError(f"vocabulary {str(path)!r}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"vocabulary {str(path)!r}: not a UTF-8 text file") from None
-    # Not splitlines: it also breaks at form feeds and other separators, and so shifts every id behind a name with one.
-    lines = text.removesuffix("\n").split("\n") if text else []
-    names = tuple(line.split(",")[0].strip() for line in lines)
-    if "" in names:
-        line = names.index("") + 1
-        raise ValueError(f"vocabulary {str(path)!r}, line {line}: no name; ids count lines, so each needs one")
-    return names
 
 
 def _check_length(names: tuple[str, ...], wanted: int, what: str, spec: str) -> None:

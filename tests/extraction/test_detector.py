@@ -172,7 +172,7 @@ def test_a_detector_takes_its_parts(small_detector, noise_image):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"depth": 152}, r"depth is 152; it must be one of \[50, 101\]"),
+        ({"depth": 152}, r"depth is 152; it must be one of \[26, 50, 101\]"),
         ({"num_classes": 0}, "num_classes is 0; it must be a whole number"),
         ({"num_attributes": 70000}, "at most 65534"),
         ({"region_chunk": 100}, "region_chunk is 100; it must be a multiple of 16"),

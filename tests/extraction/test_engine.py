@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from extraction.conventions import CONVENTIONS, Conventions
-from extraction.detector import Detector, Regions
+from extraction.detector import Detector
 from extraction.engine import ExtractOptions, extract
 from extraction.images import Box, Failure, ImageRef
+from extraction.regions import Regions
 from features.record import RegionRecord, TopKDistribution
 
 

@@ -182,11 +182,11 @@ def test_figures_by_hand(stores: Callable[..., StoreComparison]) -> None:
         "1 image is only on the left",
         "1 image has another height or width",
         "2 regions of the left and 1 of the right have no partner of IoU >= 0.5",
-        "1 matched boxes differ by more than 0.1 px",
+        "1 matched box differs by more than 0.1 px",
         "features differ by up to 5.00e-01, more than 0.001",
         "class scores differ by up to 2.50e-01, more than 0.001",
-        "1 of 2 classes differ",
-        "1 of 2 attributes differ",
+        "1 of 2 classes differs",
+        "1 of 2 attributes differs",
     )
     (image,) = found.worst
     assert (image.matched_share, image.num_left, image.num_right, image.cosine_min) == (0.5, 4, 3, 0.0)

@@ -292,7 +292,7 @@ def test_bad_lines_of_a_tsv_are_counted(shared_data: Path, tmp_path: Path) -> No
     data = (shared_data / "formats" / "butd_tsv" / "six_columns.tsv").read_bytes()
     (tmp_path / "b.tsv").write_bytes(data + b"573\t1\n")
     source, _ = give_boxes(open_source(str(shared_data / "images" / "COCO*.jpg")), str(tmp_path / "b.tsv"))
-    assert f"1 lines of {tmp_path}/b.tsv left out: 1 wrong columns" in source.notes
+    assert f"1 line of {tmp_path}/b.tsv left out: 1 wrong columns" in source.notes
 
 
 # ---- whole runs
@@ -371,12 +371,12 @@ def test_a_store_holds_the_regions_of_one_set_of_boxes(
     assert changed in one_line(roibeam(*run, "--image-feature", "region"))
     write_rows(boxes, rows | {"sample_00002": [[0, 0, 1, 1]]})
     line = one_line(roibeam(*run))
-    assert f"was made with other boxes than {boxes} holds now for 1 images, such as 'sample_00002'" in line
+    assert f"was made with other boxes than {boxes} holds now for 1 image, such as 'sample_00002'" in line
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
     write_rows(boxes, rows | {"sample_00005": [[0, 0, 1, 1]]})
     grown = roibeam(*run)
-    assert grown.code == 0 and "1 images extracted" in grown.out
+    assert grown.code == 0 and "1 image extracted" in grown.out
     with FeatureStore(out) as store:
         assert len(store) == 5 and len(store.manifest.shards) == 2
 

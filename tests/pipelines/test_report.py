@@ -20,7 +20,6 @@ from pipelines.charts import (
     bars_of_integers,
     colours_by_class,
     photo_with_regions,
-    printable,
     text_colour_on,
 )
 from pipelines.report import ReportFacts, write_report
@@ -197,7 +196,7 @@ def test_counts(tmp_path: Path) -> None:
     counts = [page.count(name) for name in ("images", "records", "regions", "failures", "images/s")]
     assert counts == ["11", "3", "8", "8", "2"]
     assert page.count("regions per image") == "2.7" and page.count("fewest, most") == "0, 5"
-    assert "<title>3: 1 images</title>" in page.html  # one image has 3 regions
+    assert "<title>3: 1 image</title>" in page.html  # one image has 3 regions
     assert "<title>0.90 to 0.95: 2 regions</title>" in page.html  # the best of "a" and of "b"
     bars = re.findall(r'<th scope="row">(.*?)</th>.*?<td class="number">(.*?)</td>', page.html)
     assert bars == [("dog", "8"), ("red", "8")]
@@ -334,20 +333,6 @@ def test_failed_write_leaves_the_old_report(tmp_path: Path) -> None:
         write(path, store, facts=facts_of(store, [], details=((1, 2),)))  # not text: fails while it is written
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
     assert path.read_text() == "old"
-
-
-@pytest.mark.parametrize(
-    "text, limit, shown",
-    [
-        ("short", 10, "short"),
-        ("abcdefghij", 7, "abcd…ij"),
-        ("a\tb", 10, r"a\tb"),
-        ("图 é", 10, "图 é"),
-        ("x" * 1000 + "end", 7, "xxxx…nd"),
-    ],
-)
-def test_printable(text: str, limit: int, shown: str) -> None:
-    assert printable(text, limit) == shown
 
 
 def test_integer_bars_hold_every_count() -> None:

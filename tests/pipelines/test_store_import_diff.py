@@ -45,7 +45,7 @@ def test_import_writes_a_store(roibeam: Roibeam, tsv: Path, tmp_path: Path) -> N
     out = tmp_path / "store"
     done = roibeam("store", "import", tsv, out, "--dtype", "float32", "--shard-size", 10)
     assert done.code == 0, done.err
-    assert f"{out}: 25 records with 61 regions, 1 dead letters; 1 equal repeats and 1 blank lines left out" in done.out
+    assert f"{out}: 25 records with 61 regions, 1 dead letter; 1 equal repeat and 1 blank line left out" in done.out
     assert verify_store(out, deep=True) == []
     want = {record.image_id: record for record in read_good(tsv)}
     with FeatureStore(out) as store:

@@ -64,6 +64,13 @@ def test_a_line_without_a_name_is_refused(tmp_path: Path, content: bytes) -> Non
         one_list(tmp_path, content, content.count(b"\n"))
 
 
+def test_a_list_that_is_no_text_or_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"vocabulary '.*names\.txt', line 2: not UTF-8$"):
+        one_list(tmp_path, b"cat\n\xff\n", 2)
+    with pytest.raises(ValueError, match=r"vocabulary '.*objects_vocab\.txt': No such file or directory$"):
+        load_vocabulary(str(tmp_path), num_classes=2, num_attributes=1)
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
     class Quiet(http.server.SimpleHTTPRequestHandler):

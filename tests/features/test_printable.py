@@ -1,0 +1,23 @@
+"""Names that came in a file, as they are shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from features.printable import printable
+
+
+@pytest.mark.parametrize(
+    "text, limit, shown",
+    [
+        ("short", 10, "short"),
+        ("abcdefghij", 7, "abcd…ij"),
+        ("a\tb", 10, r"a\tb"),
+        ("图 é", 10, "图 é"),
+        ("x" * 1000 + "end", 7, "xxxx…nd"),
+        ("\x1b[31m" * 9, 12, "\\x1b[31…[31m"),
+        ("ab\u202ecd\ud800", 100, r"ab\u202ecd\ud800"),
+    ],
+)
+def test_printable(text: str, limit: int, shown: str) -> None:
+    assert printable(text, limit) == shown

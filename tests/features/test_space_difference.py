@@ -1,0 +1,33 @@
+"""What two fingerprints are said to differ in."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from extraction.head_layout import HeadLayout
+from features.fingerprint import Fingerprint, feature_space_of
+from features.space_difference import LAYOUT_CONVENTIONS, space_difference
+
+
+@pytest.mark.parametrize(
+    ("field", "width", "said"),
+    [
+        ("background", 8, "weights (perhaps only in the order of their rows, which these conventions set)"),
+        ("background", 9, "weights"),  # rows of another width are other weights
+        ("resize", 8, "weights"),
+    ],
+)
+def test_weights_of_another_row_order_are_not_called_other_weights(field: str, width: int, said: str) -> None:
+    def made(weights: str, value: str, feature_dim: int) -> Fingerprint:
+        conventions = {"background": "last", "resize": "float"} | {field: value}
+        details = {"detector": {"weights": weights * 16, "conventions": conventions, "feature_dim": feature_dim}}
+        return Fingerprint(feature_space_of(details), {}, details)
+
+    found = space_difference(made("one", "first", 8), made("two", "other", width), {"conventions": ("caffe", "hf")})
+    assert found == f"conventions caffe / hf, {'feature dim 8 / 9, ' if width == 9 else ''}{said}"
+
+
+def test_layout_conventions_are_those_that_heads_are_kept_in() -> None:
+    assert set(LAYOUT_CONVENTIONS) == {field.name for field in dataclasses.fields(HeadLayout)}
