@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pipelines.sample_images import write_samples
+from pipelines.toyworld.draw import draw_samples
 
 NETWORK = ["--detector", "small", "--weights", "random:1", "--set", "detector.base_channels=4", "--threads", "1"]
 
@@ -55,7 +55,7 @@ def main() -> None:
     print("| images | shards of | peak MB | seconds | images/s |\n|---|---|---|---|---|")
     for count in [arguments.images[0], *arguments.images]:
         with tempfile.TemporaryDirectory() as folder:
-            write_samples(Path(folder), count=count)
+            draw_samples(Path(folder), count=count)
             options = ["--shard-size", str(arguments.shard_size)]
             row = peak_of_run(Path(folder) / "images", Path(folder) / "store", options)
         print(

@@ -218,7 +218,7 @@ def _check_device(device: str, runner: str) -> None:
 
 
 def _estimate_text(found: Estimate, work: Work) -> str:
-    from pipelines.progress import duration
+    from pipelines.duration import duration
 
     gigabytes = found.images * found.bytes_per_image / 1e9
     without = ""
@@ -238,7 +238,7 @@ def _estimate_text(found: Estimate, work: Work) -> str:
 
 
 def _summary_text(summary: RunSummary, out: Path) -> str:
-    from pipelines.progress import duration
+    from pipelines.duration import duration
     from pipelines.run_report import output_tree
 
     manifest = summary.manifest

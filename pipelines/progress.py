@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from features.manifest import ShardManifest, shard_manifest_name
+from pipelines.duration import duration
 from pipelines.plan import Plan
 from pipelines.store_folder import SCRATCH_PREFIX
 
@@ -129,15 +130,3 @@ def progress_line(standing: Standing, total: int, rate: float, eta: float | None
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in standing.failures.most_common())
         parts.append(f"{standing.failures.total():,} failed ({reasons})")
     return "  ".join(parts)
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as a person reads them: "8 s", "3 min 20 s", "2 h 5 min"; "?" for None."""
-    if seconds is None:
-        return "?"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 # Settings that only change what is written down, so a resumed run may change them.
 _FREE_ON_RESUME = frozenset({"train.log_every", "train.checkpoint_every", "train.keep"})
+# How long a run lasts and when its rate falls is often known only when it is on its way.
+_SCHEDULE = frozenset({"train.steps", "train.decay_steps"})
 
 
 class LossOutput(Protocol):
@@ -295,8 +297,8 @@ def _check_same_run(saved: Mapping[str, Any], now: Mapping[str, Any], folder: Pa
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name) and name not in _FREE_ON_RESUME and not name.startswith("recorded.")
     ]
-    if len(changed) == 1 and changed[0].startswith("train.steps:"):
-        logger.warning("resuming with another length (%s): the rate schedule bends here", changed[0])
+    if changed and all(change.partition(":")[0] in _SCHEDULE for change in changed):
+        logger.warning("resuming with another schedule (%s): the learning rate bends here", "; ".join(changed))
     elif changed:
         raise ValueError(f"{folder} belongs to another configuration ({'; '.join(changed)}); start a new run folder")
 

@@ -114,13 +114,14 @@ def test_torchrun_line_ignores_decoys(decoys: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_beam_workers_ignore_decoys_and_write_what_one_process_writes(
     decoys: Path, tiny_network: tuple[str, ...], roibeam: Callable[..., Any]
 ) -> None:
     from features.store import FeatureStore
-    from pipelines.sample_images import write_samples
+    from pipelines.toyworld.draw import draw_samples
 
-    write_samples(decoys / "samples", count=3)
+    draw_samples(decoys / "samples", count=3)
     command = [str(BIN / "roibeam"), "extract", "samples/images", "out", *tiny_network, "--shard-size", "2"]
     workers = ["--", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
     done = run_outside([*command, *workers], decoys)

@@ -33,7 +33,7 @@ import cv2
 import numpy as np
 
 from features.manifest import TEMPORARY_SUFFIX, write_json_atomically
-from pipelines.progress import duration
+from pipelines.duration import duration
 from pipelines.store_lock import LOCK_NAME, store_lock
 from pipelines.toyworld.captions import Caption, write_captions
 from pipelines.toyworld.contact_sheet import write_contact_sheet

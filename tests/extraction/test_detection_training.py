@@ -20,9 +20,9 @@ from extraction.detection_targets import SamplingRules, overlaps
 from extraction.detector_training import (
     LOSSES,
     DetectorTraining,
-    trained_attribute_logits,
     build_trainable_detector,
     initialise,
+    trained_attribute_logits,
 )
 from extraction.head_layout import CAFFE_LAYOUT, HF_LAYOUT, relayout
 from extraction.random_weights import random_state

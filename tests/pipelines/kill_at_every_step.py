@@ -20,7 +20,7 @@ import torch
 
 from features.verify import verify_store
 from pipelines import cli, extraction_run
-from pipelines.sample_images import write_samples
+from pipelines.toyworld.draw import draw_samples
 
 EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 NETWORK = (
@@ -72,7 +72,7 @@ def main() -> None:
     assert extraction_run.run_extract  # imported here, before the forks
     folder, options = Path(sys.argv[1]), []
     torch.set_num_threads(1)
-    write_samples(folder, count=3)
+    draw_samples(folder, count=3)
     photos, log = folder / "images", folder / "steps.log"
     (photos / "bad.jpg").write_bytes(b"")
     if "--boxes" in sys.argv:

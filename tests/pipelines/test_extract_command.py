@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from features.store import FeatureStore
-from pipelines.sample_images import write_samples
+from pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 
@@ -22,7 +22,7 @@ Cli = Callable[..., Any]
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("samples")
-    write_samples(folder, count=12)
+    draw_samples(folder, count=12)
     return folder / "images"
 
 
@@ -175,12 +175,15 @@ def one_line(result: Any) -> str:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["{samples}", "{out}"], "Missing option '--weights'"),
+        (["{samples}", "{out}"], "--weights is missing"),
         (["{tmp}/missing", "{out}", "--weights", "random:1"], "no such folder, file or pattern"),
         (["{tmp}", "{out}", "--weights", "random:1"], "no images in"),
         (["{samples}", "{out}", "--weights", "random:x"], "random"),
         (["{samples}", "{out}", "--weights", "{tmp}/no.pth"], "no.pth"),
-        (["{samples}", "{out}", "--weights", "random:1", "--detector", "vgg"], "choose one of vg-r101-c4,"),
+        (
+            ["{samples}", "{out}", "--weights", "random:1", "--detector", "vgg"],
+            "nor one of toy, vg-r101-c4, vg-r101-c4-600, small",
+        ),
         (["{samples}", "{out}", "--weights", "random:1", "--conventions", "vgg"], "choose one of hf, d2, caffe"),
         (["{samples}", "{out}", "--weights", "random:1", "--set", "conventions.resize=x"], "convention resize is 'x'"),
         (["{samples}", "{out}", "--weights", "random:1", "--image-feature", "all"], "choose none, region or <network>"),

@@ -18,9 +18,9 @@ import pytest
 
 from features.store import FeatureStore
 from pipelines.plan import members_path, plan_path
-from pipelines.sample_images import write_samples
 from pipelines.shard_job import SourceGoneError, _read_from
 from pipelines.store_lock import store_lock
+from pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 ROIBEAM = str(Path(sys.executable).parent / "roibeam")
@@ -29,7 +29,7 @@ KILL_SCRIPT = Path(__file__).with_name("kill_at_every_step.py")
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    write_samples(tmp_path / "samples", count=6)
+    draw_samples(tmp_path / "samples", count=6)
     return tmp_path / "samples" / "images"
 
 
@@ -43,6 +43,7 @@ def warnings_and_errors(result: Any) -> list[str]:
     return [line for line in result.err.splitlines() if line.startswith("roibeam: ")]
 
 
+@pytest.mark.slow
 def test_a_kill_at_a_file_operation_is_mended_by_a_rerun(tmp_path: Path) -> None:
     steps = ["7", "16", "24", "30"]  # while plan, shard manifest, data file and store manifest get their names
     command = [sys.executable, str(KILL_SCRIPT), str(tmp_path), *steps]
@@ -212,6 +213,7 @@ def test_shards_computed_differently_are_warned_about(
         assert store.fingerprint.numerics["threads"] == [2, 1]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_nothing_half_written(
     roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:

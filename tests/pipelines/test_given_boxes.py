@@ -23,8 +23,8 @@ from pipelines.datasets.coco import read_coco_boxes
 from pipelines.datasets.image_ids import IMAGE_EXTENSIONS, short_name
 from pipelines.datasets.vcr import read_vcr_boxes
 from pipelines.given_boxes import ImageFinder, give_boxes
-from pipelines.sample_images import write_samples
 from pipelines.sources import open_source
+from pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 TINY = replace(CONFIGS["small"], short_edge=48, long_edge=80, proposals_after_nms=16, base_channels=4)
@@ -33,7 +33,7 @@ TINY = replace(CONFIGS["small"], short_edge=48, long_edge=80, proposals_after_nm
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     """Six pictures of at least 200 x 200 pixels."""
-    write_samples(tmp_path / "samples", count=6)
+    draw_samples(tmp_path / "samples", count=6)
     return tmp_path / "samples" / "images"
 
 

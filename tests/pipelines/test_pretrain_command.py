@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.sample_images import write_samples
+from pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 TINY_MODEL = ("--steps", 4, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
@@ -20,7 +20,7 @@ TINY_MODEL = ("--steps", 4, "--batch-size", 4, "--set", "model.hidden_size=32", 
 @pytest.fixture
 def store(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> tuple[Path, Path]:
     """A store of eight pictures, and their captions."""
-    captions = write_samples(tmp_path / "samples", count=8)
+    captions = draw_samples(tmp_path / "samples", count=8)
     assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
     return tmp_path / "store", captions
 

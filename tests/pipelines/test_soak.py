@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from pipelines.sample_images import write_samples
+from pipelines.toyworld.draw import draw_samples
 
 SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))
 
@@ -29,7 +29,7 @@ def test_peak_memory_of_the_local_run_does_not_grow_with_the_number_of_images(tm
     shard = max(20, round(500 * SHARE))
     peaks = []
     for count in (shard, 4 * shard):
-        write_samples(tmp_path / str(count), count=count)
+        draw_samples(tmp_path / str(count), count=count)
         options = ["--shard-size", str(shard)]
         peaks.append(measure(tmp_path / str(count) / "images", tmp_path / f"store{count}", options)["peak_mb"])
     # One run differs from its repetition by about 1 %.

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from model.inputs import IGNORE_INDEX
 from model.losses import SumCount, cross_entropy
 from pipelines.checkpoint import latest_checkpoint
-from pipelines.optimizer import TrainConfig, learning_rate_at
+from pipelines.optimizer import TrainConfig, build_optimizer, learning_rate_at
 from pipelines.training import train
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
@@ -146,6 +146,40 @@ def test_resumed_runs_end_in_the_same_bits(tmp_path, stops):
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "parts")
 
 
+def sgd(**changes):
+    """A rate that falls after step 6."""
+    steps = {"optimizer": "sgd", "schedule": "steps", "decay_steps": (6,), "learning_rate": 0.1, "warmup_steps": 2}
+    return config(**(steps | changes))
+
+
+def test_sgd_resumes_in_the_same_bits(tmp_path):
+    whole = run(tmp_path / "whole", settings=sgd())
+    run(tmp_path / "parts", settings=sgd(), stop_at_step=5)
+    parts = run(tmp_path / "parts", settings=sgd(), resume=True)
+    assert_equal_checkpoints(whole.checkpoint, parts.checkpoint)
+    assert any(name.endswith("/momentum_buffer") for name in files_of(whole.checkpoint))
+
+
+def test_sgd_is_torchs_with_the_groups_rates_and_decays():
+    task = ToyTask()
+    optimizer = build_optimizer(task.parameter_groups(), sgd(weight_decay=0.3, momentum=0.7))
+    assert isinstance(optimizer, torch.optim.SGD)
+    found = [(group["weight_decay"], group["momentum"]) for group in optimizer.param_groups]
+    assert found == [(0.3, 0.7), (0.0, 0.7)]
+    assert [group["learning_rate_scale"] for group in optimizer.param_groups] == [0.5, 1.0]
+
+
+def test_another_schedule_may_be_chosen_on_the_way(tmp_path, caplog):
+    """A run that bends before the first fall of either schedule is the run of the second one."""
+    run(tmp_path / "bent", settings=sgd(), stop_at_step=4)
+    bent = run(tmp_path / "bent", settings=sgd(steps=10, decay_steps=(5, 8)), resume=True)
+    assert "another schedule" in caplog.text and "decay_steps: [6] -> [5, 8]" in caplog.text
+    straight = run(tmp_path / "straight", settings=sgd(steps=10, decay_steps=(5, 8)))
+    assert_equal_checkpoints(straight.checkpoint, bent.checkpoint)
+    with pytest.raises(ValueError, match="belongs to another configuration"):
+        run(tmp_path / "bent", settings=sgd(steps=12, learning_rate=0.2), resume=True)
+
+
 def test_after_a_crash_the_log_holds_each_step_once(tmp_path):
     whole = run(tmp_path / "whole")
     # The crash comes at step 7 (sample 25): steps 5 and 6 are logged, the last checkpoint is step 4.
@@ -188,6 +222,29 @@ def test_a_step_without_any_label_is_logged_as_null(tmp_path):
     run(tmp_path / "run", ToyTask(label_every=1000, batch_size=2), config(steps=2))
     log = log_of(tmp_path / "run")
     assert log[1]["toy"] is None and log[1]["loss"] == 0 and log[1]["gradient_norm"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimizer": "adam"}, "optimizer must be adamw or sgd"),
+        ({"schedule": "cosine", "decay_steps": ()}, "schedule must be linear or steps"),
+        ({"schedule": "linear", "decay_steps": (6,)}, "belong to the schedule steps"),
+        ({"decay_steps": (8, 6)}, "ascending"),
+        ({"decay_steps": (1,), "warmup_steps": 2}, "from warmup_steps 2 on"),
+        ({"momentum": 1.0}, "momentum must be in"),
+        ({"decay_factor": 0.0}, "decay_factor must be above 0"),
+    ],
+)
+def test_settings_that_make_no_sense(change, message):
+    with pytest.raises(ValueError, match=message):
+        sgd(**change)
+
+
+def test_the_rate_rises_then_falls_in_steps():
+    settings = sgd(steps=10, warmup_steps=4, decay_steps=(6, 8), decay_factor=0.5, learning_rate=1.0)
+    rates = [learning_rate_at(step, settings) for step in range(1, 11)]
+    assert rates == [0.25, 0.5, 0.75, 1, 1, 1, 0.5, 0.5, 0.25, 0.25]
 
 
 def test_schedule_is_the_release_triangle():
