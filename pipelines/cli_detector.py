@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,12 +76,14 @@ def train_command(
     from extraction.conventions import CONVENTIONS
     from extraction.detection_losses import LossRules
     from extraction.detection_targets import SamplingRules
+    from pipelines.curves import write_curves
     from pipelines.detection.photos import open_labelled_photos
     from pipelines.detection.task import PhotoRules
     from pipelines.detection.training import Start, train_detector
     from pipelines.detector_choice import preset
     from pipelines.optimizer import TrainConfig
     from pipelines.overrides import apply_overrides
+    from pipelines.training import is_main_process
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -124,8 +125,9 @@ def train_command(
         resume=resume,
     )
     model = result.checkpoint / "model"
-    if not _is_main_process():
+    if not is_main_process():
         return
+    write_curves(out)
     facts = {
         "run": str(out),
         "detector": str(model),
@@ -140,7 +142,8 @@ def train_command(
     typer.echo(f"{result.step:,} steps in {result.seconds:.0f} s, last loss {result.last['loss']:.4f}")
     use = "the detector, for roibeam detector evaluate and roibeam extract --detector"
     typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   {use}")
-    typer.echo("  log.jsonl   one line per step\n  config.json   everything this run was made with")
+    typer.echo("  curves.svg   its losses, to look at\n  log.jsonl   one line per step")
+    typer.echo("  config.json   everything this run was made with")
 
 
 @detector_app.command("evaluate")
@@ -223,10 +226,6 @@ def _numbers(what: str, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise ValueError(f"--{what} {text!r}: expected whole numbers with commas between, such as 1,2") from None
-
-
-def _is_main_process() -> bool:
-    return int(os.environ.get("RANK", "0")) == 0  # torchrun's
 
 
 def _echo_left_out(photos: LabelledPhotos) -> None:

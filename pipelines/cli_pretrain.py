@@ -52,10 +52,12 @@ def pretrain_command(
 
     from features.store import FeatureStore
     from model.vlbert import vlbert_base, vlbert_small
+    from pipelines.curves import write_curves
     from pipelines.optimizer import TrainConfig
     from pipelines.overrides import apply_overrides, parse_value
     from pipelines.pretraining import PretrainConfig, pretrain
     from pipelines.sources import read_captions
+    from pipelines.training import is_main_process
 
     sizes = {"small": vlbert_small, "base": vlbert_base}
     if model not in sizes:
@@ -88,6 +90,9 @@ def pretrain_command(
             model_overrides=overrides,
             resume=resume,
         )
+    if not is_main_process():
+        return
+    write_curves(out)
     join = result.join
     facts = {
         "run": str(out),
@@ -116,4 +121,5 @@ def pretrain_command(
     for name, mean in result.evaluation.items():
         typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
-    typer.echo("  log.jsonl   one line per step\n  config.json   everything this run was made with\n  tokenizer/")
+    typer.echo("  curves.svg   its losses, to look at\n  log.jsonl   one line per step")
+    typer.echo("  config.json   everything this run was made with\n  tokenizer/")

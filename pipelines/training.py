@@ -226,6 +226,11 @@ def check_run_folder(run_dir: Path, *, resume: bool) -> None:
         raise ValueError(f"{run_dir} already holds a run; resume it, or choose another folder")
 
 
+def is_main_process() -> bool:
+    """Whether this process speaks for all of a run, before and after `train`."""
+    return int(os.environ.get("RANK", "0")) == 0  # torchrun's
+
+
 def _make_accelerator(config: TrainConfig) -> Accelerator:
     # accelerate keeps device and precision in a process-wide state and refuses a second, different one; a process may
     # train twice (tests, a notebook).

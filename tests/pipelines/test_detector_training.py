@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import cv2
 import numpy as np
@@ -289,6 +290,8 @@ def test_train_evaluate_extract(roibeam, world, tmp_path, command_options):
     assert done.code == 0, done.err
     facts = json.loads(done.out)
     assert facts["step"] == 4
+    panels = ElementTree.parse(out / "curves.svg").getroot().findall("{http://www.w3.org/2000/svg}g")
+    assert len(panels) == 11  # rate, norm, loss, its five parts, three metrics
     judged = roibeam("detector", "evaluate", facts["detector"], "--labels", world.genome_val, "--json")
     assert judged.code == 0, judged.err
     assert json.loads(judged.out)["num_images"] == 1
