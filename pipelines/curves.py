@@ -56,13 +56,10 @@ def _panel(name: str, steps: np.ndarray, values: np.ndarray, place: int) -> str:
     left, top, width, height = _PLOT
     x = left + width * (steps - steps[0]) / max(steps[-1] - steps[0], 1.0)
     lines = []
-    for row, style in (
-        (values, 'stroke="#9ecae1" stroke-width="0.8"'),
-        (smooth, 'stroke="#08519c" stroke-width="1.6"'),
-    ):
+    for row, colour, thickness in ((values, "#9ecae1", 0.8), (smooth, "#08519c", 1.6)):
         y = top + height * (1 - np.clip((row - lowest) / (highest - lowest), 0, 1))
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
-        lines.append(f'<polyline fill="none" {style} points="{points}"/>')
+        lines.append(f'<polyline fill="none" stroke="{colour}" stroke-width="{thickness}" points="{points}"/>')
     origin = (_PANEL[0] * (place % _COLUMNS), _PANEL[1] * (place // _COLUMNS))
     title = f"{escaped(name.replace('_', ' '))}, last {smooth[-1]:.3g}"
     return (
