@@ -16,9 +16,11 @@ from typing import Protocol
 
 import cv2
 import numpy as np
+import torch
 
 from extraction.decode import DecodeError, decode_image
 from extraction.images import Failure
+from extraction.suppression import suppress
 from features.printable import printable
 from pipelines.charts import DrawnRegion
 from pipelines.report_page import FailureGroup, Photo, RegionFigures, ReportFacts, page_html
@@ -31,6 +33,7 @@ _LISTED_CLASSES = 18
 _LISTED_REASONS = 40
 _EXAMPLES_PER_REASON = 5
 _REGIONS_PER_PHOTO = 10
+_DRAWN_OVERLAP = 0.5  # IoU with a better region above which a region is not drawn: boxes on boxes cannot be read
 # `attr_thresh` of the bottom-up-attention demo notebook and of what was made from it: weaker attributes are not shown.
 _ATTRIBUTE_SCORE = 0.1
 _THUMBNAIL_SIDE_PX = 480
@@ -203,9 +206,10 @@ def _photo(
 def _regions_to_draw(
     regions: StoredRegions, class_names: Sequence[str] | None, attribute_names: Sequence[str] | None
 ) -> tuple[DrawnRegion, ...]:
-    best = np.argsort(-regions.class_scores, kind="stable")[:_REGIONS_PER_PHOTO].tolist()
+    boxes, scores = (torch.from_numpy(np.array(each, np.float32)) for each in (regions.boxes, regions.class_scores))
+    best = suppress(boxes, scores, _DRAWN_OVERLAP, comparison=">", plus_one_sides=False)[:_REGIONS_PER_PHOTO]
     drawn = []
-    for i in best:
+    for i in best.tolist():
         class_id = int(regions.class_ids[i])
         name = _name(class_id, class_names, "class")
         attribute_ids, attribute_scores = regions.attribute_ids, regions.attribute_scores

@@ -256,7 +256,7 @@ def _photos_remark(photos: Sequence[Photo], facts: ReportFacts, regions_per_phot
         if (len(photos) < facts.num_records)
         else ""
     )
-    return f"{which}the {regions_per_photo} regions of highest class score are drawn"
+    return f"{which}the {regions_per_photo} regions of highest class score that do not cover each other are drawn"
 
 
 def _integer_ticks(bars: Sequence[Bar]) -> list[tuple[float, str]]:

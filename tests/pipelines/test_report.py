@@ -208,11 +208,20 @@ def test_counts(tmp_path: Path) -> None:
 
 def test_regions_are_drawn_in_photo_pixels_with_their_names(tmp_path: Path) -> None:
     page = write(tmp_path / "report.html", FakeStore([record("a", 12)]))
-    assert page.html.count('class="box"') == 10
+    # Twelve boxes of half the width, 3.6 pixels apart: each fourth one shares less than half with those before it.
+    assert page.html.count('class="box"') == 3
     assert 'viewBox="0 0 80 60"' in page.html
     assert '<rect class="box" x="0" y="0" width="40" height="60"' in page.html
     assert ">red dog 0.90<" in page.html
     assert "80 &times; 60 px" in page.html and "12 regions" in page.text
+
+
+def test_no_more_than_ten_regions_are_drawn(tmp_path: Path) -> None:
+    many = record("a", 12)
+    apart = np.stack([np.arange(12) * 6, np.zeros(12), np.arange(12) * 6 + 5, np.full(12, 60)], axis=1)
+    page = write(tmp_path / "report.html", FakeStore([dataclasses.replace(many, boxes=apart.astype(np.float32))]))
+    assert page.html.count('class="box"') == 10
+    assert ">red dog 0.90<" in page.html and ">red dog 0.10<" not in page.html
 
 
 def test_ids_stand_for_names_that_are_missing(tmp_path: Path) -> None:
