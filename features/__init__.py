@@ -5,6 +5,7 @@ byte).
 Imports nothing of ours, and neither torch nor beam nor pyarrow: a store is readable on a bare machine.
 """
 
+from features.batch import BatchBuffers, RegionBatch
 from features.butd_tsv import ButdTsv, read_butd_tsv
 from features.comparison import StoreComparison, compare
 from features.digest import content_digest, merge_digests, record_digest
@@ -14,18 +15,22 @@ from features.manifest import DeadLetter, ShardEntry, ShardManifest, ShardSummar
 from features.publish import publish_shard, publish_store
 from features.record import RegionRecord, TopKDistribution
 from features.record_source import RecordSource
+from features.region_filter import RegionFilter
 from features.shard import ShardWriter
 from features.shard_reader import ShardReader
 from features.store import FeatureStore
 from features.verify import Problem, verify_store
 
 __all__ = [
+    "BatchBuffers",
     "ButdTsv",
     "DeadLetter",
     "FeatureStore",
     "Fingerprint",
     "Problem",
     "RecordSource",
+    "RegionBatch",
+    "RegionFilter",
     "RegionMeta",
     "RegionRecord",
     "ShardEntry",

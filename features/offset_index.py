@@ -119,7 +119,10 @@ class OffsetIndex:
         meta_start, meta_end = self.meta_range(row)
         region_start, region_end = self.region_range(row)
         sizes = (meta_start, meta_end - meta_start, region_start, region_end - region_start)
-        return IndexRow(self.key(row), *sizes, int(self._num_regions[row]), self.digest(row))
+        return IndexRow(self.key(row), *sizes, self.num_regions_at(row), self.digest(row))
+
+    def num_regions_at(self, row: int) -> int:
+        return int(self._num_regions[row])
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[IndexRow]:
         for row in range(start, self.num_records if stop is None else min(stop, self.num_records)):

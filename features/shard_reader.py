@@ -61,6 +61,8 @@ class ShardReader:
                     f"changed (a copy that stopped?): copy it again or re-extract the shard"
                 )
             self._map = mmap.mmap(file.fileno(), manifest.data_bytes, access=mmap.ACCESS_READ)
+        # Of what a disk reads ahead, megabytes, most would be of records that nobody asked for.
+        self._map.madvise(mmap.MADV_RANDOM)
         try:
             pages = LmdbPages(self._map, str(self.path))
             if (pages.page_size, pages.num_pages) != (manifest.page_size, manifest.num_pages):
@@ -89,8 +91,13 @@ class ShardReader:
 
     def __iter__(self) -> Iterator[RegionRecord]:
         """Records in key order, with arrays of their own."""
-        for row in range(len(self)):
-            yield self.record_at(row)
+        self._opened()[0].madvise(mmap.MADV_SEQUENTIAL)
+        try:
+            for row in range(len(self)):
+                yield self.record_at(row)
+        finally:
+            if self._map is not None:
+                self._map.madvise(mmap.MADV_RANDOM)
 
     def get(self, image_id: str, *, copy: bool = True, check: bool = False) -> RegionRecord:
         """One record.
@@ -112,6 +119,17 @@ class ShardReader:
             return decode_meta(mapped[start:end], check=check)
         except ValueError as error:
             raise ValueError(f"{self.path}: record {image_id!r}: {error}") from None
+
+    def num_regions(self, image_id: str) -> int:
+        """How many regions a record has, from the index alone; errors as `get`."""
+        return self._opened()[1].num_regions_at(self._row(image_id))
+
+    def prefetch(self, image_id: str) -> None:
+        """Asks the operating system to read a record's large value soon, and returns at once; errors as `get`."""
+        mapped, index = self._opened()
+        start, end = index.region_range(self._row(image_id))
+        first = start // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_WILLNEED, first, end - first)
 
     def record_at(self, row: int, *, copy: bool = True, check: bool = False) -> RegionRecord:
         """The record at position `row` in key order; arguments and errors as `get`."""

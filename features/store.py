@@ -7,16 +7,20 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
+from features.batch import BatchBuffers, RegionBatch, assemble, check_fields
 from features.fingerprint import Fingerprint
 from features.layout import RegionMeta
 from features.manifest import STORE_MANIFEST_NAME, ShardEntry, ShardManifest, StoreManifest
 from features.record import RegionRecord
+from features.region_filter import RegionFilter
 from features.shard_reader import ShardReader
 
 
@@ -99,6 +103,45 @@ class FeatureStore:
     def meta(self, image_id: str) -> RegionMeta:
         """Boxes, classes and scores, without touching the features; errors as `get`."""
         return self._holder(image_id).meta(image_id)
+
+    def num_regions_of(self, image_ids: Iterable[str]) -> np.ndarray:
+        """(n,) int32, how many regions each record has, from the offset indexes alone; errors as `get`."""
+        return np.array([self._holder(image_id).num_regions(image_id) for image_id in image_ids], np.int32)
+
+    def get_batch(
+        self,
+        image_ids: Sequence[str],
+        *,
+        fields: Collection[str] = ("features",),
+        ragged: bool = False,
+        regions: RegionFilter | None = None,
+        out: BatchBuffers | None = None,
+    ) -> RegionBatch:
+        """Records of some images as one batch of arrays; each stored byte is read once and written once.
+
+        Args:
+            image_ids: at least one; an image may be named twice.
+            fields: what else than boxes, class ids and scores is wanted: "features", "attributes",
+                "class_distribution", "image_feature". With () no page of the large values is touched.
+            ragged: regions of all images one after another, instead of padded to the most that one has.
+            regions: keeps some of each record's regions.
+            out: memory to assemble in; the arrays of the batch before are overwritten.
+        Raises:
+            KeyError, ValueError: as `get`; ValueError also for a field that a record lacks.
+        """
+        check_fields(fields)
+        records: Iterable[RegionRecord | RegionMeta]
+        if fields:
+            records = (self.get(image_id, copy=False) for image_id in image_ids)
+        else:
+            records = (self.meta(image_id) for image_id in image_ids)
+        return assemble(image_ids, records, fields=fields, ragged=ragged, regions=regions, out=out)
+
+    def prefetch(self, image_ids: Iterable[str]) -> None:
+        """Asks the operating system to read these records' large values soon, and returns at once: name the next batch
+        before you assemble this one. Errors as `get`."""
+        for image_id in image_ids:
+            self._holder(image_id).prefetch(image_id)
 
     def ids(self) -> Iterator[str]:
         """Image ids in the order of `__iter__`."""

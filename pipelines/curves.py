@@ -27,7 +27,7 @@ def write_curves(run_dir: Path) -> Path:
     """
     lines = [json.loads(line) for line in (run_dir / "log.jsonl").read_text("utf-8").splitlines()]
     steps = np.array([line["step"] for line in lines], np.float64)
-    panels = []
+    panels: list[str] = []
     for name in lines[-1]:
         if name not in _NO_CURVES:
             values = np.array([np.nan if line.get(name) is None else line[name] for line in lines], np.float64)
