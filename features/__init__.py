@@ -6,6 +6,7 @@ Imports nothing of ours, and neither torch nor beam nor pyarrow: a store is read
 """
 
 from features.batch import BatchBuffers, RegionBatch
+from features.batch_stream import BatchStream
 from features.butd_tsv import ButdTsv, read_butd_tsv
 from features.comparison import StoreComparison, compare
 from features.digest import content_digest, merge_digests, record_digest
@@ -23,6 +24,7 @@ from features.verify import Problem, verify_store
 
 __all__ = [
     "BatchBuffers",
+    "BatchStream",
     "ButdTsv",
     "DeadLetter",
     "FeatureStore",

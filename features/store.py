@@ -143,6 +143,23 @@ class FeatureStore:
         for image_id in image_ids:
             self._holder(image_id).prefetch(image_id)
 
+    @property
+    def shard_sizes(self) -> list[int]:
+        """Records of each shard, in the order of the manifest; what `id_at` counts by."""
+        return [entry.num_records for entry in self.manifest.shards]
+
+    def id_at(self, shard: int, row: int) -> str:
+        """The image id at a row, in key order, of the `shard`-th shard of the manifest.
+
+        Raises:
+            IndexError: for a place that is none.
+            ValueError: as `get`.
+        """
+        entry = self.manifest.shards[shard]
+        if not 0 <= row < entry.num_records:
+            raise IndexError(f"{self.path}: shard {shard} has {entry.num_records} records, asked for row {row}")
+        return self._reader(entry).record_key(row).decode("utf-8")
+
     def ids(self) -> Iterator[str]:
         """Image ids in the order of `__iter__`."""
         for entry in self._filled_shards():
