@@ -8,10 +8,10 @@ export PYTHONSAFEPATH := 1
 # One test process for each of two cores; more threads in each would only wait for one another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-soak lint format bench lock
+.PHONY: help setup demo test test-all test-slow test-soak lint format bench toy-detector lock
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## make the environment in .venv (exact versions from constraints.txt)
 
@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup ## photos in, region shards out, trained on: the whole chain on pictures the project draws (a minute or two after the installation)
+demo: setup ## photos in, region shards out, trained on: the whole chain on a world the project draws (a few minutes after the installation)
 	$(BIN)/roibeam demo demo-out
 
 test: setup ## the default test suite (under 3 minutes on 2 cores)
@@ -48,6 +48,9 @@ bench: setup ## the measurements behind BENCHMARKS.md
 	$(BIN)/python bench/store_bytes.py
 	$(BIN)/python bench/extraction_memory.py
 	$(BIN)/python bench/toyworld.py
+
+toy-detector: setup ## train the detector that ships with the project anew (2 hours on 2 cores)
+	$(BIN)/python bench/toy_detector.py
 
 lock: ## remake constraints.txt from the newest versions that resolve together
 	rm -rf build/lock && $(PYTHON) -m venv build/lock

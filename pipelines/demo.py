@@ -1,8 +1,8 @@
-"""The whole chain on pictures that the project draws itself: photos -> region shards -> a trained model.
+"""The whole chain on a world that the project draws itself: photos -> region shards -> a trained model.
 
-The detector's weights are random, so that nothing needs downloading: the regions it finds mean nothing, but every part
-runs for real. VL-BERT is trained on eight picture-caption pairs, always with the same words and regions masked, until
-it knows them by heart, which a model that does not read its store, or trains wrongly, cannot do.
+The toy detector, which comes with the project, has never seen these pictures; how well it does is printed, and can be
+seen in the report. VL-BERT is trained on eight picture-caption pairs, always with the same words and regions masked,
+until it knows them by heart, which a model that does not read its store, or trains wrongly, cannot do.
 """
 
 from __future__ import annotations
@@ -12,47 +12,55 @@ from pathlib import Path
 
 import typer
 
-from extraction.config import CONFIGS
 from extraction.engine import ExtractOptions
 from extraction.selection import SELECTIONS
+from extraction.weights import build_detector
 from features.store import FeatureStore
 from features.verify import verify_store
+from pipelines.detection.evaluation import evaluate_detector, report_lines
+from pipelines.detection.photos import open_labelled_photos
+from pipelines.detector_choice import ChosenDetector, choose_detector
 from pipelines.extraction_run import RunOptions, run_extract
 from pipelines.job import DetectorSpec
 from pipelines.optimizer import TrainConfig
 from pipelines.planning import Work
 from pipelines.pretraining import PretrainConfig, PretrainResult, pretrain
 from pipelines.run_report import REPORT_NAME, output_tree
-from pipelines.sample_images import write_samples
 from pipelines.sources import open_source, read_captions
-from pipelines.vocabulary import Vocabulary
+from pipelines.toyworld.write import CONTACT_SHEET_NAME, write_world
 
-NUM_PICTURES = 40
+WORLD_SEED = 2026  # the toy detector was trained on seed 0
+NUM_PICTURES = 200
 NUM_PAIRS = 8
 SHARD_SIZE = 16
 TRAIN_STEPS = 300
 
 
 def run_demo(out: Path) -> None:
-    """Writes OUT/pictures, OUT/store and OUT/pretraining; a second call continues or shows what is there.
+    """Writes OUT/world, OUT/store and OUT/pretraining; a second call continues or shows what is there.
 
     Raises:
         ValueError: if OUT holds other things.
     """
-    pictures, store, run_dir = out / "pictures", out / "store", out / "pretraining"
-    if out.exists() and not pictures.exists() and any(out.iterdir()):
+    world, store, run_dir = out / "world", out / "store", out / "pretraining"
+    if out.exists() and not world.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty and no demo of ours; give a new folder")
-    _say(f"1. Drawing {NUM_PICTURES} pictures with captions into {pictures}")
-    captions = write_samples(pictures, count=NUM_PICTURES)
+    _say(f"1. Drawing {NUM_PICTURES} pictures in the formats of COCO, Visual Genome and others into {world}")
+    write_world(world, seed=WORLD_SEED, num_images=NUM_PICTURES, workers=2)
+    coco, genome = world / "coco", world / "visual_genome"
+    captions = coco / "annotations" / "captions_train2014.json"
 
-    _say(f"2. Extracting their regions into {store} (reduced detector, random weights)")
+    _say(f"2. Extracting regions of its COCO photos into {store} (the toy detector)")
+    chosen = choose_detector("toy")
     summary = run_extract(
         Work(
-            source=open_source(str(pictures / "images")),
+            source=open_source(str(captions), image_root=str(coco / "train2014")),
             store=store,
-            detector=DetectorSpec(CONFIGS["small"], SELECTIONS["butd-10-100"], "random:1"),
+            detector=DetectorSpec(
+                chosen.config, SELECTIONS["butd-10-100"], chosen.weights, conventions=chosen.conventions
+            ),
             options=ExtractOptions(),
-            vocabulary=Vocabulary(),
+            vocabulary=chosen.vocabulary,
             shard_size=SHARD_SIZE,
         ),
         RunOptions(max_failures=0.0),
@@ -65,7 +73,11 @@ def run_demo(out: Path) -> None:
         raise ValueError(f"{problems[0].file}: {problems[0].what}")
     typer.echo("   clean")
 
-    _say(f"4. Training a small VL-BERT on {NUM_PAIRS} picture-caption pairs until it knows them ({TRAIN_STEPS} steps)")
+    _say("4. Judging the detector on the Visual Genome photos, which it has never seen")
+    for line in _judge(chosen, genome / "train.txt"):
+        typer.echo(f"   {line}")
+
+    _say(f"5. Training a small VL-BERT on {NUM_PAIRS} picture-caption pairs until it knows them ({TRAIN_STEPS} steps)")
     result = _train(store, captions, run_dir)
     words, regions = result.evaluation["masked_words"], result.evaluation["masked_regions"]
     know_nothing = (math.log(result.vocab_size), math.log(result.num_classes + 1))
@@ -75,15 +87,29 @@ def run_demo(out: Path) -> None:
         typer.echo(f"   {name.replace('_', ' '):<23} {result.evaluation[name]:.3f}")
 
     typer.echo("\n" + "\n".join(output_tree(store)))
-    typer.echo(f"\nLook at the regions: {(store / REPORT_NAME).absolute()}")
+    typer.echo(f"\nLook at the world:   {(world / CONTACT_SHEET_NAME).absolute()}")
+    typer.echo(f"Look at the regions: {(store / REPORT_NAME).absolute()}")
+
+
+def _judge(chosen: ChosenDetector, labels: Path) -> list[str]:
+    photos = open_labelled_photos(str(labels))
+    report = evaluate_detector(
+        build_detector(chosen.config, weights=chosen.weights, conventions=chosen.conventions),
+        photos.images,
+        photos.root,
+        class_names=photos.class_names,
+        attribute_names=photos.attribute_names,
+    )
+    return report_lines(report)
 
 
 def _train(store: Path, captions: Path, run_dir: Path) -> PretrainResult:
     rows, _ = read_captions(str(captions))
+    by_picture = dict(reversed(rows))  # the first caption of each
     with FeatureStore(store) as opened:
         return pretrain(
             opened,
-            rows[:NUM_PAIRS],
+            list(by_picture.items())[-NUM_PAIRS:],
             run_dir,
             train_config=TrainConfig(
                 steps=TRAIN_STEPS, learning_rate=1e-3, warmup_steps=20, device="cpu", log_every=100

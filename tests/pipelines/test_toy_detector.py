@@ -1,0 +1,45 @@
+"""The detector that ships with the project: its files, and what it finds in a world that it has not seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from extraction.detector_folder import SHIPPED, WEIGHTS_NAME, read_detector_folder
+from extraction.state import weights_digest
+from extraction.weights import build_detector
+from pipelines.detection.evaluation import evaluate_detector
+from pipelines.detection.photos import open_labelled_photos
+from pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
+from pipelines.toyworld.write import write_world
+
+FOLDER = SHIPPED["toy"]
+
+
+def test_it_is_small_and_its_card_is_of_these_weights() -> None:
+    assert (FOLDER / WEIGHTS_NAME).stat().st_size <= 5_000_000
+    assert weights_digest(load_file(FOLDER / WEIGHTS_NAME)) in (FOLDER / "README.md").read_text("utf-8")
+
+
+def test_it_has_the_names_of_the_toy_world() -> None:
+    folder = read_detector_folder("toy")
+    assert folder.class_names == tuple(CATEGORIES) and folder.attribute_names == tuple(ATTRIBUTES)
+
+
+def test_it_finds_what_is_in_pictures_it_has_not_seen(tmp_path: Path) -> None:
+    """Far from the bars of the model card, which come from 600 photos; these are 12."""
+    write_world(tmp_path / "world", seed=77, num_images=40, workers=1)
+    photos = open_labelled_photos(str(tmp_path / "world" / "visual_genome" / "train.txt"))
+    folder = read_detector_folder("toy")
+    report = evaluate_detector(
+        build_detector(folder.config, weights=folder.weights, conventions=folder.conventions),
+        photos.images,
+        photos.root,
+        class_names=photos.class_names,
+        attribute_names=photos.attribute_names,
+    )
+    assert report.objects.weighted_mean is not None and report.objects.weighted_mean > 0.6
+    assert report.attribute_accuracy.given_boxes == pytest.approx(0.85, abs=0.15)
+    assert report.region_recall.recall is not None and report.region_recall.recall > 0.8
