@@ -7,9 +7,9 @@ Imports nothing of ours, and neither torch nor beam nor pyarrow: a store is read
 
 from features.batch import BatchBuffers, RegionBatch
 from features.batch_stream import BatchStream
-from features.butd_tsv import ButdTsv, read_butd_tsv
 from features.comparison import StoreComparison, compare
 from features.digest import content_digest, merge_digests, record_digest
+from features.exchange.butd_tsv import ButdTsv, read_butd_tsv
 from features.fingerprint import Fingerprint, feature_space_of
 from features.layout import RegionMeta
 from features.manifest import DeadLetter, ShardEntry, ShardManifest, ShardSummary, StoreManifest

@@ -1,6 +1,6 @@
 """A small reader of LMDB 0.9's on-disk B-tree: where in the file each value lies.
 
-LMDB gives values, not their place in the file, and the offset index is made of places. This walks the tree of one named
+LMDB gives values, not their place in the file, and the offset index is made of places. This walks the tree of one
 database in a finished file (64-bit, little-endian; layout as in liblmdb/mdb.c of OpenLDAP: MDB_page, MDB_node,
 MDB_meta, MDB_db). Every number is checked against the file before it is followed, so a hostile file gives ValueError,
 not a hang.
@@ -8,10 +8,9 @@ not a hang.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 PAGE_HEADER_BYTES = 16
 _META_MAGIC = 0xBEEFC0DE
@@ -26,9 +25,18 @@ _MAX_DEPTH = 32  # CURSOR_STACK in mdb.c
 
 _PAGE = struct.Struct("<QHHHH")  # page number, pad, flags, lower, upper (overflow pages: lower|upper = page count u32)
 _NODE = struct.Struct("<HHHH")  # low, high, flags, key length
+_PAGE_NUMBER = struct.Struct("<Q")
 # magic, version, address, map size, then two MDB_db (free list, main), last page, transaction id
 _META_BODY = struct.Struct("<IIQQ48s48sQQ")
 _DATABASE = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch pages, leaf pages, overflow pages, entries, root
+
+
+class FileBytes(Protocol):
+    """The bytes of a whole file by position: an mmap, a memoryview, or something that reads them when asked."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> bytes | memoryview: ...
 
 
 class ValuePlace(NamedTuple):
@@ -54,13 +62,13 @@ class LmdbPages:
     """The pages of a finished LMDB file.
 
     Args:
-        buffer: the whole file (mmap or memoryview); it is read, never kept beyond this object.
+        buffer: the whole file; it is read, never kept beyond this object.
         name: how errors call the file.
     Raises:
         ValueError: when the file is not LMDB 0.9, or shorter than its own page count.
     """
 
-    def __init__(self, buffer: mmap.mmap | memoryview, name: str) -> None:
+    def __init__(self, buffer: FileBytes, name: str) -> None:
         self._buffer = buffer
         self._name = name
         first = self._meta_at(0)
@@ -78,6 +86,10 @@ class LmdbPages:
         """Every value of a named database, in key order; ValueError when there is none of this name."""
         return self._walk(self._named(database))
 
+    def main_values(self) -> Iterator[ValuePlace]:
+        """Every value of the database without a name, which most programs write to; it must hold no named one."""
+        return self._walk(self._main)
+
     def _named(self, name: bytes) -> _Database:
         found: _Database | None = None
         for node, flags, offset, length in self._nodes(self._main):  # all of them: liblmdb's search may touch any
@@ -85,7 +97,7 @@ class LmdbPages:
                 continue
             if flags != _SUB_DATABASE or length != _DATABASE.size:
                 raise self._damaged(f"{name!r} is not a named database")
-            found = _Database._make(_DATABASE.unpack_from(self._buffer, offset))
+            found = _Database._make(self._unpack(_DATABASE, offset))
         if found is None:
             raise ValueError(f"{self._name}: holds no database {name.decode()!r}; was it written by roibeam?")
         return found
@@ -135,18 +147,18 @@ class LmdbPages:
     def _tree_page(self, page: int, kind: int) -> tuple[int, tuple[int, ...], int]:
         """File offset, node pointers and lowest allowed pointer of a branch or leaf page."""
         start = self._page_start(page)
-        number, _, flags, lower, upper = _PAGE.unpack_from(self._buffer, start)
+        number, _, flags, lower, upper = self._unpack(_PAGE, start)
         if number != page or flags & ~_DIRTY_BITS != kind:
             raise self._damaged(f"page {page} calls itself {number} with flags {flags:#x}")
         if not PAGE_HEADER_BYTES < lower <= upper <= self.page_size or lower % 2:
             raise self._damaged(f"page {page} has bounds {lower}, {upper}")
         count = (lower - PAGE_HEADER_BYTES) // 2
-        return start, struct.unpack_from(f"<{count}H", self._buffer, start + PAGE_HEADER_BYTES), upper
+        return start, self._unpack(struct.Struct(f"<{count}H"), start + PAGE_HEADER_BYTES), upper
 
     def _node(self, start: int, pointer: int, upper: int) -> tuple[int, int, int, int]:
         if not upper <= pointer <= self.page_size - _NODE_HEADER_BYTES:
             raise self._damaged(f"node at {pointer} of page {start // self.page_size}")
-        low, high, flags, key_length = _NODE.unpack_from(self._buffer, start + pointer)
+        low, high, flags, key_length = self._unpack(_NODE, start + pointer)
         if pointer + _NODE_HEADER_BYTES + key_length > self.page_size:
             raise self._damaged(f"key of {key_length} bytes at {pointer} of page {start // self.page_size}")
         return low | high << 16, flags, key_length, start + pointer + _NODE_HEADER_BYTES
@@ -164,9 +176,9 @@ class LmdbPages:
         return bytes(self._buffer[key_at:data_at]), flags, data_at, length
 
     def _overflow_value(self, pointer_at: int, length: int) -> int:
-        (page,) = struct.unpack_from("<Q", self._buffer, pointer_at)
+        (page,) = self._unpack(_PAGE_NUMBER, pointer_at)
         start = self._page_start(page)
-        number, _, flags, low, high = _PAGE.unpack_from(self._buffer, start)
+        number, _, flags, low, high = self._unpack(_PAGE, start)
         pages = (PAGE_HEADER_BYTES + length - 1) // self.page_size + 1
         fits = page + pages <= self.num_pages
         if number != page or flags & ~_DIRTY_BITS != _OVERFLOW or (low | high << 16) < pages or not fits:
@@ -181,13 +193,16 @@ class LmdbPages:
     def _meta_at(self, start: int) -> tuple:
         if start + PAGE_HEADER_BYTES + _META_BODY.size > len(self._buffer):
             raise self._damaged(f"ends after {len(self._buffer)} bytes, inside its first pages")
-        flags = _PAGE.unpack_from(self._buffer, start)[2]
-        meta = _META_BODY.unpack_from(self._buffer, start + PAGE_HEADER_BYTES)
+        flags = self._unpack(_PAGE, start)[2]
+        meta = self._unpack(_META_BODY, start + PAGE_HEADER_BYTES)
         if not flags & _META or meta[0] != _META_MAGIC:
             raise self._damaged("no LMDB meta page at its start")
         if meta[1] != _META_VERSION:
             raise self._damaged(f"LMDB data version {meta[1]}, this reads {_META_VERSION}")
         return meta
 
+    def _unpack(self, form: struct.Struct, start: int) -> tuple:
+        return form.unpack(self._buffer[start : start + form.size])
+
     def _damaged(self, what: str) -> ValueError:
-        return ValueError(f"{self._name}: not a whole LMDB 0.9 file ({what}); copy it again or re-extract its shard")
+        return ValueError(f"{self._name}: not a whole LMDB 0.9 file ({what}); copy it again or make it anew")

@@ -1,4 +1,4 @@
-"""Something that gives records by image id: a store, or a published TSV. What comparing needs to know of it."""
+"""Something that gives records by image id: a store, or a feature file. What comparing needs to know of it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from features.butd_tsv import FORMAT, ButdTsv
+from features.exchange.feature_file import FeatureFile
+from features.exchange.formats import format_of, recognise
 from features.fingerprint import IMPORTED_PREFIX, Fingerprint
 from features.imported import ABSENT, has_classes
-from features.manifest import DeadLetter
+from features.manifest import STORE_MANIFEST_NAME, DeadLetter
 from features.record import RegionRecord
 from features.store import FeatureStore
 
@@ -20,17 +21,18 @@ _KEPT_BAD_LINES = 20
 
 
 class RecordSource:
-    """A store's folder or a bottom-up-attention TSV, opened; use it as a context manager.
+    """A store's folder or a feature file of another code base, opened; use it as a context manager.
 
     Attributes:
         name: the path as it was given.
-        fingerprint: of the store; for a TSV its feature space is "imported:butd-tsv" and nothing more is known.
+        fingerprint: of the store; for a feature file its feature space is "imported:<format>" and nothing more is
+            known.
         presets: what the store's run calls its conventions and its selection, where it says so.
         feature_dim: D.
         has_classes: False when class ids and scores only fill their place.
         classes, attributes: names in id order, None when unknown.
         num_classes: foreground classes of the network, None when unknown.
-        bad_lines: reason -> lines of a TSV that `get` met and could not use; a store is whole or an error.
+        bad_lines: reason -> entries of a feature file that `get` met and could not use; a store is whole or an error.
         first_bad_lines: the first 20 of them.
 
     Raises:
@@ -41,8 +43,10 @@ class RecordSource:
         self.name = str(path)
         self.bad_lines: Counter[str] = Counter()
         self.first_bad_lines: list[DeadLetter] = []
-        self._opened: FeatureStore | ButdTsv
-        if Path(path).is_dir():
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path}: no such store or file; give a store's folder or a feature file")
+        self._opened: FeatureStore | FeatureFile
+        if _is_store(Path(path)):
             store = FeatureStore(path)
             self._opened, self.feature_dim = store, store.feature_dim
             self.fingerprint, self.has_classes = store.fingerprint, has_classes(store.fingerprint)
@@ -50,18 +54,16 @@ class RecordSource:
             config = store.manifest.config
             self.presets = {key: str(config[key]) for key in ("conventions", "selection") if config.get(key)}
             self.num_classes = _count_of_classes(store.fingerprint)
-        elif not Path(path).exists():
-            raise FileNotFoundError(
-                f"{path}: no such store or file; give a store's folder or a bottom-up-attention TSV"
-            )
         else:
-            tsv = ButdTsv(path)
-            self._opened, self.feature_dim = tsv, tsv.widths["features"]
-            self.fingerprint, self.has_classes = Fingerprint(IMPORTED_PREFIX + FORMAT), tsv.layout.classes != ABSENT
+            found = format_of(path)
+            file = found.open(Path(path))
+            self._opened, self.feature_dim = file, int(file.details["feature_dim"])
+            self.fingerprint = Fingerprint(IMPORTED_PREFIX + found.name)
+            self.has_classes = file.details["classes"] != ABSENT
             self.classes = self.attributes = None
             self.presets = {}
-            self.num_classes = tsv.widths["cls_prob"] - 1 if "cls_prob" in tsv.widths else None
-            for letter in tsv.lines_without_id:
+            self.num_classes = file.details.get("num_classes")
+            for letter in file.letters:
                 self._note(letter)
 
     def __enter__(self) -> Self:
@@ -79,7 +81,7 @@ class RecordSource:
         return self._opened.ids()
 
     def get(self, image_id: str) -> RegionRecord | None:
-        """The record; None when no line of the image can be used (they are in `bad_lines` then)."""
+        """The record; None when no entry of the image can be used (they are in `bad_lines` then)."""
         if isinstance(self._opened, FeatureStore):
             return self._opened.get(image_id, copy=False, check=True)
         record = None
@@ -94,6 +96,11 @@ class RecordSource:
         self.bad_lines[letter.reason] += 1
         if len(self.first_bad_lines) < _KEPT_BAD_LINES:
             self.first_bad_lines.append(letter)
+
+
+def _is_store(path: Path) -> bool:
+    """A folder with a store manifest, or one that no format claims, which `FeatureStore` then says is no store."""
+    return path.is_dir() and ((path / STORE_MANIFEST_NAME).exists() or recognise(path) is None)
 
 
 def _count_of_classes(fingerprint: Fingerprint) -> int | None:

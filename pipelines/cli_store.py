@@ -1,4 +1,4 @@
-"""`roibeam store ...`: look at a store, compare two, make one from a published feature file."""
+"""`roibeam store ...`: look at a store, compare two, exchange features with other code bases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 store_app = typer.Typer(
-    help="Look at a store, compare two, import one: info, verify, show, diff, import.",
+    help="Look at a store, compare two, exchange features: info, verify, show, diff, import, export.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -153,53 +153,95 @@ def show_command(
 
 @store_app.command("import")
 def import_command(
-    source: Annotated[Path, typer.Argument(help="Bottom-up-attention TSV of 6, 7 (cls_prob) or 10 (LXMERT) columns.")],
+    source: Annotated[Path, typer.Argument(help="Feature file or folder of another code base; see docs/exchange.md.")],
     out: Annotated[Path, typer.Argument(help="Folder to write the store into; new, empty, or of a killed import.")],
+    format_name: Annotated[
+        str | None, typer.Option("--format", help="Format of SOURCE [default: recognised by its content].")
+    ] = None,
     dtype: Annotated[
         str, typer.Option(help="Stored features: float16 or float32 (as they are in the file).")
     ] = "float16",
-    shard_size: Annotated[int, typer.Option(min=1, help="Lines per shard.")] = 4000,
+    shard_size: Annotated[int, typer.Option(min=1, help="Images per shard.")] = 4000,
     max_failures: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of unusable lines above which the exit code is 1.")
+        float, typer.Option(min=0, max=1, help="Share of unusable entries above which the exit code is 1.")
     ] = 0.05,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Makes a store of a published feature file.
+    """Makes a store of a published feature file, and prints what was in it.
 
-    A line that cannot be used becomes a dead letter with its line number. Where an image has several lines, the first
+    An entry that cannot be used becomes a dead letter with its place. Where an image has several entries, the first
     usable one counts: later ones are left out when they say the same, and are dead letters when they do not.
     """
-    from pipelines.store_import import import_butd_tsv
+    from pipelines.store_import import import_features
 
-    summary = import_butd_tsv(source, out, dtype=dtype, shard_size=shard_size)
+    summary = import_features(source, out, format_name=format_name, dtype=dtype, shard_size=shard_size)
     manifest = summary.manifest
     if as_json:
         counts = {"records": manifest.num_records, "regions": manifest.num_regions}
-        lines = {"equal_repeats": summary.num_repeats, "blank_lines": summary.num_blank}
-        figures = {**counts, "dead_letters": dict(summary.failures), **lines, "seconds": round(summary.seconds, 3)}
-        typer.echo(json.dumps({"store": str(out), **figures, "content_digest": manifest.content_digest}))
+        repeats = {"dead_letters": dict(summary.failures), "equal_repeats": summary.num_repeats}
+        figures = {"format": summary.format, **counts, **repeats, "seconds": round(summary.seconds, 3)}
+        report = {"content_digest": manifest.content_digest, "report": summary.report.to_json()}
+        typer.echo(json.dumps({"store": str(out), **figures, **report}))
     else:
         typer.echo(
             f"{out}: {counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')}, "
-            f"{counted(manifest.num_dead_letters, 'dead letter')}; {counted(summary.num_repeats, 'equal repeat')} and "
-            f"{counted(summary.num_blank, 'blank line')} left out"
+            f"{counted(manifest.num_dead_letters, 'dead letter')}; {counted(summary.num_repeats, 'equal repeat')} "
+            f"left out"
         )
-        for reason, count in summary.failures.most_common():
-            typer.echo(f"  {count:>6,} {reason}")
+        typer.echo("\n".join([f"{source} ({summary.format}):", *summary.report.lines()]))
     if summary.failed_share > max_failures:
         typer.echo(
-            f"roibeam: {100 * summary.failed_share:.1f} % of the lines cannot be used, more than the "
+            f"roibeam: {100 * summary.failed_share:.1f} % of the entries cannot be used, more than the "
             f"{100 * max_failures:g} % of --max-failures; the store is complete for the others; "
-            f"{out}/dead_letters.parquet names the lines",
+            f"{out}/dead_letters.parquet names them",
             err=True,
         )
         raise typer.Exit(1)
 
 
+@store_app.command("export")
+def export_command(
+    store: Annotated[Path, _STORE],
+    out: Annotated[Path, typer.Argument(help="New file or folder.")],
+    format_name: Annotated[str, typer.Option("--format", help="Such as lxmert-h5; see docs/exchange.md.")],
+    layout: Annotated[
+        str | None, typer.Option(help="Layout, where the format has several [default: its first].")
+    ] = None,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Writes a store as a feature file that another code base reads, and checks it by reading it back.
+
+    The file appears under its name when it is whole. What the format has no place for is listed.
+    """
+    from pipelines.store_export import export_store
+
+    summary = export_store(store, out, format_name=format_name, layout=layout)
+    errors = summary.read_back
+    if as_json:
+        figures = {
+            "format": summary.format, "layout": summary.layout, "records": summary.num_records,
+            "left_out": summary.left_out, "without_classes": summary.without_classes,
+            "read_back": asdict(errors), "seconds": round(summary.seconds, 3),
+        }  # fmt: skip
+        typer.echo(json.dumps({"file": str(out), **figures, "report": summary.report.to_json()}))
+        return
+    lines = [f"{out}: {counted(summary.num_records, 'record')} as {summary.format}, layout {summary.layout}"]
+    lines += [
+        f"  left out      {name} of {counted(count, 'record')}" for name, count in sorted(summary.left_out.items())
+    ]
+    if summary.without_classes:
+        lines.append("  doubt         the store has no classes: class ids and scores in the file mean nothing")
+    lines.append(
+        f"  read back     {errors.records:,} records; boxes within {errors.box_error_px:.2g} px, features within "
+        f"{errors.feature_error:.2g} of the largest value, the same classes in {errors.same_classes:,}"
+    )
+    typer.echo("\n".join(lines + summary.report.lines()))
+
+
 @store_app.command("diff")
 def diff_command(
-    left: Annotated[Path, typer.Argument(help="Store, or bottom-up-attention TSV.")],
-    right: Annotated[Path, typer.Argument(help="Store, or bottom-up-attention TSV, to compare it with.")],
+    left: Annotated[Path, typer.Argument(help="Store, or feature file of another code base.")],
+    right: Annotated[Path, typer.Argument(help="Store or feature file to compare it with.")],
     ids: Annotated[
         str, typer.Option(help="Which images are the same: exact (equal ids) or number (the number ids end in).")
     ] = "exact",
@@ -214,7 +256,7 @@ def diff_command(
     ] = 1e-3,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Compares two stores, or a store with a published TSV: images, boxes, features, classes, attributes.
+    """Compares two stores, or a store with a published feature file: images, boxes, features, classes, attributes.
 
     Regions are matched by the overlap of their boxes, whatever their order. Exit code 0: equal, that is, the same
     images and sizes, every region matched within 0.1 px, features and scores within --max-error, the same classes and

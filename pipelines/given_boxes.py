@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from extraction.images import ImageRef
-from features.butd_tsv import ButdTsv
 from features.counted import counted
+from features.exchange.butd_tsv import ButdTsv
 from features.manifest import DeadLetter
 from features.record import RegionRecord
 from pipelines.datasets import box_lines, coco, vcr

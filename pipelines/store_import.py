@@ -10,8 +10,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.butd_tsv import FORMAT, ButdTsv
-from features.fingerprint import IMPORTED_PREFIX
+from features.exchange.check_report import CheckReport
+from features.exchange.feature_file import FeatureFile
+from features.exchange.formats import format_of
+from features.fingerprint import IMPORTED_PREFIX, Fingerprint
 from features.imported import imported_fingerprint, write_imported_shards
 from features.manifest import STORE_MANIFEST_NAME, TEMPORARY_SUFFIX, ShardManifest, StoreManifest
 from features.publish import publish_store
@@ -28,17 +30,19 @@ class ImportSummary:
     """What an import gave.
 
     Attributes:
+        format: name of the source's format.
         manifest: of the store.
-        failures: reason -> lines that could not be used; they are the store's dead letters.
-        num_repeats: lines left out because an earlier one says the same about their image.
-        num_blank: lines with nothing in them.
+        report: what was in the source.
+        failures: reason -> entries that could not be used; they are the store's dead letters.
+        num_repeats: entries left out because an earlier one says the same about their image.
         seconds: wall time.
     """
 
+    format: str
     manifest: StoreManifest
+    report: CheckReport
     failures: Counter[str]
     num_repeats: int
-    num_blank: int
     seconds: float
 
     @property
@@ -47,17 +51,24 @@ class ImportSummary:
         return self.failures.total() / max(self.manifest.num_records + self.failures.total(), 1)
 
 
-def import_butd_tsv(
-    source: Path, out: Path, *, dtype: str = "float16", shard_size: int = DEFAULT_SHARD_SIZE
+def import_features(
+    source: Path,
+    out: Path,
+    *,
+    format_name: str | None = None,
+    dtype: str = "float16",
+    shard_size: int = DEFAULT_SHARD_SIZE,
 ) -> ImportSummary:
-    """Writes the records of a bottom-up-attention TSV to the folder `out`, in key order.
+    """Writes the records of a feature file to the folder `out`, in key order.
 
     The store manifest comes last: before it there is no store. What a killed import left is removed by the next one,
     which starts again from the beginning (it reads faster than it would pay to continue).
 
     Args:
+        source: a file or folder of a format in `features.exchange.formats`.
+        format_name: of it; None: it is recognised by its content.
         dtype: of the stored features; float16 is half the size, and a value over 65504 makes a dead letter in it.
-        shard_size: lines per shard.
+        shard_size: entries per shard.
     Raises:
         ValueError: when `source` is no such file, or `out` holds anything but a killed import.
         OSError: when `out` cannot be written.
@@ -65,56 +76,74 @@ def import_butd_tsv(
     start = time.monotonic()
     if dtype not in IMPORT_DTYPES:
         raise ValueError(f"--dtype {dtype!r}: choose one of {', '.join(IMPORT_DTYPES)}")
-    if not source.exists():
-        raise FileNotFoundError(f"{source}: no such file; give a bottom-up-attention TSV")
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; give a folder to write the store into")
-    with ButdTsv(source) as tsv:
-        num_bytes = source.stat().st_size
-        fingerprint = imported_fingerprint(
-            FORMAT,
-            {
-                "layout": tsv.layout.name,
-                "columns": tsv.layout.columns,
-                "classes": tsv.layout.classes,
-                "attributes": tsv.layout.attributes,
-                "feature_dim": tsv.widths["features"],
-                "feature_dtype": dtype,
-            },
-        )
+    found = format_of(source, format_name)
+    with found.open(source) as file:
+        details = {"layout": file.layout, **file.details, "feature_dtype": dtype}
+        fingerprint = imported_fingerprint(found.name, details)
+        report = CheckReport(file.layout, file.details)
         out.mkdir(parents=True, exist_ok=True)
         with store_lock(out):
             _clear_killed_import(out)
-            failures: Counter[str] = Counter()
-            manifests: list[ShardManifest] = []
-            records = repeats = 0
-            shards = write_imported_shards(
-                out,
-                tsv.outcomes(dtype),
-                fingerprint=fingerprint,
-                source=str(source),
-                shard_size=shard_size,
-                planned_bytes=num_bytes * min(shard_size, tsv.num_lines) // tsv.num_lines,
-            )
-            for manifest in shards:
-                manifests.append(manifest)
-                failures.update(letter.reason for letter in manifest.dead_letters)
-                records += manifest.num_records
-                repeats += manifest.stats["equal_repeats"]
-                rate = records / max(time.monotonic() - start, 1e-9)
-                log.info("%d of %d lines: %.0f records/s", records + failures.total(), tsv.num_lines, rate)
+            num_bytes = _bytes_on_disk(source)
+            manifests = _write_shards(file, report, out, fingerprint, source, num_bytes, dtype, shard_size)
             write_dead_letters(out / DEAD_LETTERS_NAME, manifests)
+            repeats = sum(manifest.stats["equal_repeats"] for manifest in manifests)
             published = publish_store(
                 out,
                 range(len(manifests)),
                 fingerprint=fingerprint,
                 config={
-                    "source": {"kind": FORMAT, "location": os.path.abspath(source), "bytes": num_bytes},
+                    "source": {"kind": found.name, "location": os.path.abspath(source), "bytes": num_bytes},
                     "options": {"feature_dtype": dtype, "shard_size": shard_size},
-                    "lines": {"all": tsv.num_lines, "blank": tsv.num_blank, "equal_repeats": repeats},
+                    "entries": {"all": file.num_entries, "equal_repeats": repeats},
                 },
             )
-    return ImportSummary(published, failures, repeats, tsv.num_blank, time.monotonic() - start)
+    failures = Counter(letter.reason for manifest in manifests for letter in manifest.dead_letters)
+    return ImportSummary(found.name, published, report, failures, repeats, time.monotonic() - start)
+
+
+def _write_shards(
+    file: FeatureFile,
+    report: CheckReport,
+    out: Path,
+    fingerprint: Fingerprint,
+    source: Path,
+    num_bytes: int,
+    dtype: str,
+    shard_size: int,
+) -> list[ShardManifest]:
+    start = time.monotonic()
+    manifests: list[ShardManifest] = []
+    done = 0
+    shards = write_imported_shards(
+        out,
+        report.watch(file.outcomes(dtype)),
+        fingerprint=fingerprint,
+        source=str(source),
+        shard_size=shard_size,
+        planned_bytes=num_bytes * min(shard_size, file.num_entries) // max(file.num_entries, 1),
+    )
+    for manifest in shards:
+        manifests.append(manifest)
+        done += manifest.num_records + len(manifest.dead_letters) + manifest.stats["equal_repeats"]
+        rate = done / max(time.monotonic() - start, 1e-9)
+        log.info("%d of %d entries: %.0f per second", done, file.num_entries, rate)
+    return manifests
+
+
+def _bytes_on_disk(source: Path) -> int:
+    """Bytes that a file or the files in a folder take; those of an LMDB map that were never written do not count."""
+    if source.is_file():
+        return _allocated(os.stat(source))
+    return sum(
+        _allocated(os.lstat(os.path.join(folder, name))) for folder, _, names in os.walk(source) for name in names
+    )
+
+
+def _allocated(status: os.stat_result) -> int:
+    return min(status.st_size, status.st_blocks * 512)
 
 
 def _clear_killed_import(out: Path) -> None:
@@ -134,7 +163,7 @@ def _is_of_a_killed_import(path: Path) -> bool:
         return False
     if re.fullmatch(r"part-\d{5,}\.json", path.name):
         try:
-            return ShardManifest.read(path).fingerprint.feature_space == IMPORTED_PREFIX + FORMAT
+            return ShardManifest.read(path).fingerprint.feature_space.startswith(IMPORTED_PREFIX)
         except ValueError:
             return False
     return (

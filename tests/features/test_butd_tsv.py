@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from butd_tsv_examples import CAFFE, CLS_PROB, LXMERT, encoded, fields, line
 
-from features import butd_tsv
-from features.butd_tsv import ButdTsv, read_butd_tsv
+from features.exchange import butd_tsv
+from features.exchange.butd_tsv import ButdTsv, read_butd_tsv
 from features.imported import Repeat
 from features.manifest import DeadLetter
 from features.record import RegionRecord
@@ -49,7 +49,7 @@ def test_layouts(write: Callable[..., Path], name: str) -> None:
     values = [fields(f"i{i}", num_regions=i + 1, seed=100 * i) for i in range(3)]
     path = write(*(line(LAYOUTS[name], each) for each in values))
     with ButdTsv(path) as tsv:
-        assert (tsv.layout.name, tsv.widths["features"], tsv.num_lines) == (name, 8, 3)
+        assert (tsv.layout, tsv.widths["features"], tsv.num_lines) == (name, 8, 3)
         records = list(tsv.outcomes())
     for record, want in zip(records, values, strict=True):
         assert isinstance(record, RegionRecord)

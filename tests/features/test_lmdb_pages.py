@@ -71,6 +71,31 @@ def test_after_overwrites_and_deletes(tmp_path: Path) -> None:
     assert [(key, data[offset : offset + length]) for key, offset, length in pages.values(b"one")] == want
 
 
+@pytest.mark.parametrize("count, commits", [(0, 1), (1, 1), (1500, 7)])
+def test_the_database_without_a_name_read_piece_by_piece(tmp_path: Path, count: int, commits: int) -> None:
+    path = tmp_path / "a.lmdb"
+    values = mixed_values(count, 6, False)
+    with lmdb.open(str(path), subdir=False, map_size=2**28, lock=False, sync=False) as env:
+        for step in range(commits):
+            with env.begin(write=True) as txn:
+                for key, value in list(values.items())[step::commits]:
+                    txn.put(key, value)
+    data = path.read_bytes()
+
+    class Pieces:
+        """Gives no buffer, only the parts asked for."""
+
+        def __len__(self) -> int:
+            return len(data)
+
+        def __getitem__(self, part: slice) -> bytes:
+            assert 0 <= part.start <= part.stop <= len(data)
+            return data[part]
+
+    places = list(LmdbPages(Pieces(), "a.lmdb").main_values())
+    assert [(place.key, data[place.offset : place.offset + place.length]) for place in places] == sorted(values.items())
+
+
 @pytest.fixture(scope="module")
 def file_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("lmdb") / "a.lmdb"
@@ -81,6 +106,8 @@ def file_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def test_names_that_are_not_databases(file_bytes: bytes) -> None:
     with pytest.raises(ValueError, match=r"a\.lmdb: holds no database 'two'"):
         list(LmdbPages(memoryview(file_bytes), "a.lmdb").values(b"two"))
+    with pytest.raises(ValueError, match="key b'one' holds a database, not a value"):
+        list(LmdbPages(memoryview(file_bytes), "a.lmdb").main_values())
 
 
 @pytest.mark.parametrize(

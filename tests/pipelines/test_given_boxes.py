@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from extraction import CONFIGS, CONVENTIONS, build_detector
-from features.butd_tsv import ButdTsv
+from features.exchange.butd_tsv import ButdTsv
 from features.record import RegionRecord
 from features.store import FeatureStore
 from pipelines.datasets.box_lines import read_box_lines

@@ -20,11 +20,11 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from butd_tsv_examples import CAFFE, CLS_PROB, LXMERT, fields, line
 
-from features.butd_tsv import read_butd_tsv
+from features.exchange.butd_tsv import read_butd_tsv
 from features.manifest import StoreManifest
 from features.store import FeatureStore
 from features.verify import verify_store
-from pipelines.store_import import import_butd_tsv
+from pipelines.store_import import import_features
 from pipelines.store_lock import store_lock
 
 Roibeam = Callable[..., Any]
@@ -45,7 +45,7 @@ def test_import_writes_a_store(roibeam: Roibeam, tsv: Path, tmp_path: Path) -> N
     out = tmp_path / "store"
     done = roibeam("store", "import", tsv, out, "--dtype", "float32", "--shard-size", 10)
     assert done.code == 0, done.err
-    assert f"{out}: 25 records with 61 regions, 1 dead letter; 1 equal repeat and 1 blank line left out" in done.out
+    assert f"{out}: 25 records with 61 regions, 1 dead letter; 1 equal repeat left out" in done.out
     assert verify_store(out, deep=True) == []
     want = {record.image_id: record for record in read_good(tsv)}
     with FeatureStore(out) as store:
@@ -77,7 +77,7 @@ def test_content_does_not_depend_on_line_order_or_shard_size(roibeam: Roibeam, t
         done = roibeam("store", "import", source, tmp_path / name, "--shard-size", size, "--json")
         result = json.loads(done.out)
         assert result["dead_letters"] == {"wrong byte count": 1}
-        assert (result["records"], result["equal_repeats"], result["blank_lines"]) == (25, 1, 1)
+        assert (result["records"], result["equal_repeats"]) == (25, 1)
         digests.add(result["content_digest"])
     assert len(digests) == 1
 
@@ -86,7 +86,7 @@ def test_bad_lines_over_the_limit_fail_the_command_but_not_the_store(
     roibeam: Roibeam, tsv: Path, tmp_path: Path
 ) -> None:
     done = roibeam("store", "import", tsv, tmp_path / "store", "--max-failures", 0.01)
-    assert done.code == 1 and "3.8 % of the lines cannot be used" in done.err
+    assert done.code == 1 and "3.8 % of the entries cannot be used" in done.err
     assert verify_store(tmp_path / "store", deep=True) == []
 
 
@@ -166,7 +166,7 @@ def import_in_a_fork(source: Path, out: Path, kill_at: int | None) -> tuple[int,
 
     try:
         sys.addaudithook(hook)
-        import_butd_tsv(source, out, shard_size=2)
+        import_features(source, out, shard_size=2)
         os._exit(0)
     finally:
         os._exit(1)

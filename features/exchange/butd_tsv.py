@@ -22,24 +22,30 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from features.digest import record_digest
+from features.exchange.entry_file import MAX_ENTRY_BYTES, MAX_NAMELESS_ENTRIES
+from features.exchange.entry_record import (
+    EntryError,
+    RegionClasses,
+    attributes_or_none,
+    check_scores,
+    classes_from_rows,
+    id_array,
+    region_record,
+    without_classes,
+)
 from features.imported import ABSENT, Repeat
 from features.manifest import DeadLetter
-from features.record import FEATURE_DTYPES, MAX_REGIONS, RegionRecord, check_image_id
+from features.record import MAX_REGIONS, RegionRecord, check_image_id
 
-FORMAT = "butd-tsv"
-# 100 regions of 2048 values with 1601 class probabilities take 2 MB. A line over the bound is never held in memory.
-MAX_LINE_BYTES = 64 * 2**20
-# A file of other content must not fill the memory with complaints; published files have none or a few such lines.
-MAX_LINES_WITHOUT_ID = 10_000
+MAX_LINE_BYTES = MAX_ENTRY_BYTES
+MAX_LINES_WITHOUT_ID = MAX_NAMELESS_ENTRIES
 _SNIFFED_LINES = 100
 _READ_BUFFER_BYTES = 2**20
-_BOX_SLACK_PX = 1.0  # boxes of the original lie in 0 .. width; published ports overshoot by rounding
-_PROBABILITY_SLACK = 1e-3  # float32 softmax of 1601 classes, summed
 _UTF8_BOM = b"\xef\xbb\xbf"
 
 
@@ -75,14 +81,6 @@ LAYOUTS = {
 }
 
 
-class LineError(ValueError):
-    """A line that gives no record; `stage` and `reason` as in `DeadLetter`."""
-
-    def __init__(self, stage: str, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.stage, self.reason = stage, reason
-
-
 class ButdTsv:
     """One file, opened: a pass over it notes where the lines of each image are (about 120 bytes of memory per line).
 
@@ -92,11 +90,11 @@ class ButdTsv:
     Args:
         path: an uncompressed file (it is read by position).
     Attributes:
-        layout: of the file; lines with another number of columns are dead letters.
+        columns: the layout of the file; lines with another number of columns are dead letters.
         widths: values per row of "features" (D) and "cls_prob" (C + 1), from the first usable line; a line of other
             widths is a dead letter.
         num_lines, num_blank: lines in all, and how many of them hold nothing.
-        lines_without_id: dead letters of the lines that name no image.
+        letters: dead letters of the lines that name no image.
     Raises:
         ValueError: when the file has no usable line among its first 100, or over 10,000 lines without an image id.
     """
@@ -108,13 +106,13 @@ class ButdTsv:
         self._file = open(self.path, "rb", buffering=_READ_BUFFER_BYTES)
         try:
             self.num_lines = self.num_blank = 0
-            self.lines_without_id: list[DeadLetter] = []
+            self.letters: list[DeadLetter] = []
             self._keys: list[bytes] = []
             self._offsets, self._numbers = array("q"), array("q")
             self._torn_line: int | None = None
             self._index()
             self._order = sorted(range(len(self._keys)), key=self._keys.__getitem__)  # stable: lines stay in file order
-            self.layout, self.widths = self._sniff()
+            self.columns, self.widths = self._sniff()
         except BaseException:
             self._file.close()
             raise
@@ -129,6 +127,30 @@ class ButdTsv:
 
     def __contains__(self, image_id: object) -> bool:
         return isinstance(image_id, str) and next(self._lines_of(_key(image_id)), None) is not None
+
+    @property
+    def layout(self) -> str:
+        """ "caffe", "caffe-cls-prob" or "lxmert"."""
+        return self.columns.name
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What is known of the features, for a fingerprint."""
+        details: dict[str, Any] = {
+            "columns": self.columns.columns,
+            "classes": self.columns.classes,
+            "attributes": self.columns.attributes,
+            "feature_dim": self.widths["features"],
+            "boxes": "pixels",
+        }
+        if "cls_prob" in self.widths:
+            details |= {"background": "first", "num_classes": self.widths["cls_prob"] - 1}
+        return details
+
+    @property
+    def num_entries(self) -> int:
+        """Lines that are not blank."""
+        return self.num_lines - self.num_blank
 
     def ids(self) -> Iterator[str]:
         """Every image id once, in key order (order of the UTF-8 bytes), also of images all of whose lines are bad."""
@@ -147,7 +169,7 @@ class ButdTsv:
         Args:
             dtype: of the features; key of `FEATURE_DTYPES`. A value that it cannot hold makes a dead letter.
         """
-        yield from self.lines_without_id
+        yield from self.letters
         for image_id in self.ids():
             yield from self.outcomes_of(image_id, dtype)
 
@@ -158,7 +180,7 @@ class ButdTsv:
         for line in lines:
             location = self._location(line)
             try:
-                record = self._read(line, self.layout, self.widths, dtype)
+                record = self._read(line, self.columns, self.widths, dtype)
                 digest = record_digest(record) if len(lines) > 1 else b""
                 if found is None:
                     found = digest
@@ -169,8 +191,8 @@ class ButdTsv:
                     detail = (
                         "differs from an earlier line of this image, which is the one used; which of them is meant?"
                     )
-                    raise LineError("record", "another record of this image", detail)
-            except LineError as error:
+                    raise EntryError("record", "another record of this image", detail)
+            except EntryError as error:
                 yield DeadLetter(image_id, location, error.stage, error.reason, str(error))
 
     def _index(self) -> None:
@@ -190,15 +212,15 @@ class ButdTsv:
             try:
                 if too_long:
                     detail = f"has {length:,} bytes, a line has at most {MAX_LINE_BYTES:,}; are line ends missing?"
-                    raise LineError("read", "line too long", detail)
+                    raise EntryError("read", "line too long", detail)
                 if not line.endswith(b"\n"):
                     self._torn_line = len(self._keys)
                 self._keys.append(_line_key(line))
                 self._offsets.append(start)
                 self._numbers.append(self.num_lines)
-            except LineError as error:
+            except EntryError as error:
                 if not too_long and not line.endswith(b"\n"):
-                    error = LineError("read", "torn line", f"the file ends inside this line ({error})")
+                    error = EntryError("read", "torn line", f"the file ends inside this line ({error})")
                 self._note_line_without_id(line, error)
 
     def _skip_line(self) -> int:
@@ -210,27 +232,27 @@ class ButdTsv:
                 break
         return skipped
 
-    def _note_line_without_id(self, line: bytes, error: LineError) -> None:
-        if len(self.lines_without_id) >= MAX_LINES_WITHOUT_ID:
+    def _note_line_without_id(self, line: bytes, error: EntryError) -> None:
+        if len(self.letters) >= MAX_LINES_WITHOUT_ID:
             raise ValueError(
                 f"{self.path}: over {MAX_LINES_WITHOUT_ID:,} lines without a usable image id (the last one is line "
                 f"{self.num_lines}: {error}); this is no bottom-up-attention TSV{self._other_format()}"
             )
         shown = line[:60].partition(b"\t")[0].decode("ascii", "backslashreplace").strip()
         location = f"{self.path}:{self.num_lines}"
-        self.lines_without_id.append(
+        self.letters.append(
             DeadLetter(shown or f"line {self.num_lines}", location, error.stage, error.reason, str(error))
         )
 
     def _sniff(self) -> tuple[TsvLayout, dict[str, int]]:
         """Layout and widths, from the first line that can be used."""
-        first_error = str(self.lines_without_id[0].detail) if self.lines_without_id else "nothing in it"
-        first_line = self.lines_without_id[0].location if self.lines_without_id else str(self.path)
+        first_error = str(self.letters[0].detail) if self.letters else "nothing in it"
+        first_line = self.letters[0].location if self.letters else str(self.path)
         for line in range(min(len(self._keys), _SNIFFED_LINES)):
             try:
                 if line == self._torn_line:
                     # Cut in its last array, a line can still look whole, with features of another width.
-                    raise LineError("read", "torn line", "the file ends inside this line: its line end is missing")
+                    raise EntryError("read", "torn line", "the file ends inside this line: its line end is missing")
                 layout = self._layout_of(line)
                 record = self._read(line, layout, {}, "float32")
                 if record.num_regions:
@@ -238,9 +260,9 @@ class ButdTsv:
                     if isinstance(record.class_distribution, np.ndarray):
                         widths["cls_prob"] = record.class_distribution.shape[1]
                     return layout, widths
-                raise LineError("record", "no boxes", "has no boxes, so no feature width")
-            except LineError as error:
-                if line == 0 and not self.lines_without_id:
+                raise EntryError("record", "no boxes", "has no boxes, so no feature width")
+            except EntryError as error:
+                if line == 0 and not self.letters:
                     first_error, first_line = str(error), self._location(line)
         raise ValueError(
             f"{self.path}: none of its first {_SNIFFED_LINES} lines is a line of a bottom-up-attention TSV (6, 7 or 10 "
@@ -250,19 +272,19 @@ class ButdTsv:
     def _layout_of(self, line: int) -> TsvLayout:
         columns = self._bytes_of(line).count(b"\t") + 1
         if columns not in LAYOUTS:
-            raise LineError("read", "wrong columns", f"has {columns} columns, the layouts have 6, 7 or 10")
+            raise EntryError("read", "wrong columns", f"has {columns} columns, the layouts have 6, 7 or 10")
         return LAYOUTS[columns]
 
     def _read(self, line: int, layout: TsvLayout, widths: Mapping[str, int], dtype: str) -> RegionRecord:
         data = self._bytes_of(line)
         try:
             if _line_key(data) != self._keys[line]:
-                raise LineError("read", "changed", "the file was changed while it was read; run the command again")
+                raise EntryError("read", "changed", "the file was changed while it was read; run the command again")
             return parse_line(data, layout, widths=widths, dtype=dtype)
-        except LineError as error:
+        except EntryError as error:
             if line == self._torn_line:
                 detail = f"the file ends inside this line, its writer was killed or the copy stopped ({error})"
-                raise LineError("read", "torn line", detail) from None
+                raise EntryError("read", "torn line", detail) from None
             raise
 
     def _bytes_of(self, line: int) -> bytes:
@@ -314,12 +336,12 @@ def parse_line(line: bytes, layout: TsvLayout, *, widths: Mapping[str, int], dty
         widths: values per row that "features" and "cls_prob" must have; one that is not named is what the bytes give.
         dtype: key of `FEATURE_DTYPES`.
     Raises:
-        LineError: saying which column is wrong, what was expected and what came.
+        EntryError: saying which column is wrong, what was expected and what came.
     """
     wanted, got = len(layout.columns), line.count(b"\t") + 1  # counted first: a line may be 64 MiB of tabs
     if got != wanted:
         glued = " (two lines in one: a writer was killed in it and started again)" if got == 2 * wanted - 1 else ""
-        raise LineError("read", "wrong columns", f"has {got} columns, the lines of this file have {wanted}{glued}")
+        raise EntryError("read", "wrong columns", f"has {got} columns, the lines of this file have {wanted}{glued}")
     # The line end, \n or \r\n, goes where blanks around a field go.
     column = dict(zip(layout.columns, line.split(b"\t"), strict=True))
     image_id = _line_key(line).decode("utf-8")
@@ -327,80 +349,38 @@ def parse_line(line: bytes, layout: TsvLayout, *, widths: Mapping[str, int], dty
     num_regions = _integer(column, "num_boxes", 0, MAX_REGIONS)
     boxes = _array(column, "boxes", np.float32, (num_regions, 4))
     features = _array(column, "features", np.float32, (num_regions, widths.get("features")))
-    class_ids, class_scores = np.zeros(num_regions, np.uint16), np.zeros(num_regions, np.float32)
-    attribute_ids = attribute_scores = distribution = None
+    classes = without_classes(num_regions)
     if "objects_id" in column:
-        class_ids = _ids(column, "objects_id", num_regions)
-        class_scores = _scores(column, "objects_conf", (num_regions,))
-        attribute_ids = _ids(column, "attrs_id", num_regions)
-        attribute_scores = _scores(column, "attrs_conf", (num_regions,))
-        if not attribute_ids.any() and not attribute_scores.any():
-            attribute_ids = attribute_scores = None
+        classes = _classes_of_columns(column, num_regions)
     elif "cls_prob" in column:
-        class_ids, class_scores, distribution = _classes_from_rows(
-            _scores(column, "cls_prob", (num_regions, widths.get("cls_prob")))
-        )
-    _check_boxes(boxes, height, width)
-    try:
-        with np.errstate(over="ignore"):  # a value over the dtype's range becomes infinite, which the record refuses
-            features = features.astype(FEATURE_DTYPES[dtype], copy=False)
-        return RegionRecord(
-            image_id=image_id,
-            height=height,
-            width=width,
-            boxes=boxes,
-            features=features,
-            class_ids=class_ids,
-            class_scores=class_scores,
-            attribute_ids=attribute_ids,
-            attribute_scores=attribute_scores,
-            class_distribution=distribution,
-        )
-    except ValueError as error:
-        raise LineError("record", "invalid record", str(error)) from None
+        rows = _array(column, "cls_prob", np.float32, (num_regions, widths.get("cls_prob")))
+        classes = classes_from_rows(rows, name="cls_prob")
+    return region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
 
 
-def _classes_from_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Class ids, their scores and the stored distribution from (K, C + 1) float32 rows, background first."""
-    if rows.shape[0] == 0:
-        return np.zeros(0, np.uint16), np.zeros(0, np.float32), None
-    if not 2 <= rows.shape[1] <= MAX_REGIONS + 1:
-        raise LineError("decode", "wrong byte count", f"cls_prob has rows of {rows.shape[1]} values; 1601 are usual")
-    off = float(np.abs(rows.sum(axis=1, dtype=np.float64) - 1).max())
-    if off > _PROBABILITY_SLACK:
-        raise LineError("record", "bad value", f"cls_prob: a row sums up to 1 +- {off:.3g}; probabilities sum up to 1")
-    foreground = rows[:, 1:]
-    class_ids = foreground.argmax(axis=1)
-    scores = np.ascontiguousarray(foreground[np.arange(len(rows)), class_ids])
-    return class_ids.astype(np.uint16), scores, np.roll(rows, -1, axis=1).astype(np.float16)
-
-
-def _check_boxes(boxes: np.ndarray, height: int, width: int) -> None:
-    """Refuses boxes outside the image: with height and width swapped every number would still look right."""
-    if not len(boxes) or not np.isfinite(boxes).all():
-        return  # the record refuses the latter
-    lowest, (far_x, far_y) = float(boxes.min()), boxes[:, 2:].max(axis=0).tolist()
-    if lowest >= -_BOX_SLACK_PX and far_x <= width + _BOX_SLACK_PX and far_y <= height + _BOX_SLACK_PX:
-        return
-    reach = f"boxes reach from {lowest:.1f} to x {far_x:.1f}, y {far_y:.1f} in an image of {width}x{height} pixels"
-    if lowest >= -_BOX_SLACK_PX and far_x <= height + _BOX_SLACK_PX and far_y <= width + _BOX_SLACK_PX:
-        raise LineError("record", "height and width swapped", f"{reach}; they fit when height and width are swapped")
-    raise LineError("record", "boxes outside the image", f"{reach}; are they in pixels of the original photo?")
+def _classes_of_columns(column: dict[str, bytes], num_regions: int) -> RegionClasses:
+    """Classes and attributes of the LXMERT layout."""
+    ids, scores = {}, {}
+    for kind in ("objects", "attrs"):
+        ids[kind] = id_array(_array(column, f"{kind}_id", np.int64, (num_regions,)), f"{kind}_id", num_regions)
+        scores[kind] = _array(column, f"{kind}_conf", np.float32, (num_regions,))
+        check_scores(scores[kind], f"{kind}_conf")
+    return RegionClasses(ids["objects"], scores["objects"], None, *attributes_or_none(ids["attrs"], scores["attrs"]))
 
 
 def _line_key(line: bytes) -> bytes:
     """The image id as it stands in the line."""
     end = line.find(b"\t")
     if end < 0:
-        raise LineError("read", "wrong columns", "has no tab, so no columns")
+        raise EntryError("read", "wrong columns", "has no tab, so no columns")
     key = line[:end].strip()
     try:
         check_image_id(key.decode("utf-8"))
     except UnicodeDecodeError:
         detail = f"image id {key[:60]!r} is not UTF-8; convert the file (iconv -f latin1 -t utf-8)"
-        raise LineError("read", "bad image id", detail) from None
+        raise EntryError("read", "bad image id", detail) from None
     except ValueError as error:
-        raise LineError("read", "bad image id", str(error)) from None
+        raise EntryError("read", "bad image id", str(error)) from None
     return key
 
 
@@ -409,7 +389,7 @@ def _integer(column: dict[str, bytes], name: str, smallest: int, largest: int) -
     value = int(text) if re.fullmatch(rb"[0-9]{1,10}", text) else -1
     if not smallest <= value <= largest:
         shown = text[:40].decode("ascii", "backslashreplace")
-        raise LineError("read", "bad number", f"{name} must be an integer from {smallest} to {largest}, got {shown!r}")
+        raise EntryError("read", "bad number", f"{name} must be an integer from {smallest} to {largest}, got {shown!r}")
     return value
 
 
@@ -418,34 +398,19 @@ def _array(column: dict[str, bytes], name: str, kind: type, shape: tuple[int, in
     try:
         data = binascii.a2b_base64(column[name].strip(), strict_mode=True)
     except binascii.Error as error:
-        raise LineError("decode", "bad base64", f"{name}: {error}") from None
+        raise EntryError("decode", "bad base64", f"{name}: {error}") from None
     dtype = np.dtype(kind).newbyteorder("<")
     rows, columns = shape[0], shape[1] if len(shape) == 2 else 1
     if columns is None:
         columns = len(data) // (rows * dtype.itemsize) if rows else 1
     if len(data) != rows * columns * dtype.itemsize or columns < 1:
         wanted = f"{rows} x {columns} x {dtype.itemsize}" if columns else f"a multiple of {rows * dtype.itemsize}"
-        raise LineError(
+        raise EntryError(
             "decode", "wrong byte count", f"{name} has {len(data):,} bytes, {rows} boxes need {wanted} "
             f"(num_boxes, dtype or feature width is another)",
         )  # fmt: skip
     values = np.frombuffer(data, dtype)
     return values.reshape(rows, columns) if len(shape) == 2 else values
-
-
-def _ids(column: dict[str, bytes], name: str, num_regions: int) -> np.ndarray:
-    values = _array(column, name, np.int64, (num_regions,))
-    if num_regions and not 0 <= int(values.min()) <= int(values.max()) <= np.iinfo(np.uint16).max:
-        raise LineError("record", "bad value", f"{name} has ids from {values.min()} to {values.max()}, not 0 to 65535")
-    return values.astype(np.uint16)
-
-
-def _scores(column: dict[str, bytes], name: str, shape: tuple[int, int | None] | tuple[int]) -> np.ndarray:
-    values = _array(column, name, np.float32, shape)
-    slack = _PROBABILITY_SLACK
-    if values.size and not (float(values.min()) >= -slack and float(values.max()) <= 1 + slack):
-        raise LineError("record", "bad value", f"{name} has values from {values.min()} to {values.max()}, not 0 to 1")
-    return values
 
 
 def _key(image_id: str) -> bytes:

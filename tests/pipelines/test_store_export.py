@@ -1,0 +1,182 @@
+"""`roibeam store export` and back: every format, what is left out, and exports that are killed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "features"))
+from exchange_examples import measured
+from store_examples import FINGERPRINT, make_record, write_shard
+
+from features.exchange.butd_tsv_format import FORMAT as TSV
+from features.exchange.formats import FORMATS, format_named
+from features.manifest import StoreManifest
+from features.publish import publish_store
+from features.store import FeatureStore
+from features.verify import verify_store
+from pipelines.store_export import export_store
+
+Roibeam = Callable[..., Any]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Five images in two shards."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    records = [measured(f"image{i}", 1 + i, seed=10 * i) for i in range(5)]
+    write_shard(folder, 0, records[:3])
+    write_shard(folder, 1, records[3:])
+    publish_store(folder, [0, 1], fingerprint=FINGERPRINT, config={})
+    return folder
+
+
+def target(folder: Path, name: str) -> Path:
+    suffixes = format_named(name).suffixes
+    return folder / f"file{suffixes[0] if suffixes else ''}"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_export_and_import(roibeam: Roibeam, store: Path, tmp_path: Path, name: str) -> None:
+    out = target(tmp_path, name)
+    done = roibeam("store", "export", store, out, "--format", name, "--json")
+    assert done.code == 0, done.err
+    exported = json.loads(done.out)
+    assert exported["records"] == exported["read_back"]["records"] == 5 and exported["read_back"]["problems"] == []
+    assert exported["read_back"]["box_error_px"] <= (0.5 if name == "uniter-lmdb" else 0)
+    assert exported["read_back"]["feature_error"] == 0 and exported["report"]["records"] == 5
+    done = roibeam("store", "import", out, tmp_path / "back", "--json")
+    assert done.code == 0, done.err
+    imported = json.loads(done.out)
+    assert imported["format"] == name and imported["records"] == 5 and imported["dead_letters"] == {}
+    assert verify_store(tmp_path / "back", deep=True) == []
+    with FeatureStore(store) as kept, FeatureStore(tmp_path / "back") as back:
+        assert back.fingerprint.feature_space == f"imported:{name}"
+        for record in kept:
+            np.testing.assert_array_equal(back[record.image_id].features, record.features)
+            same_classes = np.array_equal(back[record.image_id].class_ids, record.class_ids)
+            assert same_classes or "classes" in exported["left_out"]
+    if name != "uniter-lmdb":  # which has no image sizes
+        found = json.loads(roibeam("store", "diff", store, out, "--json").out)
+        assert found["num_same_box"] == 15 and found["feature_error"] == 0
+
+
+def test_what_the_command_says(roibeam: Roibeam, store: Path, tmp_path: Path) -> None:
+    done = roibeam("store", "export", store, tmp_path / "f.h5", "--format", "lxmert-h5")
+    assert done.code == 0
+    assert f"{tmp_path}/f.h5: 5 records as lxmert-h5, layout group-per-image" in done.out
+    assert "left out      class_distribution of 5 records" in done.out
+    assert "read back     5 records; boxes within 0 px, features within 0 of the largest value" in done.out
+    assert "regions       15, 1 to 5 per image, 0 images without" in done.out
+    assert "5 of 5 records written" in done.err
+    imported = roibeam("store", "import", tmp_path / "f.h5", tmp_path / "back")
+    assert f"{tmp_path}/f.h5 (lxmert-h5):" in imported.out and "classes       obj_id: ids to" in imported.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["store", "f", "--format", "hdf5"], "no feature file format is called 'hdf5'"),
+        (["store", "f", "--format", "lxmert-h5", "--layout", "x"], "lxmert-h5 has group-per-image"),
+        (["store", "taken", "--format", "lxmert-h5"], "exists already"),
+        (["store", "none/f", "--format", "lxmert-h5"], "there is no folder none"),
+        (["empty", "f", "--format", "lxmert-h5"], "holds no record"),
+        (["taken", "f", "--format", "lxmert-h5"], "taken"),
+    ],
+)
+def test_exports_that_are_refused(
+    roibeam: Roibeam, store: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(store.parent)
+    Path("taken").write_text("keep me")
+    Path("empty").mkdir()
+    publish_store(Path("empty"), [], fingerprint=FINGERPRINT, config={})
+    done = roibeam("store", "export", *arguments)
+    assert done.code == 1 and words in done.err and done.err.count("\n") == 1, done
+    assert Path("taken").read_text() == "keep me" and not Path("f").exists()
+
+
+def test_other_features_and_distributions(roibeam: Roibeam, tmp_path: Path) -> None:
+    """bfloat16, top-k distributions, a feature of the whole image; a name that imports as another format is forced."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    kept = make_record(dtype="bfloat16", distribution="top-k", image_feature=True)
+    write_shard(folder, 0, [kept])
+    publish_store(folder, [0], fingerprint=FINGERPRINT, config={})
+    out = tmp_path / "f.any"
+    exported = json.loads(roibeam("store", "export", folder, out, "--format", "butd-tsv", "--json").out)
+    assert exported["left_out"] == {"class_distribution": 1, "image_feature": 1}
+    done = roibeam("store", "import", out, tmp_path / "back", "--dtype", "float32", "--format", "butd-tsv")
+    assert done.code == 0, done.err
+    with FeatureStore(tmp_path / "back") as back:
+        np.testing.assert_array_equal(back["image"].features, kept.features.astype(np.float32))
+    done = roibeam("store", "import", out, tmp_path / "other", "--format", "lxmert-h5")
+    assert done.code == 1 and "is no whole HDF5 file" in done.err and not (tmp_path / "other").exists()
+
+
+def test_a_store_without_classes_is_said_to_have_none(roibeam: Roibeam, tmp_path: Path) -> None:
+    TSV.write([measured("a")], tmp_path / "f.tsv", layout="caffe")
+    assert roibeam("store", "import", tmp_path / "f.tsv", tmp_path / "store").code == 0
+    done = roibeam("store", "export", tmp_path / "store", tmp_path / "f.h5", "--format", "lxmert-h5")
+    assert "the store has no classes: class ids and scores in the file mean nothing" in done.out
+
+
+def export_in_a_fork(store: Path, out: Path, name: str, kill_at: int | None) -> tuple[int, int]:
+    """Exports in a fork, which an audit hook ends like kill -9 at its n-th file operation beside `out`.
+
+    Returns:
+        Exit code, 9 when it was killed; number of operations.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            count = len(pipe.read())
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), count
+    done = 0
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal done
+        if event not in ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"):
+            return
+        if isinstance(arguments[0], str | os.PathLike) and os.fspath(arguments[0]).startswith(os.fspath(out.parent)):
+            done += 1
+            os.write(writing, b".")
+            if done == kill_at:
+                os._exit(9)
+
+    try:
+        logging.disable()  # its stream belongs to the parent
+        sys.addaudithook(hook)
+        export_store(store, out, format_name=name)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.parametrize("name", ["lxmert-h5", "milvlg-npz", "mmf-npy", "butd-tsv"])
+def test_an_export_killed_at_any_step_leaves_no_file_or_a_whole_one(store: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "undisturbed").mkdir()
+    code, steps = export_in_a_fork(store, tmp_path / "undisturbed" / "f", name, None)
+    assert code == 0 and steps >= 4
+    found = format_named(name)
+    for step in range(1, steps + 1, max(steps // 12, 1)):
+        folder = tmp_path / f"killed{step}"
+        folder.mkdir()
+        assert export_in_a_fork(store, folder / "f", name, step)[0] == 9
+        if not (folder / "f").exists():
+            assert export_in_a_fork(store, folder / "f", name, None)[0] == 0
+        assert [path.name for path in folder.iterdir()] == ["f"], "the next export removes what was left"
+        with found.open(folder / "f") as file:
+            assert file.num_entries == 5
+    assert StoreManifest.read(store / "manifest.json").num_records == 5
