@@ -6,6 +6,7 @@ Boxes under 16 pixels at the network's input, a single cell of the map, are igno
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -28,7 +29,10 @@ OPTIONS = [
     "--set", "train.checkpoint_every=0",
 ]  # fmt: skip
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.skipif(float(os.environ.get("ROIBEAM_SOAK", "1")) < 1, reason="20 minutes of training, all or nothing"),
+]
 
 
 def too_small(box: list[float], height: int, width: int) -> bool:
