@@ -30,7 +30,7 @@ def test_two_processes_are_two_micro_batches(tmp_path: Path) -> None:
     roibeam = [str(tools / "roibeam"), "detector", "train"]
     alone = [*roibeam, str(tmp_path / "alone"), "--labels", labels, *OPTIONS, "--set", "train.accumulation=2"]
     pair = [
-        str(tools / "torchrun"), "--no-python", "--nproc-per-node", "2", "--master-port", "0",
+        str(tools / "torchrun"), "--no-python", "--standalone", "--nproc-per-node", "2",
         *roibeam, str(tmp_path / "pair"), "--labels", labels, *OPTIONS,
     ]  # fmt: skip
     for command in (alone, pair):
