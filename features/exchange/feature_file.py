@@ -16,7 +16,8 @@ class FeatureFile(Protocol):
     """One file or folder, opened: a context manager.
 
     Opening it finds the entries without holding their arrays: memory grows by about 100 bytes for an entry. Whatever
-    the file holds, nothing in it is executed, and no entry takes more memory than twice its own bytes.
+    the file holds, nothing in it is executed, and no entry takes more memory than about three times the larger of its
+    own bytes and its record's (deflated ones up to seven times).
     """
 
     @property
