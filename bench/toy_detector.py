@@ -31,11 +31,12 @@ BIN = Path(sys.executable).parent
 PROCESSES = 2
 TRAIN_SEED, TRAIN_IMAGES = 0, 24_000
 UNSEEN_SEEDS, UNSEEN_IMAGES = (1, 2), 1000
-STEPS = 4800
+STEPS = 9000
 OPTIONS = [
     "--detector", "toy", "--conventions", "vlbert-e2e", "--set", "conventions.res5_dilation=1",
-    "--steps", str(STEPS), "--warmup-steps", "300", "--decay-steps", "3700,4450",
-    "--batch-size", "4", "--learning-rate", "0.03", "--device", "cpu",
+    "--steps", str(STEPS), "--warmup-steps", "200", "--set", "train.schedule=linear",
+    "--batch-size", "4", "--learning-rate", "0.003", "--device", "cpu",
+    "--set", "train.optimizer=adamw", "--set", "train.weight_decay=0.05",
     "--set", "sampling.regions_per_image=24", "--set", "sampling.region_positive_fraction=0.5",
     "--set", "sampling.proposals_before_nms=1000", "--set", "sampling.proposals_after_nms=200",
     "--set", "sampling.anchors_per_image=128", "--set", "train.checkpoint_every=200",

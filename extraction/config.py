@@ -131,9 +131,9 @@ CONFIGS = MappingProxyType(
             rpn_hidden_channels=64,
             pooled_cells=5,
             proposals_before_nms=1000,
-            proposals_after_nms=100,
-            short_edge=288,
-            long_edge=432,
+            proposals_after_nms=200,
+            short_edge=352,
+            long_edge=528,
         ),
     }
 )

@@ -15,6 +15,8 @@ from extraction.detection_targets import IGNORE, Objects
 from extraction.preprocess import input_size
 from extraction.region_batch import prepare_photo
 
+SIZE_STEP = 32  # pixels; batches of few different sizes find the kernels of an earlier one prepared
+
 
 @dataclass(frozen=True, eq=False)
 class PhotoObjects:
@@ -117,7 +119,7 @@ def prepare_training_photo(
 
 
 def collate_training_photos(photos: Sequence[TrainingPhoto], seeds: Sequence[int]) -> DetectionBatch:
-    """Pads to the largest height and width.
+    """Pads to the largest height and width, both rounded up to whole steps of 32 pixels.
 
     Args:
         seeds: one for each photo, 0 <= seed < 2^63; see `DetectionBatch.seeds`.
@@ -126,7 +128,9 @@ def collate_training_photos(photos: Sequence[TrainingPhoto], seeds: Sequence[int
     """
     if not photos or len(photos) != len(seeds):
         raise ValueError(f"a training batch needs photos and a seed for each, got {len(photos)} and {len(seeds)}")
-    height, width = (max(photo.pixels.shape[axis] for photo in photos) for axis in (1, 2))
+    height, width = (
+        -(-max(photo.pixels.shape[axis] for photo in photos) // SIZE_STEP) * SIZE_STEP for axis in (1, 2)
+    )
     pixels = torch.zeros(len(photos), 3, height, width)
     for row, photo in enumerate(photos):
         pixels[row, :, : photo.pixels.shape[1], : photo.pixels.shape[2]] = photo.pixels

@@ -93,7 +93,7 @@ def train_command(
         num_classes=len(photos.class_names),
         num_attributes=len(photos.attribute_names),
     )
-    falls = (steps * 2 // 3, steps * 8 // 9) if decay_steps is None else _numbers("decay-steps", decay_steps)
+    falls = () if decay_steps is None else _numbers("decay-steps", decay_steps)
     warmup = min(warmup_steps, steps // 3)
     sections = apply_overrides(
         {
@@ -110,6 +110,8 @@ def train_command(
         },
         settings or [],
     )  # fmt: skip
+    if decay_steps is None and sections["train"].schedule == "steps" and not sections["train"].decay_steps:
+        sections["train"] = replace(sections["train"], decay_steps=(steps * 2 // 3, steps * 8 // 9))
     has_file = weights is not None or resnet is not None
     stages = ((1, 2) if has_file else ()) if frozen_stages is None else _numbers("frozen-stages", frozen_stages)
     result = train_detector(

@@ -26,7 +26,7 @@ from model.vlbert import PreTrainingOutput, VLBertConfig, VLBertForPreTraining, 
 from pipelines.captions import JoinReport, join_captions
 from pipelines.optimizer import ParameterGroup, TrainConfig
 from pipelines.pretrain_sample import PretrainSample, collate, make_sample
-from pipelines.sample_order import batch_places
+from pipelines.sample_order import SampleOrder
 from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
 from pipelines.training import TrainResult, check_run_folder, train
 
@@ -107,6 +107,7 @@ class PretrainTask:
         self._config = config
         self._num_classes = num_classes
         self._seed = seed
+        self._order = SampleOrder(len(captions), (_ORDER, seed))
         _check_fit(model.config, tokenizer, store[captions[0][0]], num_classes)
 
     @property
@@ -122,14 +123,7 @@ class PretrainTask:
         return len(self._captions)
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[VLBatch]:
-        places = batch_places(
-            start_sample,
-            rank=rank,
-            num_ranks=num_ranks,
-            batch_size=self.batch_size,
-            num_samples=self.num_samples,
-            seed=(_ORDER, self._seed),
-        )
+        places = self._order.batches(start_sample, batch_size=self.batch_size, rank=rank, num_ranks=num_ranks)
         return map(self._batch, places)
 
     def counts(self, batch: VLBatch) -> dict[str, int]:

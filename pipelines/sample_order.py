@@ -6,27 +6,59 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+GROUP, GROUPS = 16, 32  # samples that are alike in a row, and such groups in a window
 
-def batch_places(
-    start_sample: int, *, rank: int, num_ranks: int, batch_size: int, num_samples: int, seed: Sequence[int]
-) -> Iterator[list[tuple[int, int]]]:
-    """Endless batches from sample `start_sample` on, see `TrainTask`; every epoch has an order of its own.
+
+class SampleOrder:
+    """An endless sequence of samples, every epoch in an order of its own.
 
     Args:
-        rank, num_ranks: each round takes batch_size * num_ranks samples; rank r gets the r-th batch_size of them.
         num_samples: in one epoch.
         seed: of the orders; the epoch is added to it.
-    Yields:
-        for each sample of a batch its epoch and its place in the data set.
+        likeness: a number for each sample. Samples of nearly the same number then stand in groups of 16, so that
+            batches need little padding: each 512 samples of the shuffled epoch are sorted by it, cut into groups, and
+            the groups shuffled. None shuffles samples alone.
     """
-    first = start_sample + rank * batch_size
-    epoch, order = -1, np.empty(0, dtype=np.int64)
-    while True:
-        chosen = []
-        for number in range(first, first + batch_size):
-            if number // num_samples != epoch:
-                epoch = number // num_samples
-                order = np.random.default_rng([*seed, epoch]).permutation(num_samples)
-            chosen.append((epoch, int(order[number % num_samples])))
-        yield chosen
-        first += batch_size * num_ranks
+
+    def __init__(self, num_samples: int, seed: Sequence[int], likeness: Sequence[float] | None = None) -> None:
+        if num_samples < 1 or (likeness is not None and len(likeness) != num_samples):
+            told = "" if likeness is None else f" and {len(likeness)} numbers of likeness"
+            raise ValueError(f"an order needs samples and a likeness for each or none, got {num_samples} samples{told}")
+        self._num_samples, self._seed = num_samples, tuple(seed)
+        self._likeness = None if likeness is None else np.asarray(likeness, np.float64)
+
+    def batches(
+        self, start_sample: int, *, batch_size: int, rank: int, num_ranks: int
+    ) -> Iterator[list[tuple[int, int]]]:
+        """Endless batches from sample `start_sample` on, see `TrainTask`.
+
+        Args:
+            rank, num_ranks: each round takes batch_size * num_ranks samples; rank r gets the r-th batch_size of them.
+        Yields:
+            for each sample of a batch its epoch and its place in the data set.
+        """
+        first = start_sample + rank * batch_size
+        epoch, order = -1, np.empty(0, dtype=np.int64)
+        while True:
+            chosen = []
+            for number in range(first, first + batch_size):
+                if number // self._num_samples != epoch:
+                    epoch = number // self._num_samples
+                    order = self._epoch(epoch)
+                chosen.append((epoch, int(order[number % self._num_samples])))
+            yield chosen
+            first += batch_size * num_ranks
+
+    def _epoch(self, epoch: int) -> np.ndarray:
+        """(num_samples,) int64, places in the data set."""
+        random = np.random.default_rng([*self._seed, epoch])
+        order = random.permutation(self._num_samples)
+        if self._likeness is None:
+            return order
+        groups: list[np.ndarray] = []
+        for start in range(0, self._num_samples, GROUP * GROUPS):
+            window = order[start : start + GROUP * GROUPS]
+            window = window[np.argsort(self._likeness[window], kind="stable")]
+            cut = [window[at : at + GROUP] for at in range(0, len(window), GROUP)]
+            groups += [cut[at] for at in random.permutation(len(cut))]
+        return np.concatenate(groups)

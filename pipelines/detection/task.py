@@ -25,7 +25,7 @@ from extraction.detector_training import LOSSES, DetectorTraining
 from model.losses import SumCount
 from pipelines.detection.photos import LabelledPhotos, read_photo
 from pipelines.optimizer import ParameterGroup
-from pipelines.sample_order import batch_places
+from pipelines.sample_order import SampleOrder
 
 _ORDER, _PHOTO = 3, 4  # first number of a seed: keeps the random streams of one run apart
 
@@ -63,6 +63,7 @@ class NamedBatch:
     image_ids: tuple[str, ...]
 
     def to(self, device: torch.device | str) -> NamedBatch:
+        """The same batch with its photos on `device`."""
         return NamedBatch(self.photos.to(device), self.image_ids)
 
 
@@ -77,8 +78,9 @@ class DetectionOutput:
 class DetectorTask:
     """A `TrainTask`. Photos without an object are left out, as in the originals: nothing could be sampled around them.
 
-    Order, mirroring, size and the sample of regions of a photo follow from the seed, the epoch and its place alone, so
-    they are the same for any number of processes and after a resume.
+    Photos of nearly the same shape come together, so that batches need little padding (detectron2 keeps upright and
+    broad photos apart). Order, mirroring, size and the sample of regions of a photo follow from the seed, the epoch and
+    its place alone, so they are the same for any number of processes and after a resume.
 
     Args:
         training: what is trained; its detector has as many classes and attributes as `photos` has names.
@@ -95,6 +97,8 @@ class DetectorTask:
         )
         self._images = [image for image in photos.images if (~image.ignored).any()]
         self._root = photos.root
+        shapes = [image.image_hw or (1, 1) for image in self._images]
+        self._order = SampleOrder(len(shapes), (_ORDER, seed), [width / height for height, width in shapes])
         if too_long := [edge for edge in rules.short_edges if edge > self._config.long_edge]:
             raise ValueError(f"short_edges {too_long} are over the detector's long_edge {self._config.long_edge}")
 
@@ -111,14 +115,7 @@ class DetectorTask:
         return len(self._images)
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[NamedBatch]:
-        places = batch_places(
-            start_sample,
-            rank=rank,
-            num_ranks=num_ranks,
-            batch_size=self.batch_size,
-            num_samples=self.num_samples,
-            seed=(_ORDER, self._seed),
-        )
+        places = self._order.batches(start_sample, batch_size=self.batch_size, rank=rank, num_ranks=num_ranks)
         waiting: deque[list[tuple[str, int, Future[TrainingPhoto]]]] = deque()
         with ThreadPoolExecutor(self._rules.read_ahead, thread_name_prefix="photos") as pool:
             while True:
