@@ -198,7 +198,7 @@ class _Tally:
     def result(self, only_left: _Missing, only_right: _Missing, *, max_error: float, id_rule: str) -> StoreComparison:
         facts = []
         for source, alone in ((self._left, only_left), (self._right, only_right)):
-            lines = tuple(f"{bad.location}: {bad.detail}" for bad in source.first_bad_lines)
+            lines = tuple(f"{bad.location}: {bad.detail}" for bad in source.first_bad_entries)
             num_images = self._images + self._unreadable + alone.count
             facts.append(
                 SourceFacts(
@@ -206,7 +206,7 @@ class _Tally:
                     num_images,
                     source.fingerprint.feature_space,
                     source.feature_dim,
-                    dict(source.bad_lines),
+                    dict(source.bad_entries),
                     lines,
                 )
             )

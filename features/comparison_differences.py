@@ -20,8 +20,8 @@ def differences(found: StoreComparison, scope: ComparisonScope, id_rule: str) ->
         if count:
             yield f"{counted(count, 'image')} {'is' if count == 1 else 'are'} only on the {side}"
     for source in (found.left, found.right):
-        if source.bad_lines:
-            yield f"{counted(sum(source.bad_lines.values()), 'line')} of {source.name} cannot be used"
+        if source.bad_entries:
+            yield f"{counted(sum(source.bad_entries.values()), 'entry', 'entries')} of {source.name} cannot be used"
     for count, what in (
         (found.num_unreadable, "no usable record on one side"),
         (found.num_other_size, "another height or width"),

@@ -78,8 +78,8 @@ class SourceFacts:
     num_images: int
     feature_space: str
     feature_dim: int
-    bad_lines: dict[str, int]
-    first_bad_lines: tuple[str, ...]
+    bad_entries: dict[str, int]
+    first_bad_entries: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from features.manifest import STORE_MANIFEST_NAME, DeadLetter
 from features.record import RegionRecord
 from features.store import FeatureStore
 
-_KEPT_BAD_LINES = 20
+_KEPT_BAD_ENTRIES = 20
 
 
 class RecordSource:
@@ -32,8 +32,8 @@ class RecordSource:
         has_classes: False when class ids and scores only fill their place.
         classes, attributes: names in id order, None when unknown.
         num_classes: foreground classes of the network, None when unknown.
-        bad_lines: reason -> entries of a feature file that `get` met and could not use; a store is whole or an error.
-        first_bad_lines: the first 20 of them.
+        bad_entries: reason -> entries of a feature file that `get` met and could not use; a store is whole or an error.
+        first_bad_entries: the first 20 of them.
 
     Raises:
         FileNotFoundError, ValueError: when it is neither, or damaged.
@@ -41,8 +41,8 @@ class RecordSource:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = str(path)
-        self.bad_lines: Counter[str] = Counter()
-        self.first_bad_lines: list[DeadLetter] = []
+        self.bad_entries: Counter[str] = Counter()
+        self.first_bad_entries: list[DeadLetter] = []
         if not Path(path).exists():
             raise FileNotFoundError(f"{path}: no such store or file; give a store's folder or a feature file")
         self._opened: FeatureStore | FeatureFile
@@ -81,7 +81,7 @@ class RecordSource:
         return self._opened.ids()
 
     def get(self, image_id: str) -> RegionRecord | None:
-        """The record; None when no entry of the image can be used (they are in `bad_lines` then)."""
+        """The record; None when no entry of the image can be used (they are in `bad_entries` then)."""
         if isinstance(self._opened, FeatureStore):
             return self._opened.get(image_id, copy=False, check=True)
         record = None
@@ -93,9 +93,9 @@ class RecordSource:
         return record
 
     def _note(self, letter: DeadLetter) -> None:
-        self.bad_lines[letter.reason] += 1
-        if len(self.first_bad_lines) < _KEPT_BAD_LINES:
-            self.first_bad_lines.append(letter)
+        self.bad_entries[letter.reason] += 1
+        if len(self.first_bad_entries) < _KEPT_BAD_ENTRIES:
+            self.first_bad_entries.append(letter)
 
 
 def _is_store(path: Path) -> bool:

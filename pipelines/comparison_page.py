@@ -70,7 +70,7 @@ def comparison_html(
     yield f'<table class="summary">{body}</table>\n'
     for note in found.notes:
         yield f'<p class="quiet">{escaped(note)}</p>\n'
-    yield from _bad_lines(found)
+    yield from _bad_entries(found)
     yield from _pictures(found, pictures)
     yield "</main>\n</body>\n</html>\n"
 
@@ -86,14 +86,14 @@ def _verdict(found: StoreComparison) -> Iterator[str]:
     yield f'<div class="note"><b>They differ.</b><ul>{items}</ul></div>\n'
 
 
-def _bad_lines(found: StoreComparison) -> Iterator[str]:
+def _bad_entries(found: StoreComparison) -> Iterator[str]:
     for side in (found.left, found.right):
-        if not side.bad_lines:
+        if not side.bad_entries:
             continue
-        total = sum(side.bad_lines.values())
-        yield f"<section><h2>Lines that cannot be used <small>{total:,} of {escaped(side.name)}</small></h2>\n<ul>"
-        for line in side.first_bad_lines:
-            yield f'<li class="id"><bdi>{escaped(line, 400)}</bdi></li>'
+        total = sum(side.bad_entries.values())
+        yield f"<section><h2>Entries that cannot be used <small>{total:,} of {escaped(side.name)}</small></h2>\n<ul>"
+        for entry in side.first_bad_entries:
+            yield f'<li class="id"><bdi>{escaped(entry, 400)}</bdi></li>'
         yield "</ul></section>\n"
 
 

@@ -11,7 +11,7 @@ def comparison_text(found: StoreComparison) -> str:
     """What `roibeam store diff` prints; one line of figures for each of the worst images when they differ."""
     lines = [f"{what:<22} {printable(figure, 300)}" for what, figure in summary_rows(found)]
     for side in (found.left, found.right):
-        lines += [f"unusable: {printable(line, 300)}" for line in side.first_bad_lines]
+        lines += [f"unusable: {printable(line, 300)}" for line in side.first_bad_entries]
     lines += [f"note: {printable(note, 600)}" for note in found.notes]
     if found.worst and not found.equal:
         lines.append(

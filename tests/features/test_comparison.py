@@ -416,9 +416,9 @@ def test_lines_that_cannot_be_used(tmp_path: Path) -> None:
         found = compare(left, right)
     assert (found.num_common, found.num_unreadable) == (1, 1)
     assert found.left.num_images == 2
-    assert found.left.bad_lines == {"wrong columns": 1, "bad base64": 1}
-    assert found.left.first_bad_lines[0].startswith(f"{path}:3: has no tab")
-    assert f"2 lines of {path} cannot be used" in found.differences
+    assert found.left.bad_entries == {"wrong columns": 1, "bad base64": 1}
+    assert found.left.first_bad_entries[0].startswith(f"{path}:3: has no tab")
+    assert f"2 entries of {path} cannot be used" in found.differences
     assert "1 image has no usable record on one side" in found.differences
 
 
