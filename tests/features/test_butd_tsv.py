@@ -227,7 +227,7 @@ def test_files_of_other_kinds(write: Callable[..., Path], content: bytes, words:
         ButdTsv(write(content))
 
 
-def test_a_file_of_nothing_but_bad_lines_does_not_fill_the_memory(
+def test_a_file_of_nothing_but_bad_entries_does_not_fill_the_memory(
     write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(butd_tsv, "MAX_LINES_WITHOUT_ID", 50)

@@ -288,7 +288,7 @@ def test_boxes_of_a_published_tsv_join_its_photos(shared_data: Path, file: str, 
             assert boxes.attach(image).boxes_hw == (record.height, record.width)
 
 
-def test_bad_lines_of_a_tsv_are_counted(shared_data: Path, tmp_path: Path) -> None:
+def test_bad_entries_of_a_tsv_are_counted(shared_data: Path, tmp_path: Path) -> None:
     data = (shared_data / "formats" / "butd_tsv" / "six_columns.tsv").read_bytes()
     (tmp_path / "b.tsv").write_bytes(data + b"573\t1\n")
     source, _ = give_boxes(open_source(str(shared_data / "images" / "COCO*.jpg")), str(tmp_path / "b.tsv"))

@@ -82,7 +82,7 @@ def test_content_does_not_depend_on_line_order_or_shard_size(roibeam: Roibeam, t
     assert len(digests) == 1
 
 
-def test_bad_lines_over_the_limit_fail_the_command_but_not_the_store(
+def test_bad_entries_over_the_limit_fail_the_command_but_not_the_store(
     roibeam: Roibeam, tsv: Path, tmp_path: Path
 ) -> None:
     done = roibeam("store", "import", tsv, tmp_path / "store", "--max-failures", 0.01)
