@@ -1,24 +1,21 @@
-"""Batches of a store for a training loop: in the order of `EpochOrder`, assembled by a thread while one is trained on.
-
-Batch j of the sequence goes to rank j % num_ranks, so all ranks together take consecutive samples, and where a run
-stands is one number, which means the same for any number of ranks.
-"""
+"""Batches of a store for a training loop: in the order of `BatchOrder`, made by a thread while one is trained on."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from typing import Any
 
 import numpy as np
 
 from features.batch import BatchBuffers, RegionBatch, check_fields
-from features.epoch_order import DEFAULT_WINDOW, EpochOrder
+from features.batch_order import BatchOrder
+from features.epoch_order import DEFAULT_WINDOW
+from features.manifest import ShardEntry
 from features.region_filter import RegionFilter
 from features.store import FeatureStore
-
-_STATE_FORMAT = 1
 
 
 class BatchStream:
@@ -30,6 +27,7 @@ class BatchStream:
         batch_size: images per batch and rank.
         rank, num_ranks: this process among those that train together.
         seed, window, shuffle: see `EpochOrder`.
+        shards: read these only, such as this rank's share of `plan_ranks`; see `BatchOrder`.
         fields, ragged, regions: see `FeatureStore.get_batch`.
         ahead: batches that are assembled or read from the disk before they are asked for; as many more buffers.
         allocate: memory of the batches, see `BatchBuffers`; pinned memory makes copies to a GPU overlap.
@@ -47,23 +45,23 @@ class BatchStream:
         seed: int = 0,
         window: int = DEFAULT_WINDOW,
         shuffle: bool = True,
+        shards: Sequence[ShardEntry] | None = None,
         fields: Collection[str] = ("features",),
         ragged: bool = False,
         regions: RegionFilter | None = None,
         ahead: int = 2,
         allocate: Callable[[int], np.ndarray] | None = None,
     ) -> None:
-        if batch_size < 1 or ahead < 1 or not 0 <= rank < num_ranks:
-            raise ValueError(
-                f"batch_size {batch_size} and ahead {ahead} must be at least 1, rank {rank} one of {num_ranks} ranks"
-            )
+        if ahead < 1:
+            raise ValueError(f"ahead {ahead} must be at least 1")
         check_fields(fields)
-        self._store, self._batch_size, self._rank, self._num_ranks = store, batch_size, rank, num_ranks
+        self._store = store
         self._options: dict[str, Any] = {"fields": tuple(fields), "ragged": ragged, "regions": regions}
-        self._settings = {"seed": seed, "window": window, "shuffle": shuffle, "content": store.manifest.content_digest}
-        self._order = EpochOrder(store.shard_sizes, seed=seed, window=window, shuffle=shuffle)
+        self._order = BatchOrder(
+            store, batch_size=batch_size, rank=rank, num_ranks=num_ranks, seed=seed, window=window, shuffle=shuffle,
+            shards=shards,
+        )  # fmt: skip
         self._ahead, self._allocate = ahead, allocate
-        self._next_sample = 0
 
     @property
     def num_samples(self) -> int:
@@ -73,25 +71,25 @@ class BatchStream:
     @property
     def next_sample(self) -> int:
         """Samples that all ranks together have taken, if each took as many batches as this one."""
-        return self._next_sample
+        return self._order.next_sample
 
     def __iter__(self) -> Iterator[RegionBatch]:
         """Goes on where the stream stands; taking a batch moves it on."""
         buffers = deque(BatchBuffers(self._allocate) for _ in range(self._ahead + 1))
         waiting: deque[Future[RegionBatch]] = deque()
-        asked = self._next_sample
+        begun, number = copy(self._order), 0  # the position moves as batches are taken, what is asked for runs ahead
         # One thread: it copies without the interpreter's lock, and memory is what limits it.
         with ThreadPoolExecutor(1, thread_name_prefix="batches") as pool:
             try:
                 while True:
                     while len(waiting) < self._ahead:
-                        ids = self._ids(asked)
+                        ids = self._store.ids_at(begun.places(number))
                         self._store.prefetch(ids if "features" in self._options["fields"] else ())
                         buffers.rotate(-1)
                         waiting.append(pool.submit(self._store.get_batch, ids, out=buffers[0], **self._options))
-                        asked += self._batch_size * self._num_ranks
+                        number += 1
                     batch = waiting.popleft().result()
-                    self._next_sample += self._batch_size * self._num_ranks
+                    self._order.next_sample = self._order.position_after(1)
                     yield batch
             finally:
                 for future in waiting:
@@ -99,26 +97,8 @@ class BatchStream:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream stands, as plain JSON values; the same for all ranks between two steps."""
-        return {"format": _STATE_FORMAT, "next_sample": self._next_sample, **self._settings}
+        return self._order.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state, also of another batch size or number of ranks.
-
-        Raises:
-            ValueError: for a state of another store, seed or window, naming what differs.
-        """
-        different = [
-            f"{name} {state.get(name)!r}, here {value!r}"
-            for name, value in {"format": _STATE_FORMAT, **self._settings}.items()
-            if state.get(name) != value
-        ]
-        if different or not isinstance(state.get("next_sample"), int) or state["next_sample"] < 0:
-            raise ValueError(
-                f"this state is of another stream ({'; '.join(different) or 'next_sample is no count'}); "
-                f"open the stream with the settings it was saved with"
-            )
-        self._next_sample = state["next_sample"]
-
-    def _ids(self, round_start: int) -> list[str]:
-        places = self._order.places(round_start + self._rank * self._batch_size, self._batch_size)
-        return [self._store.id_at(int(shard), int(row)) for shard, row in places]
+        """Goes on from a state, also of another batch size or number of ranks; errors as `BatchOrder`'s."""
+        self._order.load_state_dict(state)

@@ -160,6 +160,10 @@ class FeatureStore:
             raise IndexError(f"{self.path}: shard {shard} has {entry.num_records} records, asked for row {row}")
         return self._reader(entry).record_key(row).decode("utf-8")
 
+    def ids_at(self, places: np.ndarray) -> list[str]:
+        """The image ids at (n, 2) places of shard and row, such as `EpochOrder` gives; errors as `id_at`."""
+        return [self.id_at(shard, row) for shard, row in places.tolist()]
+
     def ids(self) -> Iterator[str]:
         """Image ids in the order of `__iter__`."""
         for entry in self._filled_shards():

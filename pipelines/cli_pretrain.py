@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from features.counted import counted
 
+if TYPE_CHECKING:
+    from features.store import FeatureStore
+
 
 def pretrain_command(
     out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints, tokenizer.")],
-    store: Annotated[Path, typer.Option(help="Store that `roibeam extract` wrote.")],
+    store: Annotated[str, typer.Option(help="Store that `roibeam extract` wrote: a folder, or a URL with --stage-to.")],
     captions: Annotated[
         str,
         typer.Option(
@@ -26,6 +29,12 @@ def pretrain_command(
             help="BERT vocab.txt, tokenizer folder, hf:<repo>, or captions: a vocabulary made from the captions."
         ),
     ] = "captions",
+    stage_to: Annotated[
+        Path | None, typer.Option(help="Local folder that shards of a store at a URL are copied to as they are read.")
+    ] = None,
+    stage_gb: Annotated[
+        float | None, typer.Option(min=0.001, help="Room for --stage-to, 10^9 bytes [default: no limit].")
+    ] = None,
     model: Annotated[str, typer.Option(help="VL-BERT size: small or base.")] = "small",
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 1000,
     batch_size: Annotated[int, typer.Option(min=1, help="Captions per step and process.")] = 32,
@@ -50,7 +59,6 @@ def pretrain_command(
     """
     import torch
 
-    from features.store import FeatureStore
     from model.vlbert import vlbert_base, vlbert_small
     from pipelines.curves import write_curves
     from pipelines.optimizer import TrainConfig
@@ -78,7 +86,7 @@ def pretrain_command(
                 raise ValueError(f"--set {setting!r}: expected model.field=value")
             overrides[name.strip()] = parse_value(value.strip())
     rows, notes = read_captions(captions, id_rule=id_rule)
-    with FeatureStore(store) as opened:
+    with _open_store(store, stage_to, stage_gb) as opened:
         result = pretrain(
             opened,
             rows,
@@ -123,3 +131,14 @@ def pretrain_command(
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("  curves.svg   its losses, to look at\n  log.jsonl   one line per step")
     typer.echo("  config.json   everything this run was made with\n  tokenizer/")
+
+
+def _open_store(store: str, stage_to: Path | None, stage_gb: float | None) -> FeatureStore:
+    from features.staging import StagedStore
+    from features.store import FeatureStore
+
+    if stage_to is not None:
+        return StagedStore(store, stage_to, max_bytes=None if stage_gb is None else int(stage_gb * 1e9))
+    if "://" in store or stage_gb is not None:
+        raise ValueError(f"--store {store}: a URL, and --stage-gb, need --stage-to FOLDER on a local disk")
+    return FeatureStore(store)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from store_examples import make_record, write_store
 
 from features.batch_stream import BatchStream
+from features.rank_plan import plan_ranks
 from features.region_filter import RegionFilter
 from features.store import FeatureStore
 
@@ -81,6 +83,26 @@ def test_what_was_assembled_ahead_is_not_lost_when_a_loop_stops(store: FeatureSt
     assert taken(stream, 3) + taken(stream, 5) == whole
 
 
+def test_ranks_that_read_their_own_shards_read_the_store_together(store: FeatureStore) -> None:
+    plan = plan_ranks(store.manifest.shards, 2)
+    streams = [BatchStream(store, batch_size=1, seed=3, shards=entries) for entries in plan]
+    assert sum(stream.num_samples for stream in streams) == TOTAL
+    for stream, entries in zip(streams, plan, strict=True):
+        names = taken(stream, stream.num_samples)
+        ranges = [(entry.first_id or "", entry.last_id or "") for entry in entries]
+        assert len(set(names)) == stream.num_samples
+        assert all(any(first <= name <= last for first, last in ranges) for name in names)
+    whole = BatchStream(store, batch_size=1, seed=3)
+    with pytest.raises(ValueError, match=r"shards \[.*\], here None"):
+        whole.load_state_dict(streams[0].state_dict())
+    # States from before there were shares are of the whole store.
+    old = {name: value for name, value in whole.state_dict().items() if name != "shards"}
+    whole.load_state_dict(old | {"next_sample": 5})
+    assert whole.next_sample == 5
+    with pytest.raises(ValueError, match="are not of the store"):
+        BatchStream(store, batch_size=1, shards=[replace(plan[0][0], shard=9)])
+
+
 def test_options_reach_the_batches(store: FeatureStore) -> None:
     stream = BatchStream(store, batch_size=4, fields=(), ragged=True, regions=RegionFilter(max_regions=2))
     batch = next(iter(stream))
@@ -98,7 +120,7 @@ def test_states_and_settings_that_do_not_fit(store: FeatureStore) -> None:
         with pytest.raises(ValueError, match=message):
             stream.load_state_dict(stream.state_dict() | change)
     for options in ({"batch_size": 0}, {"batch_size": 1, "rank": 2}, {"batch_size": 1, "ahead": 0}):
-        with pytest.raises(ValueError, match="must be at least 1, rank"):
+        with pytest.raises(ValueError, match="must be at least 1"):
             BatchStream(store, **options)
     with pytest.raises(IndexError, match="shard 1 has 4 records, asked for row 4"):
         store.id_at(1, 4)

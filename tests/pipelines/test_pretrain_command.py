@@ -37,6 +37,17 @@ def test_a_run_and_its_continuation(roibeam: Cli, store: tuple[Path, Path], tmp_
     assert roibeam("pretrain", tmp_path / "run", *options, "--resume", "--json").code == 0
 
 
+def test_a_store_at_a_url_trains_alike(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
+    places = {"here": [store[0]], "staged": [store[0].as_uri(), "--stage-to", tmp_path / "disk", "--stage-gb", "1"]}
+    lines = {}
+    for name, place in places.items():
+        done = roibeam("pretrain", tmp_path / name, "--captions", store[1], *TINY_MODEL, "--store", *place)
+        assert done.code == 0, done.err
+        lines[name] = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+    assert [each["loss"] for each in lines["here"]] == [each["loss"] for each in lines["staged"]]
+    assert len(list((tmp_path / "disk").glob("part-*.lmdb"))) == 1
+
+
 def one_line(result: Any) -> str:
     assert result.code != 0 and "Traceback" not in result.err, result.err
     return str(result.err.splitlines()[-1])
@@ -56,6 +67,8 @@ def one_line(result: Any) -> str:
         (["--device", "tpu"], "device must be auto or cpu"),
         (["--captions", "missing.json"], "no such caption file"),
         (["--store", "{tmp}"], "no feature store here"),
+        (["--store", "gs://bucket/store"], "need --stage-to FOLDER"),
+        (["--stage-gb", "1"], "need --stage-to FOLDER"),
     ],
 )
 def test_user_errors_are_one_clear_line(
