@@ -128,9 +128,7 @@ def collate_training_photos(photos: Sequence[TrainingPhoto], seeds: Sequence[int
     """
     if not photos or len(photos) != len(seeds):
         raise ValueError(f"a training batch needs photos and a seed for each, got {len(photos)} and {len(seeds)}")
-    height, width = (
-        -(-max(photo.pixels.shape[axis] for photo in photos) // SIZE_STEP) * SIZE_STEP for axis in (1, 2)
-    )
+    height, width = (-(-max(photo.pixels.shape[axis] for photo in photos) // SIZE_STEP) * SIZE_STEP for axis in (1, 2))
     pixels = torch.zeros(len(photos), 3, height, width)
     for row, photo in enumerate(photos):
         pixels[row, :, : photo.pixels.shape[1], : photo.pixels.shape[2]] = photo.pixels

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +54,16 @@ def feature_space_of(details: dict[str, Any]) -> str:
         ValueError: when `details` holds something JSON has no exact form for (NaN, bytes, keys that are not strings).
     """
     return hashlib.sha256(_canonical_json(details).encode("ascii")).hexdigest()
+
+
+def merged_numerics(all_numerics: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """How the parts of a store were computed: a field's value, or a list of the different ones."""
+    seen: dict[str, list[Any]] = {}
+    for numerics in all_numerics:
+        for key, value in numerics.items():
+            values = seen.setdefault(key, [])
+            values += [each for each in (value if isinstance(value, list) else [value]) if each not in values]
+    return {key: values[0] if len(values) == 1 else values for key, values in seen.items()}
 
 
 def _canonical_json(value: dict[str, Any]) -> str:

@@ -29,6 +29,7 @@ if sys.byteorder != "little":
 META_MAGIC = b"RBRM"
 REGIONS_MAGIC = b"RBRR"
 LAYOUT_VERSION = 1
+MAX_IMAGE_SIDE = 2**31 - 1  # as in RegionRecord
 ALIGNMENT = 64  # a cache line; also what torch and AVX-512 loads like best
 
 DTYPE_CODES = {"float16": 1, "float32": 2, "bfloat16": 3}
@@ -155,6 +156,8 @@ def decode_meta(meta: bytes | memoryview, *, check: bool = False) -> RegionMeta:
     want = _META_HEADER.size + _META_BYTES_PER_REGION * num_regions
     if num_regions > MAX_REGIONS or len(meta) != want:
         raise ValueError(f"meta value has {len(meta)} bytes, {num_regions} regions need {want}; {_DAMAGED}")
+    if not (1 <= height <= MAX_IMAGE_SIDE and 1 <= width <= MAX_IMAGE_SIDE):
+        raise ValueError(f"meta value has an image of {width}x{height} pixels; {_DAMAGED}")
     view = memoryview(meta)
     if check:
         _check_checksum("meta", checksum([view[:_META_CHECKED], view[_META_HEADER.size :]]), stored)

@@ -76,7 +76,11 @@ class LmdbPages:
         if not 512 <= page_size <= 65536 or page_size & (page_size - 1):
             raise self._damaged(f"page size {page_size}")
         self.page_size = page_size
-        newest = max(first, self._meta_at(page_size), key=lambda meta: meta[7])
+        second = self._meta_at(page_size)
+        # liblmdb finds the second meta page by the first one's page size, and then goes by the newest one's.
+        if (other := _Database._make(_DATABASE.unpack(second[4])).pad) != page_size:
+            raise self._damaged(f"page size {page_size} in one meta page, {other} in the other")
+        newest = max(first, second, key=lambda meta: meta[7])
         self.num_pages: int = newest[6] + 1
         if self.num_pages * page_size > len(buffer):
             raise self._damaged(f"{self.num_pages} pages of {page_size} bytes in a file of {len(buffer)} bytes")
@@ -103,9 +107,13 @@ class LmdbPages:
         return found
 
     def _walk(self, database: _Database) -> Iterator[ValuePlace]:
+        total = 0
         for key, flags, offset, length in self._nodes(database):
             if flags & (_SUB_DATABASE | _DUPLICATES):
                 raise self._damaged(f"key {key!r} holds a database, not a value")
+            total += length  # a thousand keys that share one large value would make reading all of them endless
+            if total > self.num_pages * self.page_size:
+                raise self._damaged("its values overlap: together they are larger than the file")
             yield ValuePlace(key, self._overflow_value(offset, length) if flags & _BIG_DATA else offset, length)
 
     def _nodes(self, database: _Database) -> Iterator[tuple[bytes, int, int, int]]:
@@ -118,25 +126,29 @@ class LmdbPages:
             return
         if not 1 <= database.depth <= _MAX_DEPTH:
             raise self._damaged(f"tree of depth {database.depth}")
-        # (page, level) still to visit; a page enters once per pointer, so counting visits bounds the walk of a cyclic
-        # or diamond-shaped tree.
-        stack = [(database.root, 1)]
+        # (page, level, smallest key allowed in it) still to visit. A page enters once per pointer, so counting those
+        # visited and waiting bounds time and memory for a cyclic or diamond-shaped tree.
+        stack: list[tuple[int, int, bytes]] = [(database.root, 1, b"")]
         visits = entries = 0
         previous: bytes | None = None
         while stack:
-            page, level = stack.pop()
+            page, level, lowest = stack.pop()
             visits += 1
-            if visits > self.num_pages:
-                raise self._damaged("pages point at each other in a circle")
+            # A search goes by the keys of the branch pages: one that does not part its neighbours hides records.
+            if previous is not None and lowest and lowest <= previous:
+                raise self._damaged(f"branch key {lowest!r} of page {page} is not above {previous!r} before it")
             is_leaf = level == database.depth
             start, pointers, upper = self._tree_page(page, _LEAF if is_leaf else _BRANCH)
             if not is_leaf:
+                if visits + len(stack) + len(pointers) > self.num_pages:
+                    raise self._damaged("pages point at each other in a circle")
                 children = [self._child(start, pointer, upper) for pointer in pointers]
-                stack.extend((child, level + 1) for child in reversed(children))
+                children[0] = (children[0][0], lowest)  # LMDB takes the first child for whatever is below the second
+                stack.extend((child, level + 1, key) for child, key in reversed(children))
                 continue
             for pointer in pointers:
                 key, flags, offset, length = self._leaf_node(start, pointer, upper)
-                if previous is not None and key <= previous:
+                if key < lowest or (previous is not None and key <= previous):
                     raise self._damaged(f"key {key!r} on page {page} is out of order")
                 previous = key
                 entries += 1
@@ -163,9 +175,10 @@ class LmdbPages:
             raise self._damaged(f"key of {key_length} bytes at {pointer} of page {start // self.page_size}")
         return low | high << 16, flags, key_length, start + pointer + _NODE_HEADER_BYTES
 
-    def _child(self, start: int, pointer: int, upper: int) -> int:
-        low, flags, _, _ = self._node(start, pointer, upper)
-        return low | flags << 32
+    def _child(self, start: int, pointer: int, upper: int) -> tuple[int, bytes]:
+        """Page number of a child, and the smallest key that it may hold."""
+        low, flags, key_length, key_at = self._node(start, pointer, upper)
+        return low | flags << 32, bytes(self._buffer[key_at : key_at + key_length])
 
     def _leaf_node(self, start: int, pointer: int, upper: int) -> tuple[bytes, int, int, int]:
         length, flags, key_length, key_at = self._node(start, pointer, upper)

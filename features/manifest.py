@@ -317,6 +317,8 @@ def fsync_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def _read_json(path: Path) -> Any:
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: is not a regular file; restore it or run the command that wrote it again")
     try:
         return json.loads(path.read_bytes(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -395,7 +397,7 @@ class _Reader:
         details = inner.mapping("details") if "details" in inner._value else {}
         try:
             return Fingerprint(inner.text("feature_space"), inner.mapping("numerics"), details)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{self._where}: {error}") from None
 
     def _take(self, name: str, want: str, fits: Callable[[Any], bool]) -> Any:

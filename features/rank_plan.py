@@ -31,3 +31,9 @@ def plan_ranks(shards: Sequence[ShardEntry], num_ranks: int) -> list[list[ShardE
         plan[rank].append(entry)
         heapq.heappush(loads, (load + entry.data_bytes, rank))
     return [sorted(entries, key=lambda entry: entry.shard) for entries in plan]
+
+
+def imbalance(plan: Sequence[Sequence[ShardEntry]]) -> float:
+    """Bytes of the fullest rank / mean over all ranks, 1 to their number; 1 for a store without records."""
+    loads = [sum(entry.data_bytes for entry in entries) for entries in plan]
+    return max(loads) * len(loads) / sum(loads) if sum(loads) else 1.0

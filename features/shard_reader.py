@@ -16,7 +16,7 @@ from features.layout import RegionMeta, decode, decode_meta
 from features.lmdb_pages import LmdbPages
 from features.manifest import ShardManifest
 from features.offset_index import IndexRow, OffsetIndex
-from features.record import RegionRecord
+from features.record import FEATURE_DTYPES, RegionRecord
 
 
 class ShardReader:
@@ -47,6 +47,8 @@ class ShardReader:
                 f"{manifest.data_bytes} bytes in all and an index from {start} to {end}, which cannot be; "
                 f"restore the manifest or re-extract the shard"
             )
+        if self.path.exists() and not self.path.is_file():  # a pipe would be waited for
+            raise ValueError(f"{self.path}: is not a regular file; copy it or re-extract shard {manifest.shard}")
         try:
             file = open(self.path, "rb")
         except FileNotFoundError:
@@ -81,7 +83,10 @@ class ShardReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:  # its traceback may hold views of the map; a BufferError would hide what went wrong
+            self._index = self._map = None
 
     def __len__(self) -> int:
         return self._opened()[1].num_records
@@ -114,11 +119,14 @@ class ShardReader:
     def meta(self, image_id: str, *, check: bool = False) -> RegionMeta:
         """What is needed to choose regions, without touching the features' pages; errors as `get`."""
         mapped, index = self._opened()
-        start, end = index.meta_range(self._row(image_id))
+        row = self._row(image_id)
+        start, end = index.meta_range(row)
         try:
-            return decode_meta(mapped[start:end], check=check)
+            meta = decode_meta(mapped[start:end], check=check)
         except ValueError as error:
             raise ValueError(f"{self.path}: record {image_id!r}: {error}") from None
+        self._check_size(row, meta.num_regions, meta.feature_dim)
+        return meta
 
     def num_regions(self, image_id: str) -> int:
         """How many regions a record has, from the index alone; errors as `get`."""
@@ -136,9 +144,17 @@ class ShardReader:
         key = self.record_key(row)
         meta, regions = self.values_at(row)
         try:
-            return decode(key, meta, regions, copy=copy, check=check)
+            record = decode(key, meta, regions, copy=copy, check=check)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
+        self._check_size(row, *record.features.shape)
+        if record.features.dtype != FEATURE_DTYPES[self._opened()[1].feature_dtype]:
+            raise self._misfit(row, f"{record.feature_dtype} features", str(self._opened()[1].feature_dtype))
+        return record
+
+    def row_of(self, image_id: str) -> int:
+        """The position in key order at which a lookup finds `image_id`; errors as `get`."""
+        return self._row(image_id)
 
     @property
     def buffer(self) -> mmap.mmap:
@@ -159,7 +175,11 @@ class ShardReader:
     def ids(self) -> Iterator[str]:
         """Image ids in key order (order of their UTF-8 bytes)."""
         for row in range(len(self)):
-            yield self._opened()[1].key(row).decode("utf-8")
+            key = self.record_key(row)
+            try:
+                yield key.decode("utf-8")
+            except UnicodeDecodeError:
+                raise ValueError(f"{self.path}: key {key!r} is not UTF-8; copy it again or re-extract") from None
 
     def digests(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, bytes]]:
         """(key, record digest) in key order, of rows `start` to `stop`, from the index alone."""
@@ -202,6 +222,19 @@ class ShardReader:
                 f"the two do not belong together: restore one of them or re-extract the shard"
             )
         self._index = index
+
+    def _check_size(self, row: int, num_regions: int, feature_dim: int) -> None:
+        """A value that is sound in itself may still be another's: the index knows what belongs to this row."""
+        index = self._opened()[1]
+        if num_regions != index.num_regions_at(row) or feature_dim != index.feature_dim:
+            want = f"{index.num_regions_at(row)} of {index.feature_dim}"
+            raise self._misfit(row, f"{num_regions} regions of {feature_dim} values", want)
+
+    def _misfit(self, row: int, got: str, want: str) -> ValueError:
+        return ValueError(
+            f"{self.path}: record {self.record_key(row).decode('utf-8', 'replace')!r} has {got}, the offset index says "
+            f"{want}; the file was changed: copy it again or re-extract the shard"
+        )
 
     def _row(self, image_id: str) -> int:
         row = self._opened()[1].find(_key(image_id))

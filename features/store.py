@@ -242,6 +242,11 @@ class FeatureStore:
                 f"{path}: is not the manifest that {STORE_MANIFEST_NAME} was made from (SHA-256 {got}, "
                 f"expected {entry.manifest_sha256}); finish the run that changed it, or verify the store"
             )
+        if (manifest.feature_dim, manifest.feature_dtype) != (self.feature_dim, self.feature_dtype):
+            raise ValueError(
+                f"{path}: has features {manifest.feature_dim} {manifest.feature_dtype}, {STORE_MANIFEST_NAME} says "
+                f"{self.feature_dim} {self.feature_dtype}; verify the store"
+            )
         return ShardReader(self.path / manifest.data_file, manifest)
 
 

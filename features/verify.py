@@ -11,6 +11,7 @@ from pathlib import Path
 
 import lmdb
 
+from features.counted import counted
 from features.digest import content_digest, merge_digests, record_digest
 from features.layout import decode
 from features.lmdb_pages import LmdbPages
@@ -20,6 +21,7 @@ from features.shard import META_DATABASE, REGIONS_DATABASE
 from features.shard_reader import ShardReader, stream_digests
 
 _MAX_PROBLEMS_PER_SHARD = 20
+_SCRATCH_PREFIX = ".tmp-"  # folders in which attempts work, docs/store-format.md, section 1
 _REEXTRACT = "copy the file again, or delete it with its manifest and run the same extract command to redo this shard"
 
 
@@ -49,12 +51,10 @@ def verify_store(
     folder = Path(path)
     try:
         store = StoreManifest.read(folder / STORE_MANIFEST_NAME)
+    except (FileNotFoundError, NotADirectoryError):
+        return _unfinished(folder, deep)
     except (OSError, ValueError) as error:
-        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-        if missing and next(folder.glob("part-*.json"), None) is None:
-            what = f"no feature store here, {folder} does not hold it"
-            return [Problem(STORE_MANIFEST_NAME, what, "is the path right?")]
-        return [Problem(STORE_MANIFEST_NAME, str(error), "run the same command again to write it")]
+        return [Problem(STORE_MANIFEST_NAME, _first_line(error), "run the same command again to write it")]
     problems: list[Problem] = []
     sound: list[tuple[Path, ShardManifest]] = []
     done = dead_letters = 0
@@ -77,7 +77,37 @@ def verify_store(
             progress(done, store.num_records)
     if not problems:
         problems += _check_totals(store, sound, dead_letters)
-    return problems + _leftovers(folder, store)
+    named = {STORE_MANIFEST_NAME} | {entry.manifest for entry in store.shards}
+    named |= {entry.data_file for entry in store.shards if entry.data_file is not None}
+    return problems + _leftovers(folder, named)
+
+
+def _unfinished(folder: Path, deep: bool) -> list[Problem]:
+    """The problems of a folder without a store manifest: what a killed or running command has finished, and left."""
+    leftovers = _leftovers(folder, named=set()) if folder.is_dir() else []
+    shards = [problem.file for problem in leftovers if problem.file.endswith(".json")]
+    if not leftovers:
+        what = f"no feature store here, {folder} does not hold it"
+        return [Problem(STORE_MANIFEST_NAME, what, "is the path right?")]
+    problems: list[Problem] = []
+    named = set(shards)
+    whole = 0
+    for name in shards:
+        found: list[Problem] = []
+        try:
+            manifest = ShardManifest.read(folder / name)
+        except (OSError, ValueError) as error:
+            problems.append(Problem(name, _first_line(error), "run the same command again to redo this shard"))
+            continue
+        if manifest.data_file is not None:
+            named.add(manifest.data_file)
+            for _ in _check_data_file(folder / manifest.data_file, manifest, deep, _Report(found, manifest.data_file)):
+                pass
+        whole += not found
+        problems += found
+    what = f"is missing: the run that writes it has not finished, {counted(whole, 'shard')} of it can be used"
+    problems.insert(0, Problem(STORE_MANIFEST_NAME, what, "run the same command again"))
+    return problems + _leftovers(folder, named)
 
 
 class _Report:
@@ -140,17 +170,15 @@ def _check_records(path: Path, reader: ShardReader, report: _Report) -> Iterator
         report.add(walked)
         return
     try:
-        env = lmdb.open(os.fspath(path), subdir=False, readonly=True, lock=False, max_dbs=3, create=False)
+        with lmdb.open(os.fspath(path), subdir=False, readonly=True, lock=False, max_dbs=3, create=False) as env:
+            meta, regions = env.open_db(META_DATABASE, create=False), env.open_db(REGIONS_DATABASE, create=False)
+            with env.begin(buffers=True) as txn, txn.cursor(meta) as metas, txn.cursor(regions) as values:
+                for row, (small, large) in enumerate(zip(metas, values, strict=True)):
+                    _check_record(reader, row, small, large, report)
+                    if row % 100 == 99:
+                        yield row + 1
     except lmdb.Error as error:
-        report.add(f"LMDB cannot open it: {error}")
-        return
-    with env:
-        meta, regions = env.open_db(META_DATABASE, create=False), env.open_db(REGIONS_DATABASE, create=False)
-        with env.begin(buffers=True) as txn, txn.cursor(meta) as metas, txn.cursor(regions) as values:
-            for row, (small, large) in enumerate(zip(metas, values, strict=True)):
-                _check_record(reader, row, small, large, report)
-                if row % 100 == 99:
-                    yield row + 1
+        report.add(f"LMDB cannot read it: {error}")
 
 
 def _check_record(
@@ -162,6 +190,9 @@ def _check_record(
 ) -> None:
     key, digest = next(reader.digests(row, row + 1))
     shown = repr(key.decode("utf-8", "replace"))
+    if not _is_found(reader, key, row):
+        report.add(f"record {shown}: a lookup in the offset index does not find it")
+        return
     if not bytes(small[0]) == bytes(large[0]) == key:
         report.add(f"record {shown}: LMDB has {bytes(small[0])!r} and {bytes(large[0])!r} in its place")
         return
@@ -176,6 +207,15 @@ def _check_record(
         return
     if record_digest(record) != digest:
         report.add(f"record {shown}: its content has another digest than the index says")
+    if reader.num_regions(record.image_id) != record.num_regions:
+        report.add(f"record {shown}: has {record.num_regions} regions, the offset index says another number")
+
+
+def _is_found(reader: ShardReader, key: bytes, row: int) -> bool:
+    try:
+        return reader.row_of(key.decode("utf-8")) == row
+    except (KeyError, ValueError):
+        return False
 
 
 def _check_tree(reader: ShardReader) -> str | None:
@@ -183,12 +223,16 @@ def _check_tree(reader: ShardReader) -> str | None:
     try:
         pages = LmdbPages(reader.buffer, str(reader.path))
         metas, regions = pages.values(META_DATABASE), pages.values(REGIONS_DATABASE)
+        num_regions = 0
         for row, meta, region in zip_longest(reader.index_rows(), metas, regions):
             if row is None or meta is None or region is None:
                 return "its tree and its index hold different numbers of records"
             want = ((row.key, row.meta_offset, row.meta_length), (row.key, row.region_offset, row.region_length))
             if (tuple(meta), tuple(region)) != want:
                 return f"its tree and its index disagree about record {row.key.decode('utf-8', 'replace')!r}"
+            num_regions += row.num_regions
+        if num_regions != reader.manifest.num_regions:
+            return f"the rows of its index have {num_regions} regions, its manifest says {reader.manifest.num_regions}"
     except ValueError as error:
         return _first_line(error)
     return None
@@ -209,15 +253,15 @@ def _check_totals(store: StoreManifest, sound: list[tuple[Path, ShardManifest]],
     return []
 
 
-def _leftovers(folder: Path, store: StoreManifest) -> list[Problem]:
-    named = {STORE_MANIFEST_NAME} | {entry.manifest for entry in store.shards}
-    named |= {entry.data_file for entry in store.shards if entry.data_file is not None}
+def _leftovers(folder: Path, named: set[str]) -> list[Problem]:
+    """What lies in the folder and is none of the files `named`; the scratch folder of a killed attempt is one too."""
     problems = []
     for path in sorted(folder.iterdir()):
         name = path.name
-        if name in named or not path.is_file():
+        scratch = path.is_dir() and name.startswith(_SCRATCH_PREFIX)
+        if name in named or not (path.is_file() or scratch):
             continue
-        if name.endswith((".lmdb", "-lock", TEMPORARY_SUFFIX)):
+        if scratch or name.endswith((".lmdb", "-lock", TEMPORARY_SUFFIX)):
             what = "belongs to no shard of the store: left by an attempt that failed or was repeated"
             problems.append(Problem(name, what, "delete it when no run is writing this store", leftover=True))
         elif name.startswith("part-") and name.endswith(".json"):

@@ -84,7 +84,11 @@ def main() -> None:
             raise
         sys.exit(_complain(_last_line(error), 1))
     if code == INTERRUPTED:  # typer's answer to Ctrl-C
-        sys.exit(_complain("interrupted; extract continues with the same command, pretrain with --resume", code))
+        sys.exit(
+            _complain(
+                "interrupted; extract and store copy continue with the same command, training with --resume", code
+            )
+        )
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -154,6 +154,12 @@ def evaluate_command(
     labels: Annotated[str, typer.Option(help=_LABELS)],
     images: Annotated[str | None, typer.Option(help=_IMAGES)] = None,
     vocab: Annotated[str | None, typer.Option(help=_VOCAB)] = None,
+    nms_iou: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Boxes of one class suppress each other above it; detectron2's numbers are made at 0.5."
+        ),
+    ] = 0.3,
     max_images: Annotated[int | None, typer.Option(min=1, help="Judge the first so many photos only.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.")] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
@@ -167,7 +173,7 @@ def evaluate_command(
     if threads is not None:
         torch.set_num_threads(threads)
     photos = open_labelled_photos(labels, image_root=images, vocab=vocab)
-    report = _judge(detector, photos, device=device, max_images=max_images)
+    report = _judge(detector, photos, device=device, nms_iou=nms_iou, max_images=max_images)
     if as_json:
         typer.echo(json.dumps({"event": "evaluation", "detector": detector, "labels": labels, **report.as_json()}))
         return
@@ -175,7 +181,9 @@ def evaluate_command(
     _echo_report(report)
 
 
-def _judge(detector: str, photos: LabelledPhotos, *, device: str, max_images: int | None = None) -> DetectionReport:
+def _judge(
+    detector: str, photos: LabelledPhotos, *, device: str, nms_iou: float, max_images: int | None
+) -> DetectionReport:
     """Loads the detector's folder and judges it."""
     import time
 
@@ -202,6 +210,7 @@ def _judge(detector: str, photos: LabelledPhotos, *, device: str, max_images: in
         photos.root,
         class_names=photos.class_names,
         attribute_names=photos.attribute_names,
+        nms_iou=nms_iou,
         max_images=max_images,
         progress=report_progress,
     )

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from features.counted import counted
-from features.fingerprint import Fingerprint
+from features.fingerprint import Fingerprint, merged_numerics
 from features.manifest import (
     STORE_MANIFEST_NAME,
-    TEMPORARY_SUFFIX,
-    DeadLetter,
     ShardManifest,
     StoreManifest,
     shard_manifest_name,
 )
 from features.publish import publish_store
+from pipelines.dead_letters import DEAD_LETTERS_NAME, write_dead_letters
 from pipelines.plan import Plan, read_plan
 from pipelines.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
-DEAD_LETTERS_NAME = "dead_letters.parquet"
 
 
 @dataclass(frozen=True)
@@ -85,29 +79,14 @@ def _published(store: Path, shards: Sequence[ShardManifest]) -> StoreManifest | 
 
 def _numerics(store: Path, manifests: Sequence[ShardManifest]) -> dict[str, Any]:
     """How the shards were computed; where they differ, the values of each field in a list, with a warning."""
-    seen: dict[str, list[Any]] = {}
-    for manifest in manifests:
-        for key, value in manifest.fingerprint.numerics.items():
-            values = seen.setdefault(key, [])
-            if value not in values:
-                values.append(value)
-    mixed = [f"{key} {values}" for key, values in seen.items() if len(values) > 1]
+    numerics = merged_numerics(manifest.fingerprint.numerics for manifest in manifests)
+    mixed = [f"{key} {values}" for key, values in numerics.items() if isinstance(values, list)]
     if mixed:
         log.warning("%s: shards were computed differently (%s); features differ in the last digits", store, mixed[0])
-    return {key: values[0] if len(values) == 1 else values for key, values in seen.items()}
+    return numerics
 
 
 def read_shard_manifests(store: Path, plan: Plan) -> list[ShardManifest | None]:
     """The manifest of each planned shard, None where it is not finished."""
     paths = [store / shard_manifest_name(shard.number) for shard in plan.shards]
     return [ShardManifest.read(path) if path.exists() else None for path in paths]
-
-
-def write_dead_letters(path: Path, manifests: Sequence[ShardManifest]) -> None:
-    rows = [asdict(letter) for manifest in manifests for letter in manifest.dead_letters]
-    schema = pa.schema([(field.name, pa.string()) for field in fields(DeadLetter)])
-    aside = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), aside)
-    with aside.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(aside, path)

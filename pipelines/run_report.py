@@ -12,8 +12,8 @@ from extraction.engine import read_local_file
 from extraction.images import Failure
 from features.manifest import STORE_MANIFEST_NAME, StoreManifest
 from features.store import FeatureStore
+from pipelines.dead_letters import DEAD_LETTERS_NAME
 from pipelines.plan import Plan, members_path, plan_path, read_members
-from pipelines.publish import DEAD_LETTERS_NAME
 from pipelines.report import ReportFacts, write_report
 
 REPORT_NAME = "report.html"

@@ -71,7 +71,9 @@ def tidy_store(store: Path, plan: Plan | None, feature_space: str, *, retry_dead
     removed, and with `retry_dead_letters` those that hold any. Removed too: scratch folders, data files that no
     manifest names, files of broken-off atomic writes.
     """
+    removed = []
     for path in store.glob(f"{SCRATCH_PREFIX}*"):
+        removed.append(path.name)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -85,12 +87,13 @@ def tidy_store(store: Path, plan: Plan | None, feature_space: str, *, retry_dead
             (store / shard_manifest_name(shard.number)).unlink(missing_ok=True)
         else:
             named.add(manifest.data_file)
-    for data in store.glob("part-*.lmdb"):
-        if data.name not in named:
-            data.unlink()
     for path in store.iterdir():
-        if _is_temporary(path.name):
+        of_no_shard = path.match("part-*.lmdb") and path.name not in named
+        if of_no_shard or _is_temporary(path.name):
+            removed.append(path.name)
             path.unlink()
+    if removed:
+        log.info("%s: removed what a stopped run left: %s", store, ", ".join(sorted(removed)[:5]))
 
 
 def _index_is_sound(store: Path, manifest: ShardManifest) -> bool:

@@ -14,10 +14,11 @@ from features.exchange.check_report import CheckReport
 from features.exchange.feature_file import FeatureFile
 from features.exchange.formats import format_of
 from features.fingerprint import IMPORTED_PREFIX, Fingerprint
-from features.imported import imported_fingerprint, write_imported_shards
+from features.imported import imported_fingerprint
 from features.manifest import STORE_MANIFEST_NAME, TEMPORARY_SUFFIX, ShardManifest, StoreManifest
 from features.publish import publish_store
-from pipelines.publish import DEAD_LETTERS_NAME, write_dead_letters
+from features.shard_sequence import num_outcomes, write_shard_sequence
+from pipelines.dead_letters import DEAD_LETTERS_NAME, write_dead_letters
 from pipelines.store_lock import LOCK_NAME, store_lock
 
 log = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ def _write_shards(
     start = time.monotonic()
     manifests: list[ShardManifest] = []
     done = 0
-    shards = write_imported_shards(
+    shards = write_shard_sequence(
         out,
         report.watch(file.outcomes(dtype)),
         fingerprint=fingerprint,
@@ -127,7 +128,7 @@ def _write_shards(
     )
     for manifest in shards:
         manifests.append(manifest)
-        done += manifest.num_records + len(manifest.dead_letters) + manifest.stats["equal_repeats"]
+        done += num_outcomes(manifest)
         rate = done / max(time.monotonic() - start, 1e-9)
         log.info("%d of %d entries: %.0f per second", done, file.num_entries, rate)
     return manifests
@@ -154,6 +155,8 @@ def _clear_killed_import(out: Path) -> None:
     for name in names:
         if not _is_of_a_killed_import(out / name):
             raise ValueError(f"{out} is not empty and not of a killed import ({name!r} is in it); choose a new folder")
+    if names:
+        log.info("%s: a killed import left %s; starting again", out, ", ".join(names[:5]))
     for name in sorted(names, key=lambda name: not name.endswith(".json")):  # manifests first: no shard without data
         (out / name).unlink()
 

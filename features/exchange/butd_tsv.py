@@ -38,9 +38,10 @@ from features.exchange.entry_record import (
     region_record,
     without_classes,
 )
-from features.imported import ABSENT, Repeat
+from features.imported import ABSENT
 from features.manifest import DeadLetter
 from features.record import MAX_REGIONS, RegionRecord, check_image_id
+from features.shard_sequence import Repeat
 
 MAX_LINE_BYTES = MAX_ENTRY_BYTES
 MAX_LINES_WITHOUT_ID = MAX_NAMELESS_ENTRIES

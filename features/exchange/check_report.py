@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from features.counted import counted
-from features.imported import ABSENT, Repeat
+from features.imported import ABSENT
 from features.manifest import DeadLetter
 from features.printable import printable
 from features.record import RegionRecord, TopKDistribution
+from features.shard_sequence import Repeat
 
 _SHOWN_LETTERS = 5
 

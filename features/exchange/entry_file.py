@@ -17,10 +17,10 @@ from typing import Any, Self
 
 from features.digest import record_digest
 from features.exchange.entry_record import EntryError
-from features.imported import Repeat
 from features.manifest import DeadLetter
 from features.printable import printable
 from features.record import RegionRecord, check_image_id
+from features.shard_sequence import Repeat
 
 # 100 regions of 2048 values with 1601 class probabilities take 2 MB; a larger entry is never held in memory.
 MAX_ENTRY_BYTES = 64 * 2**20

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from features.imported import Repeat
 from features.manifest import DeadLetter
 from features.record import RegionRecord
+from features.shard_sequence import Repeat
 
 
 class FeatureFile(Protocol):

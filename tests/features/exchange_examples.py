@@ -14,9 +14,9 @@ import numpy as np
 from store_examples import numbers
 
 from features.exchange.feature_file import FeatureFormat
-from features.imported import Repeat
 from features.manifest import DeadLetter
 from features.record import RegionRecord
+from features.shard_sequence import Repeat
 
 _SECONDS_PER_MUTATION = 20
 

@@ -13,9 +13,9 @@ from butd_tsv_examples import CAFFE, CLS_PROB, LXMERT, encoded, fields, line
 
 from features.exchange import butd_tsv
 from features.exchange.butd_tsv import ButdTsv, read_butd_tsv
-from features.imported import Repeat
 from features.manifest import DeadLetter
 from features.record import RegionRecord
+from features.shard_sequence import Repeat
 
 LAYOUTS = {"caffe": CAFFE, "caffe-cls-prob": CLS_PROB, "lxmert": LXMERT}
 

@@ -17,9 +17,9 @@ from features.exchange.aside import written_aside
 from features.exchange.butd_tsv_format import FORMAT as TSV
 from features.exchange.check_report import CheckReport
 from features.exchange.formats import FORMATS, format_named, format_of, recognise
-from features.imported import Repeat
 from features.manifest import DeadLetter
 from features.record_source import RecordSource
+from features.shard_sequence import Repeat
 
 SUFFIX = {"mmf-lmdb": ".lmdb", "vilbert-lmdb": ".lmdb"}
 
@@ -128,6 +128,15 @@ def test_mutated_tsv_gives_no_crash(tmp_path: Path) -> None:
     path = tmp_path / "f.tsv"
     TSV.write([measured("a"), measured("b", seed=3)], path)
     assert survives(TSV, path, path, range(100)) > 30
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("layout", TSV.layouts)
+def test_many_mutated_tsvs_give_no_crash(tmp_path: Path, layout: str) -> None:
+    path = tmp_path / "f.tsv"
+    TSV.write([measured("a"), measured("b", seed=3)], path, layout=layout)
+    share = float(os.environ.get("ROIBEAM_SOAK", "1"))
+    survives(TSV, path, path, range(1000, 1000 + int(20_000 * share)))
 
 
 def test_report() -> None:

@@ -22,9 +22,9 @@ from features.exchange import zip_output
 from features.exchange.vlbert_zip import FORMAT
 from features.exchange.zip_members import ZipMembers
 from features.exchange.zip_output import ZipOutput
-from features.imported import Repeat
 from features.manifest import DeadLetter
 from features.record import RegionRecord
+from features.shard_sequence import Repeat
 
 SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))
 

@@ -140,6 +140,43 @@ def test_a_circle_of_pages_is_an_error_not_a_hang(file_bytes: bytes) -> None:
         list(LmdbPages(memoryview(broken), "a.lmdb").values(b"one"))
 
 
+def test_meta_pages_must_agree_on_the_page_size(file_bytes: bytes) -> None:
+    broken = bytearray(file_bytes)
+    struct.pack_into("<I", broken, 4096 + 40, 8192)  # liblmdb would go by the newest one's
+    with pytest.raises(ValueError, match="page size 4096 in one meta page, 8192 in the other"):
+        LmdbPages(memoryview(broken), "a.lmdb")
+
+
+@pytest.mark.parametrize("first_byte, words", [(0, "is not above"), (255, "is out of order")])
+def test_a_branch_key_that_hides_records_from_a_search(file_bytes: bytes, first_byte: int, words: str) -> None:
+    broken = bytearray(file_bytes)
+    for start in range(2 * 4096, len(broken), 4096):
+        number, _, flags, _, _, _, second = struct.unpack_from("<QHHHHHH", broken, start)
+        if flags == 1 and number == start // 4096:
+            broken[start + second + 8] = first_byte  # of its key
+    with pytest.raises(ValueError, match=words):
+        list(LmdbPages(memoryview(broken), "a.lmdb").values(b"one"))
+
+
+def test_values_that_share_their_pages_are_an_error_not_endless_work(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    write_lmdb(path, {b"one": {b"a": bytes(100_000), **{b"b%d" % i: bytes(3000) for i in range(9)}}})
+    broken = bytearray(path.read_bytes())
+    nodes = []
+    for start in range(2 * 4096, len(broken), 4096):
+        number, _, flags, lower, _ = struct.unpack_from("<QHHHH", broken, start)
+        if flags == 2 and number == start // 4096:
+            nodes += [start + at for at in struct.unpack_from(f"<{(lower - 16) // 2}H", broken, start + 16)]
+    large = [at for at in nodes if struct.unpack_from("<H", broken, at + 4) == (1,)]
+    places = {at: at + 8 + struct.unpack_from("<H", broken, at + 6)[0] for at in large}
+    (whole,) = [at for at in large if broken[at + 8 : places[at]] == b"a"]
+    for at in large:  # all keys now lead to the largest value
+        broken[at : at + 4] = broken[whole : whole + 4]
+        broken[places[at] : places[at] + 8] = broken[places[whole] : places[whole] + 8]
+    with pytest.raises(ValueError, match="its values overlap"):
+        list(LmdbPages(memoryview(broken), "a.lmdb").values(b"one"))
+
+
 def test_random_damage_never_escapes_as_anything_but_value_error(file_bytes: bytes) -> None:
     draw = random.Random(5)
     refused = 0

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from store_examples import make_record, write_shard, write_store
 
-from features.layout import encode_meta
+from features.layout import checksum, encode_meta
 from features.manifest import ShardManifest, data_file_name
 from features.shard_reader import ShardReader
+from features.store import FeatureStore
 from features.verify import Problem, verify_store
 
 
@@ -126,3 +127,56 @@ def test_many_bad_records_give_a_short_report(folder: Path) -> None:
     for row in rows:
         overwrite(path, row.meta_offset + 33, b"\x11\x22\x33")
     assert len(verify_store(folder, deep=True)) == 20
+
+
+def test_an_unfinished_store_tells_what_of_it_is_there(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    (folder / ".tmp-0a1b").mkdir()
+    (folder / "part-00005.b.lmdb").write_bytes(b"")
+    for deep in (False, True):
+        first, *others = verify_store(folder, deep=deep)
+        assert first.file == "manifest.json" and not first.leftover
+        assert "has not finished, 3 shards of it can be used" in first.what
+        assert [(one.file, one.leftover) for one in others] == [(".tmp-0a1b", True), ("part-00005.b.lmdb", True)]
+    os.truncate(folder / data_file_name(0, "a"), 4096)
+    first, second, *_ = verify_store(folder)
+    assert "2 shards of it can be used" in first.what and "its manifest says" in second.what and not second.leftover
+
+
+def sealed_index(folder: Path, at: int, data: bytes) -> None:
+    """Writes into the index of shard 0, and its checksum anew."""
+    path = folder / data_file_name(0, "a")
+    manifest = ShardManifest.read(folder / "part-00000.json")
+    overwrite(path, manifest.index_offset + at, data)
+    index = path.read_bytes()[manifest.index_offset :][: manifest.index_bytes]
+    overwrite(path, manifest.index_offset + 40, checksum([index[:40], index[48:]]).to_bytes(8, "little"))
+
+
+def test_an_index_that_hides_a_record(folder: Path) -> None:
+    sealed_index(folder, 48, bytes(8))  # the smallest of the key hashes
+    assert verify_store(folder) == []
+    problem = only(verify_store(folder, deep=True))
+    assert "a lookup in the offset index does not find it" in problem.what
+
+
+def test_an_index_that_points_outside_is_one_line(folder: Path) -> None:
+    key_offsets = 48 + 64 * 4 + 64 * 2  # behind 30 hashes of 8 bytes and 30 rows of 4
+    sealed_index(folder, key_offsets + 8, b"\xff" * 8)
+    for deep in (False, True):
+        assert "offset index puts key 0 at 0 to" in only(verify_store(folder, deep=deep)).what
+
+
+def test_a_record_of_another_dtype_or_size_is_not_read(folder: Path) -> None:
+    path = folder / data_file_name(0, "a")
+    with ShardReader(path, ShardManifest.read(folder / "part-00000.json")) as reader:
+        row = next(reader.index_rows())
+    original = path.read_bytes()
+    with FeatureStore(folder) as store:
+        overwrite(path, row.region_offset + 6, b"\3")  # as wide as float16
+        with pytest.raises(ValueError, match="record 's0i000' has bfloat16 features, the offset index says float16"):
+            store.get("s0i000")
+        path.write_bytes(original)
+        overwrite(path, row.meta_offset + 12, b"\xff" * 4)
+        for read in (store.get, store.meta):
+            with pytest.raises(ValueError, match="an image of 640x4294967295 pixels"):
+                read("s0i000")

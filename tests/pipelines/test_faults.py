@@ -93,7 +93,7 @@ def test_a_run_stopped_in_its_second_shard_goes_on_there(
         assert process.returncode == 130
         assert (
             errors.splitlines()[-1]
-            == "roibeam: interrupted; extract continues with the same command, pretrain with --resume"
+            == "roibeam: interrupted; extract and store copy continue with the same command, training with --resume"
         )
         assert "Traceback" not in errors
     with pytest.raises(FileNotFoundError, match="has not finished"):
