@@ -22,7 +22,7 @@ from features.shard_reader import ShardReader, stream_digests
 
 _MAX_PROBLEMS_PER_SHARD = 20
 _SCRATCH_PREFIX = ".tmp-"  # folders in which attempts work, docs/store-format.md, section 1
-_REEXTRACT = "copy the file again, or delete it with its manifest and run the same extract command to redo this shard"
+_REEXTRACT = "copy the file again, or let `roibeam store repair` extract what is broken"
 
 
 @dataclass(frozen=True)

@@ -12,22 +12,18 @@ import typer
 from features.counted import counted
 from pipelines.cli_store_copy import copy_command, plan_command
 from pipelines.cli_store_exchange import diff_command, export_command, import_command
+from pipelines.cli_store_repair import repair_command
 
 if TYPE_CHECKING:
     from features.manifest import StoreManifest
 
 store_app = typer.Typer(
-    help="Look at a store, copy, merge or cut it, compare two, exchange features with other code bases.",
+    help="Look at a store, repair, copy, merge or cut it, compare two, exchange features with other code bases.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 _STORE = typer.Argument(help="Folder that `roibeam extract`, `store import` or `store copy` wrote.")
 _JSON = typer.Option("--json/--no-json", help="JSON on standard output.")
-store_app.command("copy")(copy_command)
-store_app.command("plan")(plan_command)
-store_app.command("diff")(diff_command)
-store_app.command("import")(import_command)
-store_app.command("export")(export_command)
 
 
 @store_app.command("info")
@@ -234,3 +230,14 @@ def _vocabulary_row(names: tuple[str, ...] | None, count: int | None) -> str:
 
 def _name(names: tuple[str, ...] | None, number: int) -> str:
     return names[number] if names is not None and number < len(names) else f"#{number}"
+
+
+for _name, _command in (
+    ("repair", repair_command),
+    ("copy", copy_command),
+    ("plan", plan_command),
+    ("diff", diff_command),
+    ("import", import_command),
+    ("export", export_command),
+):
+    store_app.command(_name)(_command)

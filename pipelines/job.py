@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import threading
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self, TypeVar
 
 import torch
 import torchvision
@@ -19,6 +20,7 @@ from extraction.selection import SelectionPolicy
 from extraction.weights import build_detector
 from features.fingerprint import Fingerprint, feature_space_of
 
+_T = TypeVar("_T")
 _detectors: dict[DetectorSpec, RegionDetector] = {}
 _global_features: dict[tuple[str, str], GlobalFeature] = {}
 _models_lock = threading.Lock()
@@ -43,6 +45,44 @@ class DetectorSpec:
     device: str = "cpu"
     threads: int | None = None
     conventions: Conventions = CONVENTIONS["hf"]
+
+    @classmethod
+    def from_json(cls, recorded: Mapping[str, Any]) -> Self:
+        """The spec that a store's manifest records (`config.detector`), as `dataclasses.asdict` gave it.
+
+        Raises:
+            ValueError: for a field that is not known, or a value that it cannot have.
+        """
+        inner: dict[str, type[Any]] = {
+            "config": DetectorConfig,
+            "selection": SelectionPolicy,
+            "conventions": Conventions,
+        }
+        parts: dict[str, Any] = {
+            name: dataclass_from_json(kind, recorded.get(name), name) for name, kind in inner.items()
+        }
+        return dataclass_from_json(cls, {**recorded, **parts}, "detector")
+
+
+def dataclass_from_json(kind: type[_T], recorded: Any, name: str) -> _T:
+    """A config dataclass from the JSON that its `asdict` became; lists are tuples again.
+
+    A field that is not recorded has its default: an earlier version did not know it.
+
+    Args:
+        name: what errors call the part.
+    Raises:
+        ValueError: for a field that is not known, or a value that it cannot have.
+    """
+    if not isinstance(recorded, Mapping):
+        raise ValueError(f"the recorded {name} is {type(recorded).__name__}, expected an object")
+    unknown = sorted(set(recorded) - {field.name for field in fields(kind)})  # type: ignore[arg-type]
+    if unknown:
+        raise ValueError(f"the recorded {name} has the field {unknown[0]!r}; was it written by a newer roibeam?")
+    try:
+        return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in recorded.items()})
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"the recorded {name}: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from extraction.engine import extract, read_local_file
 from extraction.images import Failure, ImageRef
 from features.manifest import DeadLetter, ShardManifest, ShardSummary, fsync_folder
 from features.publish import publish_shard
+from features.record import RegionRecord
 from features.shard import ShardWriter
 from pipelines.job import ExtractJob, shared_detector, shared_fingerprint, shared_global_feature
 from pipelines.plan import PlannedShard, read_members
@@ -83,18 +84,10 @@ def _write_data(job: ExtractJob, shard: PlannedShard, scratch: Path, failures: l
     """Writes scratch/data.lmdb, or no file when no image gave a record; failed images go to `failures`."""
     store = Path(job.store)
     members = read_members(store, shard)
-    read = functools.partial(_read_from, job.image_root)
     heartbeat = Heartbeat(scratch / "heartbeat.json", shard)
     num_records = 0
-    outcomes = extract(
-        members,
-        shared_detector(job.detector),
-        options=job.options,
-        read_bytes=read,
-        global_feature=shared_global_feature(job.detector, job.options),
-    )
     with ShardWriter(scratch / "data.lmdb", planned_bytes=planned_bytes(job, members)) as writer:
-        for outcome in outcomes:
+        for outcome in extract_members(job, members):
             if isinstance(outcome, Failure):
                 failures.append(outcome)
             else:
@@ -102,6 +95,21 @@ def _write_data(job: ExtractJob, shard: PlannedShard, scratch: Path, failures: l
                 num_records += 1
             heartbeat.beat(num_records, failures)
         return writer.finish() if num_records else ShardSummary()
+
+
+def extract_members(job: ExtractJob, members: Sequence[ImageRef]) -> Iterator[RegionRecord | Failure]:
+    """One outcome for each image, in the order given, by the detector of this process.
+
+    Raises:
+        SourceGoneError: when the whole image folder is gone or empty.
+    """
+    return extract(
+        members,
+        shared_detector(job.detector),
+        options=job.options,
+        read_bytes=functools.partial(_read_from, job.image_root),
+        global_feature=shared_global_feature(job.detector, job.options),
+    )
 
 
 def _read_from(image_root: str, location: str) -> bytes:

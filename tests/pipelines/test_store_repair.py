@@ -1,0 +1,443 @@
+"""`roibeam store repair`: what it lists for each kind of damage, and that it extracts that and nothing else.
+
+    python test_store_repair.py FOLDER [STEP ...]
+
+kills a repair at each of its file operations in turn (all, or those given) and lets the next one finish it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from features.fingerprint import Fingerprint
+from features.imported import imported_fingerprint
+from features.manifest import ShardManifest, StoreManifest
+from features.publish import publish_store
+from features.record import RegionRecord
+from features.shard_reader import ShardReader
+from features.shard_sequence import write_shard_sequence
+from features.store import FeatureStore
+from features.verify import verify_store
+from pipelines.cli_store_repair import repair_command
+from pipelines.store_damage import find_damage
+from pipelines.store_repair import RepairSource, repair_store
+from pipelines.toyworld.draw import draw_samples
+
+NETWORK = (
+    "--detector", "small", "--weights", "random:1", "--threads", "1", "--set", "detector.short_edge=48",
+    "--set", "detector.long_edge=80", "--set", "detector.proposals_after_nms=16", "--set", "detector.base_channels=4",
+    "--set", "selection.max_regions=12", "--shard-size", "3", "--max-failures", "1",
+)  # fmt: skip
+# Shard 0: bad (a dead letter), sample 0, sample 1. Shard 1: samples 2, 3, 4. Shard 2: sample 5.
+SHARDS = (("sample_00000", "sample_00001"), ("sample_00002", "sample_00003", "sample_00004"), ("sample_00005",))
+
+
+def draw_photos(folder: Path) -> Path:
+    draw_samples(folder / "samples", count=6)
+    photos = folder / "samples" / "images"
+    (photos / "bad.jpg").write_bytes(b"")
+    return photos
+
+
+def extract(photos: Path, store: Path) -> None:
+    from pipelines import cli
+
+    sys.argv = ["roibeam", "extract", str(photos), str(store), *NETWORK]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert not stopped.value.code
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `samples/images` and the undamaged `store` made of them."""
+    folder = tmp_path_factory.mktemp("repair")
+    arguments = sys.argv
+    try:
+        extract(draw_photos(folder), folder / "store")
+    finally:
+        sys.argv = arguments
+    return folder
+
+
+@pytest.fixture
+def store(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole / "store", tmp_path / "store"))
+
+
+def repair(*arguments: object) -> Result:
+    app = typer.Typer()
+    app.command()(repair_command)
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def as_json(*arguments: object) -> dict[str, Any]:
+    result = repair(*arguments, "--json")
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    return json.loads(result.stdout)
+
+
+def manifest_of(store: Path, shard: int) -> ShardManifest:
+    return ShardManifest.read(store / f"part-{shard:05d}.json")
+
+
+def data_of(store: Path, shard: int) -> Path:
+    return store / str(manifest_of(store, shard).data_file)
+
+
+def overwrite(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def row_of(store: Path, shard: int, image_id: str) -> Any:
+    with ShardReader(data_of(store, shard), manifest_of(store, shard)) as reader:
+        return next(row for row in reader.index_rows() if row.key == image_id.encode())
+
+
+def flip_feature_bytes(store: Path) -> None:
+    overwrite(data_of(store, 1), row_of(store, 1, "sample_00003").region_offset + 64, b"\xff\x3c\xff\x3c")
+
+
+def damage_a_region_header(store: Path) -> None:
+    overwrite(data_of(store, 0), row_of(store, 0, "sample_00001").region_offset, b"XXXX")
+
+
+def damage_a_meta_header(store: Path) -> None:
+    overwrite(data_of(store, 0), row_of(store, 0, "sample_00000").meta_offset, b"XXXX")
+
+
+def damage_the_tree(store: Path) -> None:
+    overwrite(data_of(store, 1), row_of(store, 1, "sample_00002").meta_offset // 4096 * 4096, b"\xee" * 8)
+
+
+def cut_data(store: Path) -> None:
+    os.truncate(data_of(store, 1), 8192)
+
+
+def remove_data(store: Path) -> None:
+    data_of(store, 0).unlink()
+
+
+def remove_shard_manifest(store: Path) -> None:
+    (store / "part-00000.json").unlink()
+
+
+def cut_shard_manifest(store: Path) -> None:
+    os.truncate(store / "part-00001.json", 100)
+
+
+def change_shard_manifest(store: Path) -> None:
+    path = store / "part-00000.json"
+    path.write_text(path.read_text().replace('"dead_letters": [', '"dead_letters":  ['))
+
+
+def lose_a_whole_shard(store: Path) -> None:
+    remove_data(store)
+    remove_shard_manifest(store)
+
+
+def damage_several(store: Path) -> None:
+    flip_feature_bytes(store)
+    data_of(store, 2).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "shards", "broken"),
+    [
+        (flip_feature_bytes, [1], ["sample_00003"]),
+        (damage_a_region_header, [0], ["sample_00001"]),
+        (damage_a_meta_header, [0], ["sample_00000"]),
+        (cut_data, [1], SHARDS[1]),
+        (remove_data, [0], SHARDS[0]),
+        (lose_a_whole_shard, [0], SHARDS[0]),
+        (damage_several, [1, 2], ["sample_00003", "sample_00005"]),
+        # The records are whole and say themselves where they are: they are copied.
+        (damage_the_tree, [1], []),
+        (remove_shard_manifest, [0], []),
+        (cut_shard_manifest, [1], []),
+        (change_shard_manifest, [0], []),
+    ],
+)
+def test_only_what_is_broken_is_extracted_again(
+    whole: Path, store: Path, tmp_path: Path, damage: Callable[[Path], None], shards: list[int], broken: list[str]
+) -> None:
+    damage(store)
+    found = as_json(store)
+    assert repair(store).exit_code == 1
+    assert [shard["shard"] for shard in found["shards"]] == shards
+    assert [one["image_id"] for shard in found["shards"] for one in shard["broken"]] == list(broken)
+    assert (found["broken"], found["missing"], found["dead_letters"]) == (len(broken), 0, 1)
+
+    # The photos have moved, and only those that are needed are there: nothing else can have been read.
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for image_id in broken:
+        shutil.copy(whole / "samples" / "images" / f"{image_id}.jpg", moved)
+    done = as_json(store, "--images", moved)
+    copied = sum(len(SHARDS[shard]) for shard in shards) - len(broken)
+    assert (done["extracted"], done["copied"], done["lost"]) == (len(broken), copied, [])
+    assert done["as_before"] and done["shards"] == len(shards)
+    assert_equal_stores(store, whole / "store")
+    for number in {0, 1, 2} - set(shards):
+        name = f"part-{number:05d}.json"
+        assert (store / name).read_bytes() == (whole / "store" / name).read_bytes()
+    assert repair(store).exit_code == 0
+
+
+def assert_equal_stores(store: Path, other: Path) -> None:
+    assert verify_store(store, deep=True) == []
+    assert not list(store.glob(".*"))
+    manifests = [StoreManifest.read(folder / "manifest.json") for folder in (store, other)]
+    assert manifests[0].content_digest == manifests[1].content_digest
+    assert manifests[0].config == manifests[1].config and manifests[0].fingerprint == manifests[1].fingerprint
+    for number in range(len(manifests[1].shards)):
+        assert manifest_of(store, number).dead_letters == manifest_of(other, number).dead_letters
+
+
+def test_a_whole_store_is_listed_as_such_and_nothing_is_written(whole: Path, store: Path) -> None:
+    result = repair(store)
+    assert result.exit_code == 0 and result.stdout == f"{store}: whole; 6 records, 1 dead letter\n"
+    before = {path.name: path.stat().st_mtime_ns for path in store.iterdir()}
+    done = as_json(store, "--images", whole / "samples" / "images")
+    assert done["extracted"] == done["copied"] == 0 and done["as_before"]
+    assert {path.name: path.stat().st_mtime_ns for path in store.iterdir()} == before
+
+
+def test_the_list_for_people_names_each_image_and_says_what_to_do(whole: Path, store: Path) -> None:
+    damage_several(store)
+    lines = repair(store).stdout.splitlines()
+    assert lines[0].startswith(f"part-00002.{manifest_of(store, 2).attempt}.lmdb: the data file of shard 2 is missing")
+    assert lines[1].startswith("broken   sample_00003: region value has checksum ")
+    assert lines[2].startswith("broken   sample_00005: part-00002.")
+    assert lines[3] == (
+        f"{store}: 2 broken images, 0 missing images, 1 dead letter; "
+        f"`roibeam store repair {store} --images {whole / 'samples' / 'images'}` extracts the images again"
+    )
+
+
+def test_features_of_another_network_are_refused_before_anything_is_written(whole: Path, store: Path) -> None:
+    damage_several(store)
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    photos = whole / "samples" / "images"
+    with pytest.raises(ValueError, match=r"holds other features .*weights.*nothing was written: give the weights"):
+        repair_store(store, RepairSource(photos, weights="random:2"))
+    with pytest.raises(ValueError, match=r"none of the photos is there .*--images is the folder that was"):
+        repair_store(store, RepairSource(whole / "samples"))
+    assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+
+
+def test_a_photo_that_is_gone_becomes_a_dead_letter_and_the_exit_code_says_so(
+    whole: Path, store: Path, tmp_path: Path
+) -> None:
+    cut_data(store)
+    photos = Path(shutil.copytree(whole / "samples" / "images", tmp_path / "photos"))
+    (photos / "sample_00003.jpg").unlink()
+    result = repair(store, "--images", photos)
+    assert result.exit_code == 1
+    assert "lost     sample_00003: not found (no such file)\n" in result.stdout
+    assert "5 records, 2 dead letters; its content digest is another one now" in result.stdout
+    assert verify_store(store, deep=True) == []
+    # The photo is back: only it is read.
+    done = as_json(store, "--images", whole / "samples" / "images", "--retry-dead-letters")
+    assert (done["extracted"], done["retried"], done["records"], done["dead_letters"]) == (2, 1, 6, 1)
+    assert_equal_stores(store, whole / "store")
+
+
+def test_dead_letters_are_tried_one_by_one_and_change_nothing_when_they_fail_again(
+    whole: Path, store: Path, tmp_path: Path
+) -> None:
+    photos = Path(shutil.copytree(whole / "samples" / "images", tmp_path / "photos"))
+    before = {path.name: path.read_bytes() for path in store.glob("*.json")}
+    plan = json.loads((store / "plan.json").read_text())
+    done = as_json(store, "--images", plan["source"]["image_root"], "--retry-dead-letters")
+    assert (done["extracted"], done["shards"], done["retried"]) == (1, 0, 0)
+    assert {path.name: path.read_bytes() for path in store.glob("*.json")} == before and not list(store.glob(".*"))
+
+    shutil.copy(photos / "sample_00000.jpg", photos / "bad.jpg")
+    done = as_json(store, "--images", photos, "--retry-dead-letters")
+    assert (done["extracted"], done["copied"], done["retried"], done["dead_letters"]) == (1, 2, 1, 0)
+    assert not done["as_before"] and verify_store(store, deep=True) == []
+    with FeatureStore(store) as opened:
+        np.testing.assert_array_equal(opened["bad"].features, opened["sample_00000"].features)
+
+
+def test_an_interrupted_repair_leaves_the_store_as_it_was_and_the_next_one_goes_on(whole: Path, store: Path) -> None:
+    damage_several(store)
+    before = {path.name: path.read_bytes() for path in store.glob("*.json")}
+    problems = verify_store(store, deep=True)
+
+    class Interrupt(logging.Handler):
+        """Ctrl-C, when the first shard is reported as done."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            raise KeyboardInterrupt
+
+    logger = logging.getLogger("pipelines.store_repair")
+    handler = Interrupt()
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            repair_store(store, RepairSource(whole / "samples" / "images"))
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert {path.name: path.read_bytes() for path in store.glob("*.json")} == before
+    assert [problem for problem in verify_store(store, deep=True) if not problem.leftover] == problems
+
+    done = as_json(store, "--images", whole / "samples" / "images")
+    assert (done["extracted"], done["copied"], done["shards"]) == (1, 0, 2)  # sample 5; shard 1 was waiting
+    assert_equal_stores(store, whole / "store")
+
+
+def test_a_newer_attempt_that_the_store_manifest_does_not_list_counts(whole: Path, store: Path) -> None:
+    """As a repair or run leaves it that was killed between a shard's manifest and the store's."""
+    old = (store / "manifest.json").read_bytes()
+    cut_data(store)
+    repair_store(store, RepairSource(whole / "samples" / "images"))
+    (store / "manifest.json").write_bytes(old)
+    damage = find_damage(store)
+    assert damage.is_stale and not damage.damaged
+    result = repair(store)
+    assert result.exit_code == 1 and "manifest.json does not list the shards as they are" in result.stdout
+    done = as_json(store, "--images", whole / "samples" / "images")
+    assert (done["extracted"], done["copied"]) == (0, 0)
+    assert_equal_stores(store, whole / "store")
+
+
+def test_planned_images_without_record_or_dead_letter_are_missing(whole: Path, store: Path) -> None:
+    """As a run leaves a grown plan that was killed before its new shard was done."""
+    path = store / "manifest.json"
+    content = json.loads(path.read_text())
+    last = content["shards"].pop()
+    content["num_records"] -= last["num_records"]
+    content["num_regions"] -= last["num_regions"]
+    path.write_text(json.dumps(content))
+    data_of(store, 2).unlink()
+    (store / "part-00002.json").unlink()
+    found = as_json(store)
+    assert (found["broken"], found["missing"]) == (0, 1)
+    assert found["shards"][0]["missing"] == ["sample_00005"]
+    done = as_json(store, "--images", whole / "samples" / "images")
+    assert (done["extracted"], done["copied"], done["records"]) == (1, 0, 6)
+    assert_equal_stores(store, whole / "store")
+
+
+def test_imported_stores_are_listed_and_sent_to_their_source(tmp_path: Path) -> None:
+    store = tmp_path / "imported"
+    store.mkdir()
+    records = [
+        RegionRecord(
+            image_id=name,
+            height=9,
+            width=9,
+            boxes=np.array([[0, 0, 4, 4]], np.float32),
+            features=np.full((1, 8), i, np.float16),
+            class_ids=np.zeros(1, np.uint16),
+            class_scores=np.zeros(1, np.float32),
+        )
+        for i, name in enumerate("abc")
+    ]
+    fingerprint: Fingerprint = imported_fingerprint("example", {"classes": "absent", "attributes": "absent"})
+    shards = list(
+        write_shard_sequence(store, records, fingerprint=fingerprint, source="x", shard_size=2, planned_bytes=1000)
+    )
+    publish_store(store, range(len(shards)), fingerprint=fingerprint, config={"source": {"location": "x.tsv"}})
+    assert repair(store).exit_code == 0
+    overwrite(data_of(store, 0), row_of(store, 0, "b").region_offset + 48, b"\x01")
+    data_of(store, 1).unlink()
+    found = as_json(store)
+    assert [one["image_id"] for one in found["shards"][0]["broken"]] == ["b"]
+    assert (found["broken"], found["shards"][1]["unnamed"]) == (2, 1)
+    assert "1 lost record whose ids only the source knows" in repair(store).stdout
+    with pytest.raises(ValueError, match=r"was imported: import it again .*`roibeam store import x.tsv NEW`"):
+        repair_store(store, RepairSource(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"),
+    [
+        (lambda store: (store / "manifest.json").unlink(), r"holds no manifest\.json"),
+        (lambda store: (store / "plan.json").unlink(), r"plan\.json is missing, so nobody knows"),
+        (lambda store: os.truncate(store / "plan" / "part-00001.jsonl", 40), r"part-00001\.jsonl: .*restore it"),
+    ],
+)
+def test_without_plan_or_store_manifest_one_line_says_so(
+    store: Path, damage: Callable[[Path], None], match: str
+) -> None:
+    damage(store)
+    with pytest.raises(ValueError, match=match):
+        find_damage(store)
+
+
+def test_options_of_a_repair_need_the_photos(store: Path) -> None:
+    assert "--retry-dead-letters is for a repair: give --images" in str(repair(store, "--retry-dead-letters").exception)
+    assert "--device is for a repair" in str(repair(store, "--device", "cpu").exception)
+
+
+@pytest.mark.slow
+def test_a_kill_at_every_file_operation_is_mended_by_the_next_repair(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" ok\n") >= 20
+
+
+def kill_repairs(folder: Path, chosen: list[int]) -> int:
+    """Prints one line for each step; 1 if any of them was not mended."""
+    import torch
+    from kill_at_every_step import KillPoint
+
+    torch.set_num_threads(1)
+    photos, whole, log = draw_photos(folder), folder / "whole", folder / "steps.log"
+    extract(photos, whole)
+
+    def run(store: Path, kill_at: int | None) -> int:
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        sys.addaudithook(KillPoint(store, kill_at, descriptor))
+        summary = repair_store(store, RepairSource(photos))
+        os._exit(1 if summary.lost else 0)
+
+    def damaged() -> Path:
+        store = folder / "killed"
+        shutil.rmtree(store, ignore_errors=True)
+        shutil.copytree(whole, store)
+        damage_several(store)
+        return store
+
+    assert run(damaged(), None) == 0
+    steps = log.read_text().splitlines()
+    bad = 0
+    for step in chosen or range(1, len(steps) + 1):
+        store = damaged()
+        killed, rerun = run(store, step), run(store, None)
+        problems = [f"{problem.file}: {problem.what}" for problem in verify_store(store, deep=True)]
+        digests = {StoreManifest.read(each / "manifest.json").content_digest for each in (store, whole)}
+        problems += [] if len(digests) == 1 else ["other content digest"]
+        problems += [f"left behind: {path.name}" for path in store.glob(".*")]
+        problems += [] if (killed, rerun) == (9, 0) else [f"exit codes {killed}, {rerun}"]
+        bad += bool(problems)
+        print(f"{step:3d} of {len(steps)}  {steps[step - 1]:<60}  {'; '.join(problems) or 'ok'}", flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(kill_repairs(Path(sys.argv[1]), [int(step) for step in sys.argv[2:]]))
