@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fail_points import KILLS, STAGES, STORE, TRANSACTION, disturb, run
+from forks import run_script
 
 from pipelines.store_import import import_features
 
@@ -53,6 +52,6 @@ def test_killed_imports(tsv: Path, imported: Path, tmp_path: Path, stage: str) -
 
 @pytest.mark.slow
 def test_killed_extractions(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT), str(tmp_path)], capture_output=True, text=True, check=False)
+    done = run_script(SCRIPT, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": ok\n") == KILLS * len(STAGES)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import run_script
 
 from features.store import FeatureStore
 from pipelines.plan import members_path, plan_path
@@ -46,8 +47,7 @@ def warnings_and_errors(result: Any) -> list[str]:
 @pytest.mark.slow
 def test_a_kill_at_a_file_operation_is_mended_by_a_rerun(tmp_path: Path) -> None:
     steps = ["7", "16", "24", "30"]  # while plan, shard manifest, data file and store manifest get their names
-    command = [sys.executable, str(KILL_SCRIPT), str(tmp_path), *steps]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_script(KILL_SCRIPT, tmp_path, *steps)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" ok\n") == len(steps)
 
@@ -55,9 +55,7 @@ def test_a_kill_at_a_file_operation_is_mended_by_a_rerun(tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--boxes"]])
 def test_a_kill_at_every_file_operation_is_mended_by_a_rerun(tmp_path: Path, options: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, str(KILL_SCRIPT), str(tmp_path), *options], capture_output=True, text=True, check=False
-    )
+    done = run_script(KILL_SCRIPT, tmp_path, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" ok\n") >= 30
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forks import KILLED, in_a_fork
 
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from exchange_examples import measured
@@ -130,52 +129,22 @@ def test_a_store_without_classes_is_said_to_have_none(roibeam: Roibeam, tmp_path
     assert "the store has no classes: class ids and scores in the file mean nothing" in done.out
 
 
-def export_in_a_fork(store: Path, out: Path, name: str, kill_at: int | None) -> tuple[int, int]:
-    """Exports in a fork, which an audit hook ends like kill -9 at its n-th file operation beside `out`.
-
-    Returns:
-        Exit code, 9 when it was killed; number of operations.
-    """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            count = len(pipe.read())
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), count
-    done = 0
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal done
-        if event not in ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"):
-            return
-        if isinstance(arguments[0], str | os.PathLike) and os.fspath(arguments[0]).startswith(os.fspath(out.parent)):
-            done += 1
-            os.write(writing, b".")
-            if done == kill_at:
-                os._exit(9)
-
-    try:
-        logging.disable()  # its stream belongs to the parent
-        sys.addaudithook(hook)
-        export_store(store, out, format_name=name)
-        os._exit(0)
-    finally:
-        os._exit(1)
-
-
 @pytest.mark.parametrize("name", ["lxmert-h5", "milvlg-npz", "mmf-npy", "butd-tsv"])
 def test_an_export_killed_at_any_step_leaves_no_file_or_a_whole_one(store: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "undisturbed").mkdir()
-    code, steps = export_in_a_fork(store, tmp_path / "undisturbed" / "f", name, None)
-    assert code == 0 and steps >= 4
+
+    def export(out: Path, kill_at: int | None = None) -> tuple[int, list[str]]:
+        return in_a_fork(lambda: export_store(store, out, format_name=name), out.parent, kill_at, reads=True)
+
+    code, steps = export(tmp_path / "undisturbed" / "f")
+    assert code == 0 and len(steps) >= 4
     found = format_named(name)
-    for step in range(1, steps + 1, max(steps // 12, 1)):
+    for step in range(1, len(steps) + 1, max(len(steps) // 12, 1)):
         folder = tmp_path / f"killed{step}"
         folder.mkdir()
-        assert export_in_a_fork(store, folder / "f", name, step)[0] == 9
+        assert export(folder / "f", step)[0] == KILLED
         if not (folder / "f").exists():
-            assert export_in_a_fork(store, folder / "f", name, None)[0] == 0
+            assert export(folder / "f")[0] == 0
         assert [path.name for path in folder.iterdir()] == ["f"], "the next export removes what was left"
         with found.open(folder / "f") as file:
             assert file.num_entries == 5

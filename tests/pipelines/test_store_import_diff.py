@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from forks import KILLED, in_a_fork
 
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from butd_tsv_examples import CAFFE, CLS_PROB, LXMERT, fields, line
@@ -137,57 +138,26 @@ def test_folders_that_an_import_does_not_touch(roibeam: Roibeam, tsv: Path, tmp_
         refused(busy, "another run is writing this store")
 
 
-def import_in_a_fork(source: Path, out: Path, kill_at: int | None) -> tuple[int, int]:
-    """Imports in a fork of this process, which an audit hook ends like kill -9 at its n-th file operation below `out`.
-
-    Returns:
-        Exit code, 9 when it was killed; number of operations.
-    """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            count = len(pipe.read())
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), count
-    done = 0
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal done
-        if event not in ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate"):
-            return
-        path = arguments[0]
-        writes = event != "open" or (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        if isinstance(path, str | os.PathLike) and os.fspath(path).startswith(os.fspath(out)) and writes:
-            done += 1
-            os.write(writing, b".")
-            if done == kill_at:
-                os._exit(9)
-
-    try:
-        sys.addaudithook(hook)
-        import_features(source, out, shard_size=2)
-        os._exit(0)
-    finally:
-        os._exit(1)
-
-
 def test_an_import_killed_at_any_step_is_no_store_and_is_redone(tmp_path: Path) -> None:
     source = tmp_path / "features.tsv"
     source.write_bytes(b"".join(line(LXMERT, fields(name)) for name in "abc") + b"torn")
-    code, steps = import_in_a_fork(source, tmp_path / "undisturbed", None)
-    assert code == 0 and steps > 10
+
+    def import_to(out: Path, kill_at: int | None = None) -> tuple[int, list[str]]:
+        return in_a_fork(lambda: import_features(source, out, shard_size=2), out, kill_at)
+
+    code, steps = import_to(tmp_path / "undisturbed")
+    assert code == 0 and len(steps) > 10
     want = StoreManifest.read(tmp_path / "undisturbed" / "manifest.json").content_digest
     finished = 0
-    for step in range(1, steps + 1):
+    for step in range(1, len(steps) + 1):
         out = tmp_path / f"killed{step}"
-        assert import_in_a_fork(source, out, step)[0] == 9
+        assert import_to(out, step)[0] == KILLED
         if (out / "manifest.json").exists():
             finished += 1  # killed after its last step that counts
         else:
             with pytest.raises(FileNotFoundError):
                 FeatureStore(out)
-            assert import_in_a_fork(source, out, None)[0] == 0
+            assert import_to(out)[0] == 0
             assert [path.name for path in out.glob(".*")] == []
         assert verify_store(out, deep=True) == []
         assert StoreManifest.read(out / "manifest.json").content_digest == want

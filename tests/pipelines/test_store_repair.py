@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from forks import KILLED, in_a_fork, run_script
 from typer.testing import CliRunner, Result
 
 from features.fingerprint import Fingerprint
@@ -393,7 +393,7 @@ def test_options_of_a_repair_need_the_photos(store: Path) -> None:
 
 @pytest.mark.slow
 def test_a_kill_at_every_file_operation_is_mended_by_the_next_repair(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = run_script(Path(__file__), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" ok\n") >= 20
 
@@ -401,20 +401,13 @@ def test_a_kill_at_every_file_operation_is_mended_by_the_next_repair(tmp_path: P
 def kill_repairs(folder: Path, chosen: list[int]) -> int:
     """Prints one line for each step; 1 if any of them was not mended."""
     import torch
-    from kill_at_every_step import KillPoint
 
     torch.set_num_threads(1)
-    photos, whole, log = draw_photos(folder), folder / "whole", folder / "steps.log"
+    photos, whole = draw_photos(folder), folder / "whole"
     extract(photos, whole)
 
-    def run(store: Path, kill_at: int | None) -> int:
-        child = os.fork()
-        if child:
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        sys.addaudithook(KillPoint(store, kill_at, descriptor))
-        summary = repair_store(store, RepairSource(photos))
-        os._exit(1 if summary.lost else 0)
+    def run(store: Path, kill_at: int | None = None) -> tuple[int, list[str]]:
+        return in_a_fork(lambda: sys.exit(bool(repair_store(store, RepairSource(photos)).lost)), store, kill_at)
 
     def damaged() -> Path:
         store = folder / "killed"
@@ -423,17 +416,17 @@ def kill_repairs(folder: Path, chosen: list[int]) -> int:
         damage_several(store)
         return store
 
-    assert run(damaged(), None) == 0
-    steps = log.read_text().splitlines()
+    code, steps = run(damaged())
+    assert code == 0
     bad = 0
     for step in chosen or range(1, len(steps) + 1):
         store = damaged()
-        killed, rerun = run(store, step), run(store, None)
+        killed, rerun = run(store, step)[0], run(store)[0]
         problems = [f"{problem.file}: {problem.what}" for problem in verify_store(store, deep=True)]
         digests = {StoreManifest.read(each / "manifest.json").content_digest for each in (store, whole)}
         problems += [] if len(digests) == 1 else ["other content digest"]
         problems += [f"left behind: {path.name}" for path in store.glob(".*")]
-        problems += [] if (killed, rerun) == (9, 0) else [f"exit codes {killed}, {rerun}"]
+        problems += [] if (killed, rerun) == (KILLED, 0) else [f"exit codes {killed}, {rerun}"]
         bad += bool(problems)
         print(f"{step:3d} of {len(steps)}  {steps[step - 1]:<60}  {'; '.join(problems) or 'ok'}", flush=True)
     return 1 if bad else 0
