@@ -232,12 +232,10 @@ def _name(names: tuple[str, ...] | None, number: int) -> str:
     return names[number] if names is not None and number < len(names) else f"#{number}"
 
 
-for _name, _command in (
-    ("repair", repair_command),
-    ("copy", copy_command),
-    ("plan", plan_command),
-    ("diff", diff_command),
-    ("import", import_command),
-    ("export", export_command),
-):
-    store_app.command(_name)(_command)
+# Below the others, so that `--help` lists those first.
+store_app.command("repair")(repair_command)
+store_app.command("copy")(copy_command)
+store_app.command("plan")(plan_command)
+store_app.command("diff")(diff_command)
+store_app.command("import")(import_command)
+store_app.command("export")(export_command)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-GROUP, GROUPS = 16, 32  # samples that are alike in a row, and such groups in a window
+GROUP, GROUPS = 16, 32  # samples that are alike in a row, and about how many such groups a window has
 
 
 class SampleOrder:
@@ -59,6 +59,7 @@ class SampleOrder:
         for start in range(0, self._num_samples, GROUP * GROUPS):
             window = order[start : start + GROUP * GROUPS]
             window = window[np.argsort(self._likeness[window], kind="stable")]
-            cut = [window[at : at + GROUP] for at in range(0, len(window), GROUP)]
-            groups += [cut[at] for at in random.permutation(len(cut))]
+            # Where the first group ends is drawn, so that few samples do not make the same groups in every epoch.
+            cut = np.split(window, range(int(random.integers(GROUP)) + 1, len(window), GROUP))
+            groups += [random.permutation(cut[at]) for at in random.permutation(len(cut))]
         return np.concatenate(groups)

@@ -54,7 +54,8 @@ def test_batches_are_padded_and_move_together():
     tall = prepare_training_photo(np.zeros((90, 60, 3), np.uint8), objects_of([]), CONFIG, CONVENTIONS["hf"])
     wide = prepare_training_photo(IMAGE, objects_of([[0, 0, 9, 9]]), CONFIG, CONVENTIONS["hf"])
     batch = collate_training_photos([tall, wide], [5, 6])
-    assert batch.pixels.shape == (2, 3, 90, 80) and batch.input_hw == ((90, 60), (60, 80)) and len(batch) == 2
+    assert batch.pixels.shape == (2, 3, 96, 96), "whole steps of 32"
+    assert batch.input_hw == ((90, 60), (60, 80)) and len(batch) == 2
     assert torch.equal(batch.pixels[1, :, :60, :80], wide.pixels)
     assert not batch.pixels[0, :, :, 60:].any() and not batch.pixels[1, :, 60:].any()
     assert [len(each.boxes) for each in batch.objects] == [0, 1] and batch.seeds == (5, 6)

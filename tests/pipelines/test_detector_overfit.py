@@ -15,17 +15,17 @@ import pytest
 from extraction.conventions import CONVENTIONS
 from extraction.preprocess import input_size
 
-SHORT_EDGE, LONG_EDGE = 384, 640
+SHORT_EDGE, LONG_EDGE = 320, 480
 SMALLEST_SIDE = 16
 ATTRIBUTES = ("red", "old", "wet", "tall")
 OPTIONS = [
     "--detector", "toy", "--conventions", "vlbert-e2e", "--device", "cpu",
     "--set", f"detector.short_edge={SHORT_EDGE}", "--set", f"detector.long_edge={LONG_EDGE}",
-    "--set", "detector.anchor_sizes=[16,32,64,128,256]", "--set", "detector.pooled_cells=7",
+    "--set", "detector.anchor_sizes=[16,32,64,128,256]",
     "--set", "conventions.res5_dilation=1", "--set", "photos.flip=false",
-    "--steps", 130, "--warmup-steps", 20, "--batch-size", 8, "--learning-rate", 0.003,
+    "--steps", 150, "--warmup-steps", 20, "--batch-size", 8, "--learning-rate", 0.003,
     "--set", "train.optimizer=adamw", "--set", "train.schedule=linear",
-    "--set", "sampling.regions_per_image=64", "--set", "sampling.region_positive_fraction=0.5",
+    "--set", "sampling.regions_per_image=48", "--set", "sampling.region_positive_fraction=0.5",
     "--set", "sampling.proposals_before_nms=1000", "--set", "sampling.proposals_after_nms=300",
     "--set", "train.checkpoint_every=0",
 ]  # fmt: skip

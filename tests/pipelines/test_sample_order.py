@@ -43,13 +43,19 @@ def test_batch_size_processes_and_start_do_not_change_it(likeness: np.ndarray | 
 
 def test_alike_samples_stand_together_and_come_in_no_order_of_likeness() -> None:
     places = [place for _, place in read(SampleOrder(1300, (1, 7), SHAPES), 1300)]
-    within = [np.ptp(SHAPES[places[at : at + GROUP]]) for at in range(0, 1024, GROUP)]
-    assert max(within) < 0.25  # of a range of 1.5, cut into 32
-    means = [SHAPES[places[at : at + GROUP]].mean() for at in range(0, 1024, GROUP)]
-    assert abs(np.corrcoef(np.arange(GROUPS * 2), means)[0, 1]) < 0.4
     alone = [place for _, place in read(SampleOrder(1300, (1, 7)), 1300)]
+    steps = {name: np.abs(np.diff(SHAPES[order])).mean() for name, order in (("alike", places), ("alone", alone))}
+    assert steps["alike"] < 0.15 * steps["alone"]
+    assert abs(np.corrcoef(np.arange(1024), SHAPES[places[:1024]])[0, 1]) < 0.3
     windows = range(0, 1300, GROUP * GROUPS)
     assert all(set(places[at : at + GROUP * GROUPS]) == set(alone[at : at + GROUP * GROUPS]) for at in windows)
+
+
+def test_few_samples_are_other_batches_in_other_epochs() -> None:
+    order = SampleOrder(12, (1, 7), SHAPES[:12])
+    epochs = [frozenset(frozenset(read(order, 12, start=12 * n)[at : at + 4]) for at in (0, 4, 8)) for n in range(8)]
+    batches = {frozenset(frozenset(place for _, place in batch) for batch in epoch) for epoch in epochs}
+    assert len(batches) > 4
 
 
 def test_an_order_of_nothing_is_refused() -> None:
