@@ -7,7 +7,7 @@ HARNESS ?= ../shared/bench/bench_store.py
 # Keeps the working directory off the import path: our packages have common names (model, features, ...).
 export PYTHONSAFEPATH := 1
 # One test process for each of two cores; more threads in each would only wait for one another.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-slow test-soak lint format bench bench-store toy-detector lock
 
