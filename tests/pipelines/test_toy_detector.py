@@ -40,6 +40,6 @@ def test_it_finds_what_is_in_pictures_it_has_not_seen(tmp_path: Path) -> None:
         class_names=photos.class_names,
         attribute_names=photos.attribute_names,
     )
-    assert report.objects.weighted_mean is not None and report.objects.weighted_mean > 0.6
-    assert report.attribute_accuracy.given_boxes == pytest.approx(0.85, abs=0.15)
-    assert report.region_recall.recall is not None and report.region_recall.recall > 0.8
+    assert report.objects.weighted_mean is not None and report.objects.weighted_mean > 0.85
+    assert report.attribute_accuracy.given_boxes == pytest.approx(0.95, abs=0.05)
+    assert report.region_recall.recall is not None and report.region_recall.recall > 0.9
