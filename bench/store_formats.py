@@ -79,7 +79,7 @@ class StoreReader:
         return harness_record(self.store.get(key, copy=False))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (self[key] for key in self.store.ids())
+        return map(harness_record, self.store.scan(copy=False))
 
     def get_boxes(self, key: str) -> np.ndarray:
         return self.store.meta(key).boxes

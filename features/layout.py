@@ -16,7 +16,8 @@ import struct
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import xxhash
@@ -25,6 +26,8 @@ from features.record import FEATURE_DTYPES, MAX_REGIONS, RegionRecord, TopKDistr
 
 if sys.byteorder != "little":
     raise ImportError("features: stores are little-endian, this machine is not; use a little-endian one")
+
+T = TypeVar("T")
 
 META_MAGIC = b"RBRM"
 REGIONS_MAGIC = b"RBRR"
@@ -42,6 +45,7 @@ _META_HEADER = struct.Struct("<4sHHIIIIQ")
 _REGIONS_HEADER = struct.Struct("<4sHBBIIIIQQQ")
 _META_CHECKED = 24  # header bytes before the checksum
 _REGIONS_CHECKED = 40
+_NUM_COUNTS = 8  # header fields before the key hash
 
 _HAS_ATTRIBUTES = 1
 _HAS_IMAGE_FEATURE = 2  # as wide as the regions' features
@@ -106,6 +110,16 @@ class _Block(NamedTuple):
     end: int
 
 
+class _View(NamedTuple):
+    """One array of a region value: how many numbers it has in all, and its first byte in the value."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    num_values: int
+    offset: int
+
+
 def align_up(offset: int) -> int:
     """The next multiple of 64."""
     return -(-offset // ALIGNMENT) * ALIGNMENT
@@ -141,12 +155,17 @@ def encode_meta(record: RegionRecord) -> bytes:
 
 
 def decode_meta(meta: bytes | memoryview, *, check: bool = False) -> RegionMeta:
-    """Reads a META value; the arrays are copies (inside a leaf page nothing is aligned).
+    """Reads a META value; the arrays share one copy of it (inside a leaf page nothing is aligned).
 
     Raises:
         ValueError: when the value is not a META value of a known version, its length does not fit its counts, or
             (`check`) its checksum is wrong.
     """
+    return _made_of(RegionMeta, _meta_fields(meta, check=check))
+
+
+def _meta_fields(meta: bytes | memoryview, *, check: bool) -> dict[str, Any]:
+    """What a `RegionMeta` is made of; errors as `decode_meta`."""
     if len(meta) < _META_HEADER.size:
         raise ValueError(f"meta value has {len(meta)} bytes, its header alone has {_META_HEADER.size}; {_DAMAGED}")
     magic, version, flags, num_regions, height, width, feature_dim, stored = _META_HEADER.unpack_from(meta)
@@ -158,19 +177,20 @@ def decode_meta(meta: bytes | memoryview, *, check: bool = False) -> RegionMeta:
         raise ValueError(f"meta value has {len(meta)} bytes, {num_regions} regions need {want}; {_DAMAGED}")
     if not (1 <= height <= MAX_IMAGE_SIDE and 1 <= width <= MAX_IMAGE_SIDE):
         raise ValueError(f"meta value has an image of {width}x{height} pixels; {_DAMAGED}")
-    view = memoryview(meta)
     if check:
+        view = memoryview(meta)
         _check_checksum("meta", checksum([view[:_META_CHECKED], view[_META_HEADER.size :]]), stored)
+    own = bytearray(meta)
     boxes_at = _META_HEADER.size + 4 * num_regions
     ids_at = boxes_at + 16 * num_regions
-    return RegionMeta(
-        height=height,
-        width=width,
-        class_scores=np.frombuffer(view[_META_HEADER.size : boxes_at], _F32).copy(),
-        boxes=np.frombuffer(view[boxes_at:ids_at], _F32).reshape(num_regions, 4).copy(),
-        class_ids=np.frombuffer(view[ids_at:], _U16).copy(),
-        feature_dim=feature_dim,
-    )
+    return {
+        "height": height,
+        "width": width,
+        "boxes": np.ndarray((num_regions, 4), _F32, own, boxes_at),
+        "class_ids": np.ndarray((num_regions,), _U16, own, ids_at),
+        "class_scores": np.ndarray((num_regions,), _F32, own, _META_HEADER.size),
+        "feature_dim": feature_dim,
+    }
 
 
 def encode_regions(record: RegionRecord) -> bytes:
@@ -245,48 +265,66 @@ def decode(
     except UnicodeDecodeError:
         raise ValueError(f"key {raw_key!r} is not UTF-8; {_DAMAGED}") from None
     try:
-        small = decode_meta(meta, check=check)
+        fields = _meta_fields(meta, check=check)
+        num_regions, feature_dim = len(fields["class_ids"]), fields.pop("feature_dim")
         header = _regions_header(regions)
+        views = _views(header[:_NUM_COUNTS], header.payload_bytes, len(regions))
         if header.key_hash != hash_key(raw_key):
             raise ValueError(f"region value belongs to another image id (key hash {header.key_hash:016x}); {_DAMAGED}")
-        if (header.num_regions, header.feature_dim) != (small.num_regions, small.feature_dim):
+        if header.num_regions != num_regions or header.feature_dim != feature_dim:
             raise ValueError(
                 f"region value has {header.num_regions} regions of {header.feature_dim} values, "
-                f"meta value {small.num_regions} of {small.feature_dim}; {_DAMAGED}"
+                f"meta value {num_regions} of {feature_dim}; {_DAMAGED}"
             )
-        view = memoryview(regions)
         if check:
+            view = memoryview(regions)
             got = checksum([view[:_REGIONS_CHECKED], view[_REGIONS_HEADER.size :]])
             _check_checksum("region", got, header.checksum)
     except ValueError as error:
         raise ValueError(f"record {image_id!r}: {error}") from None
-    payload = view[_REGIONS_HEADER.size :]
-    arrays = {name: _array(payload, block, copy=copy) for name, block in _blocks(header).items()}
+    arrays = {}
+    for name, dtype, shape, num_values, offset in views:
+        # Not np.ndarray(buffer=...), which unwraps a memoryview: nothing would then keep a mapped file from closing.
+        array = np.frombuffer(regions, dtype, num_values, offset)
+        if len(shape) > 1:
+            array = array.reshape(shape)
+        # A value small enough for a leaf page starts at any byte; torch would accept such a view silently.
+        arrays[name] = array.copy() if copy or not array.flags.aligned else array
     distribution: np.ndarray | TopKDistribution | None = arrays.get("distribution")
     if header.distribution == _TOP_K_DISTRIBUTION:
         distribution = TopKDistribution(
             arrays["top_k_ids"], arrays["top_k_probabilities"], arrays["top_k_rest"], header.num_classes
         )
-    fields: dict[str, Any] = {
+    fields |= {
         "image_id": image_id,
-        "height": small.height,
-        "width": small.width,
-        "boxes": small.boxes,
         "features": arrays["features"],
-        "class_ids": small.class_ids,
-        "class_scores": small.class_scores,
         "attribute_ids": arrays.get("attribute_ids"),
         "attribute_scores": arrays.get("attribute_scores"),
         "class_distribution": distribution,
         "image_feature": arrays.get("image_feature"),
     }
-    return RegionRecord(**fields) if check else _trusted_record(fields)
+    return RegionRecord(**fields) if check else _made_of(RegionRecord, fields)
 
 
 def _regions_header(regions: bytes | memoryview) -> _RegionsHeader:
     if len(regions) < _REGIONS_HEADER.size:
         raise ValueError(f"region value has {len(regions)} bytes, a header has {_REGIONS_HEADER.size}; {_DAMAGED}")
-    header = _RegionsHeader(*_REGIONS_HEADER.unpack_from(regions))
+    return _RegionsHeader._make(_REGIONS_HEADER.unpack_from(regions))
+
+
+# The values of a store differ in little but the number of regions: a record's counts are nearly always among those
+# that were found sound before. 4096 of them are a few MB.
+@lru_cache(maxsize=4096)
+def _views(counts: tuple[Any, ...], payload_bytes: int, num_bytes: int) -> tuple[_View, ...]:
+    """The arrays of a region value whose header is sound.
+
+    Args:
+        counts: of the header, the fields before the key hash.
+        num_bytes: of the whole value.
+    Raises:
+        ValueError: for a kind of value that version 1 does not know, or counts that do not fit the sizes.
+    """
+    header = _RegionsHeader._make([*counts, 0, payload_bytes, 0])  # key hash and checksum are of no matter here
     _check_kind("region", header.magic, REGIONS_MAGIC, header.version)
     columns, num_classes = header.columns, header.num_classes
     sane = {
@@ -305,7 +343,7 @@ def _regions_header(regions: bytes | memoryview) -> _RegionsHeader:
         raise ValueError(f"region value claims {header.num_regions} regions of {header.feature_dim} values; {_DAMAGED}")
     blocks = _blocks(header)
     need = max(block.end for block in blocks.values())
-    got = len(regions) - _REGIONS_HEADER.size
+    got = num_bytes - _REGIONS_HEADER.size
     if not need == header.payload_bytes == got:
         raise ValueError(
             f"region value has {got} bytes of payload, its header says {header.payload_bytes}, "
@@ -313,7 +351,10 @@ def _regions_header(regions: bytes | memoryview) -> _RegionsHeader:
         )
     if "image_feature" in blocks and blocks["image_feature"].shape == (0,):
         raise ValueError(f"region value has an image feature of 0 values; {_DAMAGED}")
-    return header
+    return tuple(
+        _View(name, dtype, shape, (end - start) // dtype.itemsize, _REGIONS_HEADER.size + start)
+        for name, (dtype, shape, start, end) in blocks.items()
+    )
 
 
 def _blocks(header: _RegionsHeader) -> dict[str, _Block]:
@@ -350,18 +391,12 @@ def _blocks(header: _RegionsHeader) -> dict[str, _Block]:
     return blocks
 
 
-def _array(payload: memoryview, block: _Block, *, copy: bool) -> np.ndarray:
-    array = np.frombuffer(payload[block.start : block.end], block.dtype).reshape(block.shape)
-    # A value small enough for a leaf page starts at any byte; torch would accept such a view silently.
-    return array.copy() if copy or not array.flags.aligned else array
-
-
-def _trusted_record(fields: dict[str, Any]) -> RegionRecord:
-    """A record without the checks of its constructor, which read every feature; a stored record passed them."""
-    record = object.__new__(RegionRecord)
-    for name, value in fields.items():
-        object.__setattr__(record, name, value)
-    return record
+def _made_of(kind: type[T], fields: dict[str, Any]) -> T:
+    """A record without the checks of its constructor, which read every feature (a stored record passed them), and
+    without its assignments field by field, which take as long as all of the arrays."""
+    made = object.__new__(kind)
+    made.__dict__.update(fields)
+    return made
 
 
 def _check_kind(what: str, magic: bytes, want: bytes, version: int) -> None:

@@ -8,9 +8,10 @@ key order (bytes); a lookup is a binary search over sorted hashes, then one comp
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,21 +78,21 @@ class OffsetIndex:
         self.feature_dim: int = feature_dim
         self.feature_dtype: str = DTYPE_NAMES[dtype_code]
         payload = buffer[_HEADER.size :]
-        view = {key: np.frombuffer(payload[at : at + n * t.itemsize], t) for key, (t, n, at) in places.items()}
+        view = {key: _numbers(payload[at : at + n * t.itemsize], t) for key, (t, n, at) in places.items()}
         self._hashes, self._hash_rows = view["key_hashes"], view["hash_rows"]
         self._key_offsets, self._key_blob = view["key_offsets"], view["key_blob"]
         self._meta_offsets, self._meta_lengths = view["meta_offsets"], view["meta_lengths"]
         self._region_offsets, self._region_lengths = view["region_offsets"], view["region_lengths"]
         self._num_regions = view["num_regions"]
-        self._digests = view["digests"].reshape(num_records, DIGEST_BYTES)
+        self._digests = view["digests"]
 
     def find(self, key: bytes) -> int:
         """The row of `key`, or -1."""
-        wanted = np.uint64(hash_key(key))
-        for at in range(int(np.searchsorted(self._hashes, wanted)), self.num_records):
+        wanted = hash_key(key)
+        for at in range(bisect_left(self._hashes, wanted), self.num_records):
             if self._hashes[at] != wanted:
                 return -1
-            row = int(self._hash_rows[at])
+            row = self._hash_rows[at]
             if row >= self.num_records:
                 raise self._damaged(f"names row {row} of {self.num_records}")
             if self.key(row) == key:
@@ -99,21 +100,21 @@ class OffsetIndex:
         return -1
 
     def key(self, row: int) -> bytes:
-        start, end = int(self._key_offsets[row]), int(self._key_offsets[row + 1])
-        if not start <= end <= self._key_blob.size:
-            raise self._damaged(f"puts key {row} at {start} to {end} of {self._key_blob.size}")
+        start, end = self._key_offsets[row], self._key_offsets[row + 1]
+        if not start <= end <= len(self._key_blob):
+            raise self._damaged(f"puts key {row} at {start} to {end} of {len(self._key_blob)}")
         return self._key_blob[start:end].tobytes()
 
     def digest(self, row: int) -> bytes:
-        return self._digests[row].tobytes()
+        return self._digests[DIGEST_BYTES * row : DIGEST_BYTES * (row + 1)].tobytes()
 
     def meta_range(self, row: int) -> tuple[int, int]:
         """First byte and end of the META value in the file."""
-        return self._range(row, int(self._meta_offsets[row]), int(self._meta_lengths[row]))
+        return self._range(row, self._meta_offsets[row], self._meta_lengths[row])
 
     def region_range(self, row: int) -> tuple[int, int]:
         """First byte and end of the REGION value in the file."""
-        return self._range(row, int(self._region_offsets[row]), int(self._region_lengths[row]))
+        return self._range(row, self._region_offsets[row], self._region_lengths[row])
 
     def row(self, row: int) -> IndexRow:
         meta_start, meta_end = self.meta_range(row)
@@ -122,7 +123,7 @@ class OffsetIndex:
         return IndexRow(self.key(row), *sizes, self.num_regions_at(row), self.digest(row))
 
     def num_regions_at(self, row: int) -> int:
-        return int(self._num_regions[row])
+        return self._num_regions[row]
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[IndexRow]:
         for row in range(start, self.num_records if stop is None else min(stop, self.num_records)):
@@ -135,6 +136,15 @@ class OffsetIndex:
 
     def _damaged(self, what: str) -> ValueError:
         return ValueError(f"{self._name}: offset index {what}; copy the file again or re-extract its shard")
+
+
+def _numbers(view: memoryview, dtype: np.dtype) -> memoryview:
+    """The bytes of `view` as Python's integers: a numpy scalar for each number would cost more than the lookup.
+
+    Cast, not an array's `.data`: that cannot be indexed where a hostile manifest puts the index at an odd byte.
+    """
+    code: Any = dtype.char  # of native size, as memoryview wants it
+    return view.cast(code)
 
 
 def encode_index(rows: Sequence[IndexRow], *, feature_dim: int, feature_dtype: str) -> bytes:

@@ -92,14 +92,18 @@ class ShardReader:
         return self._opened()[1].num_records
 
     def __contains__(self, image_id: object) -> bool:
-        return isinstance(image_id, str) and self._opened()[1].find(_key(image_id)) >= 0
+        return isinstance(image_id, str) and self.find(image_id) >= 0
 
     def __iter__(self) -> Iterator[RegionRecord]:
         """Records in key order, with arrays of their own."""
+        return self.scan()
+
+    def scan(self, *, copy: bool = True, check: bool = False) -> Iterator[RegionRecord]:
+        """Every record in key order, without a lookup for each; arguments and errors as `get`."""
         self._opened()[0].madvise(mmap.MADV_SEQUENTIAL)
         try:
             for row in range(len(self)):
-                yield self.record_at(row)
+                yield self.record_at(row, copy=copy, check=check)
         finally:
             if self._map is not None:
                 self._map.madvise(mmap.MADV_RANDOM)
@@ -114,47 +118,54 @@ class ShardReader:
             KeyError: when the shard does not hold `image_id`.
             ValueError: when the stored bytes are not a record, or the reader is closed.
         """
-        return self.record_at(self._row(image_id), copy=copy, check=check)
+        return self.record_at(self.row_of(image_id), copy=copy, check=check)
 
-    def meta(self, image_id: str, *, check: bool = False) -> RegionMeta:
+    def find(self, image_id: str) -> int:
+        """The position of `image_id` in key order, which the methods `..._at` take; -1 where it is not in the shard."""
+        return self._opened()[1].find(_key(image_id))
+
+    def row_of(self, image_id: str) -> int:
+        """As `find`, but KeyError where the image is not in the shard."""
+        row = self.find(image_id)
+        if row < 0:
+            raise KeyError(f"image id {image_id!r} is not in {self.path}")
+        return row
+
+    def meta_at(self, row: int, *, check: bool = False) -> RegionMeta:
         """What is needed to choose regions, without touching the features' pages; errors as `get`."""
         mapped, index = self._opened()
-        row = self._row(image_id)
         start, end = index.meta_range(row)
         try:
             meta = decode_meta(mapped[start:end], check=check)
         except ValueError as error:
-            raise ValueError(f"{self.path}: record {image_id!r}: {error}") from None
-        self._check_size(row, meta.num_regions, meta.feature_dim)
+            shown = self.record_key(row).decode("utf-8", "replace")
+            raise ValueError(f"{self.path}: record {shown!r}: {error}") from None
+        self._check_size(index, row, meta.num_regions, meta.feature_dim)
         return meta
 
-    def num_regions(self, image_id: str) -> int:
-        """How many regions a record has, from the index alone; errors as `get`."""
-        return self._opened()[1].num_regions_at(self._row(image_id))
+    def num_regions_at(self, row: int) -> int:
+        """How many regions a record has, from the index alone."""
+        return self._opened()[1].num_regions_at(row)
 
-    def prefetch(self, image_id: str) -> None:
+    def prefetch_at(self, row: int) -> None:
         """Asks the operating system to read a record's large value soon, and returns at once; errors as `get`."""
         mapped, index = self._opened()
-        start, end = index.region_range(self._row(image_id))
+        start, end = index.region_range(row)
         first = start // mmap.PAGESIZE * mmap.PAGESIZE
         mapped.madvise(mmap.MADV_WILLNEED, first, end - first)
 
     def record_at(self, row: int, *, copy: bool = True, check: bool = False) -> RegionRecord:
         """The record at position `row` in key order; arguments and errors as `get`."""
-        key = self.record_key(row)
+        index = self._opened()[1]
         meta, regions = self.values_at(row)
         try:
-            record = decode(key, meta, regions, copy=copy, check=check)
+            record = decode(index.key(row), meta, regions, copy=copy, check=check)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
-        self._check_size(row, *record.features.shape)
-        if record.features.dtype != FEATURE_DTYPES[self._opened()[1].feature_dtype]:
-            raise self._misfit(row, f"{record.feature_dtype} features", str(self._opened()[1].feature_dtype))
+        self._check_size(index, row, *record.features.shape)
+        if record.features.dtype != FEATURE_DTYPES[index.feature_dtype]:
+            raise self._misfit(row, f"{record.feature_dtype} features", index.feature_dtype)
         return record
-
-    def row_of(self, image_id: str) -> int:
-        """The position in key order at which a lookup finds `image_id`; errors as `get`."""
-        return self._row(image_id)
 
     @property
     def buffer(self) -> mmap.mmap:
@@ -223,9 +234,8 @@ class ShardReader:
             )
         self._index = index
 
-    def _check_size(self, row: int, num_regions: int, feature_dim: int) -> None:
+    def _check_size(self, index: OffsetIndex, row: int, num_regions: int, feature_dim: int) -> None:
         """A value that is sound in itself may still be another's: the index knows what belongs to this row."""
-        index = self._opened()[1]
         if num_regions != index.num_regions_at(row) or feature_dim != index.feature_dim:
             want = f"{index.num_regions_at(row)} of {index.feature_dim}"
             raise self._misfit(row, f"{num_regions} regions of {feature_dim} values", want)
@@ -235,12 +245,6 @@ class ShardReader:
             f"{self.path}: record {self.record_key(row).decode('utf-8', 'replace')!r} has {got}, the offset index says "
             f"{want}; the file was changed: copy it again or re-extract the shard"
         )
-
-    def _row(self, image_id: str) -> int:
-        row = self._opened()[1].find(_key(image_id))
-        if row < 0:
-            raise KeyError(f"image id {image_id!r} is not in {self.path}")
-        return row
 
     def _opened(self) -> tuple[mmap.mmap, OffsetIndex]:
         if self._map is None or self._index is None:

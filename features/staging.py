@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 import re
 import weakref
@@ -181,9 +180,8 @@ def _check_content(path: Path, manifest: ShardManifest) -> None:
         ValueError: naming what differs.
     """
     reader = ShardReader(path, manifest)  # never closed: what a damaged record raises holds views of it
-    reader.buffer.madvise(mmap.MADV_SEQUENTIAL)
-    for row, (key, digest) in enumerate(reader.digests()):
-        if record_digest(reader.record_at(row, copy=False, check=True)) != digest:
+    for record, (key, digest) in zip(reader.scan(copy=False, check=True), reader.digests(), strict=True):
+        if record_digest(record) != digest:
             raise ValueError(f"record {key.decode('utf-8', 'replace')!r} has another digest than its index says")
     if content_digest(reader.digests()) != manifest.content_digest:
         raise ValueError("its index gives another content digest than its manifest")

@@ -84,9 +84,13 @@ class FeatureStore:
         return self.get(image_id)
 
     def __iter__(self) -> Iterator[RegionRecord]:
-        """Every record once: shard after shard, inside a shard in key order."""
+        """Every record once, with arrays of its own: shard after shard, inside a shard in key order."""
+        return self.scan()
+
+    def scan(self, *, copy: bool = True, check: bool = False) -> Iterator[RegionRecord]:
+        """Every record in the order of `__iter__`, without a lookup for each; arguments and errors as `get`."""
         for entry in self._filled_shards():
-            yield from self._reader(entry)
+            yield from self._reader(entry).scan(copy=copy, check=check)
 
     def get(self, image_id: str, *, copy: bool = True, check: bool = False) -> RegionRecord:
         """One record.
@@ -98,15 +102,18 @@ class FeatureStore:
             KeyError: naming id and store, when the store does not hold it.
             ValueError: naming the file, when it is damaged, or the store is closed.
         """
-        return self._holder(image_id).get(image_id, copy=copy, check=check)
+        reader, row = self._place(image_id)
+        return reader.record_at(row, copy=copy, check=check)
 
     def meta(self, image_id: str) -> RegionMeta:
         """Boxes, classes and scores, without touching the features; errors as `get`."""
-        return self._holder(image_id).meta(image_id)
+        reader, row = self._place(image_id)
+        return reader.meta_at(row)
 
     def num_regions_of(self, image_ids: Iterable[str]) -> np.ndarray:
         """(n,) int32, how many regions each record has, from the offset indexes alone; errors as `get`."""
-        return np.array([self._holder(image_id).num_regions(image_id) for image_id in image_ids], np.int32)
+        places = map(self._place, image_ids)
+        return np.array([reader.num_regions_at(row) for reader, row in places], np.int32)
 
     def get_batch(
         self,
@@ -141,7 +148,8 @@ class FeatureStore:
         """Asks the operating system to read these records' large values soon, and returns at once: name the next batch
         before you assemble this one. Errors as `get`."""
         for image_id in image_ids:
-            self._holder(image_id).prefetch(image_id)
+            reader, row = self._place(image_id)
+            reader.prefetch_at(row)
 
     @property
     def shard_sizes(self) -> list[int]:
@@ -196,22 +204,23 @@ class FeatureStore:
     def _filled_shards(self) -> Iterator[ShardEntry]:
         return (entry for entry in self.manifest.shards if entry.num_records)
 
-    def _holder(self, image_id: str) -> ShardReader:
-        reader = self._find(image_id)
-        if reader is None:
+    def _place(self, image_id: str) -> tuple[ShardReader, int]:
+        place = self._find(image_id)
+        if place is None:
             raise KeyError(f"image id {image_id!r} is not in the store {self.path} ({len(self)} records)")
-        return reader
+        return place
 
-    def _find(self, image_id: str) -> ShardReader | None:
-        """The shard that holds `image_id`: all whose range covers it are asked."""
+    def _find(self, image_id: str) -> tuple[ShardReader, int] | None:
+        """The shard that holds `image_id` and its row there: all shards whose range covers it are asked."""
         # str compares by code point, which is the order of UTF-8 bytes.
         at = bisect.bisect_right(self._first_ids, image_id) - 1
         while at >= 0 and self._reach[at] >= image_id:
             entry = self._by_first_id[at]
             if (entry.last_id or "") >= image_id:
                 reader = self._reader(entry)
-                if image_id in reader:
-                    return reader
+                row = reader.find(image_id)
+                if row >= 0:
+                    return reader, row
             at -= 1
         return None
 

@@ -207,7 +207,7 @@ def _check_record(
         return
     if record_digest(record) != digest:
         report.add(f"record {shown}: its content has another digest than the index says")
-    if reader.num_regions(record.image_id) != record.num_regions:
+    if reader.num_regions_at(row) != record.num_regions:
         report.add(f"record {shown}: has {record.num_regions} regions, the offset index says another number")
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import hashlib
+import mmap
+import pickle
 import struct
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from store_examples import make_record, numbers, write_store
 
 from features.digest import record_digest
-from features.layout import decode, decode_meta, encode_meta, encode_regions
+from features.layout import RegionMeta, decode, decode_meta, encode_meta, encode_regions
 from features.record import FEATURE_DTYPES, RegionRecord
 from features.store import FeatureStore
 from features.verify import verify_store
@@ -153,6 +155,46 @@ def test_views_share_memory_and_copies_do_not() -> None:
     assert not decode("k", META, bytes(REGIONS), copy=False).features.flags.writeable
 
 
+@pytest.mark.parametrize("distribution", ["full", "top-k"])
+def test_every_view_alone_keeps_a_mapped_value_from_being_closed(distribution: str) -> None:
+    written = make_record("k", 3, attributes=True, distribution=distribution, image_feature=True)
+    value = encode_regions(written)
+    mapped = mmap.mmap(-1, len(value))
+    mapped[:] = value
+
+    def views() -> list[np.ndarray]:
+        record = decode("k", encode_meta(written), memoryview(mapped).toreadonly(), copy=False)
+        top = record.class_distribution
+        of_distribution = [top] if isinstance(top, np.ndarray) else [top.class_ids, top.probabilities, top.rest]
+        return [record.features, record.image_feature, record.attribute_ids, record.attribute_scores, *of_distribution]
+
+    for position in range(len(views())):
+        view = views()[position]
+        assert not view.flags.writeable and not view.flags.owndata
+        with pytest.raises(BufferError):
+            mapped.close()
+        del view
+    mapped.close()
+
+
+def test_meta_arrays_are_writable_copies_beside_views() -> None:
+    meta = bytes(META)
+    record = decode("k", meta, REGIONS, copy=False)
+    record.boxes[:] = 0
+    assert meta == META
+    np.testing.assert_array_equal(record.class_ids, RECORD.class_ids)
+    np.testing.assert_array_equal(record.class_scores, RECORD.class_scores)
+
+
+def test_records_read_back_are_pickled_and_replaced_like_any() -> None:
+    for copy in (True, False):
+        record = decode("k", META, REGIONS, copy=copy)
+        assert vars(record).keys() == vars(RECORD).keys()
+        assert pickle.loads(pickle.dumps(record)).equals(RECORD)
+        assert dataclasses.replace(record, height=481).height == 481
+    assert vars(decode_meta(META)).keys() == {field.name for field in dataclasses.fields(RegionMeta)}
+
+
 def test_an_unaligned_value_is_copied() -> None:
     storage = bytearray(1) + REGIONS
     record = decode("k", META, memoryview(storage)[1:], copy=False)
@@ -227,6 +269,7 @@ def test_hostile_meta(meta: bytes, words: str) -> None:
     ],
 )
 def test_hostile_regions(regions: bytes, words: str) -> None:
+    assert decode("k", META, REGIONS).equals(RECORD)  # counts found sound here must not be believed of another value
     with pytest.raises(ValueError, match="record 'k': ") as error:
         decode("k", META, regions)
     assert words in str(error.value)

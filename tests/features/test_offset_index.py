@@ -41,6 +41,18 @@ def test_rows_and_lookups() -> None:
     assert index.feature_dtype == "bfloat16"
 
 
+def test_an_index_of_no_record() -> None:
+    index = opened(encode_index([], feature_dim=8, feature_dtype="float16"))
+    assert (index.num_records, index.find(b"a"), list(index.rows())) == (0, -1, [])
+
+
+def test_an_index_at_an_odd_byte_is_read_like_any() -> None:
+    shifted = memoryview(b"\0" + VALUE)[1:]
+    index = OffsetIndex(shifted, file_bytes=50_000, name="a.lmdb")
+    assert list(index.rows()) == ROWS
+    assert [index.find(row.key) for row in ROWS] == list(range(70))
+
+
 def test_equal_hashes_are_told_apart_by_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_index, "hash_key", lambda key: len(key))
     index = opened(encode_index(ROWS, feature_dim=8, feature_dtype="float16"))

@@ -205,9 +205,23 @@ def test_reading(shard: tuple[Path, ShardManifest]) -> None:
         assert len(reader) == 30
         assert "i07" in reader and "i7" not in reader and 7 not in reader and "\udc80" not in reader
         assert reader.get("i07", check=True).equals(make_record("i07", 20, 128, attributes=True, seed=7))
-        np.testing.assert_array_equal(reader.meta("i07", check=True).boxes, reader.get("i07").boxes)
+        assert (reader.find("i07"), reader.row_of("i07"), reader.find("i7")) == (7, 7, -1)
+        np.testing.assert_array_equal(reader.meta_at(7, check=True).boxes, reader.get("i07").boxes)
+        assert reader.num_regions_at(7) == 20
         with pytest.raises(KeyError, match="image id 'i7' is not in"):
             reader.get("i7")
+
+
+def test_scan_gives_views_in_key_order(shard: tuple[Path, ShardManifest]) -> None:
+    with ShardReader(*shard) as reader:
+        kept = None
+        for row, record in enumerate(reader.scan(copy=False, check=True)):
+            assert record.equals(make_record(f"i{row:02}", 20, 128, attributes=True, seed=row))
+            assert not record.features.flags.writeable
+            kept = record
+        with pytest.raises(BufferError, match="copy=False are still alive"):
+            reader.close()
+        del record, kept
 
 
 def test_close_waits_for_views(shard: tuple[Path, ShardManifest]) -> None:

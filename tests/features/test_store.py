@@ -50,6 +50,7 @@ def test_lookups(store: FeatureStore) -> None:
 
 def test_iteration_and_properties(store: FeatureStore) -> None:
     assert [one.image_id for one in store] == list(store.ids())
+    assert all(view.equals(one) for view, one in zip(store.scan(copy=False, check=True), store, strict=True))
     assert list(store.ids())[:2] == ["i000", "i002"]
     assert (store.feature_dim, store.feature_dtype) == (8, "float16")
     assert store.num_regions == sum(one.num_regions for one in store)
