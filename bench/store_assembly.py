@@ -17,14 +17,13 @@ to the precision that the format stores.
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from store_formats import LIMIT, OURS, build_formats
+from store_formats import LIMIT, OURS, written_formats
 from store_rounds import MIN_ROUNDS, Ratio, load_harness, table, take_turns
 
 from features import BatchBuffers, FeatureStore
@@ -128,11 +127,11 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder for the scratch files (some GB), on a local disk")
     arguments = parser.parse_args()
     harness = load_harness(arguments.harness)
-    with tempfile.TemporaryDirectory(dir=arguments.work) as scratch:
-        work = Path(scratch) / "work"
-        harness.gen(str(work), arguments.records, "top1")
-        master = harness.Master(str(work), "top1")
-        formats = build_formats(harness, master, [OURS, LIMIT, *arguments.peers], work)
+    with written_formats(harness, arguments.records, "top1", arguments.peers, arguments.work) as (
+        master,
+        formats,
+        work,
+    ):
         order = np.random.default_rng(2).permutation(master.n).tolist()
         keys = [master.keys[index] for index in order]
         batches = [keys[at : at + arguments.batch] for at in range(0, len(keys), arguments.batch)]

@@ -21,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,20 @@ def build_formats(harness: Any, master: Any, names: Iterable[str], work: Path) -
     return formats
 
 
+@contextmanager
+def written_formats(
+    harness: Any, records: int, schema: str, peers: Sequence[str], work: Path | None
+) -> Iterator[tuple[Any, dict[str, Any], Path]]:
+    """The harness's records, our format, the limit and these peers' written, and the folder of each format's folder;
+    all of it in `work`, and gone afterwards."""
+    with tempfile.TemporaryDirectory(dir=work) as scratch:
+        # The harness empties the folder it generates into, so it gets one of its own.
+        folder = Path(scratch) / "work"
+        harness.gen(str(folder), records, schema)
+        master = harness.Master(str(folder), schema)
+        yield master, build_formats(harness, master, [OURS, LIMIT, *peers], folder), folder
+
+
 def rate(read: Callable[[], int]) -> Callable[[], float]:
     """What runs `read` once and returns records per second."""
 
@@ -248,12 +263,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder for the scratch files (some GB), on a local disk")
     arguments = parser.parse_args()
     harness = load_harness(arguments.harness)
-    with tempfile.TemporaryDirectory(dir=arguments.work) as scratch:
-        # The harness empties the folder it generates into, so it gets one of its own.
-        work = Path(scratch) / "work"
-        harness.gen(str(work), arguments.records, arguments.schema)
-        master = harness.Master(str(work), arguments.schema)
-        formats = build_formats(harness, master, [OURS, LIMIT, *arguments.peers], work)
+    chosen = (arguments.records, arguments.schema, arguments.peers, arguments.work)
+    with written_formats(harness, *chosen) as (master, formats, work):
         allocated = {name: harness.du(str(work / name))[0] / master.n / master.payload for name in formats}
         figures = read_columns(harness, master, formats, work, arguments.rounds)
         if arguments.loader_rounds:

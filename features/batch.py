@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -132,20 +134,12 @@ def assemble(
     shape = (num_rows,) if ragged else (len(held), most)
     arrays: dict[str, np.ndarray] = {}
     for name in _names(held[0], fields):
-        values = [_field(image_id, record, name) for image_id, record in zip(ids, held, strict=True)]
+        values = _values(ids, held, name)
         flat = memory.array(name, (num_rows, *values[0].shape[1:]), values[0].dtype)
-        for image_id, value, rows, first, count in zip(ids, values, kept, firsts, counts.tolist(), strict=True):
-            if value.shape[1:] != flat.shape[1:] or value.dtype != flat.dtype:
-                raise ValueError(
-                    f"record {image_id!r} has {name} {value.shape[1:]} {value.dtype}, record "
-                    f"{ids[0]!r} {flat.shape[1:]} {flat.dtype}; one batch needs one width"
-                )
-            if rows is None:
-                flat[first : first + count] = value
-            else:
-                np.take(value, rows, axis=0, out=flat[first : first + count], mode="clip")
-            if not ragged:
-                flat[first + count : first + most] = 0
+        if ragged and regions is None:
+            np.concatenate(values, out=flat)
+        else:
+            _spread(flat, values, kept, firsts, counts.tolist(), 0 if ragged else most)
         arrays[name] = flat.reshape(*shape, *flat.shape[1:])
     if "image_feature" in fields:
         arrays["image_feature"] = _image_features(memory, ids, held)
@@ -173,18 +167,61 @@ def _names(record: RegionRecord | RegionMeta, fields: Collection[str]) -> list[s
     return names
 
 
-def _field(image_id: str, record: RegionRecord | RegionMeta, name: str) -> np.ndarray:
-    top = getattr(record, "class_distribution", None)
-    if name.startswith("top_k_") and isinstance(top, TopKDistribution):
-        return {"top_k_ids": top.class_ids, "top_k_probabilities": top.probabilities, "top_k_rest": top.rest}[name]
-    value = getattr(record, name, None)
+def _values(ids: Sequence[str], held: Sequence[RegionRecord | RegionMeta], name: str) -> list[np.ndarray]:
+    """One array of each record, all of one width and dtype."""
+    get: Callable[[Any], Any] = _TOP_K.get(name) or attrgetter(name)
+    values = [_present(image_id, get(record), name) for image_id, record in zip(ids, held, strict=True)]
+    tail, dtype = values[0].shape[1:], values[0].dtype
+    for image_id, value in zip(ids, values, strict=True):
+        if value.shape[1:] != tail or value.dtype != dtype:
+            raise ValueError(
+                f"record {image_id!r} has {name} {value.shape[1:]} {value.dtype}, record {ids[0]!r} {tail} {dtype}; "
+                f"one batch needs one width"
+            )
+    return values
+
+
+def _present(image_id: str, value: Any, name: str) -> np.ndarray:
     if not isinstance(value, np.ndarray):
         raise ValueError(f"record {image_id!r} has no {name.replace('_', ' ')}; leave it out of `fields`")
     return value
 
 
+def _spread(
+    flat: np.ndarray,
+    values: Sequence[np.ndarray],
+    kept: Sequence[np.ndarray | None],
+    firsts: Sequence[int],
+    counts: Sequence[int],
+    padded_to: int,
+) -> None:
+    """Copies the kept rows of each value to where its image's begin, and zeros behind them."""
+    for value, rows, first, count in zip(values, kept, firsts, counts, strict=True):
+        if rows is None:
+            flat[first : first + count] = value
+        else:
+            np.take(value, rows, axis=0, out=flat[first : first + count], mode="clip")
+        if count < padded_to:
+            flat[first + count : first + padded_to] = 0
+
+
+def _top_k(field: str) -> Callable[[RegionRecord], np.ndarray | None]:
+    def get(record: RegionRecord) -> np.ndarray | None:
+        top = record.class_distribution
+        return getattr(top, field) if isinstance(top, TopKDistribution) else None
+
+    return get
+
+
+_TOP_K = {
+    "top_k_ids": _top_k("class_ids"),
+    "top_k_probabilities": _top_k("probabilities"),
+    "top_k_rest": _top_k("rest"),
+}
+
+
 def _image_features(memory: BatchBuffers, ids: Sequence[str], held: Sequence[RegionRecord | RegionMeta]) -> np.ndarray:
-    values = [_field(image_id, record, "image_feature") for image_id, record in zip(ids, held, strict=True)]
+    values = [_present(i, getattr(r, "image_feature", None), "image_feature") for i, r in zip(ids, held, strict=True)]
     stacked = memory.array("image_feature", (len(held), *values[0].shape), values[0].dtype)
     for row, (image_id, value) in enumerate(zip(ids, values, strict=True)):
         if value.shape != values[0].shape:

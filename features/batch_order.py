@@ -7,7 +7,7 @@ Batch j of what follows the position goes to rank j % num_ranks, so all ranks to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import numpy as np
 
@@ -17,6 +17,19 @@ from features.store import FeatureStore
 
 _STATE_FORMAT = 1
 AT_EPOCH_END = ("go on", "drop", "short")
+
+
+class OrderOptions(TypedDict, total=False):
+    """The arguments of `BatchOrder`, for those who make one."""
+
+    batch_size: Required[int]
+    rank: int
+    num_ranks: int
+    seed: int
+    window: int
+    shuffle: bool
+    shards: Sequence[ShardEntry] | None
+    at_epoch_end: str
 
 
 class BatchOrder:

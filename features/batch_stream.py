@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from features.batch import BatchBuffers, RegionBatch, check_fields
-from features.batch_order import BatchOrder
-from features.epoch_order import DEFAULT_WINDOW
-from features.manifest import ShardEntry
+from features.batch_order import BatchOrder, OrderOptions
 from features.region_filter import RegionFilter
 from features.store import FeatureStore
 
@@ -24,10 +22,7 @@ class BatchStream:
 
     Args:
         store: open for as long as the stream is used.
-        batch_size: images per batch and rank.
-        rank, num_ranks: this process among those that train together.
-        seed, window, shuffle: see `EpochOrder`.
-        shards: read these only, such as this rank's share of `plan_ranks`; see `BatchOrder`.
+        order: which images in which batch, see `BatchOrder`; `at_epoch_end` is "go on".
         fields, ragged, regions: see `FeatureStore.get_batch`.
         ahead: batches that are assembled or read from the disk before they are asked for; as many more buffers.
         allocate: memory of the batches, see `BatchBuffers`; pinned memory makes copies to a GPU overlap.
@@ -39,28 +34,21 @@ class BatchStream:
         self,
         store: FeatureStore,
         *,
-        batch_size: int,
-        rank: int = 0,
-        num_ranks: int = 1,
-        seed: int = 0,
-        window: int = DEFAULT_WINDOW,
-        shuffle: bool = True,
-        shards: Sequence[ShardEntry] | None = None,
         fields: Collection[str] = ("features",),
         ragged: bool = False,
         regions: RegionFilter | None = None,
         ahead: int = 2,
         allocate: Callable[[int], np.ndarray] | None = None,
+        **order: Unpack[OrderOptions],
     ) -> None:
         if ahead < 1:
             raise ValueError(f"ahead {ahead} must be at least 1")
         check_fields(fields)
         self._store = store
         self._options: dict[str, Any] = {"fields": tuple(fields), "ragged": ragged, "regions": regions}
-        self._order = BatchOrder(
-            store, batch_size=batch_size, rank=rank, num_ranks=num_ranks, seed=seed, window=window, shuffle=shuffle,
-            shards=shards,
-        )  # fmt: skip
+        if order.get("at_epoch_end", "go on") != "go on":
+            raise ValueError('a BatchStream never ends; RegionIterable has epochs (at_epoch_end="drop" or "short")')
+        self._order = BatchOrder(store, **order)
         self._ahead, self._allocate = ahead, allocate
 
     @property
@@ -84,7 +72,7 @@ class BatchStream:
                 while True:
                     while len(waiting) < self._ahead:
                         ids = self._store.ids_at(begun.places(number))
-                        self._store.prefetch(ids if "features" in self._options["fields"] else ())
+                        self._store.prefetch(ids, fields=self._options["fields"])
                         buffers.rotate(-1)
                         waiting.append(pool.submit(self._store.get_batch, ids, out=buffers[0], **self._options))
                         number += 1

@@ -33,6 +33,7 @@ META_MAGIC = b"RBRM"
 REGIONS_MAGIC = b"RBRR"
 LAYOUT_VERSION = 1
 MAX_IMAGE_SIDE = 2**31 - 1  # as in RegionRecord
+MAX_VALUE_BYTES = 2**31 - 1  # what numpy takes as one element
 ALIGNMENT = 64  # a cache line; also what torch and AVX-512 loads like best
 
 DTYPE_CODES = {"float16": 1, "float32": 2, "bfloat16": 3}
@@ -40,12 +41,15 @@ DTYPE_NAMES = {code: name for name, code in DTYPE_CODES.items()}
 
 # magic, version, flags, num_regions, height, width, feature_dim, checksum
 _META_HEADER = struct.Struct("<4sHHIIIIQ")
+_META_PARTS = struct.Struct("<8sIIIIQ")  # the same, with the first three as they are
 # magic, version, feature dtype, flags, num_regions, feature_dim, distribution columns, num_classes, key hash,
 # payload bytes, checksum. LMDB puts a large value 16 bytes into a page, so 48 bytes of header align the payload to 64.
 _REGIONS_HEADER = struct.Struct("<4sHBBIIIIQQQ")
+# The same header for those who only ask whether its counts were found sound before: all fields up to the key hash as
+# they are, key hash, payload bytes, checksum.
+_REGIONS_PARTS = struct.Struct("<24sQQQ")
 _META_CHECKED = 24  # header bytes before the checksum
 _REGIONS_CHECKED = 40
-_NUM_COUNTS = 8  # header fields before the key hash
 
 _HAS_ATTRIBUTES = 1
 _HAS_IMAGE_FEATURE = 2  # as wide as the regions' features
@@ -110,14 +114,20 @@ class _Block(NamedTuple):
     end: int
 
 
-class _View(NamedTuple):
-    """One array of a region value: how many numbers it has in all, and its first byte in the value."""
+class _SoundValue(NamedTuple):
+    """What a region value holds whose header is sound.
 
-    name: str
+    Attributes:
+        dtype: of the whole value as one number of named arrays.
+        names: of these, those of the widest numbers first.
+        top_k_classes: num_classes of a top-k distribution, if there is one.
+    """
+
+    num_regions: int
+    feature_dim: int
+    top_k_classes: int | None
     dtype: np.dtype
-    shape: tuple[int, ...]
-    num_values: int
-    offset: int
+    names: tuple[str, ...]
 
 
 def align_up(offset: int) -> int:
@@ -168,29 +178,50 @@ def _meta_fields(meta: bytes | memoryview, *, check: bool) -> dict[str, Any]:
     """What a `RegionMeta` is made of; errors as `decode_meta`."""
     if len(meta) < _META_HEADER.size:
         raise ValueError(f"meta value has {len(meta)} bytes, its header alone has {_META_HEADER.size}; {_DAMAGED}")
-    magic, version, flags, num_regions, height, width, feature_dim, stored = _META_HEADER.unpack_from(meta)
-    _check_kind("meta", magic, META_MAGIC, version)
-    if flags:
-        raise ValueError(f"meta value has flags {flags:#x}, version {LAYOUT_VERSION} has none; {_DAMAGED}")
-    want = _META_HEADER.size + _META_BYTES_PER_REGION * num_regions
-    if num_regions > MAX_REGIONS or len(meta) != want:
-        raise ValueError(f"meta value has {len(meta)} bytes, {num_regions} regions need {want}; {_DAMAGED}")
+    kind, num_regions, height, width, feature_dim, stored = _META_PARTS.unpack_from(meta)
+    dtype = _sound_meta(kind, num_regions, len(meta))
     if not (1 <= height <= MAX_IMAGE_SIDE and 1 <= width <= MAX_IMAGE_SIDE):
         raise ValueError(f"meta value has an image of {width}x{height} pixels; {_DAMAGED}")
     if check:
         view = memoryview(meta)
         _check_checksum("meta", checksum([view[:_META_CHECKED], view[_META_HEADER.size :]]), stored)
-    own = bytearray(meta)
-    boxes_at = _META_HEADER.size + 4 * num_regions
-    ids_at = boxes_at + 16 * num_regions
+    arrays = np.ndarray((), dtype, bytearray(meta))
     return {
         "height": height,
         "width": width,
-        "boxes": np.ndarray((num_regions, 4), _F32, own, boxes_at),
-        "class_ids": np.ndarray((num_regions,), _U16, own, ids_at),
-        "class_scores": np.ndarray((num_regions,), _F32, own, _META_HEADER.size),
+        "boxes": arrays["boxes"],
+        "class_ids": arrays["class_ids"],
+        "class_scores": arrays["class_scores"],
         "feature_dim": feature_dim,
     }
+
+
+@lru_cache(maxsize=4096)
+def _sound_meta(kind: bytes, num_regions: int, num_bytes: int) -> np.dtype:
+    """A META value as one number of named arrays.
+
+    Args:
+        kind: the header before the counts.
+        num_bytes: of the whole value.
+    Raises:
+        ValueError: for a kind of value that version 1 does not know, or a count that does not fit the size.
+    """
+    magic, version, flags = struct.unpack("<4sHH", kind)
+    _check_kind("meta", magic, META_MAGIC, version)
+    if flags:
+        raise ValueError(f"meta value has flags {flags:#x}, version {LAYOUT_VERSION} has none; {_DAMAGED}")
+    size = _META_HEADER.size
+    want = size + _META_BYTES_PER_REGION * num_regions
+    if num_regions > MAX_REGIONS or num_bytes != want:
+        raise ValueError(f"meta value has {num_bytes} bytes, {num_regions} regions need {want}; {_DAMAGED}")
+    return np.dtype(
+        {
+            "names": ["class_scores", "boxes", "class_ids"],
+            "formats": [(_F32, (num_regions,)), (_F32, (num_regions, 4)), (_U16, (num_regions,))],
+            "offsets": [size, size + 4 * num_regions, size + 20 * num_regions],
+            "itemsize": want,
+        }
+    )
 
 
 def encode_regions(record: RegionRecord) -> bytes:
@@ -207,7 +238,7 @@ def encode_regions(record: RegionRecord) -> bytes:
     elif distribution is not None:
         kind, columns = _FULL_DISTRIBUTION, distribution.shape[1]
         num_classes = columns - 1
-        arrays["distribution"] = distribution
+        arrays["class_distribution"] = distribution
     arrays["attribute_scores"], arrays["attribute_ids"] = record.attribute_scores, record.attribute_ids
     flags = kind << _DISTRIBUTION_SHIFT
     flags |= _HAS_ATTRIBUTES if record.attribute_ids is not None else 0
@@ -231,6 +262,11 @@ def encode_regions(record: RegionRecord) -> bytes:
         0,
     )
     end = max(block.end for block in _blocks(header).values())
+    if _REGIONS_HEADER.size + end + own_bytes > MAX_VALUE_BYTES:
+        raise ValueError(
+            f"record {record.image_id!r}: {num_regions} regions of {feature_dim} values take {end + own_bytes} bytes, "
+            f"at most {MAX_VALUE_BYTES} fit a record; keep fewer regions"
+        )
     header = header._replace(payload_bytes=end + own_bytes)
     parts: list[bytes | memoryview] = []
     position = 0
@@ -259,72 +295,69 @@ def decode(
         ValueError: naming the record, what was expected and what was found. Sizes are compared with the length of the
             value before any array is made, so a hostile value can neither read outside itself nor ask for memory.
     """
-    raw_key = key.encode("utf-8") if isinstance(key, str) else bytes(key)
-    try:
-        image_id = raw_key.decode("utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"key {raw_key!r} is not UTF-8; {_DAMAGED}") from None
+    if isinstance(key, str):
+        image_id, raw_key = key, key.encode("utf-8")
+    else:
+        raw_key = bytes(key)
+        try:
+            image_id = raw_key.decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError(f"key {raw_key!r} is not UTF-8; {_DAMAGED}") from None
     try:
         fields = _meta_fields(meta, check=check)
         num_regions, feature_dim = len(fields["class_ids"]), fields.pop("feature_dim")
-        header = _regions_header(regions)
-        views = _views(header[:_NUM_COUNTS], header.payload_bytes, len(regions))
-        if header.key_hash != hash_key(raw_key):
-            raise ValueError(f"region value belongs to another image id (key hash {header.key_hash:016x}); {_DAMAGED}")
-        if header.num_regions != num_regions or header.feature_dim != feature_dim:
+        if len(regions) < _REGIONS_HEADER.size:
+            raise ValueError(f"region value has {len(regions)} bytes, a header has {_REGIONS_HEADER.size}; {_DAMAGED}")
+        counts, key_hash, payload_bytes, stored = _REGIONS_PARTS.unpack_from(regions)
+        value = _sound_value(counts, payload_bytes, len(regions))
+        if key_hash != hash_key(raw_key):
+            raise ValueError(f"region value belongs to another image id (key hash {key_hash:016x}); {_DAMAGED}")
+        if value.num_regions != num_regions or value.feature_dim != feature_dim:
             raise ValueError(
-                f"region value has {header.num_regions} regions of {header.feature_dim} values, "
+                f"region value has {value.num_regions} regions of {value.feature_dim} values, "
                 f"meta value {num_regions} of {feature_dim}; {_DAMAGED}"
             )
         if check:
             view = memoryview(regions)
             got = checksum([view[:_REGIONS_CHECKED], view[_REGIONS_HEADER.size :]])
-            _check_checksum("region", got, header.checksum)
+            _check_checksum("region", got, stored)
     except ValueError as error:
         raise ValueError(f"record {image_id!r}: {error}") from None
-    arrays = {}
-    for name, dtype, shape, num_values, offset in views:
-        # Not np.ndarray(buffer=...), which unwraps a memoryview: nothing would then keep a mapped file from closing.
-        array = np.frombuffer(regions, dtype, num_values, offset)
-        if len(shape) > 1:
-            array = array.reshape(shape)
-        # A value small enough for a leaf page starts at any byte; torch would accept such a view silently.
-        arrays[name] = array.copy() if copy or not array.flags.aligned else array
-    distribution: np.ndarray | TopKDistribution | None = arrays.get("distribution")
-    if header.distribution == _TOP_K_DISTRIBUTION:
-        distribution = TopKDistribution(
-            arrays["top_k_ids"], arrays["top_k_probabilities"], arrays["top_k_rest"], header.num_classes
+    fields |= _ABSENT
+    fields["image_id"] = image_id
+    # Not np.ndarray(buffer=...), which unwraps a memoryview: nothing would then keep a mapped file from closing.
+    arrays = np.frombuffer(regions, value.dtype, 1).reshape(())
+    # A value small enough for a leaf page starts at any byte; torch would accept such a view silently. Blocks are
+    # multiples of 64 apart, so where the widest numbers are aligned, all are.
+    copy = copy or not arrays[value.names[0]].flags.aligned
+    for name in value.names:
+        array = arrays[name]
+        fields[name] = array.copy() if copy else array
+    if value.top_k_classes is not None:
+        fields["class_distribution"] = TopKDistribution(
+            fields.pop("top_k_ids"), fields.pop("top_k_probabilities"), fields.pop("top_k_rest"), value.top_k_classes
         )
-    fields |= {
-        "image_id": image_id,
-        "features": arrays["features"],
-        "attribute_ids": arrays.get("attribute_ids"),
-        "attribute_scores": arrays.get("attribute_scores"),
-        "class_distribution": distribution,
-        "image_feature": arrays.get("image_feature"),
-    }
     return RegionRecord(**fields) if check else _made_of(RegionRecord, fields)
 
 
-def _regions_header(regions: bytes | memoryview) -> _RegionsHeader:
-    if len(regions) < _REGIONS_HEADER.size:
-        raise ValueError(f"region value has {len(regions)} bytes, a header has {_REGIONS_HEADER.size}; {_DAMAGED}")
-    return _RegionsHeader._make(_REGIONS_HEADER.unpack_from(regions))
+# What a region value may leave out.
+_ABSENT: dict[str, Any] = dict.fromkeys(("attribute_ids", "attribute_scores", "class_distribution", "image_feature"))
 
 
 # The values of a store differ in little but the number of regions: a record's counts are nearly always among those
 # that were found sound before. 4096 of them are a few MB.
 @lru_cache(maxsize=4096)
-def _views(counts: tuple[Any, ...], payload_bytes: int, num_bytes: int) -> tuple[_View, ...]:
-    """The arrays of a region value whose header is sound.
+def _sound_value(counts: bytes, payload_bytes: int, num_bytes: int) -> _SoundValue:
+    """What a region value holds, from its header.
 
     Args:
-        counts: of the header, the fields before the key hash.
+        counts: the header before the key hash.
         num_bytes: of the whole value.
     Raises:
         ValueError: for a kind of value that version 1 does not know, or counts that do not fit the sizes.
     """
-    header = _RegionsHeader._make([*counts, 0, payload_bytes, 0])  # key hash and checksum are of no matter here
+    rest = struct.pack("<QQQ", 0, payload_bytes, 0)  # key hash and checksum are of no matter here
+    header = _RegionsHeader._make(_REGIONS_HEADER.unpack(counts + rest))
     _check_kind("region", header.magic, REGIONS_MAGIC, header.version)
     columns, num_classes = header.columns, header.num_classes
     sane = {
@@ -351,10 +384,18 @@ def _views(counts: tuple[Any, ...], payload_bytes: int, num_bytes: int) -> tuple
         )
     if "image_feature" in blocks and blocks["image_feature"].shape == (0,):
         raise ValueError(f"region value has an image feature of 0 values; {_DAMAGED}")
-    return tuple(
-        _View(name, dtype, shape, (end - start) // dtype.itemsize, _REGIONS_HEADER.size + start)
-        for name, (dtype, shape, start, end) in blocks.items()
+    # Empty arrays count as aligned, so they come last.
+    names = sorted(blocks, key=lambda name: (0 in blocks[name].shape, -blocks[name].dtype.itemsize))
+    dtype = np.dtype(
+        {
+            "names": names,
+            "formats": [(blocks[name].dtype, blocks[name].shape) for name in names],
+            "offsets": [_REGIONS_HEADER.size + blocks[name].start for name in names],
+            "itemsize": num_bytes,
+        }
     )
+    top_k_classes = num_classes if header.distribution == _TOP_K_DISTRIBUTION else None
+    return _SoundValue(header.num_regions, header.feature_dim, top_k_classes, dtype, tuple(names))
 
 
 def _blocks(header: _RegionsHeader) -> dict[str, _Block]:
@@ -365,7 +406,7 @@ def _blocks(header: _RegionsHeader) -> dict[str, _Block]:
     feature_dtype = FEATURE_DTYPES[DTYPE_NAMES[header.dtype_code]]
     wanted: list[tuple[str, np.dtype, tuple[int, ...]]] = [("features", feature_dtype, (k, feature_dim))]
     if header.distribution == _FULL_DISTRIBUTION:
-        wanted.append(("distribution", _F16, (k, columns)))
+        wanted.append(("class_distribution", _F16, (k, columns)))
     elif header.distribution == _TOP_K_DISTRIBUTION:
         wanted.append(("top_k_ids", _U16, (k, columns)))
         wanted.append(("top_k_probabilities", _F16, (k, columns)))
@@ -395,7 +436,7 @@ def _made_of(kind: type[T], fields: dict[str, Any]) -> T:
     """A record without the checks of its constructor, which read every feature (a stored record passed them), and
     without its assignments field by field, which take as long as all of the arrays."""
     made = object.__new__(kind)
-    made.__dict__.update(fields)
+    object.__setattr__(made, "__dict__", fields)
     return made
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from features.digest import DIGEST_BYTES
 from features.layout import DTYPE_CODES, DTYPE_NAMES, align_up, checksum, hash_key
+from features.record import FEATURE_DTYPES
 
 INDEX_MAGIC = b"RBIX"
 INDEX_VERSION = 1
@@ -77,6 +78,7 @@ class OffsetIndex:
         self.num_regions: int = num_regions
         self.feature_dim: int = feature_dim
         self.feature_dtype: str = DTYPE_NAMES[dtype_code]
+        self.numpy_dtype = FEATURE_DTYPES[self.feature_dtype]
         payload = buffer[_HEADER.size :]
         view = {key: _numbers(payload[at : at + n * t.itemsize], t) for key, (t, n, at) in places.items()}
         self._hashes, self._hash_rows = view["key_hashes"], view["hash_rows"]
@@ -89,14 +91,14 @@ class OffsetIndex:
     def find(self, key: bytes) -> int:
         """The row of `key`, or -1."""
         wanted = hash_key(key)
-        for at in range(bisect_left(self._hashes, wanted), self.num_records):
-            if self._hashes[at] != wanted:
-                return -1
+        at, hashes = bisect_left(self._hashes, wanted), self._hashes
+        while at < self.num_records and hashes[at] == wanted:
             row = self._hash_rows[at]
             if row >= self.num_records:
                 raise self._damaged(f"names row {row} of {self.num_records}")
             if self.key(row) == key:
                 return row
+            at += 1
         return -1
 
     def key(self, row: int) -> bytes:
@@ -108,17 +110,17 @@ class OffsetIndex:
     def digest(self, row: int) -> bytes:
         return self._digests[DIGEST_BYTES * row : DIGEST_BYTES * (row + 1)].tobytes()
 
-    def meta_range(self, row: int) -> tuple[int, int]:
-        """First byte and end of the META value in the file."""
-        return self._range(row, self._meta_offsets[row], self._meta_lengths[row])
-
-    def region_range(self, row: int) -> tuple[int, int]:
-        """First byte and end of the REGION value in the file."""
-        return self._range(row, self._region_offsets[row], self._region_lengths[row])
+    def ranges(self, row: int) -> tuple[int, int, int, int]:
+        """First byte and end of the META value in the file, first byte and end of the REGION value."""
+        meta_start, region_start = self._meta_offsets[row], self._region_offsets[row]
+        meta_end, region_end = meta_start + self._meta_lengths[row], region_start + self._region_lengths[row]
+        if meta_end > self._file_bytes or region_end > self._file_bytes:
+            start, end = (meta_start, meta_end) if meta_end > self._file_bytes else (region_start, region_end)
+            raise self._damaged(f"puts a value of row {row} at {start} to {end} of {self._file_bytes}")
+        return meta_start, meta_end, region_start, region_end
 
     def row(self, row: int) -> IndexRow:
-        meta_start, meta_end = self.meta_range(row)
-        region_start, region_end = self.region_range(row)
+        meta_start, meta_end, region_start, region_end = self.ranges(row)
         sizes = (meta_start, meta_end - meta_start, region_start, region_end - region_start)
         return IndexRow(self.key(row), *sizes, self.num_regions_at(row), self.digest(row))
 
@@ -128,11 +130,6 @@ class OffsetIndex:
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[IndexRow]:
         for row in range(start, self.num_records if stop is None else min(stop, self.num_records)):
             yield self.row(row)
-
-    def _range(self, row: int, start: int, length: int) -> tuple[int, int]:
-        if start + length > self._file_bytes:
-            raise self._damaged(f"puts a value of row {row} at {start} to {start + length} of {self._file_bytes}")
-        return start, start + length
 
     def _damaged(self, what: str) -> ValueError:
         return ValueError(f"{self._name}: offset index {what}; copy the file again or re-extract its shard")

@@ -8,22 +8,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import lmdb
-
 from features.digest import content_digest, record_digest
+from features.growing_lmdb import COMMIT_BYTES, GrowingLmdb
 from features.layout import encode_meta, encode_regions
-from features.lmdb_pages import PAGE_HEADER_BYTES, LmdbPages, ValuePlace
+from features.lmdb_pages import LmdbPages, ValuePlace
 from features.manifest import ShardSummary, fsync_folder
 from features.offset_index import IndexRow, encode_index
 from features.record import RegionRecord
 
 META_DATABASE, REGIONS_DATABASE, INDEX_DATABASE = b"meta", b"regions", b"index"
 INDEX_KEY = b"v1"
-DEFAULT_COMMIT_BYTES = 256 * 2**20
-
-_LEAF_NODE_BYTES = 8
-_SLACK_PAGES = 256  # free list, main database and the copied root-to-leaf paths of one transaction
-_NEW_PAGES_PER_PUT = 4  # a leaf and a branch split in each of two trees; the amortised truth is below 1
 
 
 class ShardWriter:
@@ -34,26 +28,19 @@ class ShardWriter:
 
     Args:
         path: the data file; must not exist (two attempts never share a file).
-        planned_bytes: expected size of all values. A wrong guess costs nothing but a remapping: the map starts near it
-            and is doubled when a record might not fit. The file only ever has the size of its pages.
-        commit_bytes: values per transaction. LMDB holds one transaction's pages in memory, and the writer its encoded
-            values (to repeat them should the map prove full), so the peak is about twice this.
+        planned_bytes: expected size of all values; see `GrowingLmdb`. The file only ever has the size of its pages.
+        commit_bytes: values per transaction; the writer's memory is about twice this.
     Raises:
         ValueError: when `path` exists.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, planned_bytes: int, commit_bytes: int = DEFAULT_COMMIT_BYTES
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, planned_bytes: int, commit_bytes: int = COMMIT_BYTES) -> None:
         if planned_bytes < 0 or commit_bytes < 1:
             raise ValueError(f"planned_bytes {planned_bytes} and commit_bytes {commit_bytes} must be positive")
         self.path = Path(path)
-        self._commit_bytes = commit_bytes
         self._records: dict[bytes, tuple[int, bytes]] = {}  # key -> number of regions, record digest
         self._kind: tuple[int, str] | None = None  # feature_dim, feature dtype of every record
         self._largest_key = b""
-        self._pending: list[tuple[bytes, bytes, bytes]] = []  # what the open transaction holds
-        self._pending_bytes = 0
         try:
             with open(self.path, "xb"):
                 pass
@@ -61,32 +48,18 @@ class ShardWriter:
             raise ValueError(
                 f"{self.path}: exists already; a data file is never written over, name another attempt"
             ) from None
-        self._map_bytes = _map_bytes(planned_bytes + planned_bytes // 16)
         try:
-            # lock=False: the name is new and ours alone, so no sidecar file and no lock of a network file system is
-            # needed.
-            # writemap=False: with it the file would get the apparent size of the map. sync=False: one fsync at the end.
-            self._env = lmdb.open(
-                os.fspath(self.path),
+            self._lmdb = GrowingLmdb(
+                self.path,
                 subdir=False,
-                map_size=self._map_bytes,
-                max_dbs=3,
-                lock=False,
-                writemap=False,
-                sync=False,
-                metasync=False,
-                readahead=False,
+                map_bytes=planned_bytes + planned_bytes // 16,
+                commit_bytes=commit_bytes,
+                databases=(META_DATABASE, REGIONS_DATABASE, INDEX_DATABASE),
             )
-            self._meta = self._env.open_db(META_DATABASE)
-            self._regions = self._env.open_db(REGIONS_DATABASE)
-            self._index = self._env.open_db(INDEX_DATABASE)
         except BaseException:
             self.path.unlink(missing_ok=True)
             raise
-        self._page_size: int = self._env.stat()["psize"]
-        self._largest_inline = (self._page_size - PAGE_HEADER_BYTES) // 2 // 2 * 2 - 2  # me_nodemax in mdb.c
         self._open = True
-        self._begin()
 
     def __enter__(self) -> Self:
         return self
@@ -117,19 +90,15 @@ class ShardWriter:
                 f"one store holds one width and dtype"
             )
         meta, regions = encode_meta(record), encode_regions(record)
-        self._make_room(self._pages_for(key, meta) + self._pages_for(key, regions))
-        entry = (key, meta, regions)
-        try:
-            self._put_values(*entry, append=key > self._largest_key)
-        except lmdb.MapFullError:
-            self._grow_and_repeat(entry)
-        self._pending.append(entry)
-        self._pending_bytes += len(meta) + len(regions)
+        append = key > self._largest_key
+        for database, value in ((META_DATABASE, meta), (REGIONS_DATABASE, regions)):
+            stored = self._lmdb.put(key, value, database, append=append)
+            assert stored, "duplicates were refused before"
         self._records[key] = (record.num_regions, record_digest(record))
         self._kind = kind
         self._largest_key = max(self._largest_key, key)
-        if self._pending_bytes >= self._commit_bytes:
-            self._commit()
+        if self._lmdb.is_due:
+            self._lmdb.commit()
 
     def finish(self) -> ShardSummary:
         """Commits, adds the offset index, makes the file durable and closes it.
@@ -142,17 +111,16 @@ class ShardWriter:
             self.discard()
             return ShardSummary()
         try:
-            self._commit()
+            self._lmdb.commit()
             rows = self._rows()
             index = encode_index(rows, feature_dim=self._kind[0], feature_dtype=self._kind[1])
-            self._put_index(index)
+            self._lmdb.put(INDEX_KEY, index, INDEX_DATABASE)
+            self._lmdb.finish()
             # LMDB is copy-on-write, so adding the index moved nothing; it costs little to know instead of believing.
             if self._rows() != rows:
                 raise RuntimeError(f"{self.path}: values moved while the offset index was written; please report this")
             summary = self._summary(rows, index)
-            self._txn.abort()
-            self._env.sync(True)
-            self._env.close()
+            self._lmdb.close()
             self._open = False
             # Pages beyond the last one in use are not part of the tree; without them the size says the page count.
             os.truncate(self.path, summary.data_bytes)
@@ -163,7 +131,6 @@ class ShardWriter:
             self.discard()
             self.path.unlink(missing_ok=True)
             raise
-        self._pending = []
         return summary
 
     def discard(self) -> None:
@@ -171,78 +138,12 @@ class ShardWriter:
         if not self._open:
             return
         self._open = False
-        self._txn.abort()
-        self._env.close()
+        self._lmdb.close()
         self.path.unlink(missing_ok=True)
 
     def _check_open(self) -> None:
         if not self._open:
             raise ValueError(f"{self.path}: this writer is finished or discarded")
-
-    def _begin(self) -> None:
-        self._txn = self._env.begin(write=True)
-        self._pending = []
-        self._pending_bytes = 0
-        # Upper bound of the pages in use when this transaction commits: all pages so far, a copy of every tree page,
-        # and what the puts add.
-        trees = [self._txn.stat(database) for database in (self._meta, self._regions)]
-        tree_pages = sum(stat["branch_pages"] + stat["leaf_pages"] for stat in trees)
-        self._used_pages = self._env.info()["last_pgno"] + 1 + tree_pages + _SLACK_PAGES
-
-    def _pages_for(self, key: bytes, value: bytes) -> int:
-        if _LEAF_NODE_BYTES + len(key) + len(value) <= self._largest_inline:
-            return _NEW_PAGES_PER_PUT // 2
-        return _NEW_PAGES_PER_PUT // 2 + (PAGE_HEADER_BYTES + len(value) - 1) // self._page_size + 1
-
-    def _make_room(self, pages: int) -> None:
-        """Grows the map when `pages` more might not fit; the transaction is committed for that, as LMDB demands."""
-        if (self._used_pages + pages) * self._page_size > self._map_bytes:
-            self._commit()
-            while (self._used_pages + pages) * self._page_size > self._map_bytes:
-                self._double_map()
-        self._used_pages += pages
-
-    def _double_map(self) -> None:
-        self._txn.abort()
-        self._map_bytes = _map_bytes(2 * self._map_bytes)
-        self._env.set_mapsize(self._map_bytes)
-        self._txn = self._env.begin(write=True)
-
-    def _put_values(self, key: bytes, meta: bytes, regions: bytes, *, append: bool) -> None:
-        for database, value in ((self._meta, meta), (self._regions, regions)):
-            stored = self._txn.put(key, value, db=database, append=append, overwrite=append)
-            assert stored, "duplicates were refused before"
-
-    def _commit(self) -> None:
-        while True:
-            try:
-                self._txn.commit()
-                break
-            except lmdb.MapFullError:  # a commit needs pages too, for the free list
-                self._grow_and_repeat()
-        self._begin()
-
-    def _grow_and_repeat(self, *more: tuple[bytes, bytes, bytes]) -> None:
-        """Doubles the map and puts the lost transaction's values again: a full map aborts the whole transaction."""
-        while True:
-            self._double_map()
-            try:
-                for entry in (*self._pending, *more):
-                    self._put_values(*entry, append=False)
-                return
-            except lmdb.MapFullError:
-                continue
-
-    def _put_index(self, index: bytes) -> None:
-        self._make_room(self._pages_for(INDEX_KEY, index))
-        while True:
-            try:
-                self._txn.put(INDEX_KEY, index, db=self._index)
-                self._txn.commit()
-                break
-            except lmdb.MapFullError:
-                self._double_map()
-        self._begin()
 
     def _rows(self) -> list[IndexRow]:
         """The index rows of the committed file, in key order."""
@@ -279,9 +180,3 @@ class ShardWriter:
             last_id=rows[-1].key.decode("utf-8"),
             content_digest=content_digest((row.key, row.digest) for row in rows),
         )
-
-
-def _map_bytes(wanted: int) -> int:
-    """`wanted` and some room for an empty environment, rounded up to whole pages of the operating system."""
-    granule = mmap.ALLOCATIONGRANULARITY
-    return -(-max(wanted, 2 * _SLACK_PAGES * granule) // granule) * granule

@@ -16,7 +16,7 @@ from features.layout import RegionMeta, decode, decode_meta
 from features.lmdb_pages import LmdbPages
 from features.manifest import ShardManifest
 from features.offset_index import IndexRow, OffsetIndex
-from features.record import FEATURE_DTYPES, RegionRecord
+from features.record import RegionRecord
 
 
 class ShardReader:
@@ -118,7 +118,7 @@ class ShardReader:
             KeyError: when the shard does not hold `image_id`.
             ValueError: when the stored bytes are not a record, or the reader is closed.
         """
-        return self.record_at(self.row_of(image_id), copy=copy, check=check)
+        return self.record_at(self.row_of(image_id), image_id=image_id, copy=copy, check=check)
 
     def find(self, image_id: str) -> int:
         """The position of `image_id` in key order, which the methods `..._at` take; -1 where it is not in the shard."""
@@ -134,7 +134,7 @@ class ShardReader:
     def meta_at(self, row: int, *, check: bool = False) -> RegionMeta:
         """What is needed to choose regions, without touching the features' pages; errors as `get`."""
         mapped, index = self._opened()
-        start, end = index.meta_range(row)
+        start, end = index.ranges(row)[:2]
         try:
             meta = decode_meta(mapped[start:end], check=check)
         except ValueError as error:
@@ -147,23 +147,36 @@ class ShardReader:
         """How many regions a record has, from the index alone."""
         return self._opened()[1].num_regions_at(row)
 
-    def prefetch_at(self, row: int) -> None:
-        """Asks the operating system to read a record's large value soon, and returns at once; errors as `get`."""
-        mapped, index = self._opened()
-        start, end = index.region_range(row)
-        first = start // mmap.PAGESIZE * mmap.PAGESIZE
-        mapped.madvise(mmap.MADV_WILLNEED, first, end - first)
+    def prefetch_at(self, row: int, *, large: bool = True) -> None:
+        """Asks the operating system to read a record's values soon, and returns at once; errors as `get`.
 
-    def record_at(self, row: int, *, copy: bool = True, check: bool = False) -> RegionRecord:
-        """The record at position `row` in key order; arguments and errors as `get`."""
-        index = self._opened()[1]
-        meta, regions = self.values_at(row)
+        Args:
+            large: False asks for what `meta_at` reads only.
+        """
+        mapped, index = self._opened()
+        ranges = index.ranges(row)
+        for start, end in (ranges[:2], ranges[2:])[: 2 if large else 1]:
+            first = start // mmap.PAGESIZE * mmap.PAGESIZE
+            mapped.madvise(mmap.MADV_WILLNEED, first, end - first)
+
+    def record_at(
+        self, row: int, *, image_id: str | None = None, copy: bool = True, check: bool = False
+    ) -> RegionRecord:
+        """The record at position `row` in key order; arguments and errors as `get`.
+
+        Args:
+            image_id: of that record, where the caller has just found the row by it.
+        """
+        mapped, index = self._opened()
+        meta_start, meta_end, start, end = index.ranges(row)
+        meta, regions = mapped[meta_start:meta_end], memoryview(mapped)[start:end]
         try:
-            record = decode(index.key(row), meta, regions, copy=copy, check=check)
+            record = decode(index.key(row) if image_id is None else image_id, meta, regions, copy=copy, check=check)
         except ValueError as error:
             raise ValueError(f"{self.path}: {error}") from None
-        self._check_size(index, row, *record.features.shape)
-        if record.features.dtype != FEATURE_DTYPES[index.feature_dtype]:
+        features = record.features
+        self._check_size(index, row, *features.shape)
+        if features.dtype != index.numpy_dtype:
             raise self._misfit(row, f"{record.feature_dtype} features", index.feature_dtype)
         return record
 
@@ -179,8 +192,7 @@ class ShardReader:
     def values_at(self, row: int) -> tuple[bytes, memoryview]:
         """META value (copied) and REGION value (a view) at position `row`, undecoded."""
         mapped, index = self._opened()
-        meta_start, meta_end = index.meta_range(row)
-        start, end = index.region_range(row)
+        meta_start, meta_end, start, end = index.ranges(row)
         return mapped[meta_start:meta_end], memoryview(mapped)[start:end]
 
     def ids(self) -> Iterator[str]:

@@ -15,8 +15,6 @@ from features.publish import publish_shard
 from features.record import RegionRecord, TopKDistribution
 from features.shard import ShardWriter
 
-_COMMIT_BYTES = 64 * 2**20  # about 150 MB of memory, see docs/store-format.md, section 10
-
 
 @dataclass(frozen=True)
 class Repeat:
@@ -70,7 +68,7 @@ def write_shard_sequence(
         letters: list[DeadLetter] = []
         repeats = 0
         path = folder / data_file_name(number, attempt)
-        with ShardWriter(path, planned_bytes=planned_bytes, commit_bytes=_COMMIT_BYTES) as writer:
+        with ShardWriter(path, planned_bytes=planned_bytes) as writer:
             outcome: Outcome | None = first
             taken = num_bytes = 0
             while outcome is not None:

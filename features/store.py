@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import bisect
 import hashlib
 import os
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
@@ -46,7 +46,8 @@ class FeatureStore:
         shards = [entry for entry in self.manifest.shards if entry.first_id is not None and entry.last_id is not None]
         self._by_first_id = sorted(shards, key=lambda entry: entry.first_id or "")
         self._first_ids = [entry.first_id or "" for entry in self._by_first_id]
-        self._reach = list(accumulate((entry.last_id or "" for entry in self._by_first_id), max))
+        self._last_ids = [entry.last_id or "" for entry in self._by_first_id]
+        self._reach = list(accumulate(self._last_ids, max))
         self._open: _OpenShards | None = _OpenShards()
 
     @property
@@ -103,7 +104,7 @@ class FeatureStore:
             ValueError: naming the file, when it is damaged, or the store is closed.
         """
         reader, row = self._place(image_id)
-        return reader.record_at(row, copy=copy, check=check)
+        return reader.record_at(row, image_id=image_id, copy=copy, check=check)
 
     def meta(self, image_id: str) -> RegionMeta:
         """Boxes, classes and scores, without touching the features; errors as `get`."""
@@ -144,12 +145,13 @@ class FeatureStore:
             records = (self.meta(image_id) for image_id in image_ids)
         return assemble(image_ids, records, fields=fields, ragged=ragged, regions=regions, out=out)
 
-    def prefetch(self, image_ids: Iterable[str]) -> None:
-        """Asks the operating system to read these records' large values soon, and returns at once: name the next batch
-        before you assemble this one. Errors as `get`."""
+    def prefetch(self, image_ids: Iterable[str], *, fields: Collection[str] = ("features",)) -> None:
+        """Asks the operating system to read what `get_batch` with these `fields` will, and returns at once: name the
+        next batch before you assemble this one. Errors as `get_batch`."""
+        check_fields(fields)
         for image_id in image_ids:
             reader, row = self._place(image_id)
-            reader.prefetch_at(row)
+            reader.prefetch_at(row, large=bool(fields))
 
     @property
     def shard_sizes(self) -> list[int]:
@@ -213,11 +215,10 @@ class FeatureStore:
     def _find(self, image_id: str) -> tuple[ShardReader, int] | None:
         """The shard that holds `image_id` and its row there: all shards whose range covers it are asked."""
         # str compares by code point, which is the order of UTF-8 bytes.
-        at = bisect.bisect_right(self._first_ids, image_id) - 1
+        at = bisect_right(self._first_ids, image_id) - 1
         while at >= 0 and self._reach[at] >= image_id:
-            entry = self._by_first_id[at]
-            if (entry.last_id or "") >= image_id:
-                reader = self._reader(entry)
+            if self._last_ids[at] >= image_id:
+                reader = self._reader(self._by_first_id[at])
                 row = reader.find(image_id)
                 if row >= 0:
                     return reader, row
@@ -225,11 +226,11 @@ class FeatureStore:
         return None
 
     def _reader(self, entry: ShardEntry) -> ShardReader:
-        if self._open is None:
-            raise ValueError(f"{self.path}: this store is closed")
-        if self._open.pid != os.getpid():
-            self._open = _OpenShards()  # after a fork: nothing of the parent's is used, its lock included
         shards = self._open
+        if shards is None:
+            raise ValueError(f"{self.path}: this store is closed")
+        if shards.forks != _forks:
+            self._open = shards = _OpenShards()  # after a fork: nothing of the parent's is used, its lock included
         with shards.lock:
             reader = shards.readers.get(entry.shard)
             if reader is None:
@@ -259,11 +260,23 @@ class FeatureStore:
         return ShardReader(self.path / manifest.data_file, manifest)
 
 
+# Forks between this process and the one that imported this module; cheaper to ask for than the process's number.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
 class _OpenShards:
     """The open shards of one process, least recently used first."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
+        self.forks = _forks
         self.lock = threading.Lock()
         self.readers: OrderedDict[int, ShardReader] = OrderedDict()
 

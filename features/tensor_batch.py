@@ -67,7 +67,7 @@ class TensorBatches:
 
     def prefetch(self, image_ids: Sequence[str]) -> None:
         """Asks the operating system for what a batch of these images will read."""
-        self.store.prefetch(image_ids if "features" in self.fields else ())
+        self.store.prefetch(image_ids, fields=self.fields)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_ring": deque()}

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from features.batch_order import BatchOrder
-from features.epoch_order import DEFAULT_WINDOW
-from features.manifest import ShardEntry
+from features.batch_order import BatchOrder, OrderOptions
 from features.region_filter import RegionFilter
 from features.store import FeatureStore
 from features.tensor_batch import TensorBatches
@@ -95,8 +93,8 @@ class _Resumable:
     position moves by `load_state_dict` and `set_epoch` alone: iterating again starts from the same place.
     """
 
-    def __init__(self, order: BatchOrder) -> None:
-        self._order = order
+    def __init__(self, store: FeatureStore, options: OrderOptions) -> None:
+        self._order = BatchOrder(store, **({"at_epoch_end": "drop"} | options))
 
     def __len__(self) -> int:
         """Batches of this rank from the position to the end of its epoch.
@@ -140,28 +138,11 @@ class RegionBatchSampler(_Resumable):
     """`batch_sampler` over a `RegionDataset` of the same store: lists of record numbers.
 
     Args:
-        at_epoch_end: "drop", "short" or "go on"; see `BatchOrder`, as for all the others.
+        order: which images in which batch, see `BatchOrder`; `at_epoch_end` is "drop" unless given.
     """
 
-    def __init__(
-        self,
-        store: FeatureStore,
-        *,
-        batch_size: int,
-        rank: int = 0,
-        num_ranks: int = 1,
-        seed: int = 0,
-        window: int = DEFAULT_WINDOW,
-        shuffle: bool = True,
-        shards: Sequence[ShardEntry] | None = None,
-        at_epoch_end: str = "drop",
-    ) -> None:
-        super().__init__(
-            BatchOrder(
-                store, batch_size=batch_size, rank=rank, num_ranks=num_ranks, seed=seed, window=window, shuffle=shuffle,
-                shards=shards, at_epoch_end=at_epoch_end,
-            )
-        )  # fmt: skip
+    def __init__(self, store: FeatureStore, **order: Unpack[OrderOptions]) -> None:
+        super().__init__(store, order)
         self._starts = shard_starts(store)
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -178,35 +159,23 @@ class RegionIterable(_Resumable, IterableDataset):
     order is that of one worker.
 
     Args:
-        at_epoch_end: "drop", "short" or "go on"; see `BatchOrder`, as for those before it.
         fields, ragged, regions, reused_buffers: see `RegionDataset`.
+        order: see `RegionBatchSampler`.
     """
 
     def __init__(
         self,
         store: FeatureStore,
         *,
-        batch_size: int,
-        rank: int = 0,
-        num_ranks: int = 1,
-        seed: int = 0,
-        window: int = DEFAULT_WINDOW,
-        shuffle: bool = True,
-        shards: Sequence[ShardEntry] | None = None,
-        at_epoch_end: str = "drop",
         fields: Collection[str] = ("features",),
         ragged: bool = False,
         regions: RegionFilter | None = None,
         reused_buffers: int | None = None,
+        **order: Unpack[OrderOptions],
     ) -> None:
         import torch
 
-        super().__init__(
-            BatchOrder(
-                store, batch_size=batch_size, rank=rank, num_ranks=num_ranks, seed=seed, window=window, shuffle=shuffle,
-                shards=shards, at_epoch_end=at_epoch_end,
-            )
-        )  # fmt: skip
+        super().__init__(store, order)
         self._batches = TensorBatches(
             store, fields=fields, ragged=ragged, regions=regions, reused_buffers=reused_buffers
         )

@@ -72,8 +72,16 @@ def verify_command(
 ) -> None:
     """Checks manifests, sizes and indexes (seconds); with --deep every byte of every record; exit 1 on a problem."""
     from features.verify import verify_store
+    from pipelines.logged_progress import LoggedProgress
 
-    problems = verify_store(store, deep=deep)
+    progress: LoggedProgress | None = None
+
+    def show(done: int, total: int) -> None:
+        nonlocal progress
+        progress = progress or LoggedProgress("records verified", total)
+        progress.to(done)
+
+    problems = verify_store(store, deep=deep, progress=show if deep else None)
     if as_json:
         typer.echo(
             json.dumps({"store": str(store), "deep": deep, "problems": [asdict(problem) for problem in problems]})

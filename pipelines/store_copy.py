@@ -30,9 +30,9 @@ from features.shard_sequence import Outcome, num_outcomes, write_shard_sequence
 from features.store import FeatureStore
 from features.store_merge import Entry, StoredRecord, StoreMerge
 from pipelines.asked_ids import AskedIds
-from pipelines.copy_folder import PLAN_STAT, check_copy_folder, finished_shards, remove_unfinished
 from pipelines.dead_letters import DEAD_LETTERS_NAME, write_dead_letters
 from pipelines.merged_text import merged_fingerprint, merged_text
+from pipelines.sequence_folder import check_sequence_folder, finished_shards, plan_stat, remove_unfinished
 from pipelines.store_lock import store_lock
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
         plan = _plan_digest(stores, options)
         out.mkdir(parents=True, exist_ok=True)
         with store_lock(out):
-            check_copy_folder(out, plan)
+            check_sequence_folder(out, "copy", plan)
             manifests = finished_shards(out)
             num_kept = len(manifests)
             remove_unfinished(out, manifests)
@@ -198,7 +198,7 @@ def _write_shards(
         shard_bytes=options.shard_bytes,
         planned_bytes=min(planned_bytes, options.shard_bytes or planned_bytes),
         first_shard=len(manifests),
-        stats={PLAN_STAT: plan},
+        stats=plan_stat("copy", plan),
         check=outcomes.check,
     )
     for manifest in shards:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from extraction.decode import decode_image
-from extraction.engine import read_local_file
+from extraction.photo_loading import read_local_file
 from features.comparison import ImageComparison, StoreComparison
 from features.record import RegionRecord
 from features.record_source import RecordSource

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,9 +17,7 @@ from features.imported import ABSENT, has_classes
 from features.manifest import DeadLetter
 from features.record import RegionRecord
 from features.store import FeatureStore
-
-log = logging.getLogger(__name__)
-_SECONDS_BETWEEN_LINES = 10.0
+from pipelines.logged_progress import LoggedProgress
 
 
 @dataclass
@@ -81,8 +79,8 @@ def export_store(store: Path, out: Path, *, format_name: str, layout: str | None
     with FeatureStore(store) as opened:
         if not len(opened):
             raise ValueError(f"{store} holds no record; there is nothing to export")
-        progress = _Progress("written", len(opened))
-        left_out = found.write(map(progress.passing, opened), out, layout=layout)
+        progress = LoggedProgress("records written", len(opened))
+        left_out = found.write(_passing(opened, progress), out, layout=layout)
         report, read_back, written = _checked(found, out, opened)
         summary = ExportSummary(
             found.name, written, len(opened), {name: count for name, count in left_out.items() if count},
@@ -98,21 +96,10 @@ def export_store(store: Path, out: Path, *, format_name: str, layout: str | None
     return summary
 
 
-class _Progress:
-    """Logs how far it is, every ten seconds."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self._what, self._total, self._done = what, total, 0
-        self._start = self._last = time.monotonic()
-
-    def passing(self, record: RegionRecord) -> RegionRecord:
-        self._done += 1
-        now = time.monotonic()
-        if now - self._last >= _SECONDS_BETWEEN_LINES or self._done == self._total:
-            self._last = now
-            rate = self._done / max(now - self._start, 1e-9)
-            log.info("%d of %d records %s: %.0f per second", self._done, self._total, self._what, rate)
-        return record
+def _passing(records: Iterable[RegionRecord], progress: LoggedProgress) -> Iterator[RegionRecord]:
+    for record in records:
+        yield record
+        progress.one_more()
 
 
 def _checked(found: FeatureFormat, out: Path, store: FeatureStore) -> tuple[CheckReport, ReadBack, str]:
@@ -121,10 +108,10 @@ def _checked(found: FeatureFormat, out: Path, store: FeatureStore) -> tuple[Chec
     with found.open(out) as file:
         report = CheckReport(file.layout, file.details)
         sized = file.details.get("image_size") != ABSENT
-        progress = _Progress("read back", len(store))
+        progress = LoggedProgress("records read back", len(store))
         for outcome in report.watch(file.outcomes("float32")):
             if isinstance(outcome, RegionRecord):
-                progress.passing(outcome)
+                progress.one_more()
                 _compare(store.get(outcome.image_id, copy=False), outcome, read_back, sized=sized)
             elif isinstance(outcome, DeadLetter):
                 _note(read_back, f"{outcome.location}: {outcome.detail}")

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
-import re
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+from features.counted import counted
 from features.exchange.check_report import CheckReport
 from features.exchange.feature_file import FeatureFile
 from features.exchange.formats import format_of
-from features.fingerprint import IMPORTED_PREFIX, Fingerprint
+from features.fingerprint import Fingerprint
 from features.imported import imported_fingerprint
-from features.manifest import STORE_MANIFEST_NAME, TEMPORARY_SUFFIX, ShardManifest, StoreManifest
+from features.manifest import ShardManifest, StoreManifest
 from features.publish import publish_store
 from features.shard_sequence import num_outcomes, write_shard_sequence
 from pipelines.dead_letters import DEAD_LETTERS_NAME, write_dead_letters
-from pipelines.store_lock import LOCK_NAME, store_lock
+from pipelines.sequence_folder import check_sequence_folder, finished_shards, plan_stat, remove_unfinished
+from pipelines.store_lock import store_lock
 
 log = logging.getLogger(__name__)
 DEFAULT_SHARD_SIZE = 4000
@@ -62,8 +66,8 @@ def import_features(
 ) -> ImportSummary:
     """Writes the records of a feature file to the folder `out`, in key order.
 
-    The store manifest comes last: before it there is no store. What a killed import left is removed by the next one,
-    which starts again from the beginning (it reads faster than it would pay to continue).
+    The store manifest comes last: before it there is no store. A killed import goes on where it was: finished shards of
+    the same source and options are kept. The source is read from the beginning all the same, for the report.
 
     Args:
         source: a file or folder of a format in `features.exchange.formats`.
@@ -71,7 +75,7 @@ def import_features(
         dtype: of the stored features; float16 is half the size, and a value over 65504 makes a dead letter in it.
         shard_size: entries per shard.
     Raises:
-        ValueError: when `source` is no such file, or `out` holds anything but a killed import.
+        ValueError: when `source` is no such file, or `out` holds anything but a part of this import.
         OSError: when `out` cannot be written.
     """
     start = time.monotonic()
@@ -86,9 +90,12 @@ def import_features(
         report = CheckReport(file.layout, file.details)
         out.mkdir(parents=True, exist_ok=True)
         with store_lock(out):
-            _clear_killed_import(out)
-            num_bytes = _bytes_on_disk(source)
-            manifests = _write_shards(file, report, out, fingerprint, source, num_bytes, dtype, shard_size)
+            num_bytes, newest = _size_and_time(source)
+            plan = _plan_digest(fingerprint, source, num_bytes, newest, shard_size)
+            check_sequence_folder(out, "import", plan)
+            manifests = finished_shards(out)
+            remove_unfinished(out, manifests)
+            _write_shards(file, report, out, manifests, fingerprint, plan, dtype, shard_size, num_bytes)
             write_dead_letters(out / DEAD_LETTERS_NAME, manifests)
             repeats = sum(manifest.stats["equal_repeats"] for manifest in manifests)
             published = publish_store(
@@ -99,6 +106,7 @@ def import_features(
                     "source": {"kind": found.name, "location": os.path.abspath(source), "bytes": num_bytes},
                     "options": {"feature_dtype": dtype, "shard_size": shard_size},
                     "entries": {"all": file.num_entries, "equal_repeats": repeats},
+                    "import": {"plan": plan},
                 },
             )
     failures = Counter(letter.reason for manifest in manifests for letter in manifest.dead_letters)
@@ -109,68 +117,50 @@ def _write_shards(
     file: FeatureFile,
     report: CheckReport,
     out: Path,
+    manifests: list[ShardManifest],
     fingerprint: Fingerprint,
-    source: Path,
-    num_bytes: int,
+    plan: str,
     dtype: str,
     shard_size: int,
-) -> list[ShardManifest]:
+    num_bytes: int,
+) -> None:
+    """Writes the shards that come after `manifests`, and appends theirs."""
     start = time.monotonic()
-    manifests: list[ShardManifest] = []
-    done = 0
+    done = sum(map(num_outcomes, manifests))
+    outcomes = report.watch(file.outcomes(dtype))
+    if manifests:
+        log.info("reading over the %s that are written", counted(done, "entry", "entries"))
+    deque(islice(outcomes, done), maxlen=0)
     shards = write_shard_sequence(
         out,
-        report.watch(file.outcomes(dtype)),
+        outcomes,
         fingerprint=fingerprint,
-        source=str(source),
+        source=plan,
         shard_size=shard_size,
         planned_bytes=num_bytes * min(shard_size, file.num_entries) // max(file.num_entries, 1),
+        first_shard=len(manifests),
+        stats=plan_stat("import", plan),
     )
     for manifest in shards:
         manifests.append(manifest)
         done += num_outcomes(manifest)
         rate = done / max(time.monotonic() - start, 1e-9)
         log.info("%d of %d entries: %.0f per second", done, file.num_entries, rate)
-    return manifests
 
 
-def _bytes_on_disk(source: Path) -> int:
-    """Bytes that a file or the files in a folder take; those of an LMDB map that were never written do not count."""
-    if source.is_file():
-        return _allocated(os.stat(source))
-    return sum(
-        _allocated(os.lstat(os.path.join(folder, name))) for folder, _, names in os.walk(source) for name in names
-    )
+def _plan_digest(fingerprint: Fingerprint, source: Path, num_bytes: int, newest: int, shard_size: int) -> str:
+    """The same for two runs exactly when they write the same shards, if files that change get another time."""
+    parts = [os.path.abspath(source), num_bytes, newest, fingerprint.feature_space, fingerprint.details, shard_size]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()
 
 
-def _allocated(status: os.stat_result) -> int:
-    return min(status.st_size, status.st_blocks * 512)
-
-
-def _clear_killed_import(out: Path) -> None:
-    """Empties a folder that holds nothing but what a killed import wrote; needs the store's lock."""
-    names = sorted(path.name for path in out.iterdir() if path.name != LOCK_NAME)
-    if STORE_MANIFEST_NAME in names:
-        raise ValueError(f"{out} is a store already; choose a new folder, or delete it first")
-    for name in names:
-        if not _is_of_a_killed_import(out / name):
-            raise ValueError(f"{out} is not empty and not of a killed import ({name!r} is in it); choose a new folder")
-    if names:
-        log.info("%s: a killed import left %s; starting again", out, ", ".join(names[:5]))
-    for name in sorted(names, key=lambda name: not name.endswith(".json")):  # manifests first: no shard without data
-        (out / name).unlink()
-
-
-def _is_of_a_killed_import(path: Path) -> bool:
-    if not path.is_file() or path.is_symlink():
-        return False
-    if re.fullmatch(r"part-\d{5,}\.json", path.name):
-        try:
-            return ShardManifest.read(path).fingerprint.feature_space.startswith(IMPORTED_PREFIX)
-        except ValueError:
-            return False
-    return (
-        re.fullmatch(r"part-\d{5,}\.[0-9a-f]{8}\.lmdb", path.name) is not None
-        or path.name == DEAD_LETTERS_NAME
-        or (path.name.startswith(".") and path.name.endswith(TEMPORARY_SUFFIX))
-    )
+def _size_and_time(source: Path) -> tuple[int, int]:
+    """Bytes that a file or the files in a folder take (those of an LMDB map that were never written do not count), and
+    when the newest of them was changed, in ns."""
+    files = (os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names)
+    states = [os.stat(source)] if source.is_file() else map(os.lstat, files)
+    num_bytes = newest = 0
+    for state in states:
+        num_bytes += min(state.st_size, state.st_blocks * 512)
+        newest = max(newest, state.st_mtime_ns)
+    return num_bytes, newest

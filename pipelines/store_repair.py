@@ -21,7 +21,7 @@ from typing import Any
 import lmdb
 
 from extraction.detector_folder import read_detector_folder
-from extraction.engine import ExtractOptions
+from extraction.extract_options import ExtractOptions
 from extraction.images import Failure, ImageRef
 from features.counted import counted
 from features.fingerprint import IMPORTED_PREFIX, Fingerprint, merged_numerics

@@ -51,7 +51,7 @@ def read_file(path: Path) -> bytes:
             if status.st_size > MAX_ENTRY_BYTES:
                 detail = f"has {status.st_size:,} bytes, the file of an image has at most {MAX_ENTRY_BYTES:,}"
                 raise EntryError("read", "file too large", detail)
-            return file.read(MAX_ENTRY_BYTES)
+            return file.read(status.st_size)  # read() makes room for what it is asked for
     except OSError as error:
         raise EntryError("read", "unreadable", f"cannot be read: {error.strerror or error}") from None
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
-import resource
-import signal
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from fuzz_child import in_a_child, limit_memory, limited_time, traced_peak, watch
 from store_examples import numbers
 
 from features.exchange.feature_file import FeatureFormat
@@ -18,7 +15,7 @@ from features.manifest import DeadLetter
 from features.record import RegionRecord
 from features.shard_sequence import Repeat
 
-_SECONDS_PER_MUTATION = 20
+_SLACK = 2**18  # errors with their tracebacks
 
 
 def measured(
@@ -41,6 +38,10 @@ def measured(
         attribute_scores=numbers(seed + 4, num_regions).astype(np.float32) if attributes else None,
         class_distribution=probabilities.astype(np.float16) if rows else None,
     )
+
+
+# Two images to be hurt: one's id and features do not turn into the other's by a few bytes.
+PAIR = (measured("first-image"), measured("second-photo", seed=9))
 
 
 def outcomes(found: FeatureFormat, path: Path, dtype: str = "float16") -> list[RegionRecord | DeadLetter | Repeat]:
@@ -90,53 +91,59 @@ def mutate(data: bytes, seed: int) -> bytes:
 def survives(found: FeatureFormat, path: Path, target: Path, seeds: range) -> int:
     """Reads `path` with the bytes of `target` (itself, or a file in it) mutated, once for each seed, in a fork.
 
-    The fork may take half a gigabyte more than this process, and 20 seconds for a file. What a reader may say is
-    records, dead letters, ValueError and OSError.
+    A reader may give records, dead letters, ValueError and OSError; it runs no code, opens no file elsewhere, takes at
+    most twice the file's bytes more than for the whole file, and gives no image another one's features.
 
     Returns:
         how many of the mutated files still gave a record.
     """
     original = target.read_bytes()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            os.close(reading)
-            _limit_memory()
-            _read_mutated(found, path, target, original, seeds, lambda mark: os.write(writing, mark))
-            status = 0
-        except Exception:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        marks = pipe.read()
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    target.write_bytes(original)
-    assert code == 0 and len(marks) == len(seeds), f"exit code {code} at seed {seeds[len(marks)]}: {marks[-200:]!r}"
-    return marks.count(b"+")
-
-
-def _limit_memory() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + 512 * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    try:
+        return in_a_child(lambda tell: _read_mutated(found, path, target, original, seeds, tell), seeds).count("+")
+    finally:
+        target.write_bytes(original)
 
 
 def _read_mutated(
-    found: FeatureFormat, path: Path, target: Path, original: bytes, seeds: range, tell: Callable[[bytes], int]
+    found: FeatureFormat, path: Path, target: Path, original: bytes, seeds: range, tell: Callable[[str], None]
 ) -> None:
+    seen = watch(path.parent)
+    whole = {one.image_id: one for one in _read(found, path)}
+    unhurt = traced_peak(lambda: _read(found, path))
+    size = sum(each.stat().st_size for each in [path, *path.rglob("*")] if each.is_file())
+    limit_memory(2 * size)
     for seed in seeds:
-        target.write_bytes(mutate(original, seed))
-        signal.alarm(_SECONDS_PER_MUTATION)
-        good = 0
-        try:
-            found.looks_like(path)
-            with found.open(path) as file:
-                good = sum(isinstance(outcome, RegionRecord) for outcome in file.outcomes())
-        except (ValueError, OSError) as error:
-            assert "\n" not in str(error), error
-        signal.alarm(0)
-        tell(b"+" if good else b"-")
+        data = mutate(original, seed)
+        target.write_bytes(data)
+        seen.clear()
+        good: list[RegionRecord] = []
+        with limited_time():
+            if seed % 10:
+                good += _read(found, path)
+            else:
+                peak = traced_peak(lambda good=good: good.extend(_read(found, path)))
+                most = unhurt + 2 * (size + len(data)) + _SLACK
+                assert peak <= most, f"{peak} bytes of memory, {unhurt} for the unhurt file of {size}"
+        assert not seen, seen
+        if all(data.count(name.encode()) == original.count(name.encode()) for name in whole):
+            _check_owners(good, whole)
+        tell("+" if good else "-")
+
+
+def _read(found: FeatureFormat, path: Path) -> list[RegionRecord]:
+    """The records of a file that may be hurt."""
+    try:
+        found.looks_like(path)
+        with found.open(path) as file:
+            return [outcome for outcome in file.outcomes() if isinstance(outcome, RegionRecord)]
+    except (ValueError, OSError) as error:
+        assert "\n" not in str(error), error
+        return []
+
+
+def _check_owners(records: list[RegionRecord], whole: dict[str, RegionRecord]) -> None:
+    """Where all ids stand as they stood, the features of one image do not come under the id of another."""
+    for record in records:
+        for name, other in whole.items():
+            if record.image_id in whole and name != record.image_id and record.features.shape == other.features.shape:
+                assert record.features.tobytes() != other.features.tobytes(), f"{record.image_id!r} is given {name!r}"

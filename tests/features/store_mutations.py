@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import random
@@ -237,15 +238,12 @@ def _hurt_json(text: bytes, choose: random.Random) -> bytes:
             holder[key] += choose.choice([-1, 1, PAGE, -PAGE])
         elif kind == 2:
             other, at = choose.choice(list(_leaves(content)))
-            holder[key] = other[at]
+            holder[key] = copy.deepcopy(other[at])
         elif kind == 3 and isinstance(holder, list):
             holder.append(holder[key])
         else:
             holder[key] = choose.choice(_HOSTILE_VALUES)
-    try:
-        return json.dumps(content).encode()
-    except (ValueError, RecursionError):  # a value moved into itself
-        return json.dumps(_HOSTILE_VALUES[-1]).encode()
+    return json.dumps(content).encode()
 
 
 def _leaves(content: Any) -> list[tuple[Any, Any]]:

@@ -122,5 +122,9 @@ def test_states_and_settings_that_do_not_fit(store: FeatureStore) -> None:
     for options in ({"batch_size": 0}, {"batch_size": 1, "rank": 2}, {"batch_size": 1, "ahead": 0}):
         with pytest.raises(ValueError, match="must be at least 1"):
             BatchStream(store, **options)
+    with pytest.raises(ValueError, match="never ends; RegionIterable has epochs"):
+        BatchStream(store, batch_size=1, at_epoch_end="drop")
+    with pytest.raises(TypeError, match="seeed"):
+        BatchStream(store, batch_size=1, seeed=3)
     with pytest.raises(IndexError, match="shard 1 has 4 records, asked for row 4"):
         store.id_at(1, 4)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exchange_examples import measured, records, survives
+from exchange_examples import PAIR, measured, records, survives
+from fuzz_child import soak_seeds
 
 from features.exchange.aside import written_aside
 from features.exchange.butd_tsv_format import FORMAT as TSV
@@ -126,7 +127,7 @@ def test_records_that_a_tsv_cannot_hold(tmp_path: Path) -> None:
 
 def test_mutated_tsv_gives_no_crash(tmp_path: Path) -> None:
     path = tmp_path / "f.tsv"
-    TSV.write([measured("a"), measured("b", seed=3)], path)
+    TSV.write(PAIR, path)
     assert survives(TSV, path, path, range(100)) > 30
 
 
@@ -134,9 +135,8 @@ def test_mutated_tsv_gives_no_crash(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", TSV.layouts)
 def test_many_mutated_tsvs_give_no_crash(tmp_path: Path, layout: str) -> None:
     path = tmp_path / "f.tsv"
-    TSV.write([measured("a"), measured("b", seed=3)], path, layout=layout)
-    share = float(os.environ.get("ROIBEAM_SOAK", "1"))
-    survives(TSV, path, path, range(1000, 1000 + int(20_000 * share)))
+    TSV.write(PAIR, path, layout=layout)
+    survives(TSV, path, path, soak_seeds(20_000))
 
 
 def test_report() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from exchange_examples import letters, measured, outcomes, records, survives
+from exchange_examples import PAIR, letters, measured, outcomes, records, survives
+from fuzz_child import soak_seeds
 
 from features.exchange.lxmert_h5 import FORMAT
 from features.manifest import DeadLetter
@@ -170,13 +171,20 @@ def test_files_of_other_kinds(tmp_path: Path) -> None:
     assert not FORMAT.looks_like(path) and not FORMAT.looks_like(tmp_path)
 
 
-def test_mutated_files_give_no_crash(written: Path) -> None:
-    assert survives(FORMAT, written, written, range(60)) > 5
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    FORMAT.write(PAIR, tmp_path / "pair.h5")
+    return tmp_path / "pair.h5"
+
+
+def test_mutated_files_give_no_crash(pair: Path) -> None:
+    assert survives(FORMAT, pair, pair, range(60)) > 5
 
 
 @pytest.mark.soak
-def test_many_mutated_files_give_no_crash(written: Path) -> None:
-    assert survives(FORMAT, written, written, range(1000, 4000)) > 300
+def test_many_mutated_files_give_no_crash(pair: Path) -> None:
+    seeds = soak_seeds(4000)
+    assert survives(FORMAT, pair, pair, seeds) > len(seeds) // 10
 
 
 def test_the_true_output(shared_data: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchange_examples import letters, measured, outcomes, records, survives
+from exchange_examples import PAIR, letters, measured, outcomes, records, survives
+from fuzz_child import soak_seeds
 from lmdb_examples import read_lmdb, write_lmdb, write_pickles
 
 from features.exchange.lmdb_entries import LmdbEntries
@@ -21,8 +22,6 @@ from features.exchange.vilbert_lmdb import FORMAT as VILBERT
 from features.manifest import DeadLetter
 from features.record import RegionRecord, TopKDistribution
 from features.safe_pickle import loads_pickle
-
-SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))
 
 
 def without(record: RegionRecord, *fields: str) -> RegionRecord:
@@ -334,7 +333,8 @@ def test_writing_refuses_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_the_map_grows_and_keeps_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("features.exchange.lmdb_output._FIRST_MAP_BYTES", 2**15)
-    monkeypatch.setattr("features.exchange.lmdb_output._COMMIT_BYTES", 2**16)
+    monkeypatch.setattr("features.growing_lmdb._LEAST_MAP_BYTES", 0)
+    monkeypatch.setattr("features.growing_lmdb.GrowingLmdb.is_due", property(lambda lmdb: lmdb._pending_bytes > 2**16))
     kept = [measured(f"{number:04}", 20, seed=number % 5) for number in range(150)]
     VILBERT.write(kept, tmp_path / "a.lmdb", layout="volta")
     found = records(VILBERT, tmp_path / "a.lmdb")
@@ -355,9 +355,9 @@ def test_tiny_entries_and_a_file_cut_while_open(tmp_path: Path) -> None:
 
 
 FUZZED = {
-    "multi-task": lambda path: VILBERT.write([measured("a"), measured("b")], path, layout="multi-task"),
-    "volta": lambda path: VILBERT.write([measured("a"), measured("b")], path, layout="volta"),
-    "mmf": lambda path: MMF.write([measured("a"), measured("b")], path),
+    "multi-task": lambda path: VILBERT.write(PAIR, path, layout="multi-task"),
+    "volta": lambda path: VILBERT.write(PAIR, path, layout="volta"),
+    "mmf": lambda path: MMF.write(PAIR, path),
 }
 
 
@@ -373,4 +373,4 @@ def test_damage_is_an_error_or_a_dead_letter(tmp_path: Path, name: str) -> None:
 def test_damage_for_long(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.lmdb"
     FUZZED[name](path)
-    survives(MMF if name == "mmf" else VILBERT, path, path / "data.mdb", range(1000, 1000 + int(20_000 * SHARE)))
+    survives(MMF if name == "mmf" else VILBERT, path, path / "data.mdb", soak_seeds(20_000))

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchange_examples import letters, measured, outcomes, records, survives
+from exchange_examples import PAIR, letters, measured, outcomes, records, survives
+from fuzz_child import soak_seeds
 from lmdb_examples import read_lmdb, write_lmdb
 
 from features.exchange.entry_record import EntryError
@@ -22,7 +23,6 @@ from features.exchange.uniter_lmdb import FORMAT
 from features.manifest import DeadLetter
 from features.record import RegionRecord
 
-SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))
 # {"conf": np.array([0.5, 1], np.float16)} by msgpack 1.2 and msgpack-numpy 0.4.8, use_bin_type=True.
 PACKED = (
     b"\x81\xa4conf\x85\xc4\x02nd\xc3\xc4\x04type\xa3<f2\xc4\x04kind\xc4\x00\xc4\x05shape\x91\x02\xc4\x04data\xc4\x04"
@@ -236,16 +236,16 @@ def test_json_that_is_not_flat(data: bytes, words: str) -> None:
 
 @pytest.mark.parametrize("layout", FORMAT.layouts)
 def test_damage_is_an_error_or_a_dead_letter(tmp_path: Path, layout: str) -> None:
-    FORMAT.write([measured("a"), measured("b")], tmp_path / "a", layout=layout)
+    FORMAT.write(PAIR, tmp_path / "a", layout=layout)
     (folder,) = [path for path in (tmp_path / "a").iterdir() if path.is_dir()]
     assert survives(FORMAT, tmp_path / "a", folder / "data.mdb", range(100)) > 10
     assert survives(FORMAT, tmp_path / "a", tmp_path / "a" / "nbb_th0.2_max100_min10.json", range(30)) > 0
-    assert list(read_lmdb(folder)) == [b"__keys__", b"a.npz", b"b.npz"]
+    assert list(read_lmdb(folder)) == [b"__keys__", b"first-image.npz", b"second-photo.npz"]
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("layout", FORMAT.layouts)
 def test_damage_for_long(tmp_path: Path, layout: str) -> None:
-    FORMAT.write([measured("a"), measured("b")], tmp_path / "a", layout=layout)
+    FORMAT.write(PAIR, tmp_path / "a", layout=layout)
     (folder,) = [path for path in (tmp_path / "a").iterdir() if path.is_dir()]
-    survives(FORMAT, tmp_path / "a", folder / "data.mdb", range(1000, 1000 + int(20_000 * SHARE)))
+    survives(FORMAT, tmp_path / "a", folder / "data.mdb", soak_seeds(20_000))

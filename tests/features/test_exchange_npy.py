@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchange_examples import letters, measured, outcomes, records, survives
+from fuzz_child import soak_seeds
 
 from features.exchange.mmf_npy import FORMAT
 from features.record import RegionRecord
@@ -162,4 +163,5 @@ def test_mutated_files_give_no_crash(folder: Path, name: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["a.npy", "a_info.npy"])
 def test_many_mutated_files_give_no_crash(folder: Path, name: str) -> None:
-    assert survives(FORMAT, folder, folder / name, range(1000, 3500)) == 2500
+    seeds = soak_seeds(4000)
+    assert survives(FORMAT, folder, folder / name, seeds) == len(seeds)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exchange_examples import letters, measured, outcomes, records, survives
+from fuzz_child import soak_seeds
 
 from features.exchange.milvlg_npz import FORMAT
 from features.exchange.npy_bytes import npz_values
@@ -216,4 +217,5 @@ def test_mutated_files_give_no_crash(folder: Path) -> None:
 
 @pytest.mark.soak
 def test_many_mutated_files_give_no_crash(folder: Path) -> None:
-    assert survives(FORMAT, folder, folder / "a.npz", range(1000, 4000)) == 3000
+    seeds = soak_seeds(4000)
+    assert survives(FORMAT, folder, folder / "a.npz", seeds) == len(seeds)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_examples import make_record, numbers, write_store
 
+from features import layout
 from features.digest import record_digest
 from features.layout import RegionMeta, decode, decode_meta, encode_meta, encode_regions
 from features.record import FEATURE_DTYPES, RegionRecord
@@ -200,6 +201,21 @@ def test_an_unaligned_value_is_copied() -> None:
     record = decode("k", META, memoryview(storage)[1:], copy=False)
     assert record.equals(RECORD)
     assert record.features.flags.aligned and record.attribute_scores.flags.aligned
+
+
+def test_an_unaligned_value_without_regions_is_copied() -> None:
+    """Its empty arrays count as aligned wherever they are."""
+    written = make_record("k", 0, attributes=True, image_feature=True)
+    record = decode("k", encode_meta(written), memoryview(bytearray(1) + encode_regions(written))[1:], copy=False)
+    assert record.equals(written) and record.image_feature is not None and record.image_feature.flags.aligned
+
+
+def test_a_value_too_large_for_a_reader_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "MAX_VALUE_BYTES", len(REGIONS) - 1)
+    with pytest.raises(ValueError, match=f"record 'k': 3 regions of 8 values take .* at most {len(REGIONS) - 1} fit"):
+        encode_regions(RECORD)
+    monkeypatch.setattr(layout, "MAX_VALUE_BYTES", len(REGIONS))
+    assert encode_regions(RECORD) == REGIONS
 
 
 def test_arrays_of_any_memory_order_are_written_in_c_order() -> None:

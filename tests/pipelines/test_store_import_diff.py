@@ -121,7 +121,8 @@ def test_folders_that_an_import_does_not_touch(roibeam: Roibeam, tsv: Path, tmp_
     store = tmp_path / "store"
     assert roibeam("store", "import", tsv, store).code == 0
     before = sorted((path.name, path.stat().st_mtime_ns) for path in store.iterdir())
-    refused(store, "is a store already")
+    refused(store, "is another store already", "--shard-size", 7)
+    refused(store, "is another store already", "--dtype", "float32")
     assert sorted((path.name, path.stat().st_mtime_ns) for path in store.iterdir()) == before
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("keep me")
@@ -162,6 +163,41 @@ def test_an_import_killed_at_any_step_is_no_store_and_is_redone(tmp_path: Path) 
         assert verify_store(out, deep=True) == []
         assert StoreManifest.read(out / "manifest.json").content_digest == want
     assert finished <= 1  # only removing the lock comes after the manifest
+
+
+def test_a_killed_import_goes_on_where_it_was(roibeam: Roibeam, tmp_path: Path) -> None:
+    source = tmp_path / "features.tsv"
+    source.write_bytes(b"".join(line(LXMERT, fields(name)) for name in "abcbde") + b"torn")
+    command = ("store", "import", source, tmp_path / "out", "--shard-size", 2, "--max-failures", 1, "--json")
+    want = json.loads(roibeam(*command[:3], tmp_path / "undisturbed", *command[4:]).out)
+    steps = in_a_fork(lambda: import_features(source, tmp_path / "all", shard_size=2), tmp_path / "all")[1]
+    published = [number for number, step in enumerate(steps, 1) if re.search(r"rename /\.part-0000\d\.json\.", step)]
+    assert len(published) == 4
+    # Killed when the third shard was to get its name: two are finished.
+    code, _ = in_a_fork(lambda: import_features(source, tmp_path / "out", shard_size=2), tmp_path / "out", published[2])
+    assert code == KILLED
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-0000[01].*")}
+    assert len(kept) == 4 and (tmp_path / "out" / "part-00000.json").exists()
+    done = roibeam(*command)
+    assert done.code == 0 and "2 shards finished by an earlier run" in done.err
+    got = json.loads(done.out)
+    same = [key for key in want if key not in ("store", "seconds")]
+    assert {key: got[key] for key in same} == {key: want[key] for key in same}
+    assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}.items()
+    assert verify_store(tmp_path / "out", deep=True) == []
+    before = sorted(path.name for path in (tmp_path / "out").glob("part-*"))
+    assert roibeam(*command).code == 0  # finished: again changes nothing
+    assert sorted(path.name for path in (tmp_path / "out").glob("part-*")) == before
+
+
+def test_a_killed_import_of_a_file_that_changed_is_refused(roibeam: Roibeam, tmp_path: Path) -> None:
+    source, out = tmp_path / "features.tsv", tmp_path / "out"
+    source.write_bytes(b"".join(line(LXMERT, fields(name)) for name in "abc"))
+    assert roibeam("store", "import", source, out, "--shard-size", 1).code == 0
+    (out / "manifest.json").unlink()  # as a kill before the end leaves it
+    os.utime(source, (1, 1))
+    done = roibeam("store", "import", source, out, "--shard-size", 1)
+    assert done.code == 1 and "of other sources or options" in done.err and done.err.count("\n") == 1
 
 
 def test_shards_of_an_extraction_are_not_taken_for_a_killed_import(roibeam: Roibeam, tsv: Path, tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
-"""The folder that a copy writes: may it become this copy's store, and what of it is finished after a kill."""
+"""The folder that an import or a copy writes: may it become this one's store, and what is finished after a kill.
+
+A plan is the digest of all that decides what is written; each shard manifest has it in its stats, the store manifest in
+its config.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +18,31 @@ from pipelines.dead_letters import DEAD_LETTERS_NAME
 from pipelines.store_lock import LOCK_NAME
 
 log = logging.getLogger(__name__)
-PLAN_STAT = "copy_plan"  # in a shard manifest's stats: digest of the copy that it is of
 
 
-def check_copy_folder(out: Path, plan: str) -> None:
-    """ValueError when `out` holds anything but what an earlier run of this copy wrote; needs the store's lock."""
+def plan_stat(command: str, plan: str) -> dict[str, str]:
+    """What the shard manifests of this "copy" or "import" have in their stats."""
+    return {f"{command}_plan": plan}
+
+
+def check_sequence_folder(out: Path, command: str, plan: str) -> None:
+    """ValueError when `out` holds anything but what an earlier run of this "copy" or "import" wrote; needs the store's
+    lock."""
     for path in sorted(out.iterdir()):
         if path.name == LOCK_NAME:
             continue
-        other = f"{out} is not empty and not of a killed copy ({path.name!r} is in it); choose a new folder"
+        other = f"{out} is not empty and not of a killed {command} ({path.name!r} is in it); choose a new folder"
         if not path.is_file() or path.is_symlink():
             raise ValueError(other)
         if path.name == STORE_MANIFEST_NAME:
-            copied = StoreManifest.read(path).config.get("copy")
-            if not isinstance(copied, dict) or copied.get("plan") != plan:
+            origin = StoreManifest.read(path).config.get(command)
+            if not isinstance(origin, dict) or origin.get("plan") != plan:
                 raise ValueError(f"{out} is another store already; choose a new folder, or delete it first")
         elif re.fullmatch(r"part-\d{5,}\.json", path.name):
-            if ShardManifest.read(path).stats.get(PLAN_STAT) != plan:
+            if not plan_stat(command, plan).items() <= ShardManifest.read(path).stats.items():
                 raise ValueError(
-                    f"{out} holds shards of another run ({path.name}): of other sources or options; choose a new "
-                    f"folder, or delete it first"
+                    f"{out} holds shards of another run ({path.name}): of other sources or options; choose a "
+                    f"new folder, or delete it first"
                 )
         elif not (
             re.fullmatch(r"part-\d{5,}\.[0-9a-f]{8}\.lmdb", path.name)
@@ -53,7 +62,7 @@ def finished_shards(out: Path) -> list[ShardManifest]:
                 with ShardReader(out / manifest.data_file, manifest):
                     pass
             except (OSError, ValueError) as error:
-                log.warning("%s; copying its records again", error)
+                log.warning("%s; writing its records again", error)
                 break
         manifests.append(manifest)
     if manifests:
@@ -62,7 +71,7 @@ def finished_shards(out: Path) -> list[ShardManifest]:
 
 
 def remove_unfinished(out: Path, finished: Sequence[ShardManifest]) -> None:
-    """Removes what is not of a finished shard; needs the store's lock, and `check_copy_folder` before it."""
+    """Removes what is not of a finished shard; needs the store's lock, and `check_sequence_folder` before it."""
     kept = {LOCK_NAME, STORE_MANIFEST_NAME, DEAD_LETTERS_NAME}
     kept |= {shard_manifest_name(manifest.shard) for manifest in finished}
     kept |= {manifest.data_file for manifest in finished if manifest.data_file is not None}

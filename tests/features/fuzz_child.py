@@ -1,0 +1,105 @@
+"""Where hurt files are read: a fork of the test's process, limited in memory and time, watched for code that runs."""
+
+from __future__ import annotations
+
+import encodings.cp437
+import encodings.utf_16_be
+import encodings.utf_16_le
+import encodings.utf_32_be
+import encodings.utf_32_le
+import os
+import resource
+import signal
+import sys
+import traceback
+import tracemalloc
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))
+SECONDS_PER_MUTATION = 30
+_SLACK = 4 * 2**20  # arenas of the allocators, which grow in steps
+_CODE = ("exec", "compile", "marshal.loads", "pickle.find_class", "ctypes.", "subprocess.", "os.system", "os.exec",
+         "os.posix_spawn", "os.fork", "socket.")  # fmt: skip
+# json and zip find these by themselves in hurt text, and the child watches what is imported and opened.
+_WARM = (encodings.cp437, encodings.utf_16_be, encodings.utf_16_le, encodings.utf_32_be, encodings.utf_32_le)
+
+
+def soak_seeds(count: int) -> range:
+    """The seeds of a soak: `count` of them, or the share that ROIBEAM_SOAK says."""
+    return range(1000, 1000 + round(count * SHARE))
+
+
+def in_a_child(read_all: Callable[[Callable[[str], None]], None], seeds: range) -> str:
+    """Calls `read_all` in a fork.
+
+    Args:
+        read_all: reads what each seed hurts and tells one character of it.
+    Returns:
+        all characters; fewer than seeds, or a child that ends by a signal or an exception, fail with the seed.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.close(reading)
+            read_all(lambda mark: _tell(writing, mark))
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        marks = pipe.read().decode()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    how = signal.Signals(-code).name if code < 0 else "an exception, printed above"
+    assert code == 0 and len(marks) == len(seeds), f"{how} at seed {seeds[min(len(marks), len(seeds) - 1)]}"
+    return marks
+
+
+def _tell(writing: int, mark: str) -> None:
+    os.write(writing, mark.encode())
+
+
+@contextmanager
+def limited_time() -> Any:
+    """The process is killed by SIGALRM when one mutation takes `SECONDS_PER_MUTATION`."""
+    signal.alarm(SECONDS_PER_MUTATION)
+    yield
+    signal.alarm(0)
+
+
+def watch(folder: Path) -> list[str]:
+    """From now on, for good: code being run and files opened outside of `folder` are noted in the returned list."""
+    inside, seen = os.fspath(folder), []
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event.startswith(_CODE):
+            seen.append(f"{event} {arguments[:1]!r:.200}")
+        elif event == "open" and isinstance(arguments[0], str) and not arguments[0].startswith(inside):
+            seen.append(f"open {arguments[0]}")
+
+    sys.addaudithook(hook)
+    return seen
+
+
+def traced_peak(read: Callable[[], object]) -> int:
+    """Most bytes that Python's and numpy's allocators held at once meanwhile, beyond those held before."""
+    tracemalloc.start()
+    try:
+        read()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def limit_memory(more: int) -> None:
+    """Address space that the process may take beyond the most it had; allocators of C libraries count too."""
+    status = Path("/proc/self/status").read_text()
+    (peak,) = [int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmPeak:")]
+    limit = peak + more + _SLACK
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
