@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from extraction import CONFIGS, ImageRef, build_detector, extract
-from extraction.engine import ExtractOptions
+from extraction.extract_options import ExtractOptions
 from extraction.images import Failure
 from features.comparison import StoreComparison, compare
 from features.fingerprint import Fingerprint

@@ -10,8 +10,10 @@ Imports `features` of ours and nothing else; runs without beam or pyarrow. Read 
 from extraction.config import CONFIGS, DetectorConfig
 from extraction.conventions import CONVENTIONS, Conventions
 from extraction.detector import Detector, HeadOutputs, RegionDetector
-from extraction.engine import ExtractOptions, extract
+from extraction.engine import extract
+from extraction.extract_options import ExtractOptions
 from extraction.images import Failure, ImageRef
+from extraction.modes import MODES
 from extraction.region_batch import RegionBatch, collate_photos, prepare_photo
 from extraction.region_encoder import RegionEncoder, load_encoder_weights
 from extraction.regions import Regions
@@ -22,6 +24,7 @@ from extraction.weights import build_detector, load_weights
 __all__ = [
     "CONFIGS",
     "CONVENTIONS",
+    "MODES",
     "SELECTIONS",
     "Conventions",
     "Detector",

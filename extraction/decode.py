@@ -63,12 +63,7 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, exif_orie
     """
     if exif_orientation not in _IMREAD_FLAGS:
         raise ValueError(f"exif_orientation {exif_orientation!r}: choose one of {', '.join(_IMREAD_FLAGS)}")
-    if not data:
-        raise DecodeError("empty file", "the file holds 0 bytes")
-    if data.startswith(_PNG_SIGNATURE):
-        _check_png(data, max_pixels)
-    else:
-        _check_with_pillow(data, max_pixels)
+    check_image(data, max_pixels=max_pixels)
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), _IMREAD_FLAGS[exif_orientation])
     except cv2.error as error:
@@ -78,7 +73,24 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, exif_orie
     return np.asarray(image)
 
 
-def _check_with_pillow(data: bytes, max_pixels: int) -> None:
+def check_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> str:
+    """What `decode_image` checks before it decodes: known format, pixel limit, completeness.
+
+    Returns:
+        The format as Pillow calls it: "JPEG", "MPO" (a JPEG with further pictures behind it), "PNG", "GIF", "WEBP",
+        "AVIF", "BMP", "TIFF", "PPM" or "JPEG2000".
+    Raises:
+        DecodeError: as `decode_image`, but for "undecodable".
+    """
+    if not data:
+        raise DecodeError("empty file", "the file holds 0 bytes")
+    if data.startswith(_PNG_SIGNATURE):
+        _check_png(data, max_pixels)
+        return "PNG"
+    return _check_with_pillow(data, max_pixels)
+
+
+def _check_with_pillow(data: bytes, max_pixels: int) -> str:
     try:
         header = Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS)
         _check_num_pixels(*header.size, max_pixels)
@@ -86,6 +98,7 @@ def _check_with_pillow(data: bytes, max_pixels: int) -> None:
             _check_jpeg_end(data)
         else:
             header.load()
+        return str(header.format)
     except DecodeError:
         raise
     except UnidentifiedImageError:

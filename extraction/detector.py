@@ -6,7 +6,9 @@ photo, given boxes -> preprocess -> backbone ---------> roi_heads -----------> p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -19,9 +21,21 @@ from extraction.blanking import blank_regions
 from extraction.boxes import checked_boxes, clip_boxes, decode_deltas
 from extraction.config import DetectorConfig
 from extraction.conventions import CONVENTIONS, Conventions
+from extraction.fused_resnet import has_fused_kernels
+from extraction.inference_network import InferenceNetwork, NetworkCache
+from extraction.modes import bf16_instructions, mode_named
 from extraction.precision import plain_float32
-from extraction.preprocess import NetworkInput, preprocess
-from extraction.regions import Regions, best_class_deltas, detect_each, kept_regions, plain_json, to_numpy
+from extraction.preprocess import NetworkInput, ResizedPhoto, input_size, network_input, resize_photo
+from extraction.regions import (
+    Regions,
+    best_class_deltas,
+    boxes_for_each,
+    detect_each,
+    finished,
+    kept_regions,
+    plain_json,
+    to_numpy,
+)
 from extraction.resnet import Backbone
 from extraction.roi_heads import RegionOutputs, RoIHeads
 from extraction.rpn import ProposalGenerator, Proposals
@@ -47,6 +61,16 @@ class HeadOutputs:
     proposals: Proposals
     regions: RegionOutputs
     given_boxes: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _PreparedPhoto:
+    """A photo and its boxes on their way into the network; `pixels` are those of the input, or partly blanked."""
+
+    network_input: NetworkInput
+    pixels: Tensor
+    given_boxes: Tensor | None
+    network_boxes: Tensor | None
 
 
 class RegionDetector(Protocol):
@@ -80,7 +104,8 @@ class Detector(nn.Module):
         config: sizes.
         conventions: None means the preset "hf".
         selection: None means the preset "butd-10-100".
-        backbone: (1, 3, H, W) -> res4 map. None means `Backbone`.
+        mode: how convolutions compute when nothing is trained, see `MODES`.
+        backbone: (N, 3, H, W) -> res4 map. None means `Backbone`.
         proposal_generator: map, input size, resize factor -> Proposals. None means `ProposalGenerator`.
         roi_heads: map, boxes -> RegionOutputs. None means `RoIHeads`.
 
@@ -93,6 +118,7 @@ class Detector(nn.Module):
         conventions: Conventions | None = None,
         selection: SelectionPolicy | None = None,
         *,
+        mode: str = "exact",
         backbone: nn.Module | None = None,
         proposal_generator: nn.Module | None = None,
         roi_heads: nn.Module | None = None,
@@ -101,9 +127,11 @@ class Detector(nn.Module):
         self.config = config
         self.conventions = conventions or CONVENTIONS["hf"]
         self.selection = selection or SELECTIONS["butd-10-100"]
+        self.mode = mode_named(mode)
         self.backbone = backbone or Backbone(config, self.conventions)
         self.proposal_generator = proposal_generator or ProposalGenerator(config, self.conventions)
         self.roi_heads = roi_heads or RoIHeads(config, self.conventions)
+        self._networks = NetworkCache()
         self.eval()
 
     @property
@@ -122,6 +150,19 @@ class Detector(nn.Module):
     def num_attributes(self) -> int:
         return self.config.num_attributes
 
+    @property
+    def preferred_batch(self) -> int:
+        """Photos of one `batch_key` that a call should bring, at most; 1 in every mode but "batched"."""
+        return self.mode.photos_per_call
+
+    def batch_key(self, image_hw: tuple[int, int]) -> tuple[int, int]:
+        """Photos of (height, width) pixels that have it in common share a call of the backbone: their size there."""
+        return input_size(image_hw, self.config.short_edge, self.config.long_edge, self.conventions)[0]
+
+    def prepare(self, image: np.ndarray) -> ResizedPhoto:
+        """A photo resized, to be handed in for it: what threads that decode can do while the network computes."""
+        return resize_photo(image, self.config, self.conventions)
+
     def describe(self) -> dict[str, Any]:
         """What a store's fingerprint records of this detector; plain JSON values.
 
@@ -138,7 +179,7 @@ class Detector(nn.Module):
             "feature_dim": self.feature_dim,
             "num_classes": self.num_classes,
             "num_attributes": self.num_attributes,
-            "numerics": {"mode": "exact", "region_chunk": region_chunk},
+            "numerics": {"mode": self.mode.name, "region_chunk": region_chunk, "kernels": self._kernels()},
         }
         generator = self.proposal_generator
         if isinstance(generator, ProposalGenerator):
@@ -147,31 +188,56 @@ class Detector(nn.Module):
                 described["cell_anchors"] = anchors.tolist()  # a weight file brought its own
         return described
 
+    def _kernels(self) -> str:
+        """What convolves here, for `numerics`."""
+        if self.device.type != "cpu":
+            return self.device.type
+        kernels = "onednn" if has_fused_kernels(self.device, self.mode.conv_dtype) else "torch"
+        return kernels if self.mode.conv_dtype == torch.float32 else f"{kernels} {bf16_instructions()}"
+
     @torch.inference_mode()
     def forward(
         self,
-        images: Sequence[np.ndarray],
+        images: Sequence[np.ndarray | ResizedPhoto],
         *,
         boxes: Sequence[np.ndarray | None] | None = None,
         whole_image: bool = False,
     ) -> list[Regions]:
-        """Detects on each photo by itself, so that a photo's regions do not depend on its neighbours.
+        """Detects on each photo by itself, so that a photo's regions do not depend on its neighbours; only in the mode
+        "batched" do photos of one input size share the backbone and the proposal network.
 
         Args:
-            images: (height, width, 3) uint8 each, channel order B, G, R, sizes free.
+            images: (height, width, 3) uint8 each, channel order B, G, R, sizes free; or what `prepare` made of them.
             boxes: for each photo the boxes to describe instead of proposals, see `head_outputs`, or None.
             whole_image: whether to fill `Regions.image_feature`.
         """
-        return detect_each(self, images, boxes=boxes, whole_image=whole_image)
+        if self.mode.photos_per_call == 1:
+            return detect_each(self, images, boxes=boxes, whole_image=whole_image)
+        return [
+            finished(self, outputs, whole_image=whole_image)
+            for outputs in self._shared_outputs(images, boxes_for_each(images, boxes))
+        ]
+
+    def network(self) -> InferenceNetwork:
+        """What computes when nothing is trained: copies of the weights of now, in the form and type of the mode.
+
+        Call it inside `arithmetic`, as `head_outputs` does.
+        """
+        mode_named(self.mode.name, self.device)
+        return self._networks.get((self.backbone, self.proposal_generator, self.roi_heads), self.config, self.mode)
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """Inside, float32 is what the mode says, whatever the caller has switched on."""
+        return plain_float32(self.device, tf32=self.mode.tf32)
 
     @torch.inference_mode()
     def head_outputs(
-        self, image: np.ndarray, *, boxes: np.ndarray | None = None, masked: np.ndarray | None = None
+        self, image: np.ndarray | ResizedPhoto, *, boxes: np.ndarray | None = None, masked: np.ndarray | None = None
     ) -> HeadOutputs:
         """Boxes of one photo and what the heads say of each.
 
         Args:
-            image: (height, width, 3) uint8, channel order B, G, R.
+            image: (height, width, 3) uint8, channel order B, G, R, or what `prepare` made of it.
             boxes: None for proposals, or (R, 4) x1 y1 x2 y2 in photo pixels: described as they are, in this order,
                 after clipping to the photo. An empty box gets what the pooling operator gives it: RoIPool the one
                 cell that its corner rounds to, zeros past the map's end; RoIAlign one cell from its corner on.
@@ -179,22 +245,56 @@ class Detector(nn.Module):
         Raises:
             ValueError: for boxes of another shape, not finite, or with x2 < x1 or y2 < y1.
         """
-        with plain_float32(self.device):
-            network_input = preprocess(image, self.config, self.conventions, self.device)
-            given = None
-            if boxes is not None:
-                given = clip_boxes(checked_boxes(boxes).to(self.device), network_input.image_hw)
-            network_boxes = None if given is None else self._to_network(given, network_input)
-            pixels = network_input.pixels
-            if masked is not None:
-                pixels = blank_regions(pixels, _masked_rows(network_boxes, masked))
-            feature_map = self.backbone(pixels)
-            if network_boxes is None:
-                proposals = self.proposal_generator(feature_map, network_input.input_hw, network_input.factor)
-            else:
-                proposals = Proposals(network_boxes, network_boxes.new_ones(len(network_boxes)))
-            regions = self.roi_heads(feature_map, proposals.boxes)
-        return HeadOutputs(network_input, feature_map, proposals, regions, given)
+        with self.arithmetic():
+            return self._outputs([self._prepared(image, boxes, masked)])[0]
+
+    def _shared_outputs(
+        self, images: Sequence[np.ndarray | ResizedPhoto], boxes: Sequence[np.ndarray | None]
+    ) -> Iterator[HeadOutputs]:
+        """As `head_outputs` of each, in order; photos of one input size share calls."""
+        with self.arithmetic():
+            prepared = [self._prepared(image, given) for image, given in zip(images, boxes, strict=True)]
+            by_size: dict[object, list[int]] = defaultdict(list)
+            for index, photo in enumerate(prepared):
+                by_size[photo.pixels.shape, photo.network_boxes is None].append(index)
+            found: dict[int, HeadOutputs] = {}
+            for indices in by_size.values():
+                for start in range(0, len(indices), self.mode.photos_per_call):
+                    together = indices[start : start + self.mode.photos_per_call]
+                    found |= zip(together, self._outputs([prepared[index] for index in together]), strict=True)
+        yield from (found[index] for index in range(len(images)))
+
+    def _prepared(
+        self, image: np.ndarray | ResizedPhoto, boxes: np.ndarray | None, masked: np.ndarray | None = None
+    ) -> _PreparedPhoto:
+        made = network_input(
+            image if isinstance(image, ResizedPhoto) else self.prepare(image), self.conventions, self.device
+        )
+        given = None
+        if boxes is not None:
+            given = clip_boxes(checked_boxes(boxes).to(self.device), made.image_hw)
+        network_boxes = None if given is None else self._to_network(given, made)
+        pixels = made.pixels
+        if masked is not None:
+            pixels = blank_regions(pixels, _masked_rows(network_boxes, masked))
+        return _PreparedPhoto(made, pixels, given, network_boxes)
+
+    def _outputs(self, photos: Sequence[_PreparedPhoto]) -> list[HeadOutputs]:
+        """What the network says of photos of one input size, which all have given boxes or all have none."""
+        network = self.network()
+        maps = network.feature_map(torch.cat([photo.pixels for photo in photos]))
+        inputs = [photo.network_input for photo in photos]
+        if photos[0].network_boxes is None:
+            proposals = network.proposals(maps, [one.input_hw for one in inputs], [one.factor for one in inputs])
+        else:
+            boxes = [photo.network_boxes for photo in photos if photo.network_boxes is not None]
+            proposals = [Proposals(rows, rows.new_ones(len(rows))) for rows in boxes]
+        results = []
+        for index, (photo, proposed) in enumerate(zip(photos, proposals, strict=True)):
+            feature_map = maps[index : index + 1]
+            regions = network.regions(feature_map, proposed.boxes)
+            results.append(HeadOutputs(photo.network_input, feature_map, proposed, regions, photo.given_boxes))
+        return results
 
     @torch.inference_mode()
     def whole_image_feature(self, outputs: HeadOutputs) -> np.ndarray:
@@ -202,8 +302,8 @@ class Detector(nn.Module):
         height, width = outputs.network_input.input_hw
         box = outputs.feature_map.new_tensor([[0.0, 0.0, width, height]])
         box = clip_boxes(box, (height, width), last_pixel=self._last_pixel)
-        with plain_float32(self.device):
-            return to_numpy(self.roi_heads(outputs.feature_map, box).features[0])
+        with self.arithmetic():
+            return to_numpy(self.network().regions(outputs.feature_map, box).features[0])
 
     @torch.inference_mode()
     def postprocess(self, outputs: HeadOutputs, selection: SelectionPolicy | None = None) -> Regions:

@@ -28,8 +28,11 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from extraction.detector import RegionDetector
-from extraction.engine import ExtractOptions, exif_orientation, extract, to_record
+from extraction.engine import extract
+from extraction.extract_options import ExtractOptions
 from extraction.images import Failure, ImageRef
+from extraction.photo_loading import exif_orientation
+from extraction.region_records import to_record
 from features.record import RegionRecord
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""Float32 arithmetic that is float32, whatever the caller has switched on; for threads that share one process."""
+"""Float32 arithmetic that is float32, or TF32 in convolutions where asked for, whatever the caller has switched on; for
+threads that share one process."""
 
 from __future__ import annotations
 
@@ -9,23 +10,30 @@ from typing import Any
 
 import torch
 
-_lock = threading.Lock()
-_inside = 0  # calls of all threads that are inside now
+_lock = threading.Condition()
+_inside = 0  # calls of all threads that are inside now, all of one kind
+_tf32 = False  # which kind
 _before = contextlib.ExitStack()  # puts the caller's switches back
 
 
 @contextlib.contextmanager
-def plain_float32(device: torch.device) -> Iterator[None]:
+def plain_float32(device: torch.device, *, tf32: bool = False) -> Iterator[None]:
     """Inside, arithmetic is float32 on every device.
 
     torch lets CUDA convolutions round to TF32 by default, `set_float32_matmul_precision` does so to matrix products (to
     bfloat16 on CPUs), and a surrounding autocast halves everything; all change features unsaid. The switches are global
     to the process: the first to come in sets them, the last to go out, in whichever thread, puts back what was there.
+
+    Args:
+        tf32: whether CUDA's convolutions round to TF32; other products do not. A thread that comes in waits while
+            others are inside with the other answer; none may ask for both.
     """
-    global _inside
+    global _inside, _tf32
     with _lock:
+        _lock.wait_for(lambda: not _inside or _tf32 == tf32)
         if not _inside:
-            _set_switches()
+            _set_switches("tf32" if tf32 else "ieee")
+            _tf32 = tf32
         _inside += 1
     try:
         with torch.autocast(device.type, enabled=False):  # a matter of each thread
@@ -35,15 +43,20 @@ def plain_float32(device: torch.device) -> Iterator[None]:
             _inside -= 1
             if not _inside:
                 _before.close()
+                _lock.notify_all()
 
 
-def _set_switches() -> None:
+def _set_switches(convolutions: str) -> None:
     backends: Any = torch.backends
-    precisions = (backends.cudnn.conv, backends.cuda.matmul, backends.mkldnn.conv, backends.mkldnn.matmul)
-    exact: list[tuple[Any, str, Any]] = [
-        (part, "fp32_precision", "ieee") for part in precisions if part.fp32_precision not in ("none", "ieee")
+    always = (backends.cuda.matmul, backends.mkldnn.conv, backends.mkldnn.matmul)
+    wanted: list[tuple[Any, str, Any]] = [
+        (part, "fp32_precision", precision)
+        for parts, precision in (((backends.cudnn.conv,), convolutions), (always, "ieee"))
+        for part in parts
+        # "none" is what a part says that follows a switch above it which says nothing: float32.
+        if part.fp32_precision != precision and (part.fp32_precision, precision) != ("none", "ieee")
     ]
-    exact += [(backends.cudnn, "benchmark", False), (backends.cudnn, "deterministic", True)]
-    for part, name, value in exact:
+    wanted += [(backends.cudnn, "benchmark", False), (backends.cudnn, "deterministic", True)]
+    for part, name, value in wanted:
         _before.callback(setattr, part, name, getattr(part, name))
         setattr(part, name, value)

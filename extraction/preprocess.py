@@ -61,6 +61,24 @@ class NetworkInput:
     scale: PhotoScale
 
 
+@dataclass(frozen=True, eq=False)
+class ResizedPhoto:
+    """A photo on its way to the network, as far as the threads that decode can bring it: without torch, whose threads
+    would get in the way of the network's.
+
+    Attributes:
+        pixels: (h, w, 3) uint8 or float32 in the network's channel order, of the size of the network's input; of the
+            photo where the conventions resize on the device.
+        image_hw: (height, width) of the photo, pixels.
+        input_hw, factor: as of `NetworkInput`.
+    """
+
+    pixels: np.ndarray
+    image_hw: tuple[int, int]
+    input_hw: tuple[int, int]
+    factor: float
+
+
 def preprocess(
     image: np.ndarray, config: DetectorConfig, conventions: Conventions, device: torch.device | str = "cpu"
 ) -> NetworkInput:
@@ -71,22 +89,34 @@ def preprocess(
     Raises:
         ValueError: if `image` is anything else.
     """
+    return network_input(resize_photo(image, config, conventions), conventions, device)
+
+
+def resize_photo(image: np.ndarray, config: DetectorConfig, conventions: Conventions) -> ResizedPhoto:
+    """The first half of `preprocess`; arguments and errors as there."""
     check_image(image)
-    height, width = image.shape[:2]
+    image_hw = (image.shape[0], image.shape[1])
     if conventions.channel_order == "rgb":
         image = image[:, :, ::-1]
-    size, factor = input_size((height, width), config.short_edge, config.long_edge, conventions)
+    size, factor = input_size(image_hw, config.short_edge, config.long_edge, conventions)
+    if conventions.resize_mean == "before":
+        image = _subtract_mean(image, conventions)
+    return ResizedPhoto(np.ascontiguousarray(_resize(image, size, factor, conventions)), image_hw, size, factor)
+
+
+def network_input(photo: ResizedPhoto, conventions: Conventions, device: torch.device | str = "cpu") -> NetworkInput:
+    """The second half of `preprocess`, on the device."""
+    pixels = torch.from_numpy(photo.pixels).to(device).permute(2, 0, 1)[None].float()
+    if conventions.resize == "float-bilinear":
+        pixels = functional.interpolate(pixels, photo.input_hw, mode="bilinear", align_corners=False, antialias=False)
     mean = torch.tensor(conventions.pixel_mean, device=device).view(1, 3, 1, 1)
     std = torch.tensor(conventions.pixel_std, device=device).view(1, 3, 1, 1)
-    if conventions.resize_mean == "before":
-        pixels = _resize(_subtract_mean(image, conventions), size, factor, conventions, device) / std
-    else:
-        pixels = (_resize(image, size, factor, conventions, device) - mean) / std
-    below, right = (-edge % conventions.padding_multiple for edge in size)
+    pixels = pixels / std if conventions.resize_mean == "before" else (pixels - mean) / std
+    below, right = (-edge % conventions.padding_multiple for edge in photo.input_hw)
     if below or right:
         pixels = functional.pad(pixels, (0, right, 0, below))
-    scale = _photo_scale((height, width), size, factor, conventions, device)
-    return NetworkInput(pixels, size, (height, width), factor, scale)
+    scale = _photo_scale(photo.image_hw, photo.input_hw, photo.factor, conventions, device)
+    return NetworkInput(pixels, photo.input_hw, photo.image_hw, photo.factor, scale)
 
 
 def check_image(image: object) -> None:
@@ -142,28 +172,20 @@ def _subtract_mean(image: np.ndarray, conventions: Conventions) -> np.ndarray:
     return np.stack([table[image[:, :, channel], channel] for channel in range(3)], axis=2)
 
 
-def _resize(
-    image: np.ndarray, size: tuple[int, int], factor: float, conventions: Conventions, device: torch.device | str
-) -> Tensor:
-    """(height, width, 3) uint8 or float32 -> (1, 3, height', width') float32 on the device."""
+def _resize(image: np.ndarray, size: tuple[int, int], factor: float, conventions: Conventions) -> np.ndarray:
+    """(height, width, 3) uint8 or float32 -> (height', width', 3), or as it is where it is resized on the device."""
     height, width = size
     if conventions.resize == "float-bilinear":
-        pixels = _to_tensor(image, device)
-        return functional.interpolate(pixels, size, mode="bilinear", align_corners=False, antialias=False)
+        return image
     if conventions.resize == "pil-bilinear":
         photo = Image.fromarray(np.ascontiguousarray(image))
-        return _to_tensor(np.array(photo.resize((width, height), Image.Resampling.BILINEAR)), device)
+        return np.array(photo.resize((width, height), Image.Resampling.BILINEAR))
     floats = np.ascontiguousarray(image, dtype=np.float32)
     if (round(image.shape[0] * factor), round(image.shape[1] * factor)) == size:
         # By factor, as the original: cv2 then samples in steps of 1 / factor, not of the quotient of the rounded sizes.
-        resized = cv2.resize(floats, None, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
-    else:  # MIN_INPUT_EDGE or another rounding rule decides an edge; by factor cv2 would refuse to leave no pixels
-        resized = cv2.resize(floats, (width, height), interpolation=cv2.INTER_LINEAR)
-    return _to_tensor(resized, device)
-
-
-def _to_tensor(image: np.ndarray, device: torch.device | str) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(image)).to(device).permute(2, 0, 1)[None].float()
+        return cv2.resize(floats, None, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
+    # MIN_INPUT_EDGE or another rounding rule decides an edge; by factor cv2 would refuse to leave no pixels.
+    return cv2.resize(floats, (width, height), interpolation=cv2.INTER_LINEAR)
 
 
 def _photo_scale(

@@ -52,7 +52,7 @@ class Regions:
 class PhotoSteps(Protocol[Outputs]):
     """The steps of a detector for one photo; `Outputs` is its own type between them."""
 
-    def head_outputs(self, image: np.ndarray, *, boxes: np.ndarray | None = None) -> Outputs: ...
+    def head_outputs(self, image: Any, *, boxes: np.ndarray | None = None) -> Outputs: ...
 
     def postprocess(self, outputs: Outputs) -> Regions: ...
 
@@ -61,7 +61,7 @@ class PhotoSteps(Protocol[Outputs]):
 
 def detect_each(
     detector: PhotoSteps[Outputs],
-    images: Sequence[np.ndarray],
+    images: Sequence[Any],
     *,
     boxes: Sequence[np.ndarray | None] | None,
     whole_image: bool,
@@ -69,27 +69,40 @@ def detect_each(
     """Detects on each photo by itself, so that a photo's regions do not depend on its neighbours.
 
     Args:
-        images: (height, width, 3) uint8 each.
+        images: (height, width, 3) uint8 each, or what the detector takes in their place.
         boxes: for each photo the boxes to describe instead of proposals, or None; None means proposals for all.
         whole_image: whether to fill `Regions.image_feature`.
     Raises:
         ValueError: when there are not as many entries in `boxes` as photos.
     """
+    return [
+        finished(detector, detector.head_outputs(image, boxes=given), whole_image=whole_image)
+        for image, given in zip(images, boxes_for_each(images, boxes), strict=True)
+    ]
+
+
+def boxes_for_each(images: Sequence[Any], boxes: Sequence[np.ndarray | None] | None) -> Sequence[np.ndarray | None]:
+    """One entry for each photo.
+
+    Raises:
+        ValueError: when there are not as many entries in `boxes` as photos.
+    """
     if boxes is None:
-        boxes = [None] * len(images)
+        return [None] * len(images)
     if len(boxes) != len(images):
         raise ValueError(
             f"boxes must have one entry for each of the {len(images)} images, got {len(boxes)}; "
             f"an entry of None proposes regions, boxes=None proposes them for all images"
         )
-    results = []
-    for image, given in zip(images, boxes, strict=True):
-        outputs = detector.head_outputs(image, boxes=given)
-        regions = detector.postprocess(outputs)
-        if whole_image:
-            regions = replace(regions, image_feature=detector.whole_image_feature(outputs))
-        results.append(regions)
-    return results
+    return boxes
+
+
+def finished(detector: PhotoSteps[Outputs], outputs: Outputs, *, whole_image: bool) -> Regions:
+    """The regions of one photo from what the network said of it; with `whole_image`, its own feature too."""
+    regions = detector.postprocess(outputs)
+    if not whole_image:
+        return regions
+    return replace(regions, image_feature=detector.whole_image_feature(outputs))
 
 
 def best_class_deltas(box_deltas: Tensor, probabilities: Tensor) -> Tensor:

@@ -113,8 +113,10 @@ class Stem(nn.Module):
         self.caffe_pool = conventions.stem_pool == "pad-0-ceil"
 
     def forward(self, pixels: Tensor) -> Tensor:
+        return self.pool(functional.relu(self.conv1(pixels)))
+
+    def pool(self, x: Tensor) -> Tensor:
         padding = 0 if self.caffe_pool else 1
-        x = functional.relu(self.conv1(pixels))
         return functional.max_pool2d(x, kernel_size=3, stride=2, padding=padding, ceil_mode=self.caffe_pool)
 
 

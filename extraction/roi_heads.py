@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch
@@ -11,7 +12,11 @@ from torchvision.ops import roi_align, roi_pool
 
 from extraction.config import FEATURE_STRIDE, POOLED_CELLS, DetectorConfig
 from extraction.conventions import Conventions
+from extraction.region_max import RegionMax
 from extraction.resnet import build_res5
+
+# Regions that go through the linear heads at once. Their weights are read anew each time, 65 MB at true size.
+HEAD_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,8 @@ class BoxPredictor(nn.Module):
 
 
 class RoIHeads(nn.Module):
-    """Pooling, res5, mean and the linear heads, in chunks of one fixed number of regions."""
+    """Pooling, res5, mean and the linear heads, in chunks of fixed numbers of regions. Without gradients: what trains
+    these parts calls them one by one."""
 
     def __init__(self, config: DetectorConfig, conventions: Conventions) -> None:
         super().__init__()
@@ -95,19 +101,42 @@ class RoIHeads(nn.Module):
             feature_map: (1, C, h, w) float32, one image.
             boxes: (R, 4), x1 y1 x2 y2 in network-input pixels; R may be 0.
         """
-        chunk = self.config.region_chunk
-        # No regions still run one chunk of zeros, so that empty outputs have the right widths.
-        parts = [self._run_chunk(feature_map, boxes[start : start + chunk]) for start in range(0, len(boxes), chunk)]
-        parts = parts or [self._run_chunk(feature_map, boxes)]
-        return RegionOutputs(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(RegionOutputs)))
+        return self.describe(feature_map, boxes, self.res5)
 
-    def _run_chunk(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
-        count = len(boxes)
-        pooled = pool_regions(feature_map, [boxes], self.conventions, cells=self.config.pooled_cells)
+    def describe(self, feature_map: Tensor, boxes: Tensor, res5: Callable[[Tensor], Tensor]) -> RegionOutputs:
+        """As `forward`, with another form of the last stage.
+
+        Args:
+            feature_map: (1, C, h, w) in the type that `res5` takes.
+            res5: pooled regions -> their maps; it may overwrite nothing of its input.
+        """
+        chunk, count = self.config.region_chunk, len(boxes)
+        pooled = self._pooled_chunks(feature_map, boxes)
         # One shape for every chunk: kernels choose their order of summation by shape, and with it the last digits.
-        pooled = functional.pad(pooled, (0, 0, 0, 0, 0, 0, 0, self.config.region_chunk - count))
-        outputs = self.box_predictor(self.res5(pooled).mean(dim=(2, 3)))
-        return RegionOutputs(*(getattr(outputs, f.name)[:count] for f in fields(RegionOutputs)))
+        # No regions still run one chunk of zeros, so that empty outputs have the right widths.
+        starts = range(0, max(count, 1), chunk)
+        features = torch.cat([res5(pooled(start)).mean(dim=(2, 3), dtype=torch.float32) for start in starts])
+        features = functional.pad(features, (0, 0, 0, -len(features) % HEAD_ROWS))
+        parts = [self.box_predictor(rows) for rows in features.split(HEAD_ROWS)]
+        return RegionOutputs(
+            *(torch.cat([getattr(part, f.name) for part in parts])[:count] for f in fields(RegionOutputs))
+        )
+
+    def _pooled_chunks(self, feature_map: Tensor, boxes: Tensor) -> Callable[[int], Tensor]:
+        """First region -> (region_chunk, C, cells, cells), zeros after the last region."""
+        chunk, cells = self.config.region_chunk, self.config.pooled_cells
+        if self.conventions.region_pool == "roi-pool" and feature_map.device.type == "cpu":
+            return RegionMax(feature_map, boxes, cells=cells, stride=FEATURE_STRIDE, chunk=chunk)
+
+        plain = feature_map.float()  # torchvision's kernels know no bfloat16; a map that was rounded stays as it is
+
+        def pool(first: int) -> Tensor:
+            rows = boxes[first : first + chunk]
+            pooled = pool_regions(plain, [rows], self.conventions, cells=cells)
+            pooled = functional.pad(pooled, (0, 0, 0, 0, 0, 0, 0, chunk - len(rows)))
+            return pooled.to(feature_map.dtype, memory_format=torch.channels_last)
+
+        return pool
 
 
 def pool_regions(

@@ -66,6 +66,14 @@ class ProposalGenerator(nn.Module):
             ValueError: when the network says NaN or infinity.
         """
         logits, deltas = self.rpn_head(feature_map)
+        return self.propose(logits, deltas, input_hw, factor)
+
+    def propose(self, logits: Tensor, deltas: Tensor, input_hw: tuple[int, int], factor: float) -> Proposals:
+        """As `forward`, from what the head says of the map.
+
+        Args:
+            logits: (1, A or 2A, h, w) float32; deltas: (1, 4A, h, w) float32.
+        """
         boxes, objectness = self.score_anchors(logits, deltas)
         # A delta without a cap may grow to infinity in exp and is clipped; one that is none to begin with may not.
         finite = torch.isfinite(objectness).all() & torch.isfinite(deltas).all() & ~torch.isnan(boxes).any()

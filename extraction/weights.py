@@ -16,6 +16,7 @@ from extraction.config import CONFIGS, DetectorConfig
 from extraction.conventions import CONVENTIONS, Conventions
 from extraction.detector import Detector
 from extraction.head_layout import CAFFE_LAYOUT, HF_LAYOUT, PREDICTOR, HeadLayout, relayout, relayout_words
+from extraction.modes import mode_named, warn_if_slow
 from extraction.random_weights import random_state
 from extraction.rpn import ProposalGenerator
 from extraction.selection import SELECTIONS, SelectionPolicy
@@ -37,6 +38,7 @@ def build_detector(
     selection: str | SelectionPolicy = "butd-10-100",
     conventions: str | Conventions = "hf",
     device: str | torch.device = "cpu",
+    mode: str = "exact",
 ) -> Detector:
     """A detector ready to run.
 
@@ -44,13 +46,16 @@ def build_detector(
         config, selection, conventions: a preset's name (`CONFIGS`, `SELECTIONS`, `CONVENTIONS`) or one's own.
         weights: see `load_weights`.
         device: where it computes, such as "cpu" or "cuda:0".
+        mode: "exact", or a faster one that rounds more: "batched", "tf32" (CUDA), "bf16"; see `MODES`.
     Raises:
-        ValueError: for an unknown preset or weights that do not fit.
+        ValueError: for an unknown preset, a mode that the device does not have, or weights that do not fit.
     """
+    warn_if_slow(mode_named(mode, device), device)
     detector = Detector(
         _preset(config, CONFIGS, "detector config"),
         _preset(conventions, CONVENTIONS, "conventions"),
         _preset(selection, SELECTIONS, "selection"),
+        mode=mode,
     )
     load_weights(weights, detector)
     return detector.to(device)

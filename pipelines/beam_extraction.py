@@ -19,7 +19,10 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from pipelines.job import ExtractJob
 from pipelines.plan import PlannedShard
 from pipelines.publish import StoreText, publish_run
+from pipelines.running_shards import stopping_with_the_caller
 from pipelines.shard_job import ShardResult, extract_shard
+
+STOP_SECONDS = 6.0  # for dropping the shards in work after Ctrl-C; a detector call is not waited for
 
 
 class ExtractShards(beam.DoFn):
@@ -75,7 +78,8 @@ def run_extraction(
         | "Publish" >> beam.ParDo(PublishStore(job.store, text))
     )
     try:
-        pipeline.run().wait_until_finish()
+        with stopping_with_the_caller(STOP_SECONDS):
+            pipeline.run().wait_until_finish()
     except Exception as error:
         raise _cause(error) from None
 

@@ -82,11 +82,27 @@ def extract_command(
     id_rule: Annotated[str, typer.Option(help="Image id from path: no-extension or with-extension.")] = "no-extension",
     dtype: Annotated[str, typer.Option(help="Stored features: float16, bfloat16 or float32.")] = "float16",
     distribution: Annotated[str, typer.Option(help="Stored class probabilities: full, top-<k> or none.")] = "full",
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda:<n>, or cuda: of several cards each process takes its own.")
+    ] = "cpu",
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="exact: float32, a feature depends on its photo and box only, bit for bit. Faster, rounding more: "
+            "bf16, tf32 (CUDA), batched (photos of one size share calls); BENCHMARKS.md says by how much. The store "
+            "records it."
+        ),
+    ] = "exact",
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads of the detector [default: torch's choice].")
     ] = None,
     decode_threads: Annotated[int, typer.Option(min=1, help="Threads that read and decode ahead.")] = 2,
+    load_timeout: Annotated[
+        float, typer.Option(help="Seconds after which an image that is still being read or decoded is a dead letter.")
+    ] = 120.0,
+    detect_timeout: Annotated[
+        float, typer.Option(help="Seconds after which a detector call that does not come back stops the run.")
+    ] = 900.0,
     max_pixels: Annotated[int, typer.Option(min=1, help="Images of more pixels become dead letters.")] = 120_000_000,
     max_failures: Annotated[
         float, typer.Option(min=0, max=1, help="Share of failed images above which the run fails.")
@@ -115,7 +131,7 @@ def extract_command(
     non-zero only when more than --max-failures of them do.
     """
     # Heavy imports wait until a command needs them, so that --help is quick.
-    from extraction.engine import ExtractOptions
+    from extraction.extract_options import ExtractOptions
     from extraction.selection import SELECTIONS
     from pipelines.detector_choice import choose_detector, preset
     from pipelines.extraction_run import RunOptions, run_extract, summary_event
@@ -136,7 +152,9 @@ def extract_command(
         },
         settings or [],
     )
-    options = ExtractOptions(dtype, distribution, max_pixels, decode_threads, image_feature)
+    options = ExtractOptions(
+        dtype, distribution, max_pixels, decode_threads, image_feature, load_timeout, detect_timeout
+    )
     _check_device(device, runner)
     config = sections["detector"]
     images = open_source(source, image_root=image_root, id_rule=id_rule)
@@ -152,7 +170,9 @@ def extract_command(
     work = Work(
         source=images,
         store=Path(os.path.abspath(out)),
-        detector=DetectorSpec(config, sections["selection"], chosen.weights, device, threads, sections["conventions"]),
+        detector=DetectorSpec(
+            config, sections["selection"], chosen.weights, device, threads, sections["conventions"], mode
+        ),
         options=options,
         vocabulary=chosen.vocabulary
         if vocab is None

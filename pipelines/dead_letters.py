@@ -1,10 +1,11 @@
-"""The images of a store that have no record, in one table for people: dead_letters.parquet."""
+"""The images that gave no record, or no file, in one table for people: dead_letters.parquet."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,14 +14,22 @@ import pyarrow.parquet as pq
 from features.manifest import TEMPORARY_SUFFIX, DeadLetter, ShardManifest
 
 DEAD_LETTERS_NAME = "dead_letters.parquet"
+_ROWS_AT_ONCE = 50_000
 
 
 def write_dead_letters(path: Path, manifests: Sequence[ShardManifest]) -> None:
-    """Writes the table aside and renames it; its columns are the fields of `DeadLetter`."""
-    rows = [asdict(letter) for manifest in manifests for letter in manifest.dead_letters]
+    """Writes the dead letters of all shards, as `write_letters` does."""
+    write_letters(path, (letter for manifest in manifests for letter in manifest.dead_letters))
+
+
+def write_letters(path: Path, letters: Iterable[DeadLetter]) -> None:
+    """Writes the table aside and renames it; its columns are the fields of `DeadLetter`. Few letters are in memory."""
     schema = pa.schema([(field.name, pa.string()) for field in fields(DeadLetter)])
     aside = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), aside)
+    remaining = iter(letters)
+    with pq.ParquetWriter(aside, schema) as table:
+        while rows := [asdict(letter) for letter in islice(remaining, _ROWS_AT_ONCE)]:
+            table.write_table(pa.Table.from_pylist(rows, schema=schema))
     with aside.open("rb") as file:
         os.fsync(file.fileno())
     os.replace(aside, path)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from extraction.engine import ExtractOptions
+from extraction.extract_options import ExtractOptions
 from extraction.selection import SELECTIONS
 from extraction.weights import build_detector
 from features.store import FeatureStore

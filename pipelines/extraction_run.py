@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from features.manifest import STORE_MANIFEST_NAME, StoreManifest
+from features.counted import counted
+from features.manifest import STORE_MANIFEST_NAME, StoreManifest, shard_manifest_name
 from pipelines.beam_extraction import pipeline_options, run_extraction
 from pipelines.job import ExtractJob, shared_detector, shared_fingerprint
 from pipelines.planning import Work, existing_plan, make_plan, source_facts
@@ -19,6 +21,8 @@ from pipelines.publish import StoreText
 from pipelines.run_report import REPORT_NAME, write_run_report
 from pipelines.store_folder import check_output_folder, tidy_store
 from pipelines.store_lock import store_lock
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,14 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
         plan, notes = make_plan(work)
         view = ProgressView(work.store, plan)
         before = view.read()
-        with ProgressPrinter(view, plan.num_images, as_json=options.as_json):
-            run_extraction(job, plan.shards, text, runner=options.runner, beam_args=options.beam_args)
+        try:
+            with ProgressPrinter(view, plan.num_images, as_json=options.as_json):
+                run_extraction(job, plan.shards, text, runner=options.runner, beam_args=options.beam_args)
+        except KeyboardInterrupt:
+            num_finished = sum((work.store / shard_manifest_name(shard.number)).exists() for shard in plan.shards)
+            log.warning("%d of %s finished; those stay, the one in work is dropped and extracted again by the same "
+                        "command", num_finished, counted(len(plan.shards), "shard"))  # fmt: skip
+            raise
         after = view.read()
         tidy_store(work.store, plan, job.feature_space)
         seconds = time.monotonic() - start

@@ -14,14 +14,17 @@ import torchvision
 from extraction.config import PROPOSAL_SIZES, DetectorConfig
 from extraction.conventions import CONVENTIONS, PROPOSAL_FIELDS, Conventions
 from extraction.detector import RegionDetector
-from extraction.engine import ExtractOptions
+from extraction.detector_calls import DetectorCalls
+from extraction.extract_options import ExtractOptions
 from extraction.global_feature import GlobalFeature, build_global_feature
+from extraction.modes import mode_named
 from extraction.selection import SelectionPolicy
 from extraction.weights import build_detector
 from features.fingerprint import Fingerprint, feature_space_of
+from pipelines.cuda_device import own_device
 
 _T = TypeVar("_T")
-_detectors: dict[DetectorSpec, RegionDetector] = {}
+_detectors: dict[DetectorSpec, DetectorCalls] = {}
 _global_features: dict[tuple[str, str], GlobalFeature] = {}
 _models_lock = threading.Lock()
 
@@ -34,9 +37,10 @@ class DetectorSpec:
         config: network sizes.
         selection: which regions are kept.
         weights: see `extraction.weights`.
-        device: "cpu", "cuda", "cuda:1", ...
+        device: "cpu", "cuda:1", ..., or "cuda": where there are several, each process takes its own.
         threads: CPU threads of one detector call; None means what torch chooses.
         conventions: how it computes.
+        mode: "exact" or a faster one, see `extraction.modes`.
     """
 
     config: DetectorConfig
@@ -45,6 +49,10 @@ class DetectorSpec:
     device: str = "cpu"
     threads: int | None = None
     conventions: Conventions = CONVENTIONS["hf"]
+    mode: str = "exact"
+
+    def __post_init__(self) -> None:
+        mode_named(self.mode, self.device)
 
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> Self:
@@ -109,19 +117,33 @@ class ExtractJob:
 
 def shared_detector(spec: DetectorSpec) -> RegionDetector:
     """The detector of this process, built on first use and shared by its threads."""
+    return shared_calls(spec).detector
+
+
+def shared_calls(spec: DetectorSpec) -> DetectorCalls:
+    """The calls of the detector of this process: one at a time, whichever thread makes them."""
     with _models_lock:
         if spec not in _detectors:
             if spec.threads is not None:
                 torch.set_num_threads(spec.threads)
             _detectors.clear()  # one model per process: a new spec replaces the old one
-            _detectors[spec] = build_detector(
+            detector = build_detector(
                 spec.config,
                 weights=spec.weights,
                 selection=spec.selection,
                 conventions=spec.conventions,
-                device=spec.device,
+                device=own_device(spec.device),
+                mode=spec.mode,
             )
+            _detectors[spec] = DetectorCalls(detector)
         return _detectors[spec]
+
+
+def place_detector(spec: DetectorSpec, detector: RegionDetector) -> None:
+    """Puts a detector of the caller's own where this process would build that of `spec`, for the workers in it."""
+    with _models_lock:
+        _detectors.clear()
+        _detectors[spec] = DetectorCalls(detector)
 
 
 def shared_global_feature(spec: DetectorSpec, options: ExtractOptions) -> GlobalFeature | None:
@@ -132,7 +154,7 @@ def shared_global_feature(spec: DetectorSpec, options: ExtractOptions) -> Global
     with _models_lock:
         if key not in _global_features:
             _global_features.clear()
-            _global_features[key] = build_global_feature(options.global_network, device=spec.device)
+            _global_features[key] = build_global_feature(options.global_network, device=own_device(spec.device))
         return _global_features[key]
 
 
@@ -169,7 +191,7 @@ def _without(fields: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _machine(spec: DetectorSpec) -> dict[str, Any]:
-    device = torch.device(spec.device)
+    device = torch.device(own_device(spec.device))
     return {
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from extraction.engine import ExtractOptions, extract
+from extraction.engine import extract
+from extraction.extract_options import ExtractOptions
 from extraction.images import Failure, ImageRef
 from features.counted import counted
 from features.layout import encode_meta, encode_regions
 from features.record import RegionRecord
 from pipelines.given_boxes import GivenBoxes
-from pipelines.job import DetectorSpec, shared_detector, shared_fingerprint, shared_global_feature
+from pipelines.job import DetectorSpec, shared_calls, shared_detector, shared_fingerprint, shared_global_feature
 from pipelines.plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
 from pipelines.preset_names import conventions_name, selection_name
 from pipelines.sources import Source
@@ -207,6 +208,7 @@ def _extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:
         shared_detector(work.detector),
         options=work.options,
         global_feature=shared_global_feature(work.detector, work.options),
+        calls=shared_calls(work.detector),
     )
     return outcome
 

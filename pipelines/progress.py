@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from features.manifest import ShardManifest, shard_manifest_name
 from pipelines.duration import duration
@@ -27,6 +27,12 @@ class Standing:
     @property
     def images(self) -> int:
         return self.records + self.failures.total()
+
+
+class Readable(Protocol):
+    """Whatever knows where a run stands; read from the printer's thread."""
+
+    def read(self) -> Standing: ...
 
 
 class ProgressView:
@@ -76,7 +82,7 @@ class ProgressPrinter:
     On a terminal the line is rewritten in place; elsewhere a new line every ten seconds. With `as_json`, JSON lines.
     """
 
-    def __init__(self, view: ProgressView, total: int, *, as_json: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(self, view: Readable, total: int, *, as_json: bool = False, stream: TextIO | None = None) -> None:
         self._view, self._total, self._as_json = view, total, as_json
         self._stream = stream or (sys.stdout if as_json else sys.stderr)
         self._in_place = not as_json and self._stream.isatty()

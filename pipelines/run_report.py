@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from extraction.decode import decode_image
-from extraction.engine import read_local_file
 from extraction.images import Failure
+from extraction.photo_loading import read_local_file
 from features.manifest import STORE_MANIFEST_NAME, StoreManifest
 from features.store import FeatureStore
 from pipelines.dead_letters import DEAD_LETTERS_NAME
@@ -62,7 +62,10 @@ def _facts(store: Path, plan: Plan, manifest: StoreManifest, seconds: float | No
         ("conventions", manifest.config["conventions"]),
         ("regions", regions),
         ("features", f"{manifest.feature_dim} x {manifest.feature_dtype}, distribution {options['distribution']}"),
-        ("device", f"{detector['device']}: {numerics['device']}, {numerics['threads']} threads"),
+        (
+            "device",
+            f"{detector['device']}: {numerics['device']}, {numerics['threads']} threads, mode {numerics['mode']}",
+        ),
         ("feature space", manifest.fingerprint.feature_space[:16]),
         ("content digest", manifest.content_digest[:16]),
     )

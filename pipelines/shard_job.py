@@ -17,14 +17,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from extraction.engine import extract, read_local_file
+from extraction.engine import extract
 from extraction.images import Failure, ImageRef
+from extraction.photo_loading import read_local_file
 from features.manifest import DeadLetter, ShardManifest, ShardSummary, fsync_folder
 from features.publish import publish_shard
 from features.record import RegionRecord
 from features.shard import ShardWriter
-from pipelines.job import ExtractJob, shared_detector, shared_fingerprint, shared_global_feature
+from pipelines.job import ExtractJob, shared_calls, shared_detector, shared_fingerprint, shared_global_feature
 from pipelines.plan import PlannedShard, read_members
+from pipelines.running_shards import running_shard, shards_must_stop
 from pipelines.store_folder import SCRATCH_PREFIX, finished_manifest
 
 HEARTBEAT_SECONDS = 0.5
@@ -46,7 +48,13 @@ def extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
     Raises:
         ValueError: if this worker's detector is not the one that the run was planned with.
         OSError: if the store cannot be written, or the image folder has gone.
+        ExtractionStopped: when the run was stopped; the shard is dropped then.
     """
+    with running_shard():
+        return _extract_shard(job, shard)
+
+
+def _extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
     store = Path(job.store)
     done = finished_manifest(store, shard, job.feature_space)
     if done is not None:
@@ -109,6 +117,8 @@ def extract_members(job: ExtractJob, members: Sequence[ImageRef]) -> Iterator[Re
         options=job.options,
         read_bytes=functools.partial(_read_from, job.image_root),
         global_feature=shared_global_feature(job.detector, job.options),
+        calls=shared_calls(job.detector),
+        should_stop=shards_must_stop,
     )
 
 

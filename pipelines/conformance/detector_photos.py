@@ -79,15 +79,16 @@ def run_photos(detector: Detector, images: Sequence[np.ndarray]) -> list[HeadOut
     generator = proposal_generator_of(detector)
     with plain_float32(detector.device):
         pixels = pad_to_common_size(inputs)
-        maps = detector.backbone(pixels)
-        logits, deltas = generator.rpn_head(maps)
+        network = detector.network()
+        maps = network.feature_map(pixels)
+        logits, deltas = network.rpn(maps)
         outputs = []
         for i, one in enumerate(inputs):
             boxes, objectness = generator.score_anchors(logits[i : i + 1], deltas[i : i + 1])
             proposals = choose_proposals(
                 boxes, objectness, one.input_hw, one.factor, detector.config, detector.conventions
             )
-            regions = detector.roi_heads(maps[i : i + 1], proposals.boxes)
+            regions = network.regions(maps[i : i + 1], proposals.boxes)
             padded = replace(one, pixels=pixels[i : i + 1])
             outputs.append(HeadOutputs(padded, maps[i : i + 1], proposals, regions))
     return outputs
@@ -173,7 +174,7 @@ def _map_checks(case: PhotoCase, maps: Tensor) -> Iterator[Check]:
 
 def _rpn_checks(case: PhotoCase, detector: Detector, maps: Tensor) -> Iterator[Check]:
     with torch.inference_mode(), plain_float32(detector.device):
-        logits, deltas = proposal_generator_of(detector).rpn_head(maps)
+        logits, deltas = detector.network().rpn(maps)
     arrays, values = case.arrays, case.tolerances.values
     yield equal("rpn_shape", list(logits.shape), arrays.take("rpn_shape"))
     yield near_thinned("rpn_logits_sub", logits, arrays.take("rpn_logits_sub"), values)
@@ -189,7 +190,7 @@ def _given_checks(case: PhotoCase, detector: Detector, outputs: Sequence[HeadOut
         raise ArrayError("given_boxes", "must be x1 y1 x2 y2 with x1 <= x2, y1 <= y2, in network-input pixels")
     with torch.inference_mode(), plain_float32(detector.device):
         found = [
-            detector.roi_heads(one.feature_map, torch.from_numpy(rows.astype(np.float32)))
+            detector.network().regions(one.feature_map, torch.from_numpy(rows.astype(np.float32)))
             for one, rows in zip(outputs, boxes, strict=True)
         ]
     got = {name: np.stack([numpy_of(getattr(one, name)) for one in found]) for name in _HEADS}

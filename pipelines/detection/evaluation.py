@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from extraction.detector import Detector, HeadOutputs
-from extraction.engine import exif_orientation
+from extraction.photo_loading import exif_orientation
 from extraction.regions import Regions
 from pipelines.datasets.labelled_image import NO_ATTRIBUTE, LabelledImage
 from pipelines.detection.attribute_accuracy import AttributeAccuracy, AttributeCounter, count_attribute_detections

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from extraction.decode import DecodeError, decode_image
-from extraction.engine import read_local_file
+from extraction.photo_loading import read_local_file
 from pipelines.datasets.coco import read_coco_instances
 from pipelines.datasets.labelled_image import LabelledImage
 from pipelines.datasets.rows import BadRow

@@ -337,16 +337,18 @@ def test_trained_batch_norm_is_a_weight_file_of_the_frozen_detector():
 
 
 def test_two_photos_are_learned_by_heart():
-    """From random weights, with batch norm and the 7x7 head, in 60 steps."""
+    """From random weights, with batch norm and the 7x7 head. Other processors round otherwise and so take another path:
+    of three seeds the least sure object ends at 0.88 with these steps, at 0.08 with 60 of a higher rate."""
     conventions = replace(CONVENTIONS["hf"], res5_stride=2, res5_dilation=1)
     keep_all = SelectionPolicy(min_score=0.0, min_regions=0, max_regions=30)
     detector = build_trainable_detector(TINY, conventions, keep_all, norm=nn.BatchNorm2d)
     initialise(detector, torch.Generator().manual_seed(0))
     training = DetectorTraining(detector, sampling=FEW)
-    optimizer = torch.optim.AdamW(training.parameters(), lr=5e-3)
+    rate, steps = 2e-3, 150
+    optimizer = torch.optim.AdamW(training.parameters(), lr=rate)
     history = []
-    for step in range(60):
-        optimizer.param_groups[0]["lr"] = 5e-3 * min(1.0, 2 * (1 - step / 60))
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / 6, 2 * (1 - step / steps))
         output = training(batch_of(conventions, seeds=[2 * step, 2 * step + 1]))
         loss = total(output)
         optimizer.zero_grad()

@@ -16,7 +16,7 @@ from extraction.roi_heads import RegionOutputs
 
 def head_rows(detector, feature_map, boxes):
     with torch.inference_mode():
-        outputs = detector.roi_heads(feature_map, boxes)
+        outputs = detector.network().regions(feature_map, boxes)
     return {field.name: getattr(outputs, field.name) for field in dataclasses.fields(RegionOutputs)}
 
 
@@ -214,3 +214,13 @@ def test_every_word_convention_is_checked():
         if field.name not in free:
             with pytest.raises(ValueError, match=f"convention {field.name} is 'other'; implemented"):
                 dataclasses.replace(Conventions(), **{field.name: "other"})
+
+
+@pytest.mark.parametrize("preset", CONVENTIONS)
+def test_a_photo_resized_beforehand_gives_the_same_bits(preset: str) -> None:
+    detector = build_detector("small", weights="random:1", conventions=preset)
+    photo = np.random.default_rng(3).integers(0, 256, (70, 101, 3), np.uint8)
+    (want,), (got,) = detector([photo]), detector([detector.prepare(photo)])
+    assert len(want.boxes) > 0
+    for name, value in vars(want).items():
+        np.testing.assert_array_equal(value, getattr(got, name), err_msg=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,11 @@ import pytest
 
 from extraction.conventions import CONVENTIONS, Conventions
 from extraction.detector import Detector
-from extraction.engine import ExtractOptions, extract
+from extraction.engine import extract, images_on_their_way
+from extraction.extract_options import ExtractOptions
 from extraction.images import Box, Failure, ImageRef
+from extraction.photo_loading import MAX_FILE_BYTES, read_local_file
+from extraction.region_records import to_record
 from extraction.regions import Regions
 from features.record import RegionRecord, TopKDistribution
 
@@ -110,6 +114,19 @@ def test_bad_images_become_failures_and_the_others_go_on(tmp_path: Path) -> None
     assert unlucky.detail == "RuntimeError: unlucky width"
 
 
+def test_memory_for_a_file_is_that_of_the_file(tmp_path: Path) -> None:
+    write(tmp_path, "small")
+    with open(tmp_path / "large.jpg", "wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    tracemalloc.start()
+    read_local_file(str(tmp_path / "small.png"))
+    with pytest.raises(OSError, match="larger than 536870912 bytes"):
+        read_local_file(str(tmp_path / "large.jpg"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
 @pytest.mark.parametrize(
     ("feature", "dtype", "reason"),
     [
@@ -151,6 +168,8 @@ def test_records_hold_what_the_options_say(tmp_path: Path) -> None:
         ({"distribution": "top-x"}, "choose full, none or top-<k>"),
         ({"distribution": "top-0"}, "choose full, none or top-<k>"),
         ({"decode_threads": 0}, "decode_threads must be at least 1"),
+        ({"load_timeout": 0.0}, "load_timeout must be more than 0 seconds"),
+        ({"detect_timeout": float("nan")}, "detect_timeout must be more than 0 seconds"),
         (
             {"image_feature": "alexnet=w.pth"},
             "choose none, region or <network>=<weights> with a network of densenet121",
@@ -178,7 +197,7 @@ def test_reading_stays_a_bounded_number_of_images_ahead(tmp_path: Path) -> None:
     outcomes = extract([image] * 50, FakeDetector(), options=ExtractOptions(decode_threads=2), read_bytes=read)
     for done in range(1, 11):
         next(outcomes)
-        assert reads <= done + 4
+        assert reads <= done + images_on_their_way(decode_threads=2, batch=1)
     outcomes.close()
 
 
@@ -291,3 +310,25 @@ def test_the_record_of_given_boxes_is_what_the_detector_says_of_them(
     np.testing.assert_array_equal(record.class_ids, regions.class_ids)
     assert record.boxes.tolist() == [[100.5, 3, 160, 120], [0, 0, 160, 120], [7, 7, 7, 7], [100.5, 3, 160, 120]]
     np.testing.assert_array_equal(record.features[0], record.features[3])
+
+
+def test_the_most_probable_classes_are_those_of_a_stable_sort(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    rows = random.random((40, 50), np.float32)
+    rows[::2] = np.round(rows[::2], 1)  # many ties, zeros among them
+    rows[1] = 0
+    regions = Regions(
+        boxes=np.zeros((40, 4), np.float32),
+        features=np.ones((40, 2), np.float32),
+        class_ids=np.zeros(40, np.int64),
+        class_scores=np.zeros(40, np.float32),
+        attribute_ids=None,
+        attribute_scores=None,
+        class_probabilities=rows,
+        proposal_ids=np.arange(40),
+    )
+    for count in (1, 7, 50):
+        record = to_record("a", 1, 1, regions, ExtractOptions(distribution=f"top-{count}"))
+        assert isinstance(record.class_distribution, TopKDistribution)
+        expected = np.argsort(-rows, axis=1, kind="stable")[:, :count]
+        np.testing.assert_array_equal(record.class_distribution.class_ids, expected)

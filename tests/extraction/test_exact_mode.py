@@ -46,10 +46,10 @@ def random_boxes(count, height, width):
 def as_is():
     """The small network on photos that are not resized, so that the maps have odd sizes."""
 
-    def build(height, width, base_channels):
+    def build(height, width, base_channels, mode="exact"):
         edges = {"short_edge": min(height, width), "long_edge": max(height, width)}
         config = dataclasses.replace(CONFIGS["small"], base_channels=base_channels, **edges)
-        return build_detector(config, weights="random:1")
+        return build_detector(config, weights="random:1", mode=mode)
 
     return build
 
@@ -75,6 +75,11 @@ def test_a_photo_does_not_depend_on_its_company(as_is, height, width, count, bas
 def test_a_box_does_not_depend_on_its_company(as_is, height, width, count, base_channels):
     with threads(count):
         check_boxes(as_is(height, width, base_channels), noise(height, width))
+
+
+def test_a_box_does_not_depend_on_its_company_in_bf16_either(as_is):
+    with threads(1):
+        check_boxes(as_is(33, 47, 16, "bf16"), noise(33, 47))
 
 
 @pytest.mark.slow

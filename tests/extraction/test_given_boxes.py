@@ -28,7 +28,7 @@ def test_given_boxes_come_back_as_they_are_with_the_features_of_their_place(smal
     outputs = small_detector.head_outputs(photo)
     network_boxes = outputs.network_input.scale.to_network(torch.from_numpy(BOXES))
     with torch.inference_mode():
-        want = small_detector.roi_heads(outputs.feature_map, network_boxes)
+        want = small_detector.network().regions(outputs.feature_map, network_boxes)
     np.testing.assert_array_equal(regions.features, want.features.numpy())
     assert regions.regressed_boxes.shape == (3, 4) and not np.array_equal(regions.regressed_boxes, BOXES)
 
@@ -147,7 +147,9 @@ def test_whole_image_ends_at_the_last_pixel_where_boxes_do():
         detector = build_detector(config, weights="random:1", conventions=conventions)
         outputs = detector.head_outputs(photo)
         with torch.inference_mode():
-            features = [detector.roi_heads(outputs.feature_map, torch.from_numpy(b)).features[0] for b in (whole, last)]
+            features = [
+                detector.network().regions(outputs.feature_map, torch.from_numpy(b)).features[0] for b in (whole, last)
+            ]
         np.testing.assert_array_equal(detector.whole_image_feature(outputs), features[0 if box is whole else 1].numpy())
 
 

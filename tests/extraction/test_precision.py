@@ -66,3 +66,22 @@ def test_autocast_of_the_caller_ends_at_the_door():
     a = torch.rand(8, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16), plain_float32(CPU):
         assert (a @ a).dtype == torch.float32
+
+
+def test_tf32_is_for_cuda_and_waits_for_those_who_want_none():
+    entered, order = threading.Event(), []
+
+    def round_products():
+        entered.set()
+        with plain_float32(CPU, tf32=True):
+            order.append((torch.backends.cudnn.conv.fp32_precision, torch.backends.cuda.matmul.fp32_precision))
+
+    other = threading.Thread(target=round_products)
+    with plain_float32(CPU):
+        other.start()
+        assert entered.wait(10)
+        other.join(0.2)
+        assert not order  # it waits
+        assert torch.backends.cudnn.conv.fp32_precision == "ieee"
+    other.join(10)
+    assert order[0][0] == "tf32" and order[0][1] in ("ieee", "none")

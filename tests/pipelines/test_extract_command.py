@@ -52,6 +52,26 @@ def test_photos_in_shards_out(roibeam: Cli, samples: Path, tmp_path: Path, tiny_
     assert (verified.code, "clean" in verified.out) == (0, True)
 
 
+def test_the_mode_is_recorded_beside_an_equal_feature_space(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    fingerprints = {}
+    for mode in ("exact", "bf16"):
+        done = roibeam("extract", samples, tmp_path / mode, *tiny_network, "--mode", mode)
+        assert done.code == 0, done.err
+        assert f"mode {mode}" in (tmp_path / mode / "report.html").read_text("utf-8")
+        with FeatureStore(tmp_path / mode) as store:
+            fingerprints[mode] = store.fingerprint
+            assert store.fingerprint.numerics["mode"] == mode
+    assert fingerprints["exact"].feature_space == fingerprints["bf16"].feature_space
+
+
+def test_a_mode_that_there_is_not(roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
+    for mode, words in (("fp8", "choose one of exact, batched, tf32, bf16"), ("tf32", "one of CUDA devices")):
+        refused = roibeam("extract", samples, tmp_path / "store", *tiny_network, "--mode", mode)
+        assert refused.code != 0 and words in refused.err and not (tmp_path / "store").exists()
+
+
 def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
     roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
@@ -263,3 +283,16 @@ def test_store_commands_on_no_store_are_one_clear_line(roibeam: Cli, tmp_path: P
     result = roibeam("store", *command, tmp_path)
     assert result.code != 0 and "Traceback" not in result.err
     assert str(tmp_path) in result.err + result.out
+
+
+def test_threads_that_share_one_model_write_the_same_store(
+    roibeam: Callable[..., Any], tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    draw_samples(tmp_path, count=9)
+    run = ("extract", tmp_path / "images")
+    one, three = tmp_path / "one", tmp_path / "three"
+    assert roibeam(*run, one, *tiny_network).code == 0
+    threads = ("--", "--direct_running_mode=multi_threading", "--direct_num_workers=3")
+    assert roibeam(*run, three, *tiny_network, "--shard-size", 2, *threads).code == 0
+    with FeatureStore(one) as want, FeatureStore(three) as got:
+        assert got.manifest.content_digest == want.manifest.content_digest

@@ -25,6 +25,7 @@ from pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 ROIBEAM = str(Path(sys.executable).parent / "roibeam")
+HANGING_SCRIPT = Path(__file__).with_name("hanging_detector_run.py")
 KILL_SCRIPT = Path(__file__).with_name("kill_at_every_step.py")
 
 
@@ -91,7 +92,8 @@ def test_a_run_stopped_in_its_second_shard_goes_on_there(
         assert process.returncode == 130
         assert (
             errors.splitlines()[-1]
-            == "roibeam: interrupted; extract and store copy continue with the same command, training with --resume"
+            == "roibeam: interrupted; extract, download and store copy continue with the same command, "
+            "training with --resume"
         )
         assert "Traceback" not in errors
     with pytest.raises(FileNotFoundError, match="has not finished"):
@@ -103,6 +105,44 @@ def test_a_run_stopped_in_its_second_shard_goes_on_there(
     assert not list(stopped.glob(".*"))
     assert roibeam("store", "verify", stopped, "--deep").code == 0
     assert digest(stopped) == digest(undisturbed)
+
+
+@pytest.mark.slow
+def test_a_run_whose_detector_does_not_come_back_ends(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    undisturbed, out = tmp_path / "undisturbed", tmp_path / "store"
+    arguments = (*tiny_network, "--shard-size", "2")
+    assert roibeam("extract", photos, undisturbed, *arguments).code == 0
+
+    def start(*options: str) -> subprocess.Popen[str]:
+        after = "3"  # the fourth photo is the second of the second shard
+        command = [sys.executable, str(HANGING_SCRIPT), after, "extract", str(photos), str(out), *arguments, *options]
+        return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+    # Ctrl-C while it computes.
+    process = start()
+    wait_for(lambda: (out / "part-00000.json").exists() and bool(list(out.glob(".tmp-*/data.lmdb"))), process)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130 and "Traceback" not in errors and "terminate" not in errors
+    *_, told, last = errors.splitlines()
+    assert told.startswith("roibeam: 1 of 3 shards finished; those stay, the one in work is dropped")
+    assert last.startswith("roibeam: interrupted; extract, download and store copy continue with the same command")
+    assert not list(out.glob(".tmp-*"))
+    first = (out / "part-00000.json").read_bytes()
+
+    # The watchdog.
+    process = start("--detect-timeout", "2")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and "Traceback" not in errors and "terminate" not in errors
+    assert "the detector has not come back from image " in errors.splitlines()[-1]
+    assert not list(out.glob(".tmp-*"))
+
+    assert roibeam("extract", photos, out, *arguments).code == 0
+    assert (out / "part-00000.json").read_bytes() == first
+    assert digest(out) == digest(undisturbed)
 
 
 def test_damaged_and_missing_files_are_extracted_again(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -34,3 +36,15 @@ def test_peak_memory_of_the_local_run_does_not_grow_with_the_number_of_images(tm
         peaks.append(measure(tmp_path / str(count) / "images", tmp_path / f"store{count}", options)["peak_mb"])
     # One run differs from its repetition by about 1 %.
     assert peaks[1] < 1.03 * peaks[0], peaks
+
+
+@pytest.mark.soak
+def test_memory_of_the_engine_does_not_grow_along_a_run() -> None:
+    script = Path(__file__).parents[2] / "bench" / "engine.py"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    command = [sys.executable, str(script), "--memory", str(max(500, round(5000 * SHARE))), "--shard-size", "250"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    megabytes = [float(line.split("|")[2]) for line in done.stdout.splitlines()[2:]]
+    assert len(megabytes) == 10
+    # The first tenth fills queues and the allocator's pools.
+    assert max(megabytes[5:]) < 1.05 * max(megabytes[1:5]), megabytes

@@ -1,0 +1,42 @@
+"""Whether given boxes can be of a photo at all."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def box_problem(
+    boxes: np.ndarray, image_hw: tuple[int, int], boxes_hw: tuple[int, int] | None
+) -> tuple[str, str] | None:
+    """Why these boxes are not regions of this photo: a word for counting and a line for a person, or None.
+
+    Annotations reach past the edge by a rounding error, and published codes clip them without a word. Here a box may do
+    so by one pixel and a hundredth of the side; beyond that the photo is another one, or has been resized, and features
+    of clipped boxes would be wrong without anybody noticing.
+
+    Args:
+        boxes: (K, 4) float32, x1 y1 x2 y2.
+        image_hw: of the decoded photo, pixels.
+        boxes_hw: of the image that the boxes were drawn on, if known.
+    """
+    height, width = image_hw
+    slack = np.array([height, width]) * 0.01 + 1
+    if boxes_hw is not None and bool((np.abs(np.subtract(boxes_hw, image_hw)) > slack).any()):
+        drawn_on, found = f"{boxes_hw[1]}x{boxes_hw[0]}", f"{width}x{height}"
+        return "boxes of another image size", (
+            f"the boxes are of an image of {drawn_on} pixels (width x height), this one has {found}: "
+            f"another photo, resized, or turned by its EXIF tag"
+        )
+    # Written so that NaN fails every test.
+    is_box = np.isfinite(boxes).all(axis=1) & (boxes[:, 2:] >= boxes[:, :2]).all(axis=1)
+    limit = np.array([width, height]) + slack[::-1]
+    is_inside = (boxes >= np.tile(-slack[::-1], 2)).all(axis=1) & (boxes <= np.tile(limit, 2)).all(axis=1)
+    for is_good, reason, what in (
+        (is_box, "not a box", "expected finite x1 y1 x2 y2 with x2 >= x1 and y2 >= y1; x, y, width, height perhaps?"),
+        (is_inside, "box outside the photo", f"the photo has {width}x{height} pixels; is it another or a resized one?"),
+    ):
+        if not is_good.all():
+            first = int(np.argmin(is_good))
+            numbers = " ".join(f"{edge:g}" for edge in boxes[first].tolist())
+            return reason, f"box {first} of {len(boxes)} (from 0) is {numbers}; {what}"
+    return None

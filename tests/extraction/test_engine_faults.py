@@ -1,0 +1,402 @@
+"""What the engine does when memory runs out, one photo fails, something hangs, or photos come in groups."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from extraction.background_threads import wait_for_threads
+from extraction.detector_calls import DetectorCalls
+from extraction.engine import ExtractionStopped, extract, images_on_their_way
+from extraction.extract_options import ExtractOptions
+from extraction.images import Failure, ImageRef
+from extraction.loader_threads import MAX_LEFT_BEHIND
+from extraction.regions import Regions
+from features.record import RegionRecord
+
+OutOfMemory = Callable[[], BaseException]
+CPU_MEMORY_WORDS = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
+
+
+class GreyDetector:
+    """One region, whose feature is the grey level of the photo; notes the greys of each call."""
+
+    feature_dim, num_classes, num_attributes = 1, 2, 0
+
+    def __init__(self, preferred_batch: int = 1) -> None:
+        self.preferred_batch = preferred_batch
+        self.calls: list[list[int]] = []
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    def __call__(
+        self,
+        images: Sequence[np.ndarray],
+        /,
+        *,
+        boxes: Sequence[np.ndarray | None] | None = None,
+        whole_image: bool = False,
+    ) -> list[Regions]:
+        greys = [int(image[0, 0, 0]) for image in images]
+        self.calls.append(greys)
+        self.answer(greys)
+        return [one_region(grey) for grey in greys]
+
+    def answer(self, greys: list[int]) -> None:
+        """What a test's detector does before it answers."""
+
+
+def one_region(value: float) -> Regions:
+    zero, one = np.zeros(1, np.int64), np.ones(1, np.float32)
+    return Regions(
+        boxes=np.array([[0, 0, 1, 1]], np.float32),
+        features=np.full((1, 1), value, np.float32),
+        class_ids=zero,
+        class_scores=one,
+        attribute_ids=None,
+        attribute_scores=None,
+        class_probabilities=np.array([[1, 0, 0]], np.float32),
+        proposal_ids=zero,
+    )
+
+
+def photos(folder: Path, count: int, width: Callable[[int], int] = lambda number: 8) -> list[ImageRef]:
+    """Photo k is grey k everywhere."""
+    images = []
+    for number in range(count):
+        path = folder / f"{number:03d}.png"
+        cv2.imwrite(str(path), np.full((6, width(number), 3), number, np.uint8))
+        images.append(ImageRef(path.stem, str(path)))
+    return images
+
+
+def features(outcomes: Sequence[RegionRecord | Failure]) -> list[float | str]:
+    """Grey level of each record, reason of each failure."""
+    return [o.reason if isinstance(o, Failure) else float(o.features[0, 0]) for o in outcomes]
+
+
+class TestGroups:
+    def test_a_detector_gets_as_many_photos_as_it_prefers(self, tmp_path: Path) -> None:
+        detector = GreyDetector(preferred_batch=4)
+        outcomes = list(extract(photos(tmp_path, 10), detector))
+        assert features(outcomes) == list(range(10))
+        assert detector.calls == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+    def test_photos_of_one_size_come_together_and_outcomes_stay_in_order(self, tmp_path: Path) -> None:
+        detector = GreyDetector(preferred_batch=3)
+        images = photos(tmp_path, 12, width=lambda number: 8 if number % 2 else 16)
+        assert features(list(extract(images, detector))) == list(range(12))
+        assert detector.calls == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
+
+    def test_the_detector_may_say_what_goes_together(self, tmp_path: Path) -> None:
+        class ByHeight(GreyDetector):
+            def batch_key(self, image_hw: tuple[int, int]) -> int:
+                return image_hw[0]
+
+        detector = ByHeight(preferred_batch=4)
+        list(extract(photos(tmp_path, 8, width=lambda number: 8 + number), detector))
+        assert detector.calls == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+    def test_a_rare_size_is_not_put_off_for_ever(self, tmp_path: Path) -> None:
+        detector = GreyDetector(preferred_batch=2)
+        images = photos(tmp_path, 60, width=lambda number: 16 if number == 5 else 8)
+        assert features(list(extract(images, detector))) == list(range(60))
+        assert detector.calls[:6] == [[0, 1], [2, 3], [4, 6], [7, 8], [5], [9, 10]]
+
+    def test_groups_do_not_depend_on_which_photo_is_loaded_first(self, tmp_path: Path) -> None:
+        images = photos(tmp_path, 40, width=lambda number: 8 + number % 3)
+        images[11] = ImageRef("gone", "gone.jpg")
+        random = np.random.default_rng(0)
+        groups = []
+        for threads in (1, 5):
+            detector = GreyDetector(preferred_batch=4)
+
+            def read(location: str) -> bytes:
+                time.sleep(random.exponential(0.003))
+                return Path(location).read_bytes()
+
+            # The window grows with the threads, the groups do not change.
+            list(extract(images, detector, options=ExtractOptions(decode_threads=threads), read_bytes=read))
+            groups.append(detector.calls)
+        assert groups[0] == groups[1] and max(map(len, groups[0])) == 4
+
+    def test_no_more_images_are_held_than_stated(self, tmp_path: Path) -> None:
+        (image,) = photos(tmp_path, 1)
+        data = Path(image.location).read_bytes()
+        for batch in (1, 4):
+            reads: list[str] = []
+
+            def read(location: str, reads: list[str] = reads) -> bytes:
+                reads.append(location)
+                return data
+
+            options = ExtractOptions(decode_threads=3)
+            outcomes = extract([image] * 100, GreyDetector(batch), options=options, read_bytes=read)
+            held = images_on_their_way(3, batch)
+            for done in range(1, 20):
+                next(outcomes)
+                time.sleep(0.005)  # the threads read as much as they are let
+                assert len(reads) <= done + held
+            outcomes.close()
+            time.sleep(0.05)
+            assert len(reads) <= 19 + held
+
+    def test_a_detector_may_prepare_photos_in_the_threads_that_load_them(self, tmp_path: Path) -> None:
+        class Preparing(GreyDetector):
+            threads: frozenset[str] = frozenset()
+
+            def prepare(self, pixels: np.ndarray) -> np.ndarray:
+                self.threads |= {threading.current_thread().name}
+                if pixels[0, 0, 0] == 2:
+                    raise ValueError("cannot be resized")
+                return pixels + np.uint8(100)
+
+        detector = Preparing()
+        outcomes = list(extract(photos(tmp_path, 4), detector))
+        assert features(outcomes) == [100, 101, "detector failed", 103]
+        assert detector.threads == {"load photos"}
+
+
+class Small(GreyDetector):
+    """Has memory for `most` photos, and for none of grey 7."""
+
+    def __init__(self, preferred_batch: int, most: int, error: OutOfMemory) -> None:
+        super().__init__(preferred_batch)
+        self._most, self._error = most, error
+
+    def answer(self, greys: list[int]) -> None:
+        if len(greys) > self._most or 7 in greys:
+            raise self._error()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."),
+        lambda: RuntimeError(CPU_MEMORY_WORDS),
+        lambda: RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        MemoryError,
+    ],
+)
+def test_memory_that_runs_out_splits_the_group_and_warns_once(
+    tmp_path: Path, error: OutOfMemory, caplog: pytest.LogCaptureFixture
+) -> None:
+    detector = Small(8, 2, error)
+    with caplog.at_level(logging.WARNING):
+        outcomes = list(extract(photos(tmp_path, 24), detector))
+    assert features(outcomes) == [*range(7), "out of device memory", *range(8, 24)]
+    (warning,) = caplog.records
+    assert warning.getMessage() == "the detector ran out of memory on 8 photos at once; going on with at most 2"
+    assert detector.calls.count([7]) == 2  # a photo alone is tried once more, in memory that was given back
+    # Of the first group one photo was to blame, so the second is tried whole; the third is not.
+    assert [call for call in detector.calls if len(call) == 8] == [[*range(8)], [*range(8, 16)]]
+    assert detector.calls[-4:] == [[16, 17], [18, 19], [20, 21], [22, 23]]
+
+
+def test_what_memory_holds_is_remembered_between_extractions(tmp_path: Path) -> None:
+    detector = Small(8, 2, MemoryError)
+    calls = DetectorCalls(detector)
+    images = photos(tmp_path, 6)
+    list(extract(images, detector, calls=calls))
+    assert calls.batch == 2
+    detector.calls.clear()
+    list(extract(images, detector, calls=calls))
+    assert max(map(len, detector.calls)) <= 2
+
+
+def test_a_poisoned_photo_in_a_group_fails_alone(tmp_path: Path) -> None:
+    class Poisoned(GreyDetector):
+        def answer(self, greys: list[int]) -> None:
+            if 5 in greys:
+                raise ValueError("grey 5 is unlucky")
+
+    detector = Poisoned(preferred_batch=4)
+    outcomes = list(extract(photos(tmp_path, 12), detector))
+    assert features(outcomes) == [0, 1, 2, 3, 4, "detector failed", *range(6, 12)]
+    assert detector.calls == [[0, 1, 2, 3], [4, 5, 6, 7], [4], [5], [6], [7], [8, 9, 10, 11]]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), torch.AcceleratorError),
+        (KeyError("a bug"), KeyError),
+    ],
+)
+def test_what_is_not_about_a_photo_stops_the_run_after_what_was_done(
+    tmp_path: Path, error: Exception, kind: type[Exception]
+) -> None:
+    class Broken(GreyDetector):
+        def answer(self, greys: list[int]) -> None:
+            if 6 in greys:
+                raise error
+
+    outcomes = extract(photos(tmp_path, 12), Broken(preferred_batch=2))
+    done: list[Any] = []
+    with pytest.raises(kind):
+        for outcome in outcomes:
+            done.append(outcome)
+    assert features(done) == list(range(6))
+
+
+def test_a_key_that_cannot_be_computed_stops_the_run(tmp_path: Path) -> None:
+    class NoKeys(GreyDetector):
+        def batch_key(self, image_hw: tuple[int, int]) -> int:
+            raise KeyError(image_hw)
+
+    with pytest.raises(KeyError):
+        list(extract(photos(tmp_path, 4), NoKeys(preferred_batch=2)))
+
+
+def test_a_detector_that_loses_a_photo_is_a_bug(tmp_path: Path) -> None:
+    class Losing(GreyDetector):
+        def __call__(self, images: Sequence[np.ndarray], /, **options: Any) -> list[Regions]:
+            return super().__call__(images[:-1], **options)
+
+    with pytest.raises(AssertionError, match="gave 1 results for 2 photos"):
+        list(extract(photos(tmp_path, 4), Losing(preferred_batch=2)))
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What a blocked fake waits for; opened at the end, so that no thread outlives its test."""
+    opened = threading.Event()
+    yield opened
+    opened.set()
+    assert wait_for_threads(20)
+
+
+def blocking_read(gate: threading.Event, *ids: str) -> Callable[[str], bytes]:
+    def read(location: str) -> bytes:
+        if Path(location).stem in ids:
+            gate.wait()
+        return Path(location).read_bytes()
+
+    return read
+
+
+class TestWatchdog:
+    def test_reads_that_hang_are_given_up_and_the_others_go_on(self, tmp_path: Path, gate: threading.Event) -> None:
+        # More of them than threads: each is replaced by another.
+        stuck = ["000", "003", "004", "005", "011"]
+        options = ExtractOptions(decode_threads=2, load_timeout=0.5)
+        images = photos(tmp_path, 12)
+        outcomes = list(extract(images, GreyDetector(), options=options, read_bytes=blocking_read(gate, *stuck)))
+        assert features(outcomes) == ["timeout" if image.image_id in stuck else int(image.image_id) for image in images]
+        (first, *_) = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+        assert (first.stage, first.detail) == ("read", "still being read after 0.5 s (--load-timeout)")
+
+    def test_a_decoder_that_hangs_is_given_up(
+        self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from extraction import photo_loading
+
+        decode = photo_loading.decode_image
+
+        def endless(data: bytes, **options: Any) -> np.ndarray:
+            pixels = decode(data, **options)
+            if pixels[0, 0, 0] == 1:
+                gate.wait()
+            return pixels
+
+        monkeypatch.setattr(photo_loading, "decode_image", endless)
+        options = ExtractOptions(load_timeout=0.5)
+        outcomes = list(extract(photos(tmp_path, 3), GreyDetector(), options=options))
+        assert features(outcomes) == [0, "timeout", 2]
+        assert isinstance(outcomes[1], Failure) and outcomes[1].stage == "decode"
+
+    def test_threads_that_do_not_come_back_are_bounded(self, tmp_path: Path, gate: threading.Event) -> None:
+        images = photos(tmp_path, MAX_LEFT_BEHIND + 8)
+        options = ExtractOptions(decode_threads=8, load_timeout=0.3)
+        read = blocking_read(gate, *(image.image_id for image in images))
+        before = threading.active_count()
+        done: list[Any] = []
+        with pytest.raises(RuntimeError, match=r"16 images before this one hang as well.*does the file system"):
+            for outcome in extract(images, GreyDetector(), options=options, read_bytes=read):
+                done.append(outcome)
+                assert threading.active_count() <= before + 1 + 8 + MAX_LEFT_BEHIND
+        assert set(features(done)) == {"timeout"}
+
+    def test_a_detector_that_hangs_stops_the_run(self, tmp_path: Path, gate: threading.Event) -> None:
+        class Hanging(GreyDetector):
+            def answer(self, greys: list[int]) -> None:
+                if 2 in greys:
+                    gate.wait()
+
+        done: list[Any] = []
+        with pytest.raises(RuntimeError, match=r"not come back from image '002' for 0\.6 s \(--detect-timeout\)"):
+            for outcome in extract(photos(tmp_path, 6), Hanging(), options=ExtractOptions(detect_timeout=0.6)):
+                done.append(outcome)
+        assert features(done) == [0, 1]
+
+    def test_slow_calls_are_not_a_call_that_hangs(self, tmp_path: Path) -> None:
+        class Slow(GreyDetector):
+            def answer(self, greys: list[int]) -> None:
+                time.sleep(0.3)
+
+        outcomes = list(extract(photos(tmp_path, 5), Slow(), options=ExtractOptions(detect_timeout=0.6)))
+        assert features(outcomes) == list(range(5))
+
+    def test_a_slow_caller_is_nobodys_timeout(self, tmp_path: Path) -> None:
+        options = ExtractOptions(load_timeout=0.3, detect_timeout=0.3)
+        done: list[Any] = []
+        for outcome in extract(photos(tmp_path, 8), GreyDetector(), options=options):
+            done.append(outcome)
+            time.sleep(0.4 if len(done) == 1 else 0)
+        assert features(done) == list(range(8))
+
+    def test_it_stops_when_told_to_between_images(self, tmp_path: Path) -> None:
+        stopping = threading.Event()
+        done: list[Any] = []
+        with pytest.raises(ExtractionStopped):
+            for outcome in extract(photos(tmp_path, 12), GreyDetector(), should_stop=stopping.is_set):
+                done.append(outcome)
+                if len(done) == 3:
+                    stopping.set()
+        assert features(done) == [0, 1, 2]
+
+    def test_it_stops_when_told_to_while_the_detector_computes(self, tmp_path: Path, gate: threading.Event) -> None:
+        class Hanging(GreyDetector):
+            def answer(self, greys: list[int]) -> None:
+                gate.wait()
+
+        stopping = threading.Event()
+        threading.Timer(0.3, stopping.set).start()
+        with pytest.raises(ExtractionStopped):
+            list(extract(photos(tmp_path, 6), Hanging(), should_stop=stopping.is_set))
+
+
+def test_one_detector_computes_for_one_thread_at_a_time(tmp_path: Path) -> None:
+    class Exclusive(GreyDetector):
+        inside = 0
+
+        def answer(self, greys: list[int]) -> None:
+            self.inside += 1
+            time.sleep(0.002)
+            assert self.inside == 1
+            self.inside -= 1
+
+    detector = Exclusive()
+    calls = DetectorCalls(detector)
+    images = photos(tmp_path, 20)
+    found: list[list[float | str]] = []
+
+    def run() -> None:
+        found.append(features(list(extract(images, detector, calls=calls))))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [list(range(20))] * 3

@@ -1,0 +1,64 @@
+"""Processes spread over the CUDA devices of a machine. No device is needed: the seats are files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipelines.cuda_device import own_device
+
+SIT = """
+import sys
+from pathlib import Path
+from pipelines.cuda_device import take_seat
+names = sys.argv[2:]
+print(take_seat(names, Path(sys.argv[1])), take_seat(names, Path(sys.argv[1])), flush=True)
+sys.stdin.read()
+"""
+
+
+def sit(folder: Path, *names: str) -> tuple[subprocess.Popen[str], int]:
+    """A process that takes a seat and stays, and the device it got."""
+    command = [sys.executable, "-c", SIT, str(folder), *names]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    first, second = process.stdout.readline().split()
+    assert first == second  # a process keeps its seat
+    return process, int(first)
+
+
+def test_processes_spread_evenly_and_a_killed_one_leaves_its_seat(tmp_path: Path) -> None:
+    processes = []
+    try:
+        for expected in (0, 1, 0):
+            process, device = sit(tmp_path, "GPU-a", "GPU-b")
+            processes.append(process)
+            assert device == expected
+        # Devices are known by name: this process sees one of them alone, as its number 0.
+        process, device = sit(tmp_path, "GPU-b", "GPU-c")
+        processes.append(process)
+        assert device == 1
+        processes[1].kill()
+        processes[1].wait()
+        process, device = sit(tmp_path, "GPU-a", "GPU-b")
+        processes.append(process)
+        assert device == 1
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:3"])
+def test_a_device_that_is_named_is_taken(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert own_device(device) == device
+
+
+def test_one_visible_device_needs_no_seat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert own_device("cuda") == "cuda"

@@ -1,0 +1,59 @@
+"""Ctrl-C in the main thread ends the work on shards in others."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from pipelines.running_shards import running_shard, shards_must_stop, stopping_with_the_caller
+
+
+def test_shards_in_work_are_told_and_waited_for() -> None:
+    ended: list[str] = []
+    at_work = threading.Event()
+
+    def work() -> None:
+        with running_shard():
+            at_work.set()
+            while not shards_must_stop():
+                time.sleep(0.01)
+            time.sleep(0.1)
+            ended.append("dropped")
+
+    thread = threading.Thread(target=work)
+    with pytest.raises(KeyboardInterrupt), stopping_with_the_caller(30):
+        thread.start()
+        at_work.wait()
+        raise KeyboardInterrupt
+    assert ended == ["dropped"]
+    thread.join()
+    assert not shards_must_stop()  # the next work of this process may begin
+
+
+def test_a_shard_that_does_not_end_is_not_waited_for_for_ever() -> None:
+    released = threading.Event()
+    at_work = threading.Event()
+
+    def work() -> None:
+        with running_shard():
+            at_work.set()
+            released.wait()
+
+    thread = threading.Thread(target=work)
+    with pytest.raises(KeyboardInterrupt), stopping_with_the_caller(0.2):
+        thread.start()
+        at_work.wait()
+        raise KeyboardInterrupt
+    assert shards_must_stop()  # it is to end whenever it comes back
+    released.set()
+    thread.join()
+    with stopping_with_the_caller(1):
+        assert not shards_must_stop()
+
+
+def test_other_errors_stop_nothing() -> None:
+    with pytest.raises(OSError), stopping_with_the_caller(1):
+        raise OSError
+    assert not shards_must_stop()
