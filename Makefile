@@ -4,12 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.roibeam-installed
 HARNESS ?= ../shared/bench/bench_store.py
+PORT ?= ../lxmert
+PHOTOS ?= ../shared/data/images
 # Keeps the working directory off the import path: our packages have common names (model, features, ...).
 export PYTHONSAFEPATH := 1
 # One test process for each of two cores; more threads in each would only wait for one another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-soak lint format bench bench-store toy-detector lock
+.PHONY: help setup demo test test-all test-slow test-soak lint format bench bench-store bench-extraction toy-detector lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,12 +50,18 @@ format: setup ## rewrite the code the way lint wants it
 bench: setup ## the measurements behind BENCHMARKS.md
 	$(BIN)/python bench/store_bytes.py
 	$(BIN)/python bench/extraction_memory.py
+	PYTHONSAFEPATH= $(BIN)/python bench/engine.py
+	PYTHONSAFEPATH= $(BIN)/python bench/engine.py --memory 5000
 	$(BIN)/python bench/toyworld.py
 
 bench-store: setup ## the feature store beside other formats, with HARNESS=../shared/bench/bench_store.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	cd bench && for name in formats assembly cold; do PYTHONSAFEPATH= ../$(BIN)/python store_$$name.py $(abspath $(HARNESS)); done
 	$(BIN)/python bench/store_scale.py
+
+bench-extraction: setup ## the extractor beside the public port, with PORT=<folder with modeling_frcnn.py>, and its modes
+	PYTHONSAFEPATH= $(BIN)/python bench/mode_errors.py --images $(PHOTOS)
+	PYTHONSAFEPATH= $(BIN)/python bench/extraction_speed.py $(PORT) --images $(PHOTOS)
 
 toy-detector: setup ## train the detector that ships with the project anew (2 hours on 2 cores)
 	$(BIN)/python bench/toy_detector.py

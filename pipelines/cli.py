@@ -7,19 +7,21 @@ import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from pipelines.cli_conformance import conformance_command
 from pipelines.cli_convert import convert_command
 from pipelines.cli_detector import detector_app
+from pipelines.cli_download import download_command
 from pipelines.cli_extract import extract_command
 from pipelines.cli_pretrain import pretrain_command
 from pipelines.cli_store import store_app
 from pipelines.cli_toyworld import toyworld_command
 
 INTERRUPTED = 130
+THREADS_SECONDS = 1.0  # for threads to end by themselves before the process ends without them
 _OUR_PACKAGES = frozenset({"extraction", "features", "model", "pipelines"})
 
 app = typer.Typer(
@@ -32,6 +34,7 @@ app = typer.Typer(
 )
 # Options after "--" belong to the Beam runner.
 app.command("extract", context_settings={"allow_extra_args": True})(extract_command)
+app.command("download")(download_command)
 app.command("pretrain")(pretrain_command)
 app.command("conformance")(conformance_command)
 app.command("convert")(convert_command)
@@ -82,14 +85,26 @@ def main() -> None:
             sys.exit(_complain(f"{error.format_message()} (roibeam --help tells more)", error.exit_code))
         if debug or not isinstance(error, ValueError | OSError | RuntimeError):
             raise
-        sys.exit(_complain(_last_line(error), 1))
+        _leave(_complain(_last_line(error), 1))
     if code == INTERRUPTED:  # typer's answer to Ctrl-C
-        sys.exit(
+        _leave(
             _complain(
-                "interrupted; extract and store copy continue with the same command, training with --resume", code
+                "interrupted; extract, download and store copy continue with the same command, training with --resume",
+                code,
             )
         )
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process, also when a read or a detector call in another thread never ends."""
+    # Known only when something was extracted; importing it here would cost every command the time.
+    threads = sys.modules.get("extraction.background_threads")
+    if threads is not None and not threads.wait_for_threads(THREADS_SECONDS):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _complain(line: str, code: int) -> int:

@@ -20,11 +20,24 @@ class CaptionRow:
 
 
 @dataclass(frozen=True)
+class UrlRow:
+    """One row of an image that is not here yet: its line or entry (from 1), caption, and http or https URL."""
+
+    line: int
+    caption: str
+    url: str
+
+
+@dataclass(frozen=True)
 class BadRow:
     """One row that cannot be used: its line or entry (from 1) and a short reason, the same for all rows of its kind."""
 
     line: int
     reason: str
+
+
+def is_web_url(text: str) -> bool:
+    return text.lower().startswith(("http://", "https://"))
 
 
 def read_lines(path: str) -> Iterator[tuple[int, str] | BadRow]:

@@ -1,0 +1,259 @@
+"""The parts of a download that need no server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from pipelines.download.addresses import AddressRule, PrivateAddressError, is_public
+from pipelines.download.body import Body
+from pipelines.download.failures import DownloadError, LocalFaultError
+from pipelines.download.fetcher import _retry_after
+from pipelines.download.host_gates import HostGates
+from pipelines.download.image_files import StoredImage
+from pipelines.download.journal import FailedRow, Journal
+from pipelines.download.opt_out import refusal
+from pipelines.download.outage import OutageWatch
+from pipelines.download.url_list import UrlList
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "127.255.255.254", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254",
+        "100.64.0.1", "224.0.0.251", "239.255.255.250", "240.0.0.1", "255.255.255.255", "192.0.2.1", "::1", "::",
+        "fe80::1", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "2001:db8::1", "::ffff:127.0.0.1",
+        "::ffff:10.0.0.1", "2002:7f00:1::1", "64:ff9b::a9fe:a9fe", "2001:0:4136:e378:8000:63bf:80ff:fffe",
+    ],
+)  # fmt: skip
+def test_addresses_that_are_not_public(address: str) -> None:
+    assert not is_public(ip_address(address))
+    with pytest.raises(PrivateAddressError):
+        AddressRule().open_socket((2, 1, 6, "", (address, 80)))
+
+
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "151.101.1.69", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+)
+def test_addresses_that_are_public(address: str) -> None:
+    assert is_public(ip_address(address))
+
+
+def test_networks_that_the_user_allows_and_no_others() -> None:
+    rule = AddressRule(["10.1.0.0/16", "fe80::/10"])
+    allowed = ["10.1.2.3", "fe80::1%eth0", "8.8.8.8", "10.2.0.1", "127.0.0.1", "::1"]
+    assert [rule.allows(address) for address in allowed] == [True, True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("values", "directive"),
+    [
+        ([], None),
+        (["all"], None),
+        (["noai"], "noai"),
+        (["nofollow, NoImageAI"], "noimageai"),
+        (["nofollow", "noindex"], "noindex"),
+        (["none"], "none"),
+        (["otherbot: noai, noindex"], None),
+        (["otherbot: noai, roibeam: noindex"], "noindex"),
+        (["Roibeam: noimageindex"], "noimageindex"),
+        (["*: noai"], "noai"),
+        (["max-image-preview: none"], None),  # a value, not a refusal
+        (["max-image-preview: large, noai"], "noai"),  # what follows a value concerns everybody all the same
+        (["unavailable_after: Wed, 25 Jun 2031 15:00:00 GMT, noai"], "noai"),
+        (["notnoai"], None),
+    ],
+)
+def test_opt_out_headers(values: list[str], directive: str | None) -> None:
+    assert refusal(values) == directive
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, None), ("0", 0.0), (" 17 ", 17.0), ("9" * 5000, 999_999_999.0), ("soon", None), ("-3", None),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), ("Wed, 32 Oct 2015 07:28:00 GMT", None),
+    ],
+)  # fmt: skip
+def test_retry_after(value: str | None, seconds: float | None) -> None:
+    assert _retry_after(value) == seconds
+
+
+@pytest.mark.parametrize("wbits", [31, 15], ids=["gzip", "zlib"])
+def test_a_compressed_body_in_single_bytes(tmp_path: Path, wbits: int) -> None:
+    data = bytes(range(256)) * 5000
+    with (tmp_path / "body").open("wb", buffering=0) as file:
+        body = Body(file, encoding=" GZip" if wbits == 31 else "deflate", max_bytes=len(data))
+        for byte in zlib.compress(data, wbits=wbits):
+            body.add(bytes([byte]))
+        body.finish()
+    assert (tmp_path / "body").read_bytes() == data
+    assert body.num_bytes == len(data)
+
+
+def test_a_bomb_is_never_unpacked_beyond_the_limit(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "body").open("wb", buffering=0) as file,
+        pytest.raises(DownloadError, match="over the limit of 1000000 bytes"),
+    ):
+        Body(file, encoding="gzip", max_bytes=1_000_000).add(zlib.compress(bytes(100_000_000), wbits=31))
+    assert (tmp_path / "body").stat().st_size <= 1_000_000
+
+
+def test_a_full_disk_is_no_fault_of_the_url() -> None:
+    with open("/dev/full", "wb", buffering=0) as file, pytest.raises(LocalFaultError, match="No space left on device"):
+        Body(file, encoding="", max_bytes=100).add(b"x")
+
+
+def test_a_pause_holds_back_whoever_comes_to_that_host_only() -> None:
+    async def visits() -> list[str]:
+        gates, order = HostGates(per_host=2), list[str]()
+
+        async def visit(host: str, name: str) -> None:
+            async with gates.turn(host):
+                order.append(name)
+
+        async with gates.turn("a"):
+            gates.pause("a", 0.05)
+        await asyncio.gather(visit("a", "later"), visit("b", "at once"), visit("a", "later"))
+        assert not gates._gates or list(gates._gates) == ["a"]
+        return order
+
+    assert asyncio.run(visits()) == ["at once", "later", "later"]
+
+
+def test_turns_at_a_host_are_counted_and_forgotten() -> None:
+    async def largest() -> int:
+        gates, open_now, largest = HostGates(per_host=3), 0, 0
+
+        async def visit() -> None:
+            nonlocal open_now, largest
+            async with gates.turn("a"):
+                open_now += 1
+                largest = max(largest, open_now)
+                await asyncio.sleep(0)
+                open_now -= 1
+
+        await asyncio.gather(*(visit() for _ in range(20)))
+        assert gates._gates == {}
+        return largest
+
+    assert asyncio.run(largest()) == 3
+
+
+STORED, FAILED = StoredImage("images/00000/00000000.jpg", 3, "ab"), FailedRow("fetch", "HTTP 404", "gone")
+
+
+def journal(path: Path, sha256: str = "aa") -> Journal:
+    return Journal(path, list_sha256=sha256, num_rows=4)
+
+
+def test_a_journal_read_again_says_what_was_written(tmp_path: Path) -> None:
+    written = journal(tmp_path / "journal")
+    written.append([(2, FAILED), (0, STORED)])
+    written.append([(3, FAILED)])
+    written.close()
+    read = journal(tmp_path / "journal")
+    assert [read.outcome(row) for row in range(5)] == [STORED, None, FAILED, FAILED, None]
+    assert (read.num_stored, read.failures) == (1, {"HTTP 404": 2})
+    assert list(read.rows(stored=True)) == [0]
+    read.forget(2)
+    read.append([(2, STORED)])
+    read.close()
+    assert journal(tmp_path / "journal").outcome(2) == STORED
+    assert journal(tmp_path / "journal").failures == {"HTTP 404": 1}
+
+
+def test_a_journal_cut_at_any_byte_keeps_its_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    whole = journal(path)
+    whole.append([(0, STORED), (1, FAILED)])
+    whole.close()
+    data = path.read_bytes()
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        cut = journal(path)
+        num_lines = data[:length].count(b"\n")
+        assert [cut.outcome(0), cut.outcome(1)] == [STORED if num_lines > 1 else None, None]
+        cut.append([(row, outcome) for row, outcome in enumerate([STORED, FAILED]) if not cut.is_known(row)])
+        cut.close()
+        assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{]", "line 2: not json"),
+        (b"[1]", "line 2: not json"),
+        (b'{"row": 1}', "line 2: not an outcome"),
+        (json.dumps({"row": 99, "stage": "a", "reason": "b", "detail": "c"}).encode(), "line 2: not an outcome"),
+        (json.dumps({"row": -1, "stage": "a", "reason": "b", "detail": "c"}).encode(), "line 2: not an outcome"),
+        (json.dumps({"row": 1, "path": 5}).encode(), "line 2: not an outcome"),
+    ],
+)
+def test_a_damaged_journal_is_refused(tmp_path: Path, line: bytes, message: str) -> None:
+    path = tmp_path / "journal"
+    journal(path).close()
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(ValueError, match=message):
+        journal(path)
+
+
+def test_a_journal_of_another_list_is_refused(tmp_path: Path) -> None:
+    journal(tmp_path / "journal").close()
+    with pytest.raises(ValueError, match="holds images of another list"):
+        journal(tmp_path / "journal", sha256="bb")
+
+
+def test_a_list_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "list.tsv"
+    path.write_text("a\thttp://a.example/1.jpg\n")
+    url_list = UrlList(str(path))
+    path.write_text("a\thttp://a.example/1.jpg\nb\thttp://a.example/2.jpg\n")
+    with pytest.raises(ValueError, match="changed while it was read"):
+        list(url_list.rows())
+
+
+def test_the_first_row_of_a_url(tmp_path: Path) -> None:
+    path = tmp_path / "list.tsv"
+    names = ["a", "b", "a", None, "c", "b", "a"]
+    path.write_text("".join(f"x\thttp://h.example/{name}\n" if name else "\n" for name in names))
+    url_list = UrlList(str(path))
+    assert [url_list.first_row(row) for row in (0, 1, 2, 4, 5, 6)] == [0, 1, 0, 4, 1, 0]
+    assert (url_list.num_rows, url_list.num_urls, url_list.last_row) == (6, 3, 6)
+
+
+def test_a_dead_network_is_told_from_dead_links() -> None:
+    dead, gone = FailedRow("connect", "host not found", ""), FailedRow("fetch", "HTTP 404", "")
+    watch, written = OutageWatch(), list[int]()
+
+    def note(row: int, host: int, outcome: FailedRow) -> None:
+        written.extend(number for number, _ in watch.note(row, f"http://host{host}.example/{row}.jpg", outcome))
+
+    for row in range(399):
+        note(row, row, dead)
+    assert written == []
+    note(399, 0, gone)  # a server says no: the network is there, and the others were dead links
+    assert written == list(range(400))
+    for row in range(400, 5400):
+        note(row, row % 50, dead)  # few hosts, all dead
+    note(5400, 0, FailedRow("url", "not a URL", ""))  # says nothing of the network
+    assert sorted(written) == [*range(5001), 5400]
+    note(5401, 0, gone)
+    assert sorted(written) == list(range(5402))
+    with pytest.raises(LocalFaultError, match="is the network up"):
+        for row in range(5402, 6000):
+            note(row, row, dead)
+    assert sorted(written) == list(range(5402))  # what nobody answered has no outcome
+
+
+def test_what_is_held_back_at_the_end_of_a_list_is_written() -> None:
+    watch, dead = OutageWatch(), FailedRow("fetch", "timeout", "")
+    assert watch.note(7, "http://a.example/", dead) == []
+    assert watch.release() == [(7, dead)]
+    assert watch.release() == []
