@@ -18,12 +18,16 @@ class ImageRef:
             means that the detector proposes and selects.
         boxes_hw: height and width of the image that the boxes were drawn on, where their file tells; a photo of another
             size becomes a failure, since its boxes would cut out other things.
+        captions: what the source says of the image, in its order; they travel with it and change no feature.
+        labels: its labels as the source writes them ("dog", "n01440764", "7"), likewise.
     """
 
     image_id: str
     location: str
     boxes: tuple[Box, ...] | None = None
     boxes_hw: tuple[int, int] | None = None
+    captions: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 OUT/plan.json               source, settings, one line of facts per shard
 OUT/plan/part-00003.jsonl   the images of shard 3: {"image_id": ..., "location": ...} per line, and with given boxes
-                            "boxes": [[x1, y1, x2, y2], ...], "boxes_hw": [height, width] or null
+                            "boxes": [[x1, y1, x2, y2], ...], "boxes_hw": [height, width] or null; where the source
+                            has them, "captions": [...] and "labels": [...]
 """
 
 from __future__ import annotations
@@ -78,17 +79,26 @@ def members_digest(members: Iterable[ImageRef]) -> str:
     """SHA-256 over ids and locations in order, each with its length in bytes before it.
 
     Given boxes follow their image: a length that no text has, their number, height and width (0 where they are not
-    known), four doubles each.
+    known), four doubles each. Captions and labels follow likewise, each kind with a mark of its own and their number.
     """
     digest = hashlib.sha256()
+
+    def add(text: str) -> None:
+        data = text.encode("utf-8")
+        digest.update(len(data).to_bytes(4, "little") + data)
+
     for member in members:
-        for text in (member.image_id, member.location):
-            data = text.encode("utf-8")
-            digest.update(len(data).to_bytes(4, "little") + data)
+        add(member.image_id)
+        add(member.location)
         if member.boxes is not None:
             digest.update(b"\xff\xff\xff\xff" + struct.pack("<3Q", len(member.boxes), *(member.boxes_hw or (0, 0))))
             edges = itertools.chain.from_iterable(member.boxes)
             digest.update(struct.pack(f"<{4 * len(member.boxes)}d", *edges))
+        for mark, texts in ((b"\xfe\xff\xff\xff", member.captions), (b"\xfd\xff\xff\xff", member.labels)):
+            if texts:
+                digest.update(mark + struct.pack("<Q", len(texts)))
+                for text in texts:
+                    add(text)
     return digest.hexdigest()
 
 
@@ -149,6 +159,9 @@ def _parse_member(line: str) -> ImageRef:
         if entry["boxes_hw"] is not None:
             height, width = entry["boxes_hw"]
             entry["boxes_hw"] = (height, width)
+    for name in ("captions", "labels"):
+        if name in entry:
+            entry[name] = tuple(entry[name])
     return ImageRef(**entry)
 
 
@@ -156,6 +169,10 @@ def _member_line(member: ImageRef) -> str:
     entry: dict[str, Any] = {"image_id": member.image_id, "location": member.location}
     if member.boxes is not None:
         entry |= {"boxes": member.boxes, "boxes_hw": member.boxes_hw}
+    if member.captions:
+        entry["captions"] = member.captions
+    if member.labels:
+        entry["labels"] = member.labels
     return json.dumps(entry, ensure_ascii=False) + "\n"
 
 

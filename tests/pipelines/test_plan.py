@@ -49,6 +49,22 @@ def test_a_grown_source_adds_shards_and_leaves_old_ones(tmp_path: Path) -> None:
     assert read_members(tmp_path, grown.shards[1]) == refs("é")
 
 
+def test_captions_and_labels_travel_and_count(tmp_path: Path) -> None:
+    plain = ImageRef("a", "/x/a.jpg")
+    told = replace(plain, captions=("a dog", "é"), labels=("dog",))
+    plan = extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=[told, refs("b")[0]], shard_size=2)
+    assert read_members(tmp_path, plan.shards[0]) == [told, refs("b")[0]]
+    others = (
+        plain,
+        replace(told, labels=()),
+        replace(told, captions=("a dog é",)),
+        replace(told, captions=("é", "a dog")),
+    )
+    swapped = replace(plain, captions=told.labels, labels=told.captions)
+    digests = {members_digest([member]) for member in (told, *others, swapped)}
+    assert len(digests) == 6
+
+
 def test_changed_members_are_noticed(tmp_path: Path) -> None:
     plan = extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b"), shard_size=2)
     path = members_path(tmp_path, 0)
