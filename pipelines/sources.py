@@ -1,11 +1,11 @@
-"""From what the user names on the command line to the images to extract and the captions to train on."""
+"""From what the user names on the command line to the images to extract."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from extraction.images import ImageRef
 from features.counted import counted
@@ -37,6 +37,10 @@ class Source:
     id_rule: str
     images: list[ImageRef]
     notes: list[str]
+
+    def with_images(self, images: Iterable[ImageRef]) -> Source:
+        """The same source with other images, in their order."""
+        return replace(self, images=list(images))
 
 
 def open_source(location: str, *, image_root: str | None = None, id_rule: str = "no-extension") -> Source:
@@ -71,7 +75,7 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
         raise ValueError(f"no such image folder: {root!r} (--image-root)")
     location = os.path.abspath(location)
     if extension == ".json":
-        kind = _json_kind(location)
+        kind = json_kind(location)
         if kind == "sbu":
             return _caption_source(kind, location, root, id_rule, list(sbu.read_sbu(location, id_rule=id_rule)))
         if kind == "karpathy":
@@ -103,39 +107,7 @@ def check_images_are_there(source: Source) -> None:
         )
 
 
-def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[tuple[str, str]], list[str]]:
-    """Captions to train on: of a COCO json, caption TSV, SBU json, or the train and restval splits of a Karpathy json.
-
-    Returns:
-        (image_id, caption) in file order, and notes on rows left out.
-    Raises:
-        ValueError: if the file is missing, of another kind, or holds no caption.
-    """
-    if not os.path.isfile(location):
-        raise ValueError(f"no such caption file: {location!r}")
-    extension = os.path.splitext(location)[1].lower()
-    kind = _json_kind(location) if extension == ".json" else extension
-    notes: list[str] = []
-    if kind == "coco":
-        captions = coco.read_coco(location, id_rule=id_rule).captions
-    elif kind == "karpathy":
-        captions, notes = _training_captions(location, id_rule)
-    elif kind in ("sbu", ".tsv"):
-        read = sbu.read_sbu if kind == "sbu" else conceptual_captions.read_caption_tsv
-        rows = list(read(location, id_rule=id_rule))
-        captions = [(row.image_id, row.caption) for row in rows if isinstance(row, CaptionRow)]
-        notes = _bad_row_notes(rows, "entry" if kind == "sbu" else "line")
-    else:
-        raise ValueError(f"{location!r}: expected a captions .json of COCO, Karpathy or SBU, or a caption .tsv")
-    if not captions:
-        raise ValueError(
-            f"{location!r}: no captions in it (an instances file has boxes only; give the captions file)"
-            + "".join(f"; {note}" for note in notes)
-        )
-    return captions, notes
-
-
-def _json_kind(path: str) -> str:
+def json_kind(path: str) -> str:
     """ "coco", "karpathy" or "sbu", by the first member that tells; what tells nothing is read as COCO's."""
     expected = coco.EXPECTED + ", a Karpathy split or an SBU file"
     for name, _, entry in read_json_members(path, expected=expected):
@@ -156,19 +128,6 @@ def _karpathy_paths(location: str, root: str, id_rule: str) -> list[tuple[str, s
     return [(image_id, os.path.basename(below)) for image_id, below in paths]
 
 
-def _training_captions(location: str, id_rule: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """A Karpathy split's captions without those that results are reported on."""
-    captions: list[tuple[str, str]] = []
-    num_left_out = 0
-    for image in karpathy.read_karpathy(location, id_rule=id_rule):
-        if image.split in karpathy.TRAINING_SPLITS:
-            captions += [(image.image_id, sentence.text) for sentence in image.sentences]
-        else:
-            num_left_out += len(image.sentences)
-    notes = [f"{counted(num_left_out, 'caption')} of the splits val and test left out: evaluation data"]
-    return captions, notes if num_left_out else []
-
-
 def _listing_notes(listing: folder.FolderListing) -> list[str]:
     num_files, num_links = listing.num_other_files, listing.num_folder_links
     notes = []
@@ -179,7 +138,7 @@ def _listing_notes(listing: folder.FolderListing) -> list[str]:
     return notes
 
 
-def _bad_row_notes(rows: Iterable[CaptionRow | BadRow], unit: str) -> list[str]:
+def bad_row_notes(rows: Iterable[CaptionRow | BadRow], unit: str) -> list[str]:
     """
     Args:
         unit: what a row is to whoever looks for it, "line" or "entry".
@@ -197,7 +156,7 @@ def _bad_row_notes(rows: Iterable[CaptionRow | BadRow], unit: str) -> list[str]:
 def _caption_source(kind: str, location: str, root: str, id_rule: str, rows: list[CaptionRow | BadRow]) -> Source:
     good = [row for row in rows if isinstance(row, CaptionRow)]
     refs = dict.fromkeys(ImageRef(row.image_id, os.path.join(root, row.path)) for row in good)  # one with five captions
-    notes = _bad_row_notes(rows, "entry" if kind == "sbu" else "line")
+    notes = bad_row_notes(rows, "entry" if kind == "sbu" else "line")
     return _source(kind, location, root, id_rule, list(refs), notes)
 
 
