@@ -268,9 +268,12 @@ def test_a_store_without_captions_asks_for_a_file(
 def test_a_staged_table_that_arrives_damaged_is_refused(roibeam: Cli, store: tuple[Path, Any], tmp_path: Path) -> None:
     there = tmp_path / "there"
     shutil.copytree(store[0], there)
-    damage(there, "stale")
     command = ("pretrain", tmp_path / "run", "--store", there.as_uri(), "--stage-to", tmp_path / "disk", *TINY_MODEL)
-    assert "annotations.parquet: is" in one_line(roibeam(*command))
+    data = (there / ANNOTATIONS_NAME).read_bytes()
+    (there / ANNOTATIONS_NAME).write_bytes(data[:-1])
+    assert "annotations.parquet: ends after" in one_line(roibeam(*command))
+    (there / ANNOTATIONS_NAME).write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    assert "annotations.parquet: is damaged or of another run" in one_line(roibeam(*command))
     shutil.copyfile(store[0] / ANNOTATIONS_NAME, there / ANNOTATIONS_NAME)
     assert roibeam(*command).code == 0
 
