@@ -26,6 +26,7 @@ PLAN_FORMAT = "roibeam-plan"
 PLAN_VERSION = 1
 MAX_SHARD_IMAGES = 4000
 MAX_SHARD_SECONDS = 600.0  # a retry loses at most this much work
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def _member_line(member: ImageRef) -> str:
         entry["captions"] = member.captions
     if member.labels:
         entry["labels"] = member.labels
-    return json.dumps(entry, ensure_ascii=False) + "\n"
+    return _encode(entry) + "\n"
 
 
 def extend_plan(
