@@ -6,10 +6,9 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from features.counted import counted
+from pipelines.annotated_images import json_kind
 from pipelines.datasets import coco, conceptual_captions, karpathy, sbu
-from pipelines.datasets.rows import BadRow, CaptionRow, UrlRow
-from pipelines.sources import bad_row_notes, json_kind
+from pipelines.datasets.rows import BadRow, BadRows, CaptionRow, UrlRow
 
 
 class Caption(NamedTuple):
@@ -83,15 +82,14 @@ class CaptionFile:
             rows = sbu.read_sbu(self.location, id_rule=self._id_rule)
         else:
             rows = conceptual_captions.read_caption_rows(self.location, id_rule=self._id_rule)
-        bad: list[BadRow] = []
-        for row in rows:
-            if isinstance(row, BadRow):
-                bad.append(row)
-            elif isinstance(row, UrlRow):
+        bad = BadRows("entry" if is_sbu else "line")
+        usable: Iterator[CaptionRow | UrlRow] = bad.passed(rows)
+        for row in usable:
+            if isinstance(row, UrlRow):
                 yield Caption(row.caption, None, row.line - 1)
             else:
                 yield Caption(row.caption, row.image_id, row.line - 1 if is_sbu else None)
-        self.notes += bad_row_notes(bad, "entry" if is_sbu else "line")
+        self.notes += bad.notes()
 
     def _training_captions(self) -> Iterator[Caption]:
         num_left_out = 0
@@ -101,9 +99,7 @@ class CaptionFile:
                     yield Caption(sentence.text, image.image_id)
             else:
                 num_left_out += len(image.sentences)
-        if num_left_out:
-            left_out = counted(num_left_out, "caption")
-            self.notes.append(f"{left_out} of the splits val and test left out: evaluation data")
+        self.notes += karpathy.evaluation_note(num_left_out)
 
 
 def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[Caption], list[str]]:
