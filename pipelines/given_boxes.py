@@ -107,18 +107,19 @@ def give_boxes(source: Source, location: str) -> tuple[Source, GivenBoxes]:
 
     boxes = GivenBoxes(location, known_rows())
     if not boxes:
-        named = f"{counted(num_strangers, 'image')}, such as {strangers[0]!r}" if strangers else "no image"
+        strange = f"{counted(num_strangers, 'image')}, such as {strangers[0]!r}" if strangers else "no image"
         raise ValueError(
-            f"{location!r}: no boxes for any image of {source.location!r}: it names {named}; the source has "
+            f"{location!r}: no boxes for any image of {source.location!r}: it names {strange}; the source has "
             f"{source.images[0].image_id!r}; give the boxes of these images, or name them by these ids"
         )
-    images = [image for image in source.images if image.image_id in boxes]
-    if len(images) < len(source.images):
-        notes.append(f"{counted(len(source.images) - len(images), 'image')} left out: {location} does not name them")
+    named = source.with_images(image for image in source.images if image.image_id in boxes)
+    if len(named.images) < len(source.images):
+        left_out = counted(len(source.images) - len(named.images), "image")
+        notes.append(f"{left_out} left out: {location} does not name them")
     if num_strangers:
         are = f"1 entry of {location} names" if num_strangers == 1 else f"{num_strangers:,} entries of {location} name"
         notes.append(f"{are} no image of the source, such as {strangers[0]!r}")
-    return replace(source, images=images, notes=[*source.notes, *notes]), boxes
+    return replace(named, notes=[*source.notes, *notes]), boxes
 
 
 class ImageFinder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from features.counted import counted
 from features.layout import encode_meta, encode_regions
 from features.record import RegionRecord
 from pipelines.given_boxes import GivenBoxes
+from pipelines.image_table import ImageTable
 from pipelines.job import DetectorSpec, shared_calls, shared_detector, shared_fingerprint, shared_global_feature
 from pipelines.plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
 from pipelines.preset_names import conventions_name, selection_name
@@ -174,7 +175,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _new_images(work: Work, plan: Plan | None) -> tuple[list[ImageRef], list[str]]:
+def _new_images(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str]]:
     """Images that no shard holds yet; notes on planned ones that are gone.
 
     Raises:
@@ -182,20 +183,22 @@ def _new_images(work: Work, plan: Plan | None) -> tuple[list[ImageRef], list[str
     """
     if plan is None:
         return work.source.images, []
-    known: set[str] = set()
     changed: list[str] = []
-    for member in planned_members(work.store, plan):
-        known.add(member.image_id)
-        if work.boxes is not None and member.image_id in work.boxes and not work.boxes.are_those_of(member):
-            changed.append(member.image_id)
+
+    def planned_ids() -> Iterator[str]:
+        for member in planned_members(work.store, plan):
+            if work.boxes is not None and member.image_id in work.boxes and not work.boxes.are_those_of(member):
+                changed.append(member.image_id)
+            yield member.image_id
+
+    new = work.source.images.without(planned_ids())
     if work.boxes is not None and changed:
         raise ValueError(
             f"{work.store} was made with other boxes than {work.boxes.location} holds now for "
             f"{counted(len(changed), 'image')}, "
             f"such as {changed[0]!r}; restore the file, or choose a new folder"
         )
-    new = [image for image in work.source.images if image.image_id not in known]
-    gone = len(known) - (len(work.source.images) - len(new))
+    gone = plan.num_images - (len(work.source.images) - len(new))
     if not gone:
         return new, []
     are, stay = ("is", "its record stays") if gone == 1 else ("are", "their records stay")
