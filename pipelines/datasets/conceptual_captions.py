@@ -16,13 +16,19 @@ from pipelines.datasets.rows import BadRow, CaptionRow, UrlRow, is_web_url, read
 
 def read_caption_tsv(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow | BadRow]:
     """Rows in file order; blank lines are passed over, URLs are bad rows: an image must be local."""
+    for row in read_caption_rows(path, id_rule=id_rule):
+        yield BadRow(row.line, "URL: download it and give the local path") if isinstance(row, UrlRow) else row
+
+
+def read_caption_rows(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow | UrlRow | BadRow]:
+    """Rows in file order, of local images and of those at URLs; blank lines are passed over."""
     for row in _read_columns(path):
         if isinstance(row, BadRow):
             yield row
             continue
         line, caption, name = row
         if is_web_url(name):
-            yield BadRow(line, "URL: download it and give the local path")
+            yield UrlRow(line, caption, name)
             continue
         try:
             name = path_below(name)
