@@ -1,7 +1,7 @@
 """Conceptual Captions TSV: caption TAB image, no header, no quoting, UTF-8 with or without a byte order mark.
 
-The image is a local path (`read_caption_tsv`), or the URL to download it from (`read_caption_urls`). Conceptual 12M, whose
-columns stand the other way round, is read too: URL TAB caption.
+The image is a local path (`read_caption_tsv`), or the URL to download it from (`read_caption_urls`). Conceptual 12M,
+whose columns stand the other way round, is read too: URL TAB caption.
 
 Id rule: the path as written, without its extension ("images/a.jpg" -> "images/a"). Several captions may name one image.
 """
