@@ -1,8 +1,8 @@
 """Time and memory of joining a caption list to as many images: `python bench/caption_join.py [--rows 3300000]`.
 
 Writes a caption .tsv of Conceptual Captions' size, of which two thirds of the images are there, and joins it as extract
-does (captions into the images of a source) and as pretrain does (captions into a table in memory), for a list with paths
-and for one with URLs, whose rows name the images. Each runs in a process of its own; CPU time and peak memory are the
+does (captions into the images of a source) and as pretrain does (captions into a table in memory), for a list with
+paths and for one with URLs, whose rows name the images. Each runs in a process of its own; CPU time and peak memory are the
 kernel's counts for the process, less those of one that only imports. For docs/captions.md.
 """
 
@@ -27,7 +27,10 @@ from pipelines.sources import Source
 path, rows = sys.argv[1], int(sys.argv[2])
 ids = (f"images/{row // 1000:05d}/{row:08d}" for row in range(rows) if row % 3)
 """
-SOURCE = "source = Source('folder', '/images', '/images', 'no-extension', ImageTable(ImageRef(i, f'/{i}.jpg') for i in ids), [])\n"
+SOURCE = (
+    "images = ImageTable(ImageRef(i, f'/{i}.jpg') for i in ids)\n"
+    "source = Source('folder', '/images', '/images', 'no-extension', images, [])\n"
+)
 RUNS = {
     "imports": "",
     "the images alone, as a source": SOURCE,
@@ -57,7 +60,7 @@ def run(code: str, path: Path, rows: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=3_300_000, help="captions, and thrice the images over two")
+    parser.add_argument("--rows", type=int, default=3_300_000, help="captions; two thirds of them have an image")
     rows = parser.parse_args().rows // 3 * 3
     print(
         f"{rows:,} captions, {rows * 2 // 3:,} images\n\n| list of | joined for | CPU seconds | MB |\n|---|---|---|---|"
