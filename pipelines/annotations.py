@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from features.manifest import ANNOTATIONS_NAME, TEMPORARY_SUFFIX, AnnotationsEntry, ShardManifest, fsync_folder
+from features.manifest import ANNOTATIONS_NAME, AnnotationsEntry, ShardManifest
+from features.output_folder import OutputFolder
 from features.shard_reader import ShardReader
 from features.store import FeatureStore
 from pipelines.caption_files import Caption
@@ -35,44 +36,39 @@ class Annotation(NamedTuple):
     labels: tuple[str, ...]
 
 
-def write_annotations(folder: Path, shards: Iterable[Sequence[Annotation]]) -> AnnotationsEntry | None:
-    """Writes the table aside and renames it; returns what manifest.json shall say of it.
+def write_annotations(folder: OutputFolder, shards: Iterable[Sequence[Annotation]]) -> AnnotationsEntry | None:
+    """Writes the table, whole; returns what manifest.json shall say of it.
 
     An old table is removed where no image has anything: then there is none, and None is returned.
 
     Args:
         shards: the rows of each shard in key order, one shard at a time in memory.
     """
-    path = folder / ANNOTATIONS_NAME
-    aside = folder / f".{ANNOTATIONS_NAME}.{os.getpid()}{TEMPORARY_SUFFIX}"
+    remaining = (shard for shard in shards if shard)
+    first = next(remaining, None)
+    if first is None:
+        folder.delete(ANNOTATIONS_NAME)
+        return None
     rows = captions = labels = 0
-    try:
+    with folder.written_aside(ANNOTATIONS_NAME) as aside:
         with pq.ParquetWriter(aside, SCHEMA) as table:
-            for shard in shards:
-                if not shard:
-                    continue
+            for shard in chain([first], remaining):
                 columns = [pa.array([row[place] for row in shard], field.type) for place, field in enumerate(SCHEMA)]
                 table.write_table(pa.Table.from_arrays(columns, schema=SCHEMA))
                 rows += len(shard)
                 captions += sum(len(row.captions) for row in shard)
                 labels += sum(len(row.labels) for row in shard)
-        if not rows:
-            path.unlink(missing_ok=True)
-            return None
         with aside.open("rb") as file:
-            os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            num_bytes = os.fstat(file.fileno()).st_size
-        os.replace(aside, path)
-        fsync_folder(folder)
-    finally:
-        aside.unlink(missing_ok=True)
+        num_bytes = aside.stat().st_size
     return AnnotationsEntry(
         file=ANNOTATIONS_NAME, rows=rows, captions=captions, labels=labels, bytes=num_bytes, sha256=digest
     )
 
 
-def planned_annotations(store: Path, plan: Plan, manifests: Sequence[ShardManifest]) -> Iterator[list[Annotation]]:
+def planned_annotations(
+    store: Path | OutputFolder, plan: Plan, manifests: Sequence[ShardManifest]
+) -> Iterator[list[Annotation]]:
     """What the plan says of the images that gave a record, a list for each shard.
 
     Args:
