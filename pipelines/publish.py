@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from features.annotations_file import checked_annotations
 from features.counted import counted
 from features.fingerprint import Fingerprint, merged_numerics
 from features.manifest import (
     STORE_MANIFEST_NAME,
+    AnnotationsEntry,
     ShardManifest,
     StoreManifest,
     shard_manifest_name,
@@ -81,13 +83,22 @@ def _published(folder: OutputFolder, digests: dict[str, str]) -> StoreManifest |
     except (FileNotFoundError, ValueError):
         return None
     listed = {entry.manifest: entry.manifest_sha256 for entry in manifest.shards}
-    if listed != digests or folder.num_bytes(DEAD_LETTERS_NAME) is None:
-        return None
-    table = manifest.annotations
-    if table is not None and folder.num_bytes(table.file) != table.bytes:
-        log.warning("%s is not the one that the manifest names; writing it again", folder.where(table.file))
-        return None
-    return manifest
+    is_whole = listed == digests and folder.num_bytes(DEAD_LETTERS_NAME) is not None
+    return manifest if is_whole and _has_annotations(folder, manifest.annotations) else None
+
+
+def _has_annotations(folder: OutputFolder, entry: AnnotationsEntry | None) -> bool:
+    """Whether the table that the manifest names is there; at a URL by its size alone."""
+    if entry is None:
+        return True
+    if folder.local_path is None:
+        return folder.num_bytes(entry.file) == entry.bytes
+    try:
+        checked_annotations(folder.local_path, entry)
+    except ValueError as error:
+        log.warning("%s; writing it again", error)
+        return False
+    return True
 
 
 def _numerics(folder: OutputFolder, manifests: Sequence[ShardManifest]) -> dict[str, Any]:

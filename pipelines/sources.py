@@ -82,7 +82,7 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
         if kind == "sbu":
             images = annotated_images.sbu_images(location, root, id_rule, notes)
         elif kind == "karpathy":
-            images = annotated_images.karpathy_images(location, root, id_rule)
+            images = annotated_images.karpathy_images(location, root, id_rule, notes)
         else:
             images = annotated_images.coco_images(location, root, id_rule)
         return _source(kind, location, root, id_rule, images, notes)

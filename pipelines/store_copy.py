@@ -23,7 +23,6 @@ from features.manifest import (
     ShardSummary,
     StoreManifest,
 )
-from features.output_folder import output_folder
 from features.publish import publish_store
 from features.record import RegionRecord
 from features.record_change import DoesNotFitError, RecordChange
@@ -119,7 +118,7 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
             remove_unfinished(out, manifests)
             _write_shards(out, stores, merge, manifests, fingerprint, plan, options)
             write_dead_letters(out, manifests)
-            annotations = write_annotations(output_folder(out), merged_annotations(stores, out, manifests))
+            annotations = write_annotations(out, merged_annotations(stores, out, manifests))
             failures = _failures(manifests, merge.dead_letters)
             origin = {
                 **text.config["copy"],
