@@ -36,7 +36,11 @@ class Problem:
 
 
 def verify_store(
-    path: str | os.PathLike[str], deep: bool = False, progress: Callable[[int, int], None] | None = None
+    path: str | os.PathLike[str],
+    deep: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    deep_shards: range | None = None,
 ) -> list[Problem]:
     """Every problem of a store; an empty list means it is whole.
 
@@ -47,6 +51,7 @@ def verify_store(
         deep: also read every record twice, through LMDB and through the offset index, compare the two, and check
             checksums, field rules, record digests and tree structure.
         progress: called with (records done, records in all) after each shard, in deep mode about every 100 records.
+        deep_shards: numbers of the shards that `deep` is for, to go on after a stop or to share the work; None: all.
     """
     folder = Path(path)
     try:
@@ -66,7 +71,8 @@ def verify_store(
         if manifest is not None and manifest.data_file is not None and not found:
             data_path = folder / manifest.data_file
             report = _Report(found, manifest.data_file)
-            for count in _check_data_file(data_path, manifest, deep, report):
+            read_all = deep and (deep_shards is None or entry.shard in deep_shards)
+            for count in _check_data_file(data_path, manifest, read_all, report):
                 if progress is not None:
                     progress(done + count, store.num_records)
             if not found:

@@ -8,7 +8,6 @@ Beam spreads and repeats shards; `pipelines.shard_job` makes repeating them safe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import apache_beam as beam
 import lmdb
@@ -51,7 +50,7 @@ class PublishStore(beam.DoFn):
 
     def process(self, results: Sequence[ShardResult]) -> Iterator[int]:
         nothing_new = all(result.seconds is None for result in results)
-        yield publish_run(Path(self._store), self._text, keep=nothing_new).num_records
+        yield publish_run(self._store, self._text, keep=nothing_new).num_records
 
 
 def run_extraction(

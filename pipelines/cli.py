@@ -17,6 +17,7 @@ from pipelines.cli_detector import detector_app
 from pipelines.cli_download import download_command
 from pipelines.cli_extract import extract_command
 from pipelines.cli_pretrain import pretrain_command
+from pipelines.cli_progress import progress_command
 from pipelines.cli_store import store_app
 from pipelines.cli_toyworld import toyworld_command
 
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 # Options after "--" belong to the Beam runner.
 app.command("extract", context_settings={"allow_extra_args": True})(extract_command)
+app.command("progress")(progress_command)
 app.command("download")(download_command)
 app.command("pretrain")(pretrain_command)
 app.command("conformance")(conformance_command)

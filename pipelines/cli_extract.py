@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +13,7 @@ from features.counted import counted
 
 if TYPE_CHECKING:
     from extraction.config import DetectorConfig
+    from features.output_folder import OutputFolder
     from pipelines.extraction_run import RunSummary
     from pipelines.planning import Estimate, Work
 
@@ -26,7 +26,13 @@ def extract_command(
             help="Folder, glob pattern, .json of COCO, Karpathy or SBU, caption .tsv (local paths) or VCR .jsonl."
         ),
     ],
-    out: Annotated[Path, typer.Argument(help="Store to write; run again to continue, or to add what a folder gained.")],
+    out: Annotated[
+        str,
+        typer.Argument(
+            help="Store to write, a folder or a URL (s3://, gs://, hdfs://, ...); run again to continue, or to add "
+            "what a folder gained."
+        ),
+    ],
     weights: Annotated[
         str | None,
         typer.Option(
@@ -118,6 +124,13 @@ def extract_command(
         bool, typer.Option("--retry-dead-letters/--no-retry-dead-letters", help="Redo shards that hold failed images.")
     ] = False,
     runner: Annotated[str, typer.Option(help="local, or a Beam runner; its options follow after --.")] = "local",
+    scratch: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder of each worker in which a shard is written before it is uploaded, where OUT is a URL "
+            "[default: the temporary folder]."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run/--no-dry-run", help="Time three photos, print the plan, write nothing.")
     ] = False,
@@ -133,6 +146,7 @@ def extract_command(
     # Heavy imports wait until a command needs them, so that --help is quick.
     from extraction.extract_options import ExtractOptions
     from extraction.selection import SELECTIONS
+    from features.output_folder import output_folder
     from pipelines.detector_choice import choose_detector, preset
     from pipelines.extraction_run import RunOptions, run_extract, summary_event
     from pipelines.given_boxes import give_boxes
@@ -157,6 +171,9 @@ def extract_command(
     )
     _check_device(device, runner)
     config = sections["detector"]
+    store = output_folder(out if "://" in out else os.path.abspath(out))
+    if scratch is not None and store.local_path is not None:
+        raise ValueError("--scratch is for stores at a URL; a store on a disk is written in its own folder")
     images = open_source(source, image_root=image_root, id_rule=id_rule)
     given = None
     if boxes is None and conventions == "vlbert-e2e":
@@ -169,7 +186,7 @@ def extract_command(
         _note_edges(conventions or "hf", config)
     work = Work(
         source=images,
-        store=Path(os.path.abspath(out)),
+        store=store,
         detector=DetectorSpec(
             config, sections["selection"], chosen.weights, device, threads, sections["conventions"], mode
         ),
@@ -188,9 +205,9 @@ def extract_command(
         return
     if not as_json:
         typer.echo(f"{counted(len(work.source.images), 'image')} in {source}", err=True)
-    run_options = RunOptions(max_failures, retry_dead_letters, runner, tuple(context.args), as_json)
+    run_options = RunOptions(max_failures, retry_dead_letters, runner, tuple(context.args), as_json, scratch)
     summary = run_extract(work, run_options)
-    typer.echo(summary_event(summary, out) if as_json else _summary_text(summary, out))
+    typer.echo(summary_event(summary, store) if as_json else _summary_text(summary, store))
     if not summary.succeeded:
         share, limit = 100 * summary.failed_share, 100 * max_failures
         typer.echo(
@@ -257,7 +274,7 @@ def _estimate_text(found: Estimate, work: Work) -> str:
     )
 
 
-def _summary_text(summary: RunSummary, out: Path) -> str:
+def _summary_text(summary: RunSummary, store: OutputFolder) -> str:
     from pipelines.duration import duration
     from pipelines.run_report import output_tree
 
@@ -270,4 +287,4 @@ def _summary_text(summary: RunSummary, out: Path) -> str:
     )
     for reason, count in summary.failures.most_common():
         lines.append(f"  {count:>6,} {reason}")
-    return "\n".join([*lines, "", *output_tree(out)])
+    return "\n".join([*lines, "", *output_tree(store)])

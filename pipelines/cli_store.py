@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,20 +70,34 @@ def info_command(
 def verify_command(
     store: Annotated[Path, _STORE],
     deep: Annotated[bool, typer.Option("--deep/--no-deep", help="Also read every record: checksums, digests.")] = False,
+    shards: Annotated[
+        str | None,
+        typer.Option(help="Shards that --deep reads, <first>-<last> or <first>-: to go on, to share work [all]."),
+    ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Checks manifests, sizes and indexes (seconds); with --deep every byte of every record; exit 1 on a problem."""
     from features.verify import verify_store
     from pipelines.logged_progress import LoggedProgress
 
+    if shards is not None and not deep:
+        raise ValueError("--shards goes with --deep: the rest of the check takes seconds and is for all shards")
+    deep_shards = None if shards is None else _shard_range(shards)
     progress: LoggedProgress | None = None
+    done = 0
 
-    def show(done: int, total: int) -> None:
-        nonlocal progress
+    def show(now: int, total: int) -> None:
+        nonlocal progress, done
+        done = now
         progress = progress or LoggedProgress("records verified", total)
         progress.to(done)
 
-    problems = verify_store(store, deep=deep, progress=show if deep else None)
+    try:
+        problems = verify_store(store, deep=deep, progress=show if deep else None, deep_shards=deep_shards)
+    except KeyboardInterrupt:
+        if deep:
+            typer.echo(f"roibeam: --shards {_shard_of_record(store, done)}- goes on from here", err=True)
+        raise
     if as_json:
         typer.echo(
             json.dumps({"store": str(store), "deep": deep, "problems": [asdict(problem) for problem in problems]})
@@ -90,10 +106,33 @@ def verify_command(
         for problem in problems:
             typer.echo(f"{problem.file}: {problem.what}; {problem.what_to_do}")
         depth = "every record read" if deep else "manifests, sizes and indexes; --deep reads every record"
+        if shards is not None:
+            depth = f"every record of the shards {shards} read; manifests, sizes and indexes of all"
         count = counted(len(problems), "problem")
         typer.echo(f"{store}: {count}" if problems else f"{store}: clean ({depth})")
     if problems:
         raise typer.Exit(1)
+
+
+def _shard_range(text: str) -> range:
+    match = re.fullmatch(r"(\d{1,9})-(\d{1,9})?", text, re.ASCII)
+    last = int(match[2]) if match and match[2] else sys.maxsize - 1
+    if match is None or int(match[1]) > last:
+        raise ValueError(f"--shards {text!r}: expected <first>-<last> or <first>-, such as 100-199")
+    return range(int(match[1]), last + 1)
+
+
+def _shard_of_record(store: Path, num_records: int) -> int:
+    """Number of the shard that the record after so many lies in, or of the last one."""
+    from features.manifest import STORE_MANIFEST_NAME, StoreManifest
+
+    number = 0
+    for entry in StoreManifest.read(store / STORE_MANIFEST_NAME).shards:
+        number = entry.shard
+        num_records -= entry.num_records
+        if num_records < 0:
+            break
+    return number
 
 
 @store_app.command("show")

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from extraction.engine import extract
@@ -14,6 +13,7 @@ from extraction.extract_options import ExtractOptions
 from extraction.images import Failure, ImageRef
 from features.counted import counted
 from features.layout import encode_meta, encode_regions
+from features.output_folder import OutputFolder
 from features.record import RegionRecord
 from pipelines.given_boxes import GivenBoxes
 from pipelines.job import DetectorSpec, shared_calls, shared_detector, shared_fingerprint, shared_global_feature
@@ -34,7 +34,7 @@ class Work:
 
     Attributes:
         source: images.
-        store: folder to write.
+        store: folder to write, on a disk or at a URL.
         detector, options: how images become records.
         vocabulary: names to store.
         shard_size: images per new shard; None means about ten minutes of work, at most 4,000.
@@ -42,7 +42,7 @@ class Work:
     """
 
     source: Source
-    store: Path
+    store: OutputFolder
     detector: DetectorSpec
     options: ExtractOptions
     vocabulary: Vocabulary

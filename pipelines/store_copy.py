@@ -30,7 +30,7 @@ from features.shard_sequence import Outcome, num_outcomes, write_shard_sequence
 from features.store import FeatureStore
 from features.store_merge import Entry, StoredRecord, StoreMerge
 from pipelines.asked_ids import AskedIds
-from pipelines.dead_letters import DEAD_LETTERS_NAME, write_dead_letters
+from pipelines.dead_letters import write_dead_letters
 from pipelines.merged_text import merged_fingerprint, merged_text
 from pipelines.sequence_folder import check_sequence_folder, finished_shards, plan_stat, remove_unfinished
 from pipelines.store_lock import store_lock
@@ -116,7 +116,7 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
             num_kept = len(manifests)
             remove_unfinished(out, manifests)
             _write_shards(out, stores, merge, manifests, fingerprint, plan, options)
-            write_dead_letters(out / DEAD_LETTERS_NAME, manifests)
+            write_dead_letters(out, manifests)
             failures = _failures(manifests, merge.dead_letters)
             origin = {
                 **text.config["copy"],
