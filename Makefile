@@ -10,8 +10,10 @@ PHOTOS ?= ../shared/data/images
 export PYTHONSAFEPATH := 1
 # One test process for each of two cores; more threads in each would only wait for one another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
+# All of them; .ci/run leaves out those that `make test` has run.
+FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-soak lint format bench bench-store bench-extraction toy-detector image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-soak lint format bench bench-store bench-extraction toy-detector image-check lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -31,9 +33,13 @@ test: setup ## the default test suite (under 3 minutes on 2 cores)
 	$(PYTEST) -m "not slow and not soak and not gpu" $(ARGS)
 
 test-slow: setup ## only what the default suite leaves out: true-size networks, many images, kills
-	$(PYTEST) -m "slow and not gpu" $(ARGS)
+	$(PYTEST) -m "slow and not gpu and not faults" $(ARGS)
+
+test-faults: setup ## kills, full disks, a shard done twice, sources that vanish, broken downloads; each mended by a rerun
+	$(PYTEST) -m "$(FAULTS)" $(ARGS)
 
 test-all: test test-slow ## everything but the soaks
+	$(MAKE) test-faults FAULTS="faults and slow"
 
 test-soak: setup ## hours of faults and mutations
 	$(PYTEST) -m soak $(ARGS)
