@@ -12,13 +12,14 @@ from typing import Any
 
 from features.counted import counted
 from features.manifest import STORE_MANIFEST_NAME, StoreManifest, shard_manifest_name
-from pipelines.beam_extraction import pipeline_options, run_extraction
+from pipelines.beam_extraction import run_extraction
 from pipelines.job import ExtractJob, shared_detector, shared_fingerprint
 from pipelines.planning import Work, existing_plan, make_plan, source_facts
 from pipelines.preset_names import conventions_name, selection_name
 from pipelines.progress import ProgressPrinter, ProgressView
 from pipelines.publish import StoreText
 from pipelines.run_report import REPORT_NAME, write_run_report
+from pipelines.runners.option_sets import pipeline_options
 from pipelines.store_folder import check_output_folder, tidy_store
 from pipelines.store_lock import store_lock
 
@@ -32,7 +33,7 @@ class RunOptions:
     Attributes:
         max_failures: share of failed images (0..1) above which the run counts as failed.
         retry_dead_letters: extract shards that hold dead letters again.
-        runner, beam_args: see `pipelines.beam_extraction.run_extraction`.
+        runner, beam_args, workers: see `pipelines.beam_extraction.run_extraction`.
         as_json: progress as JSON lines.
     """
 
@@ -40,6 +41,7 @@ class RunOptions:
     retry_dead_letters: bool = False
     runner: str = "local"
     beam_args: tuple[str, ...] = ()
+    workers: int = 1
     as_json: bool = False
 
 
@@ -73,7 +75,7 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
     """
     start = time.monotonic()
     check_output_folder(work.store)
-    pipeline_options(options.runner, options.beam_args)
+    pipeline_options(options.runner, options.beam_args, device=work.detector.device)
     job, text = _prepare(work, options)
     work.store.mkdir(parents=True, exist_ok=True)
     with store_lock(work.store):
@@ -83,7 +85,9 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
         before = view.read()
         try:
             with ProgressPrinter(view, plan.num_images, as_json=options.as_json):
-                run_extraction(job, plan.shards, text, runner=options.runner, beam_args=options.beam_args)
+                run_extraction(
+                    job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers
+                )
         except KeyboardInterrupt:
             num_finished = sum((work.store / shard_manifest_name(shard.number)).exists() for shard in plan.shards)
             log.warning("%d of %s finished; those stay, the one in work is dropped and extracted again by the same "
