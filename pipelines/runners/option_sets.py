@@ -85,9 +85,6 @@ def _flink(beam_args: Sequence[str], device: str) -> list[str]:
         f"--environment_config={WORKER_POOL}",
         "--sdk_worker_parallelism=1",  # one worker process, so one model, per TaskManager
         "--environment_cache_millis=60000",  # it stays between the stages of the job
-        # Without these a lost TaskManager ends the job; finished shards are not done again.
-        "--number_of_execution_retries=20",
-        "--execution_retry_delay=5000",
     ]
     if _value("--parallelism", beam_args) is None:
         flags.append(f"--parallelism={_slots(master)}")  # Flink's own default is 1
@@ -126,6 +123,8 @@ def _dataflow(beam_args: Sequence[str], device: str) -> list[str]:
         if _value(name, beam_args) is None:
             raise ValueError(f"--runner dataflow needs -- {name}={example}")
     flags = [
+        # Imported before there are threads: two that unpickle at once would import torchvision in two orders.
+        "--beam_plugins=pipelines.beam_extraction",
         "--sdk_location=container",  # Beam and roibeam are in the image
         "--experiments=no_use_multiple_sdk_containers",  # else a process, and a model, for each CPU of a machine
         "--number_of_worker_harness_threads=2",  # shards at once in it: one computes while the other is written

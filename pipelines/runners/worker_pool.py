@@ -89,6 +89,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             return beam_fn_api_pb2.StartWorkerResponse(error=f"cannot start a worker process: {error}")
         with self._lock:
             self._workers[request.worker_id] = worker
+        log.debug("worker %s is process %d", request.worker_id, worker.pid)
         threading.Thread(target=self._watch, args=(request.worker_id, worker), name="watch-worker", daemon=True).start()
         return beam_fn_api_pb2.StartWorkerResponse()
 
@@ -105,6 +106,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
 
     def _watch(self, worker_id: str, worker: subprocess.Popen[bytes]) -> None:
         code = worker.wait()
+        log.debug("process %d %s", worker.pid, _how_it_ended(code))
         with self._lock:
             unasked = self._workers.pop(worker_id, None) is not None
         if unasked and code != 0:

@@ -6,6 +6,7 @@ its standard input ends, which happens when the pool closes it or is gone; shard
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -26,12 +27,16 @@ def main() -> None:
     threading.Thread(target=_end_with_standard_input, name="watch-pool", daemon=True).start()
     show_our_logs()
     import grpc  # here, not above: Beam complains while it is imported
-    from apache_beam.runners.worker.sdk_worker import SdkHarness
+    from apache_beam.runners.worker import sdk_worker
 
+    # All that bundles need, before there are threads: two that unpickle at once would import torchvision in two orders.
+    importlib.import_module("pipelines.beam_extraction")
+    # Beam prints the traceback of every failed bundle, beside sending it to the runner, which tells the user.
+    vars(sdk_worker)["print"] = lambda *words, **_: log.debug("%s", words)
     if provision:
         _take_options(provision, worker_id)
     try:
-        SdkHarness(control, worker_id=worker_id).run()
+        sdk_worker.SdkHarness(control, worker_id=worker_id).run()
     except grpc.RpcError as error:
         # The runner has gone without a word: its machine or process died. Somebody else repeats what it had.
         log.info("worker %s: the runner hung up (%s)", worker_id, error.code().name)
