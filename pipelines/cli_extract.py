@@ -137,7 +137,21 @@ def extract_command(
     retry_dead_letters: Annotated[
         bool, typer.Option("--retry-dead-letters/--no-retry-dead-letters", help="Redo shards that hold failed images.")
     ] = False,
-    runner: Annotated[str, typer.Option(help="local, or a Beam runner; its options follow after --.")] = "local",
+    runner: Annotated[
+        str,
+        typer.Option(
+            help="local, portable (a job service and a worker process on this machine), flink, spark, dataflow, or a "
+            "Beam runner's own name. What a runner needs beside our defaults follows after --; --dry-run shows all."
+        ),
+    ] = "local",
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Processes of the local runner, each with a model. They share the CPU's threads unless --threads "
+            "says how many each has.",
+        ),
+    ] = 1,
     scratch: Annotated[
         str | None,
         typer.Option(
@@ -146,7 +160,10 @@ def extract_command(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run/--no-dry-run", help="Time three photos, print the plan, write nothing.")
+        bool,
+        typer.Option(
+            "--dry-run/--no-dry-run", help="Time three photos, print the plan and the runner's options, write nothing."
+        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json/--no-json", help="Progress and result as JSON lines on standard output.")
@@ -170,6 +187,7 @@ def extract_command(
     from pipelines.job import DetectorSpec
     from pipelines.overrides import apply_overrides
     from pipelines.planning import Work, estimate
+    from pipelines.runners.option_sets import runner_flags
     from pipelines.sources import check_images_are_there, open_source
     from pipelines.store_folder import check_output_folder
     from pipelines.vocabulary import load_vocabulary
@@ -187,6 +205,10 @@ def extract_command(
         dtype, distribution, max_pixels, decode_threads, image_feature, load_timeout, detect_timeout
     )
     _check_device(device, runner)
+    if workers > 1:
+        if runner != "local":
+            raise ValueError(f"--workers {workers} goes with --runner local; {runner} has its own options, after --")
+        threads = threads or max(1, (os.cpu_count() or 1) // workers)
     config = sections["detector"]
     store = output_folder(out if "://" in out else os.path.abspath(out))
     if scratch is not None and store.local_path is not None:
@@ -226,12 +248,14 @@ def extract_command(
     check_images_are_there(work.source)
     if dry_run:
         check_output_folder(work.store)
+        flags = runner_flags(runner, context.args, device=device)
         found = estimate(work)
-        typer.echo(json.dumps({"event": "estimate", **asdict(found)}) if as_json else _estimate_text(found, work))
+        event = {"event": "estimate", **asdict(found), "beam_options": flags}
+        typer.echo(json.dumps(event) if as_json else _estimate_text(found, work, flags))
         return
     if not as_json:
         typer.echo(f"{counted(len(work.source.images), 'image')} in {source}", err=True)
-    run_options = RunOptions(max_failures, retry_dead_letters, runner, tuple(context.args), as_json, scratch)
+    run_options = RunOptions(max_failures, retry_dead_letters, runner, tuple(context.args), workers, as_json, scratch)
     summary = run_extract(work, run_options)
     typer.echo(summary_event(summary, store) if as_json else _summary_text(summary, store))
     if not summary.succeeded:
@@ -280,7 +304,7 @@ def _check_device(device: str, runner: str) -> None:
         raise ValueError(f"--device {device!r}: torch sees {torch.cuda.device_count()} CUDA devices here")
 
 
-def _estimate_text(found: Estimate, work: Work) -> str:
+def _estimate_text(found: Estimate, work: Work, flags: list[str]) -> str:
     from pipelines.duration import duration
 
     gigabytes = found.images * found.bytes_per_image / 1e9
@@ -296,6 +320,7 @@ def _estimate_text(found: Estimate, work: Work) -> str:
             f"  time                {duration(found.seconds)}",
             f"  disk                {gigabytes:.2f} GB, {found.bytes_per_image / 1e3:.0f} kB per image{without}",
             f"  shards              {found.num_shards:,} of at most {counted(found.shard_size, 'image')}",
+            f"  Beam options        {' '.join(flags)}",
         ]
     )
 
