@@ -23,7 +23,10 @@ def extract_command(
     source: Annotated[
         str,
         typer.Argument(
-            help="Folder, glob pattern, .json of COCO, Karpathy or SBU, caption .tsv (local paths) or VCR .jsonl."
+            help="Folder, glob pattern, .tar (WebDataset) or .zip read in place, folder or pattern of these, output of "
+            "img2dataset, .json of COCO, Karpathy, SBU or Visual Genome, caption .tsv (local paths), .token or folder "
+            "Sentences of Flickr30k, VCR .jsonl, or a list as .parquet, .csv or .jsonl; also at gs://, s3://, hdfs://. "
+            "docs/datasets.md tells each."
         ),
     ],
     out: Annotated[Path, typer.Argument(help="Store to write; run again to continue, or to add what a folder gained.")],
@@ -77,7 +80,10 @@ def extract_command(
         ),
     ] = None,
     image_root: Annotated[
-        str | None, typer.Option(help="Folder of the images of a .json, .tsv or .jsonl [default: its own].")
+        str | None,
+        typer.Option(
+            help="Folder or URL that the image paths of an annotation file or list are below [default: its own]."
+        ),
     ] = None,
     id_rule: Annotated[str, typer.Option(help="Image id from path: no-extension or with-extension.")] = "no-extension",
     dtype: Annotated[str, typer.Option(help="Stored features: float16, bfloat16 or float32.")] = "float16",
@@ -139,6 +145,7 @@ def extract_command(
     from pipelines.job import DetectorSpec
     from pipelines.overrides import apply_overrides
     from pipelines.planning import Work, estimate
+    from pipelines.remote_files import is_url, use_beam_options
     from pipelines.sources import check_images_are_there, open_source
     from pipelines.store_folder import check_output_folder
     from pipelines.vocabulary import load_vocabulary
@@ -157,6 +164,8 @@ def extract_command(
     )
     _check_device(device, runner)
     config = sections["detector"]
+    if is_url(source) or is_url(image_root or ""):
+        use_beam_options(context.args)
     images = open_source(source, image_root=image_root, id_rule=id_rule)
     given = None
     if boxes is None and conventions == "vlbert-e2e":

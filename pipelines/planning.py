@@ -18,6 +18,7 @@ from features.record import RegionRecord
 from pipelines.given_boxes import GivenBoxes
 from pipelines.image_table import ImageTable
 from pipelines.job import DetectorSpec, shared_calls, shared_detector, shared_fingerprint, shared_global_feature
+from pipelines.locations import read_location
 from pipelines.plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
 from pipelines.preset_names import conventions_name, selection_name
 from pipelines.sources import Source
@@ -210,6 +211,7 @@ def _extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:
         [image if work.boxes is None else work.boxes.attach(image)],
         shared_detector(work.detector),
         options=work.options,
+        read_bytes=read_location,
         global_feature=shared_global_feature(work.detector, work.options),
         calls=shared_calls(work.detector),
     )

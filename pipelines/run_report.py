@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 
 from extraction.decode import decode_image
 from extraction.images import Failure
-from extraction.photo_loading import read_local_file
 from features.manifest import STORE_MANIFEST_NAME, StoreManifest
 from features.store import FeatureStore
 from pipelines.dead_letters import DEAD_LETTERS_NAME
+from pipelines.locations import read_location
 from pipelines.plan import Plan, members_path, plan_path, read_members
 from pipelines.report import ReportFacts, write_report
 
@@ -33,7 +33,7 @@ def write_run_report(store: Path, plan: Plan, *, seconds: float | None) -> None:
             records=opened,
             failures=_dead_letters(store),
             locations=_locations(store, plan, manifest),
-            read_bytes=read_local_file,
+            read_bytes=read_location,
             decode=lambda data: decode_image(
                 data,
                 max_pixels=manifest.config["options"]["max_pixels"],
