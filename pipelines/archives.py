@@ -161,7 +161,7 @@ def open_zip(file: BinaryIO, archive: str) -> zipfile.ZipFile:
         ValueError: if the file is no zip, or its directory is too large for the memory.
     """
     try:
-        return zipfile.ZipFile(_BoundedReads(file, MAX_DIRECTORY_BYTES))  # type: ignore[arg-type]
+        return zipfile.ZipFile(_BoundedReads(file, MAX_DIRECTORY_BYTES))
     except _TooLongError:
         raise ValueError(
             f"{archive!r}: its directory has more than {MAX_DIRECTORY_BYTES} bytes; use tar archives, or several zips"
@@ -212,7 +212,7 @@ def _tar_members(archive: str, file: BinaryIO, left_out: Counter[str]) -> Iterat
     try:
         with _opened_tar(bounded) as tar:
             while (member := tar.next()) is not None:
-                tar.members.clear()  # it keeps all, for a random access that nobody needs
+                tar.members.clear()  # type: ignore[attr-defined]  # it keeps all, for an access that nobody needs
                 count += 1
                 path = _path_of(member.name, "directory" if member.isdir() else _tar_kind(member), left_out)
                 if path is None:

@@ -100,12 +100,12 @@ class _Sample:
             if stem not in stems and (stem != self.key or not stems):
                 self._notes.lone_texts += sum(map(bool, texts.values()))
         for image in self._images:
-            texts = self._texts.get(os.path.splitext(image.path)[0]) or self._texts.get(self.key or "") or {}
+            own, shared = (self._texts.get(stem, {}) for stem in (os.path.splitext(image.path)[0], self.key or ""))
             yield ImageRef(
                 image_id_of(image.path, id_rule=self._id_rule),
                 image.location,
-                captions=texts.get(".txt") or texts.get(".json") or (),
-                labels=texts.get(".cls") or (),
+                captions=own.get(".txt") or own.get(".json") or shared.get(".txt") or shared.get(".json") or (),
+                labels=own.get(".cls") or shared.get(".cls") or (),
             )
 
 

@@ -151,7 +151,7 @@ def test_headers_that_lie_about_sizes_take_no_memory(tmp_path: Path) -> None:
     (tmp_path / "dir.zip").write_bytes(directory)
     tracemalloc.start()
     for name in ("data.tar", "name.tar", "dir.zip"):
-        with pytest.raises(ValueError, match="cut short|of a length that none has|its directory has more than"):
+        with pytest.raises(ValueError, match=r"cut short|of a length that none has|its directory has more than"):
             open_source(str(tmp_path / name))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -266,7 +266,7 @@ def test_locations_are_taken_apart_and_moved(tmp_path: Path) -> None:
     assert moved_location("zip://a::/data/z.zip", "/data/", "gs://b/c/") == "zip://a::gs://b/c/z.zip"
     assert (moved_location(plain, "/data", "/new"), moved_location("/else/x", "/data", "/n")) == ("/new/x.jpg", None)
     for bad in ("tar://a::/x.tar", "zip://a.zip"):
-        with pytest.raises(ValueError, match="expected (tar|zip)://MEMBER::ARCHIVE"):
+        with pytest.raises(ValueError, match=r"expected (tar|zip)://MEMBER::ARCHIVE"):
             parse_location(bad)
     (tmp_path / "a#b").mkdir()
     with pytest.raises(ValueError, match="part an archive from its members; rename"):
