@@ -76,7 +76,7 @@ def make_plan(work: Work) -> tuple[Plan, list[str]]:
         ValueError: if the store belongs to another source or was made with other settings, naming the difference.
     """
     plan = existing_plan(work)
-    new, notes = _new_images(work, plan)
+    new, notes = new_images(work.source, work.store, plan, work.boxes)
     if plan is not None and not new:
         if work.shard_size is not None:
             notes.append("--shard-size counts for new shards only; there are none")
@@ -95,7 +95,7 @@ def estimate(work: Work) -> Estimate:
     Raises:
         ValueError: as `make_plan`, or if none of the three can be extracted.
     """
-    images, notes = _new_images(work, existing_plan(work))
+    images, notes = new_images(work.source, work.store, existing_plan(work), work.boxes)
     chosen = images[:: max(1, len(images) // DRY_RUN_IMAGES)][:DRY_RUN_IMAGES]
     seconds, num_bytes, timed = 0.0, 0, 0
     for image in chosen:
@@ -176,30 +176,32 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _new_images(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str]]:
+def new_images(
+    source: Source, store: Path, plan: Plan | None, boxes: GivenBoxes | None
+) -> tuple[ImageTable, list[str]]:
     """Images that no shard holds yet; notes on planned ones that are gone.
 
     Raises:
         ValueError: if a planned image has other boxes now: its record would say one thing and the file another.
     """
     if plan is None:
-        return work.source.images, []
+        return source.images, []
     changed: list[str] = []
 
     def planned_ids() -> Iterator[str]:
-        for member in planned_members(work.store, plan):
-            if work.boxes is not None and member.image_id in work.boxes and not work.boxes.are_those_of(member):
+        for member in planned_members(store, plan):
+            if boxes is not None and member.image_id in boxes and not boxes.are_those_of(member):
                 changed.append(member.image_id)
             yield member.image_id
 
-    new = work.source.images.without(planned_ids())
-    if work.boxes is not None and changed:
+    new = source.images.without(planned_ids())
+    if boxes is not None and changed:
         raise ValueError(
-            f"{work.store} was made with other boxes than {work.boxes.location} holds now for "
+            f"{store} was made with other boxes than {boxes.location} holds now for "
             f"{counted(len(changed), 'image')}, "
             f"such as {changed[0]!r}; restore the file, or choose a new folder"
         )
-    gone = plan.num_images - (len(work.source.images) - len(new))
+    gone = plan.num_images - (len(source.images) - len(new))
     if not gone:
         return new, []
     are, stay = ("is", "its record stays") if gone == 1 else ("are", "their records stay")
