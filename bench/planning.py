@@ -1,9 +1,10 @@
 """Time and memory of planning many images: `python bench/planning.py [--rows 3300000]`.
 
-Writes a caption TSV as Conceptual Captions has it (ten words, a path; rows in no order of their ids), then plans it in a
-process of its own as `roibeam extract LIST OUT --shard-size 4000` does before the first image is read: the list opened,
-sorted and checked, plan.json and its members written. A second process plans again with a tenth more rows, which looks up
-what is planned already. No image is there and no detector is built: timing one decides the size of shards only.
+Writes a caption TSV as Conceptual Captions has it (ten words, a path; rows in no order of their ids), then plans it in
+a process of its own as `roibeam extract LIST OUT --shard-size 4000` does before the first image is read: the list
+opened, sorted and checked, plan.json and its members written. A second process plans again with a tenth more rows,
+which looks up what is planned already. No image is there and no detector is built: to time one decides the size of
+shards only.
 
 Memory is the kernel's peak for the process, less that of a process that only imports. For BENCHMARKS.md.
 """
