@@ -11,7 +11,7 @@ export PYTHONSAFEPATH := 1
 # One test process for each of two cores; more threads in each would only wait for one another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-soak lint format bench bench-store bench-extraction toy-detector lock
+.PHONY: help setup demo test test-all test-slow test-soak lint format bench bench-store bench-extraction toy-detector image-check lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ bench-extraction: setup ## the extractor beside the public port, with PORT=<fold
 
 toy-detector: setup ## train the detector that ships with the project anew (2 hours on 2 cores)
 	$(BIN)/python bench/toy_detector.py
+
+image-check: ## build the worker image without Docker and extract inside: root, apt-get install buildah debootstrap; 10 minutes
+	docker/image_check.sh
 
 lock: ## remake constraints.txt from the newest versions that resolve together
 	rm -rf build/lock && $(PYTHON) -m venv build/lock

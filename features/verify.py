@@ -11,11 +11,19 @@ from pathlib import Path
 
 import lmdb
 
+from features.annotations_file import checked_annotations
 from features.counted import counted
 from features.digest import content_digest, merge_digests, record_digest
 from features.layout import decode
 from features.lmdb_pages import LmdbPages
-from features.manifest import STORE_MANIFEST_NAME, TEMPORARY_SUFFIX, ShardEntry, ShardManifest, StoreManifest
+from features.manifest import (
+    STORE_MANIFEST_NAME,
+    TEMPORARY_SUFFIX,
+    AnnotationsEntry,
+    ShardEntry,
+    ShardManifest,
+    StoreManifest,
+)
 from features.publish import shard_entry
 from features.shard import META_DATABASE, REGIONS_DATABASE
 from features.shard_reader import ShardReader, stream_digests
@@ -36,7 +44,11 @@ class Problem:
 
 
 def verify_store(
-    path: str | os.PathLike[str], deep: bool = False, progress: Callable[[int, int], None] | None = None
+    path: str | os.PathLike[str],
+    deep: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    deep_shards: range | None = None,
 ) -> list[Problem]:
     """Every problem of a store; an empty list means it is whole.
 
@@ -47,6 +59,7 @@ def verify_store(
         deep: also read every record twice, through LMDB and through the offset index, compare the two, and check
             checksums, field rules, record digests and tree structure.
         progress: called with (records done, records in all) after each shard, in deep mode about every 100 records.
+        deep_shards: numbers of the shards that `deep` is for, to go on after a stop or to share the work; None: all.
     """
     folder = Path(path)
     try:
@@ -66,7 +79,8 @@ def verify_store(
         if manifest is not None and manifest.data_file is not None and not found:
             data_path = folder / manifest.data_file
             report = _Report(found, manifest.data_file)
-            for count in _check_data_file(data_path, manifest, deep, report):
+            read_all = deep and (deep_shards is None or entry.shard in deep_shards)
+            for count in _check_data_file(data_path, manifest, read_all, report):
                 if progress is not None:
                     progress(done + count, store.num_records)
             if not found:
@@ -77,6 +91,8 @@ def verify_store(
             progress(done, store.num_records)
     if not problems:
         problems += _check_totals(store, sound, dead_letters)
+    if store.annotations is not None:
+        problems += _check_annotations(folder, store.annotations)
     named = {STORE_MANIFEST_NAME} | {entry.manifest for entry in store.shards}
     named |= {entry.data_file for entry in store.shards if entry.data_file is not None}
     return problems + _leftovers(folder, named)
@@ -250,6 +266,16 @@ def _check_totals(store: StoreManifest, sound: list[tuple[Path, ShardManifest]],
     if got != store.content_digest:
         what = f"content digest {store.content_digest}, its shards give {got}"
         return [Problem(STORE_MANIFEST_NAME, what, remake)]
+    return []
+
+
+def _check_annotations(folder: Path, entry: AnnotationsEntry) -> list[Problem]:
+    """Whether the table is the one that the manifest names; what is in it needs a reader of its format."""
+    try:
+        checked_annotations(folder, entry)
+    except ValueError as error:
+        what, _, what_to_do = _first_line(error).removeprefix(f"{folder / entry.file}: ").rpartition("; ")
+        return [Problem(entry.file, what, what_to_do)]
     return []
 
 

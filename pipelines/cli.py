@@ -16,6 +16,7 @@ from pipelines.cli_convert import convert_command
 from pipelines.cli_detector import detector_app
 from pipelines.cli_download import download_command
 from pipelines.cli_extract import extract_command
+from pipelines.cli_leaks import leaks_command
 from pipelines.cli_pretrain import pretrain_command
 from pipelines.cli_store import store_app
 from pipelines.cli_toyworld import toyworld_command
@@ -36,6 +37,7 @@ app = typer.Typer(
 app.command("extract", context_settings={"allow_extra_args": True})(extract_command)
 app.command("download")(download_command)
 app.command("pretrain")(pretrain_command)
+app.command("leaks")(leaks_command)
 app.command("conformance")(conformance_command)
 app.command("convert")(convert_command)
 app.command("toyworld")(toyworld_command)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def download_command(
-    rows: Annotated[str, typer.Argument(help="List of URLs: Conceptual Captions .tsv (caption TAB URL) or SBU .json.")],
+    rows: Annotated[str, typer.Argument(help="List of URLs: Conceptual Captions .tsv (3M or 12M) or SBU .json.")],
     out: Annotated[Path, typer.Argument(help="Folder to write; run again to continue.")],
     connections: Annotated[int, typer.Option(min=1, help="Connections open at once.")] = 64,
     per_host: Annotated[int, typer.Option(min=1, help="Of these, to one host.")] = 8,

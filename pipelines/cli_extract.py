@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from features.counted import counted
+from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
 
 if TYPE_CHECKING:
     from extraction.config import DetectorConfig
@@ -65,6 +66,19 @@ def extract_command(
             "of the photo; order and number stay. Images without an entry are left out."
         ),
     ] = None,
+    captions: Annotated[
+        str | None,
+        typer.Option(
+            help="Captions of the images of a folder, pattern or archive: .json of COCO, Karpathy (train and restval) "
+            "or SBU, or .tsv; the store keeps them, see docs/captions.md."
+        ),
+    ] = None,
+    min_match: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the images in --captions that SOURCE must have.")
+    ] = MIN_MATCH,
+    held_out: Annotated[list[str] | None, HELD_OUT] = None,
+    leave_out_held_out: Annotated[bool, LEAVE_OUT] = False,
+    images_of: Annotated[str | None, IMAGES_OF] = None,
     image_feature: Annotated[
         str,
         typer.Option(
@@ -142,6 +156,9 @@ def extract_command(
     from pipelines.detector_choice import choose_detector, preset
     from pipelines.extraction_run import RunOptions, run_extract, summary_event
     from pipelines.given_boxes import give_boxes
+    from pipelines.given_captions import give_captions
+    from pipelines.held_out import HeldOut, keep_out
+    from pipelines.image_identity import data_set_of_source
     from pipelines.job import DetectorSpec
     from pipelines.overrides import apply_overrides
     from pipelines.planning import Work, estimate
@@ -167,6 +184,10 @@ def extract_command(
     if is_url(source) or is_url(image_root or ""):
         use_beam_options(context.args)
     images = open_source(source, image_root=image_root, id_rule=id_rule)
+    leaks = None
+    if held_out:
+        data_set = checked_data_set(images_of, data_set_of_source(images))
+        images, leaks = keep_out(HeldOut(held_out), images, data_set, leave_out=leave_out_held_out)
     given = None
     if boxes is None and conventions == "vlbert-e2e":
         typer.echo("note: vlbert-e2e was published for given boxes (--boxes); its proposals are nobody's", err=True)
@@ -174,6 +195,9 @@ def extract_command(
         images, given = give_boxes(images, boxes)
         if _is_selection_named(context, settings or []):
             typer.echo("note: --selection does nothing with --boxes: every given box is kept", err=True)
+    given_captions = None
+    if captions is not None:
+        images, given_captions = give_captions(images, captions, min_match=min_match)
     if not chosen.is_folder and detector != "small":  # the reduced network has no published size
         _note_edges(conventions or "hf", config)
     work = Work(
@@ -188,6 +212,8 @@ def extract_command(
         else load_vocabulary(vocab, num_classes=config.num_classes, num_attributes=config.num_attributes or None),
         shard_size=shard_size,
         boxes=given,
+        captions=given_captions,
+        leaks=leaks,
     )
     check_images_are_there(work.source)
     if dry_run:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,6 +49,7 @@ def info_command(
             "regions": f"{manifest.num_regions:,}, {manifest.num_regions / max(manifest.num_records, 1):.1f} per image",
             "dead letters": f"{manifest.num_dead_letters:,}",
             "shards": f"{len(manifest.shards):,}, {_size(num_bytes)}",
+            "captions": _annotations_row(manifest),
             "features": f"{manifest.feature_dim} x {manifest.feature_dtype}",
             **_image_feature_row(manifest),
             "classes": _vocabulary_row(manifest.classes, details.get("num_classes")),
@@ -68,20 +71,42 @@ def info_command(
 def verify_command(
     store: Annotated[Path, _STORE],
     deep: Annotated[bool, typer.Option("--deep/--no-deep", help="Also read every record: checksums, digests.")] = False,
+    shards: Annotated[
+        str | None,
+        typer.Option(help="Shards that --deep reads, <first>-<last> or <first>-: to go on, to share work [all]."),
+    ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Checks manifests, sizes and indexes (seconds); with --deep every byte of every record; exit 1 on a problem."""
-    from features.verify import verify_store
+    """Checks manifests, sizes, indexes and the table of captions (seconds); with --deep every byte of every record and
+    every row; exit 1 on a problem."""
+    from features.store import FeatureStore
+    from features.verify import Problem, verify_store
+    from pipelines.annotations import annotation_problem
     from pipelines.logged_progress import LoggedProgress
 
+    if shards is not None and not deep:
+        raise ValueError("--shards goes with --deep: the rest of the check takes seconds and is for all shards")
+    deep_shards = None if shards is None else _shard_range(shards)
     progress: LoggedProgress | None = None
+    done = 0
 
-    def show(done: int, total: int) -> None:
-        nonlocal progress
+    def show(now: int, total: int) -> None:
+        nonlocal progress, done
+        done = now
         progress = progress or LoggedProgress("records verified", total)
         progress.to(done)
 
-    problems = verify_store(store, deep=deep, progress=show if deep else None)
+    try:
+        problems = verify_store(store, deep=deep, progress=show if deep else None, deep_shards=deep_shards)
+    except KeyboardInterrupt:
+        if deep:
+            typer.echo(f"roibeam: --shards {_shard_of_record(store, done)}- goes on from here", err=True)
+        raise
+    if deep and not problems:
+        with FeatureStore(store) as opened:
+            entry, what = opened.manifest.annotations, annotation_problem(opened)
+        if entry is not None and what is not None:
+            problems.append(Problem(entry.file, what, "run the command that wrote the store again"))
     if as_json:
         typer.echo(
             json.dumps({"store": str(store), "deep": deep, "problems": [asdict(problem) for problem in problems]})
@@ -90,10 +115,33 @@ def verify_command(
         for problem in problems:
             typer.echo(f"{problem.file}: {problem.what}; {problem.what_to_do}")
         depth = "every record read" if deep else "manifests, sizes and indexes; --deep reads every record"
+        if shards is not None:
+            depth = f"every record of the shards {shards} read; manifests, sizes and indexes of all"
         count = counted(len(problems), "problem")
         typer.echo(f"{store}: {count}" if problems else f"{store}: clean ({depth})")
     if problems:
         raise typer.Exit(1)
+
+
+def _shard_range(text: str) -> range:
+    match = re.fullmatch(r"(\d{1,9})-(\d{1,9})?", text, re.ASCII)
+    last = int(match[2]) if match and match[2] else sys.maxsize - 1
+    if match is None or int(match[1]) > last:
+        raise ValueError(f"--shards {text!r}: expected <first>-<last> or <first>-, such as 100-199")
+    return range(int(match[1]), last + 1)
+
+
+def _shard_of_record(store: Path, num_records: int) -> int:
+    """Number of the shard that the record after so many lies in, or of the last one."""
+    from features.manifest import STORE_MANIFEST_NAME, StoreManifest
+
+    number = 0
+    for entry in StoreManifest.read(store / STORE_MANIFEST_NAME).shards:
+        number = entry.shard
+        num_records -= entry.num_records
+        if num_records < 0:
+            break
+    return number
 
 
 @store_app.command("show")
@@ -103,12 +151,13 @@ def show_command(
     regions: Annotated[int, typer.Option(min=1, help="Regions to list, best first.")] = 10,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """One record: size, boxes, classes, attributes, feature statistics."""
+    """One record: size, captions, labels, boxes, classes, attributes, feature statistics."""
     import numpy as np
 
     from features.imported import has_classes
     from features.printable import printable
     from features.store import FeatureStore
+    from pipelines.annotations import annotation_of
 
     with FeatureStore(store) as opened:
         if image_id is None:
@@ -120,6 +169,7 @@ def show_command(
         record = opened[image_id]
         classes, attributes = opened.manifest.classes, opened.manifest.attributes
         classified = has_classes(opened.fingerprint)
+        annotation = annotation_of(opened, image_id)
     rows: list[dict[str, Any]] = []
     for i in np.argsort(-record.class_scores, kind="stable")[:regions]:
         row: dict[str, Any] = {
@@ -142,6 +192,8 @@ def show_command(
                     "image_id": record.image_id, "height": record.height, "width": record.width,
                     "num_regions": record.num_regions, "feature_dim": record.features.shape[1],
                     "feature_dtype": record.feature_dtype, "features": statistics, "regions": rows,
+                    "captions": list(annotation.captions) if annotation else [],
+                    "labels": list(annotation.labels) if annotation else [],
                 }
             )
         )  # fmt: skip
@@ -150,6 +202,11 @@ def show_command(
         f"{printable(record.image_id, 200)}  {record.width}x{record.height} pixels  "
         f"{counted(record.num_regions, 'region')}"
     )
+    if annotation is not None:
+        for caption in annotation.captions:
+            typer.echo(f"caption {printable(caption, 400)}")
+        if annotation.labels:
+            typer.echo(f"labels {', '.join(printable(label, 80) for label in annotation.labels)}")
     numbers = ", ".join(f"{name} {value:.3f}" for name, value in statistics.items())
     typer.echo(f"features {record.features.shape[1]} x {record.feature_dtype}: {numbers}")
     typer.echo(f"{'score':>6}  {'x1':>7} {'y1':>7} {'x2':>7} {'y2':>7}  class, attribute (score)")
@@ -224,6 +281,15 @@ def _image_feature_row(manifest: StoreManifest) -> dict[str, str]:
     spec = str(manifest.config.get("options", {}).get("image_feature", ""))
     weights = spec.partition("=")[2] or made.get("weights", "?")
     return {"image feature": f"{made.get('network', '?')}, {made.get('feature_dim', '?')} wide, weights {weights}"}
+
+
+def _annotations_row(manifest: StoreManifest) -> str:
+    entry = manifest.annotations
+    if entry is None:
+        return "none"
+    kinds = [counted(entry.captions, "caption")] if entry.captions else []
+    kinds += [counted(entry.labels, "label")] if entry.labels else []
+    return f"{' and '.join(kinds)} of {counted(entry.rows, 'image')}, in {entry.file}"
 
 
 def _size(num_bytes: int) -> str:

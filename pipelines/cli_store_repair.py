@@ -24,8 +24,8 @@ def repair_command(
     images: Annotated[
         str | None,
         typer.Option(
-            help="Repair, with the photos or archives below this folder or URL: the one that `roibeam extract` read, or "
-            "where it is now [default: only list]."
+            help="Repair, with the photos or archives below this folder or URL: the one that `roibeam extract` read, "
+            "or where it is now [default: only list]."
         ),
     ] = None,
     weights: Annotated[

@@ -122,6 +122,10 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         "options": asdict(work.options),
         "max_failures": options.max_failures,
     }
+    if work.captions is not None:
+        config["captions"] = work.captions.report.to_json()
+    if work.leaks is not None:
+        config["held_out"] = work.leaks.to_json()
     return job, StoreText(config, work.vocabulary, fingerprint)
 
 
@@ -134,5 +138,6 @@ def summary_event(summary: RunSummary, store: Path) -> str:
             "new_images": summary.new_images, "records": manifest.num_records, "regions": manifest.num_regions,
             "failures": dict(summary.failures), "seconds": round(summary.seconds, 3), "notes": list(summary.notes),
             "content_digest": manifest.content_digest, "succeeded": summary.succeeded,
+            "join": manifest.config.get("captions"), "held_out": manifest.config.get("held_out"),
         }
     )  # fmt: skip

@@ -16,6 +16,8 @@ from features.counted import counted
 from features.layout import encode_meta, encode_regions
 from features.record import RegionRecord
 from pipelines.given_boxes import GivenBoxes
+from pipelines.given_captions import GivenCaptions
+from pipelines.held_out import LeakReport
 from pipelines.image_table import ImageTable
 from pipelines.job import DetectorSpec, shared_calls, shared_detector, shared_fingerprint, shared_global_feature
 from pipelines.locations import read_location
@@ -41,6 +43,8 @@ class Work:
         vocabulary: names to store.
         shard_size: images per new shard; None means about ten minutes of work, at most 4,000.
         boxes: of every image of the source; None where the detector proposes.
+        captions: where the user gave them for a source without any.
+        leaks: what was held out of the source, where the user named anything.
     """
 
     source: Source
@@ -50,6 +54,8 @@ class Work:
     vocabulary: Vocabulary
     shard_size: int | None = None
     boxes: GivenBoxes | None = None
+    captions: GivenCaptions | None = None
+    leaks: LeakReport | None = None
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,7 @@ def _changes(had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def source_facts(work: Work) -> dict[str, str]:
-    """What identifies a source and its boxes, for plan and manifest."""
+    """What identifies a source, its boxes and captions, for plan and manifest."""
     source = work.source
     facts = {
         "kind": source.kind,
@@ -159,7 +165,13 @@ def source_facts(work: Work) -> dict[str, str]:
         "image_root": source.image_root,
         "id_rule": source.id_rule,
     }
-    return facts if work.boxes is None else {**facts, "boxes": work.boxes.location}
+    if work.boxes is not None:
+        facts["boxes"] = work.boxes.location
+    if work.captions is not None:
+        facts["captions"] = work.captions.location
+    if work.leaks is not None:
+        facts["held_out"] = ", ".join(f"{rule.rule}={rule.location}" for rule in work.leaks.rules)
+    return facts
 
 
 def _settings(work: Work) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The last step of a run: dead_letters.parquet, then manifest.json over all shards of the plan."""
+"""The last step of a run: dead_letters.parquet, annotations.parquet, then manifest.json over all shards of the plan."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from features.annotations_file import checked_annotations
 from features.counted import counted
 from features.fingerprint import Fingerprint, merged_numerics
 from features.manifest import (
@@ -18,6 +19,7 @@ from features.manifest import (
     shard_manifest_name,
 )
 from features.publish import publish_store
+from pipelines.annotations import planned_annotations, write_annotations
 from pipelines.dead_letters import DEAD_LETTERS_NAME, write_dead_letters
 from pipelines.plan import Plan, read_plan
 from pipelines.vocabulary import Vocabulary
@@ -55,6 +57,7 @@ def publish_run(store: Path, text: StoreText, *, keep: bool = False) -> StoreMan
     if keep and (published := _published(store, done)) is not None:
         return published
     write_dead_letters(store / DEAD_LETTERS_NAME, done)
+    annotations = write_annotations(store, planned_annotations(store, plan, done))
     return publish_store(
         store,
         [manifest.shard for manifest in done],
@@ -62,6 +65,7 @@ def publish_run(store: Path, text: StoreText, *, keep: bool = False) -> StoreMan
         config=text.config,
         classes=text.vocabulary.classes,
         attributes=text.vocabulary.attributes,
+        annotations=annotations,
     )
 
 
@@ -74,7 +78,15 @@ def _published(store: Path, shards: Sequence[ShardManifest]) -> StoreManifest | 
     listed = {entry.manifest: entry.manifest_sha256 for entry in manifest.shards}
     names = [shard_manifest_name(shard.shard) for shard in shards]
     now = {name: hashlib.sha256((store / name).read_bytes()).hexdigest() for name in names}
-    return manifest if listed == now and (store / DEAD_LETTERS_NAME).exists() else None
+    if listed != now or not (store / DEAD_LETTERS_NAME).exists():
+        return None
+    try:
+        if manifest.annotations is not None:
+            checked_annotations(store, manifest.annotations)
+    except ValueError as error:
+        log.warning("%s; writing it again", error)
+        return None
+    return manifest
 
 
 def _numerics(store: Path, manifests: Sequence[ShardManifest]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From what the user names on the command line to the images to extract and the captions to train on."""
+"""From what the user names on the command line to the images to extract."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from extraction.images import ImageRef
-from features.counted import counted
 from pipelines import annotated_images, listed_images
 from pipelines.annotated_images import json_kind
 from pipelines.archives import ARCHIVE_EXTENSIONS
-from pipelines.datasets import coco, conceptual_captions, flickr30k, folder, karpathy, sbu, vcr
-from pipelines.datasets.rows import BadRows
+from pipelines.datasets import flickr30k, folder, vcr
 from pipelines.image_table import ImageTable, check_utf8
 from pipelines.locations import location_exists
 from pipelines.remote_files import is_url, is_web, local_copy, parent_url
@@ -193,51 +191,6 @@ def check_images_are_there(source: Source) -> None:
             f"{source.location!r}: none of {len(probes)} images looked for is there (the first: "
             f"{probes[0].location!r}); give the folder that their paths start from with --image-root"
         )
-
-
-def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[tuple[str, str]], list[str]]:
-    """Captions to train on: of a COCO json, caption TSV, SBU json, or the train and restval splits of a Karpathy json.
-
-    Returns:
-        (image_id, caption) in file order, and notes on rows left out.
-    Raises:
-        ValueError: if the file is missing, of another kind, or holds no caption.
-    """
-    if not os.path.isfile(location):
-        raise ValueError(f"no such caption file: {location!r}")
-    extension = os.path.splitext(location)[1].lower()
-    kind = json_kind(location) if extension == ".json" else extension
-    notes: list[str] = []
-    if kind == "coco":
-        captions = coco.read_coco(location, id_rule=id_rule).captions
-    elif kind == "karpathy":
-        captions, notes = _training_captions(location, id_rule)
-    elif kind in ("sbu", ".tsv"):
-        read = sbu.read_sbu if kind == "sbu" else conceptual_captions.read_caption_tsv
-        bad = BadRows("entry" if kind == "sbu" else "line")
-        captions = [(row.image_id, row.caption) for row in bad.passed(read(location, id_rule=id_rule))]
-        notes = bad.notes()
-    else:
-        raise ValueError(f"{location!r}: expected a captions .json of COCO, Karpathy or SBU, or a caption .tsv")
-    if not captions:
-        raise ValueError(
-            f"{location!r}: no captions in it (an instances file has boxes only; give the captions file)"
-            + "".join(f"; {note}" for note in notes)
-        )
-    return captions, notes
-
-
-def _training_captions(location: str, id_rule: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """A Karpathy split's captions without those that results are reported on."""
-    captions: list[tuple[str, str]] = []
-    num_left_out = 0
-    for image in karpathy.read_karpathy(location, id_rule=id_rule):
-        if image.split in karpathy.TRAINING_SPLITS:
-            captions += [(image.image_id, sentence.text) for sentence in image.sentences]
-        else:
-            num_left_out += len(image.sentences)
-    notes = [f"{counted(num_left_out, 'caption')} of the splits val and test left out: evaluation data"]
-    return captions, notes if num_left_out else []
 
 
 def _source(kind: str, location: str, root: str, id_rule: str, images: Iterable[ImageRef], notes: list[str]) -> Source:

@@ -42,7 +42,9 @@ class UrlList:
     def __init__(self, path: str) -> None:
         extension = os.path.splitext(path)[1].lower()
         if extension not in _READERS:
-            raise ValueError(f"{path!r}: expected a Conceptual Captions .tsv (caption TAB URL) or an SBU .json")
+            raise ValueError(
+                f"{path!r}: expected a Conceptual Captions .tsv (caption TAB URL, or URL TAB caption) or an SBU .json"
+            )
         self.path, self._read = path, _READERS[extension]
         self._state = self._file_state()
         with open(path, "rb") as file:

@@ -110,6 +110,15 @@ def test_deep_finds_what_fast_cannot(folder: Path) -> None:
     assert "another digest than the index says" in only(verify_store(folder, deep=True)).what
 
 
+def test_deep_reads_the_shards_that_are_asked_for(folder: Path) -> None:
+    path = folder / data_file_name(1, "a")
+    with ShardReader(path, ShardManifest.read(folder / "part-00001.json")) as reader:
+        row = next(iter(reader.index_rows()))
+    overwrite(path, row.region_offset + 48 + 3, b"\xff\xff\xff\xff")
+    assert verify_store(folder, deep=True, deep_shards=range(1)) == []
+    assert only(verify_store(folder, deep=True, deep_shards=range(1, 9))).file == path.name
+
+
 def test_deep_walks_the_tree_before_lmdb_opens_it(folder: Path) -> None:
     path = folder / data_file_name(0, "a")
     data = bytearray(path.read_bytes())

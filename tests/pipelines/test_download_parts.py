@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.datasets.rows import BadRow, UrlRow
 from pipelines.download.addresses import AddressRule, PrivateAddressError, is_public
 from pipelines.download.body import Body
 from pipelines.download.failures import DownloadError, LocalFaultError
@@ -226,6 +227,17 @@ def test_the_first_row_of_a_url(tmp_path: Path) -> None:
     url_list = UrlList(str(path))
     assert [url_list.first_row(row) for row in (0, 1, 2, 4, 5, 6)] == [0, 1, 0, 4, 1, 0]
     assert (url_list.num_rows, url_list.num_urls, url_list.last_row) == (6, 3, 6)
+
+
+def test_conceptual_12m_has_its_columns_the_other_way_round(tmp_path: Path) -> None:
+    path = tmp_path / "cc12m.tsv"
+    path.write_text("https://a/1.jpg\ta dog\nhttp://b\thttps://c/2.jpg\na cat\timages/3.jpg\n")
+    rows = [row for _, row in UrlList(str(path)).rows()]
+    assert rows == [
+        UrlRow(1, "a dog", "https://a/1.jpg"),
+        UrlRow(2, "http://b", "https://c/2.jpg"),  # two URLs: the order of Conceptual Captions
+        BadRow(3, "no http or https URL"),
+    ]
 
 
 def test_a_dead_network_is_told_from_dead_links() -> None:

@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from features.store import FeatureStore
+from pipelines.cli_store import _shard_of_record
+from pipelines.plan import read_members, read_plan
 from pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
@@ -50,6 +52,14 @@ def test_photos_in_shards_out(roibeam: Cli, samples: Path, tmp_path: Path, tiny_
         assert isinstance(record.class_distribution, np.ndarray) and record.class_distribution.shape[1] == 21
     verified = roibeam("store", "verify", out, "--deep")
     assert (verified.code, "clean" in verified.out) == (0, True)
+    verified = roibeam("store", "verify", out, "--deep", "--shards", "1-")
+    assert (verified.code, "every record of the shards 1- read" in verified.out) == (0, True)
+    for shards, words in (("3", "expected <first>-<last>"), ("2-1", "expected <first>-<last>")):
+        refused = roibeam("store", "verify", out, "--deep", "--shards", shards)
+        assert refused.code == 1 and words in refused.err
+    assert "--shards goes with --deep" in roibeam("store", "verify", out, "--shards", "1-").err
+    first = len(read_members(out, read_plan(out).shards[0]))  # type: ignore[union-attr]
+    assert [_shard_of_record(out, done) for done in (0, first - 1, first, 12)] == [0, 0, 1, 2]
 
 
 def test_the_mode_is_recorded_beside_an_equal_feature_space(
