@@ -84,9 +84,14 @@ else
     ! inside "$entry" --id=1 2>"$work/boot" || stop "Beam's boot program accepted a worker without endpoints"
     grep -q "No provision endpoint provided" "$work/boot" || stop "boot was not started but: $(cat "$work/boot")"
     # Beam's own worker pool in the image starts boot, and boot our Python, for a pipeline from outside the pool.
-    inside sh -c '"$0" --worker_pool >pool.log 2>&1 & sleep 10
+    buildah run --hostname localhost "$container" -- sh -c '
+        "$0" --worker_pool >pool.log 2>&1 & pool=$!
+        sleep 10
         "$0" extract photos pool-store --detector toy --threads 1 --runner PortableRunner -- --job_endpoint=embed \
-            --environment_type=EXTERNAL --environment_config=localhost:50000; code=$?; kill $!; exit $code' "$entry"
+            --environment_type=EXTERNAL --environment_config=localhost:50000
+        code=$?
+        kill $(cat /proc/$pool/task/$pool/children) $pool
+        exit $code' "$entry" || stop "the extraction through the worker pool failed"
     inside "$entry" store diff store pool-store
 fi
 echo "ok: built, runs as a user, extracts two photos"

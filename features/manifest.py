@@ -139,7 +139,12 @@ class ShardManifest(ShardSummary):
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """Raises FileNotFoundError, or ValueError naming file and field."""
-        return cls.from_json(_read_json(Path(path)), path)
+        return cls.from_bytes(read_regular_file(Path(path)), path)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str | os.PathLike[str]) -> Self:
+        """Reads a file's content; `path` is only named in errors."""
+        return cls.from_json(_parse_json(data, path), path)
 
     @classmethod
     def from_json(cls, value: Any, path: str | os.PathLike[str]) -> Self:
@@ -259,7 +264,12 @@ class StoreManifest:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """Raises FileNotFoundError, or ValueError naming file and field."""
-        return cls.from_json(_read_json(Path(path)), path)
+        return cls.from_bytes(read_regular_file(Path(path)), path)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str | os.PathLike[str]) -> Self:
+        """Reads a file's content; `path` is only named in errors."""
+        return cls.from_json(_parse_json(data, path), path)
 
     @classmethod
     def from_json(cls, value: Any, path: str | os.PathLike[str]) -> Self:
@@ -329,9 +339,19 @@ def write_json_atomically(path: str | os.PathLike[str], value: dict[str, Any]) -
     Returns:
         SHA-256 (hex) of the bytes written.
     """
-    path = Path(path)
+    data = json_bytes(value)
+    write_bytes_atomically(Path(path), data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def json_bytes(value: dict[str, Any]) -> bytes:
+    """A JSON file as all of a store's are written."""
     # ASCII escapes: an id made of undecodable file name bytes (a dead letter) must still be writable.
-    data = (json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n").encode("ascii")
+    return (json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n").encode("ascii")
+
+
+def write_bytes_atomically(path: Path, data: bytes) -> None:
+    """As `write_json_atomically`, for bytes."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
     try:
         with open(temporary, "xb") as file:
@@ -343,7 +363,6 @@ def write_json_atomically(path: str | os.PathLike[str], value: dict[str, Any]) -
         temporary.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
-    return hashlib.sha256(data).hexdigest()
 
 
 def fsync_folder(folder: str | os.PathLike[str]) -> None:
@@ -355,11 +374,16 @@ def fsync_folder(folder: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-def _read_json(path: Path) -> Any:
+def read_regular_file(path: Path) -> bytes:
+    """The bytes of a file; ValueError for what is none: a pipe would be waited for."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path}: is not a regular file; restore it or run the command that wrote it again")
+    return path.read_bytes()
+
+
+def _parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:
     try:
-        return json.loads(path.read_bytes(), parse_constant=_refuse_constant)
+        return json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: is not JSON ({error}); restore it or run the command that wrote it again") from None
 

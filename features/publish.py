@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import os
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from features.digest import content_digest, merge_digests
@@ -16,21 +17,27 @@ from features.manifest import (
     ShardEntry,
     ShardManifest,
     StoreManifest,
+    json_bytes,
     shard_manifest_name,
-    write_json_atomically,
 )
+from features.output_folder import OutputFolder, output_folder
+from features.shard_object import ShardObject
 from features.shard_reader import stream_digests
 
+_Pair = tuple[bytes, bytes]  # key, record digest
 
-def publish_shard(folder: str | os.PathLike[str], manifest: ShardManifest) -> Path:
-    """Writes `part-<shard>.json`; the data file it names, already in its final place, is the shard from now on."""
-    path = Path(folder) / shard_manifest_name(manifest.shard)
-    write_json_atomically(path, manifest.to_json())
-    return path
+
+def publish_shard(folder: str | os.PathLike[str] | OutputFolder, manifest: ShardManifest) -> bool:
+    """Writes `part-<shard>.json`; the data file it names, already in its final place, is the shard from now on.
+
+    Returns:
+        False when another attempt's was there first (`OutputFolder.put_first`); then nothing was written.
+    """
+    return output_folder(folder).put_first(shard_manifest_name(manifest.shard), json_bytes(manifest.to_json()))
 
 
 def publish_store(
-    folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | OutputFolder,
     shards: Iterable[int],
     *,
     fingerprint: Fingerprint,
@@ -51,15 +58,17 @@ def publish_store(
         FileNotFoundError: when a shard has no manifest or data file.
         ValueError: when shards disagree in feature space, width or dtype, hold one image twice, or a file is damaged.
     """
-    folder = Path(folder)
+    folder = output_folder(folder)
     entries: list[ShardEntry] = []
-    streams = []
+    filled: list[ShardManifest] = []
     kinds: dict[tuple[int, str | None], int] = {}
     dead_letters = 0
-    for shard in sorted(set(shards)):
-        path = folder / shard_manifest_name(shard)
-        data = path.read_bytes()
-        manifest = ShardManifest.read(path)
+    numbers = sorted(set(shards))
+    for shard, (name, data) in zip(numbers, folder.read_many(map(shard_manifest_name, numbers)), strict=True):
+        path = folder.where(name)
+        if data is None:
+            raise FileNotFoundError(f"{path}: the manifest of shard {shard} is missing; extract the shard again")
+        manifest = ShardManifest.from_bytes(data, path)
         if manifest.shard != shard:
             raise ValueError(f"{path}: is the manifest of shard {manifest.shard}, expected {shard}; was it renamed?")
         if manifest.fingerprint.feature_space != fingerprint.feature_space:
@@ -71,7 +80,7 @@ def publish_store(
         dead_letters += len(manifest.dead_letters)
         if manifest.data_file is not None:
             kinds.setdefault((manifest.feature_dim, manifest.feature_dtype), shard)
-            streams.append(stream_digests(folder / manifest.data_file, manifest))
+            filled.append(replace(manifest, dead_letters=(), stats={}))  # small: all are kept
         entries.append(shard_entry(manifest, manifest_sha256=hashlib.sha256(data).hexdigest()))
     if len(kinds) > 1:
         raise ValueError(f"{folder}: shards differ in feature width and dtype (first shard of each: {kinds})")
@@ -87,11 +96,39 @@ def publish_store(
         num_records=sum(entry.num_records for entry in entries),
         num_regions=sum(entry.num_regions for entry in entries),
         num_dead_letters=dead_letters,
-        content_digest=content_digest(merge_digests(streams)),
+        content_digest=content_digest(merge_digests(_digests_in_sequences(folder, filled))),
         annotations=annotations,
     )
-    write_json_atomically(folder / STORE_MANIFEST_NAME, store.to_json())
+    folder.put_bytes(STORE_MANIFEST_NAME, json_bytes(store.to_json()))
     return store
+
+
+def _digests_in_sequences(folder: OutputFolder, manifests: Sequence[ShardManifest]) -> list[Iterator[_Pair]]:
+    """The digests of all shards, those whose ranges of ids follow one another in one stream.
+
+    A merge holds a place in every stream it was given, and most stores, whose shards overlap nowhere, are one.
+    """
+    sequences: list[list[ShardManifest]] = []
+    ends: list[tuple[bytes, int]] = []  # heap: last key of each sequence, its number
+    for manifest in sorted(manifests, key=lambda each: (each.first_id or "").encode("utf-8", "surrogatepass")):
+        assert manifest.first_id is not None and manifest.last_id is not None
+        if ends and ends[0][0] < manifest.first_id.encode("utf-8", "surrogatepass"):
+            number = heapq.heappop(ends)[1]
+        else:
+            number = len(sequences)
+            sequences.append([])
+        sequences[number].append(manifest)
+        heapq.heappush(ends, (manifest.last_id.encode("utf-8", "surrogatepass"), number))
+    return [_digests_of(folder, sequence) for sequence in sequences]
+
+
+def _digests_of(folder: OutputFolder, manifests: Sequence[ShardManifest]) -> Iterator[_Pair]:
+    for manifest in manifests:
+        assert manifest.data_file is not None
+        if folder.local_path is not None:
+            yield from stream_digests(folder.local_path / manifest.data_file, manifest)
+        else:
+            yield from ShardObject(folder, manifest).digests()
 
 
 def shard_entry(manifest: ShardManifest, *, manifest_sha256: str) -> ShardEntry:

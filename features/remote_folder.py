@@ -80,12 +80,13 @@ class RemoteFolder:
     def _opened(self, name: str) -> Iterator[Any]:
         with self._named(name):
             # Asked for each time: fsspec keeps one object per process and does the right thing after a fork.
-            system, path = self._system()
+            system, path = self.system()
             source = system.open(f"{path.rstrip('/')}/{name}", "rb")
         with source:
             yield source
 
-    def _system(self) -> tuple[Any, str]:
+    def system(self) -> tuple[Any, str]:
+        """fsspec's driver for the URL, and the folder's path as the driver takes it."""
         try:
             return url_to_fs(self.url, **self.options)
         except ImportError as error:

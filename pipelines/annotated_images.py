@@ -79,14 +79,21 @@ def _by_image(rows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return texts
 
 
-def karpathy_images(path: str, root: str, id_rule: str) -> Iterator[ImageRef]:
-    """All splits, in the folders that the file names, or in the root where none of them is there."""
+def karpathy_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    """All splits, in the folders that the file names, or in the root where none of them is there.
+
+    Only images of the training splits bring their captions: a store's captions are there to be trained on.
+    """
     folders = {os.path.dirname(image.file_name) for image in karpathy.read_karpathy(path, id_rule=id_rule)}
+    num_left_out = 0
     has_folders = any(_is_folder(os.path.join(root, folder)) for folder in folders)
     for image in karpathy.read_karpathy(path, id_rule=id_rule):
         below = image.file_name if has_folders else os.path.basename(image.file_name)
-        captions = tuple(sentence.text for sentence in image.sentences)
+        is_for_training = image.split in karpathy.TRAINING_SPLITS
+        captions = tuple(sentence.text for sentence in image.sentences) if is_for_training else ()
+        num_left_out += 0 if is_for_training else len(image.sentences)
         yield ImageRef(image.image_id, os.path.join(root, below), captions=captions)
+    notes += karpathy.evaluation_note(num_left_out)
 
 
 def sbu_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:

@@ -7,6 +7,7 @@ the two; shard by shard, within a shard in key order. A store whose images have 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,11 +17,12 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from features.manifest import ANNOTATIONS_NAME, TEMPORARY_SUFFIX, AnnotationsEntry, ShardManifest, fsync_folder
+from features.manifest import ANNOTATIONS_NAME, AnnotationsEntry, ShardManifest
+from features.output_folder import OutputFolder, output_folder
 from features.shard_reader import ShardReader
 from features.store import FeatureStore
 from pipelines.caption_files import Caption
-from pipelines.plan import Plan, read_members
+from pipelines.plan import Plan, planned_members
 from pipelines.scratch_database import ScratchDatabase
 
 SCHEMA = pa.schema([("image_id", pa.string()), ("captions", pa.list_(pa.string())), ("labels", pa.list_(pa.string()))])
@@ -35,54 +37,51 @@ class Annotation(NamedTuple):
     labels: tuple[str, ...]
 
 
-def write_annotations(folder: Path, shards: Iterable[Sequence[Annotation]]) -> AnnotationsEntry | None:
-    """Writes the table aside and renames it; returns what manifest.json shall say of it.
+def write_annotations(store: Path | OutputFolder, shards: Iterable[Sequence[Annotation]]) -> AnnotationsEntry | None:
+    """Writes the table into a store's folder, whole; returns what manifest.json shall say of it.
 
     An old table is removed where no image has anything: then there is none, and None is returned.
 
     Args:
         shards: the rows of each shard in key order, one shard at a time in memory.
     """
-    path = folder / ANNOTATIONS_NAME
-    aside = folder / f".{ANNOTATIONS_NAME}.{os.getpid()}{TEMPORARY_SUFFIX}"
+    folder = output_folder(store)
+    filled = (shard for shard in shards if shard)
+    first = next(filled, None)
+    if first is None:
+        folder.delete(ANNOTATIONS_NAME)
+        return None
     rows = captions = labels = 0
-    try:
+    with folder.written_aside(ANNOTATIONS_NAME) as aside:
         with pq.ParquetWriter(aside, SCHEMA) as table:
-            for shard in shards:
-                if not shard:
-                    continue
+            for shard in itertools.chain([first], filled):
                 columns = [pa.array([row[place] for row in shard], field.type) for place, field in enumerate(SCHEMA)]
                 table.write_table(pa.Table.from_arrays(columns, schema=SCHEMA))
                 rows += len(shard)
                 captions += sum(len(row.captions) for row in shard)
                 labels += sum(len(row.labels) for row in shard)
-        if not rows:
-            path.unlink(missing_ok=True)
-            return None
         with aside.open("rb") as file:
-            os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             num_bytes = os.fstat(file.fileno()).st_size
-        os.replace(aside, path)
-        fsync_folder(folder)
-    finally:
-        aside.unlink(missing_ok=True)
     return AnnotationsEntry(
         file=ANNOTATIONS_NAME, rows=rows, captions=captions, labels=labels, bytes=num_bytes, sha256=digest
     )
 
 
-def planned_annotations(store: Path, plan: Plan, manifests: Sequence[ShardManifest]) -> Iterator[list[Annotation]]:
+def planned_annotations(
+    store: Path | OutputFolder, plan: Plan, manifests: Sequence[ShardManifest]
+) -> Iterator[list[Annotation]]:
     """What the plan says of the images that gave a record, a list for each shard.
 
     Args:
         manifests: of the plan's shards, all finished, in their order.
     """
+    members = planned_members(store, plan)
     for shard, manifest in zip(plan.shards, manifests, strict=True):
         failed = {letter.image_id for letter in manifest.dead_letters}
         yield sorted(
             Annotation(member.image_id, member.captions, member.labels)
-            for member in read_members(store, shard)
+            for member in itertools.islice(members, shard.num_images)
             if (member.captions or member.labels) and member.image_id not in failed
         )
 

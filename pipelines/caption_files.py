@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from features.counted import counted
 from pipelines.annotated_images import json_kind
 from pipelines.datasets import coco, conceptual_captions, karpathy, sbu
 from pipelines.datasets.rows import BadRow, BadRows, CaptionRow, UrlRow
@@ -100,9 +99,7 @@ class CaptionFile:
                     yield Caption(sentence.text, image.image_id)
             else:
                 num_left_out += len(image.sentences)
-        if num_left_out:
-            left_out = counted(num_left_out, "caption")
-            self.notes.append(f"{left_out} of the splits val and test left out: evaluation data")
+        self.notes += karpathy.evaluation_note(num_left_out)
 
 
 def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[Caption], list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +14,7 @@ from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH,
 
 if TYPE_CHECKING:
     from extraction.config import DetectorConfig
+    from features.output_folder import OutputFolder
     from pipelines.extraction_run import RunSummary
     from pipelines.planning import Estimate, Work
 
@@ -30,7 +30,13 @@ def extract_command(
             "docs/datasets.md tells each."
         ),
     ],
-    out: Annotated[Path, typer.Argument(help="Store to write; run again to continue, or to add what a folder gained.")],
+    out: Annotated[
+        str,
+        typer.Argument(
+            help="Store to write, a folder or a URL (s3://, gs://, hdfs://, ...); run again to continue, or to add "
+            "what a folder gained."
+        ),
+    ],
     weights: Annotated[
         str | None,
         typer.Option(
@@ -137,9 +143,33 @@ def extract_command(
     retry_dead_letters: Annotated[
         bool, typer.Option("--retry-dead-letters/--no-retry-dead-letters", help="Redo shards that hold failed images.")
     ] = False,
-    runner: Annotated[str, typer.Option(help="local, or a Beam runner; its options follow after --.")] = "local",
+    runner: Annotated[
+        str,
+        typer.Option(
+            help="local, portable (a job service and a worker process on this machine), flink, spark, dataflow, or a "
+            "Beam runner's own name. What a runner needs beside our defaults follows after --; --dry-run shows all."
+        ),
+    ] = "local",
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Processes of the local runner, each with a model. They share the CPU's threads unless --threads "
+            "says how many each has.",
+        ),
+    ] = 1,
+    scratch: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder of each worker in which a shard is written before it is uploaded, where OUT is a URL "
+            "[default: the temporary folder]."
+        ),
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run/--no-dry-run", help="Time three photos, print the plan, write nothing.")
+        bool,
+        typer.Option(
+            "--dry-run/--no-dry-run", help="Time three photos, print the plan and the runner's options, write nothing."
+        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json/--no-json", help="Progress and result as JSON lines on standard output.")
@@ -153,6 +183,7 @@ def extract_command(
     # Heavy imports wait until a command needs them, so that --help is quick.
     from extraction.extract_options import ExtractOptions
     from extraction.selection import SELECTIONS
+    from features.output_folder import output_folder
     from pipelines.detector_choice import choose_detector, preset
     from pipelines.extraction_run import RunOptions, run_extract, summary_event
     from pipelines.given_boxes import give_boxes
@@ -163,6 +194,7 @@ def extract_command(
     from pipelines.overrides import apply_overrides
     from pipelines.planning import Work, estimate
     from pipelines.remote_files import is_url, use_beam_options
+    from pipelines.runners.option_sets import runner_flags
     from pipelines.sources import check_images_are_there, open_source
     from pipelines.store_folder import check_output_folder
     from pipelines.vocabulary import load_vocabulary
@@ -180,9 +212,16 @@ def extract_command(
         dtype, distribution, max_pixels, decode_threads, image_feature, load_timeout, detect_timeout
     )
     _check_device(device, runner)
+    if workers > 1:
+        if runner != "local":
+            raise ValueError(f"--workers {workers} goes with --runner local; {runner} has its own options, after --")
+        threads = threads or max(1, (os.cpu_count() or 1) // workers)
     config = sections["detector"]
     if is_url(source) or is_url(image_root or ""):
         use_beam_options(context.args)
+    store = output_folder(out if "://" in out else os.path.abspath(out))
+    if scratch is not None and store.local_path is not None:
+        raise ValueError("--scratch is for stores at a URL; a store on a disk is written in its own folder")
     images = open_source(source, image_root=image_root, id_rule=id_rule)
     leaks = None
     if held_out:
@@ -202,7 +241,7 @@ def extract_command(
         _note_edges(conventions or "hf", config)
     work = Work(
         source=images,
-        store=Path(os.path.abspath(out)),
+        store=store,
         detector=DetectorSpec(
             config, sections["selection"], chosen.weights, device, threads, sections["conventions"], mode
         ),
@@ -218,14 +257,16 @@ def extract_command(
     check_images_are_there(work.source)
     if dry_run:
         check_output_folder(work.store)
+        flags = runner_flags(runner, context.args, device=device)
         found = estimate(work)
-        typer.echo(json.dumps({"event": "estimate", **asdict(found)}) if as_json else _estimate_text(found, work))
+        event = {"event": "estimate", **asdict(found), "beam_options": flags}
+        typer.echo(json.dumps(event) if as_json else _estimate_text(found, work, flags))
         return
     if not as_json:
         typer.echo(f"{counted(len(work.source.images), 'image')} in {source}", err=True)
-    run_options = RunOptions(max_failures, retry_dead_letters, runner, tuple(context.args), as_json)
+    run_options = RunOptions(max_failures, retry_dead_letters, runner, tuple(context.args), workers, as_json, scratch)
     summary = run_extract(work, run_options)
-    typer.echo(summary_event(summary, out) if as_json else _summary_text(summary, out))
+    typer.echo(summary_event(summary, store) if as_json else _summary_text(summary, store))
     if not summary.succeeded:
         share, limit = 100 * summary.failed_share, 100 * max_failures
         typer.echo(
@@ -272,7 +313,7 @@ def _check_device(device: str, runner: str) -> None:
         raise ValueError(f"--device {device!r}: torch sees {torch.cuda.device_count()} CUDA devices here")
 
 
-def _estimate_text(found: Estimate, work: Work) -> str:
+def _estimate_text(found: Estimate, work: Work, flags: list[str]) -> str:
     from pipelines.duration import duration
 
     gigabytes = found.images * found.bytes_per_image / 1e9
@@ -288,11 +329,12 @@ def _estimate_text(found: Estimate, work: Work) -> str:
             f"  time                {duration(found.seconds)}",
             f"  disk                {gigabytes:.2f} GB, {found.bytes_per_image / 1e3:.0f} kB per image{without}",
             f"  shards              {found.num_shards:,} of at most {counted(found.shard_size, 'image')}",
+            f"  Beam options        {' '.join(flags)}",
         ]
     )
 
 
-def _summary_text(summary: RunSummary, out: Path) -> str:
+def _summary_text(summary: RunSummary, store: OutputFolder) -> str:
     from pipelines.duration import duration
     from pipelines.run_report import output_tree
 
@@ -305,4 +347,4 @@ def _summary_text(summary: RunSummary, out: Path) -> str:
     )
     for reason, count in summary.failures.most_common():
         lines.append(f"  {count:>6,} {reason}")
-    return "\n".join([*lines, "", *output_tree(out)])
+    return "\n".join([*lines, "", *output_tree(store)])

@@ -15,6 +15,7 @@ import typer
 from extraction.extract_options import ExtractOptions
 from extraction.selection import SELECTIONS
 from extraction.weights import build_detector
+from features.output_folder import output_folder
 from features.store import FeatureStore
 from features.verify import verify_store
 from pipelines.caption_files import read_captions
@@ -56,7 +57,7 @@ def run_demo(out: Path) -> None:
     summary = run_extract(
         Work(
             source=open_source(str(captions), image_root=str(coco / "train2014")),
-            store=store,
+            store=output_folder(store.absolute()),
             detector=DetectorSpec(
                 chosen.config, SELECTIONS["butd-10-100"], chosen.weights, conventions=chosen.conventions
             ),

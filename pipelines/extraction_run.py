@@ -7,20 +7,23 @@ import logging
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from features.counted import counted
-from features.manifest import STORE_MANIFEST_NAME, StoreManifest, shard_manifest_name
-from pipelines.beam_extraction import pipeline_options, run_extraction
+from features.manifest import STORE_MANIFEST_NAME, StoreManifest
+from features.output_folder import OutputFolder
+from pipelines.beam_extraction import run_extraction
 from pipelines.job import ExtractJob, shared_detector, shared_fingerprint
 from pipelines.planning import Work, existing_plan, make_plan, source_facts
 from pipelines.preset_names import conventions_name, selection_name
-from pipelines.progress import ProgressPrinter, ProgressView
+from pipelines.progress import ProgressPrinter
+from pipelines.progress_view import REMOTE_LOOK_SECONDS, ProgressView
 from pipelines.publish import StoreText
 from pipelines.run_report import REPORT_NAME, write_run_report
+from pipelines.run_summary import SUMMARY_NAME, RunEnd, write_run_summary
+from pipelines.runners.option_sets import pipeline_options
 from pipelines.store_folder import check_output_folder, tidy_store
-from pipelines.store_lock import store_lock
+from pipelines.store_lock import run_lock
 
 log = logging.getLogger(__name__)
 
@@ -32,15 +35,18 @@ class RunOptions:
     Attributes:
         max_failures: share of failed images (0..1) above which the run counts as failed.
         retry_dead_letters: extract shards that hold dead letters again.
-        runner, beam_args: see `pipelines.beam_extraction.run_extraction`.
+        runner, beam_args, workers: see `pipelines.beam_extraction.run_extraction`.
         as_json: progress as JSON lines.
+        scratch: see `pipelines.job.ExtractJob`.
     """
 
     max_failures: float = 0.05
     retry_dead_letters: bool = False
     runner: str = "local"
     beam_args: tuple[str, ...] = ()
+    workers: int = 1
     as_json: bool = False
+    scratch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,33 +77,55 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
         ValueError: one line for the user, before anything is written where possible.
         OSError: if the store cannot be written.
     """
-    start = time.monotonic()
-    check_output_folder(work.store)
-    pipeline_options(options.runner, options.beam_args)
+    started = time.time()
+    folder = work.store
+    check_output_folder(folder)
+    pipeline_options(options.runner, options.beam_args, device=work.detector.device)
     job, text = _prepare(work, options)
-    work.store.mkdir(parents=True, exist_ok=True)
-    with store_lock(work.store):
-        tidy_store(work.store, existing_plan(work), job.feature_space, retry_dead_letters=options.retry_dead_letters)
+    if folder.local_path is not None:
+        folder.local_path.mkdir(parents=True, exist_ok=True)
+    with run_lock(folder):
+        tidy_store(folder, existing_plan(work), job.feature_space, retry_dead_letters=options.retry_dead_letters)
         plan, notes = make_plan(work)
-        view = ProgressView(work.store, plan)
+        view = ProgressView(folder, plan)
         before = view.read()
+        shards_before = list(view.finished.values())
+
+        all_notes = (*work.source.notes, *notes)
+
+        def end(status: str, error: str | None, content_digest: str | None = None) -> None:
+            told = RunEnd(
+                status, error, options.runner, options.beam_args, started, time.time(), all_notes, content_digest
+            )
+            write_run_summary(folder, plan, told, shards_before, view)
+
+        least_seconds = 0.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
         try:
-            with ProgressPrinter(view, plan.num_images, as_json=options.as_json):
-                run_extraction(job, plan.shards, text, runner=options.runner, beam_args=options.beam_args)
+            with ProgressPrinter(view, plan.num_images, as_json=options.as_json, least_seconds=least_seconds):
+                run_extraction(
+                    job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers
+                )
+            after = view.read()
+            tidy_store(folder, plan, job.feature_space)
+            seconds = time.time() - started
+            data = folder.read_bytes(STORE_MANIFEST_NAME)
+            manifest = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
+            write_run_report(folder, plan, seconds=seconds if before.images == 0 else None)
         except KeyboardInterrupt:
-            num_finished = sum((work.store / shard_manifest_name(shard.number)).exists() for shard in plan.shards)
+            end("interrupted", "interrupted")
             log.warning("%d of %s finished; those stay, the one in work is dropped and extracted again by the same "
-                        "command", num_finished, counted(len(plan.shards), "shard"))  # fmt: skip
+                        "command", len(view.finished), counted(len(plan.shards), "shard"))  # fmt: skip
             raise
-        after = view.read()
-        tidy_store(work.store, plan, job.feature_space)
-        seconds = time.monotonic() - start
-        manifest = StoreManifest.read(work.store / STORE_MANIFEST_NAME)
-        write_run_report(work.store, plan, seconds=seconds if before.images == 0 else None)
-    return RunSummary(
-        manifest, plan.num_images, after.images - before.images, seconds, after.failures,
-        (*work.source.notes, *notes), options.max_failures,
-    )  # fmt: skip
+        except Exception as error:
+            end("failed", " ".join(str(error).split()) or type(error).__name__)
+            raise
+        summary = RunSummary(
+            manifest, plan.num_images, after.images - before.images, seconds, after.failures, all_notes,
+            options.max_failures,
+        )  # fmt: skip
+        failed = None if summary.succeeded else f"{summary.failed_share:.1%} of the images failed"
+        end("finished" if failed is None else "failed", failed, manifest.content_digest)
+    return summary
 
 
 def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
@@ -106,13 +134,14 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         raise ValueError(f"distribution top-{top_k}: the detector has {num_classes} classes and background")
     fingerprint = shared_fingerprint(work.detector, work.options, work.vocabulary.digest, work.boxes is not None)
     job = ExtractJob(
-        store=str(work.store.absolute()),
+        store=str(work.store),
         image_root=work.source.image_root,
         detector=work.detector,
         options=work.options,
         feature_space=fingerprint.feature_space,
         vocabulary_digest=work.vocabulary.digest,
         given_boxes=work.boxes is not None,
+        scratch=options.scratch,
     )
     config: dict[str, Any] = {
         "source": source_facts(work),
@@ -129,12 +158,13 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
     return job, StoreText(config, work.vocabulary, fingerprint)
 
 
-def summary_event(summary: RunSummary, store: Path) -> str:
+def summary_event(summary: RunSummary, store: OutputFolder) -> str:
     """The run's end as one JSON line."""
     manifest = summary.manifest
     return json.dumps(
         {
-            "event": "done", "store": str(store), "report": str(store / REPORT_NAME), "images": summary.num_images,
+            "event": "done", "store": str(store), "report": store.where(REPORT_NAME),
+            "summary": store.where(SUMMARY_NAME), "images": summary.num_images,
             "new_images": summary.new_images, "records": manifest.num_records, "regions": manifest.num_regions,
             "failures": dict(summary.failures), "seconds": round(summary.seconds, 3), "notes": list(summary.notes),
             "content_digest": manifest.content_digest, "succeeded": summary.succeeded,

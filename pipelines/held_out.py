@@ -18,7 +18,7 @@ from pipelines.image_identity import COCO, FLICKR, VISUAL_GENOME, Key, image_key
 from pipelines.sources import Source
 
 _EXAMPLES = 3
-_REFER_SPLITS = frozenset({"train", "val", "test", "testA", "testB", "testC"})
+_REFER_SPLITS = ("train", "val", "test", "testA", "testB", "testC")
 _HeldOut = tuple[str, list[Key]]  # what the file calls an image, and what it is known by
 Aliases = dict[Key, list[Key]]
 
@@ -223,7 +223,7 @@ def _read_refer(path: str) -> Iterator[_HeldOut]:
         if type(number) is not int or split not in _REFER_SPLITS:
             raise ValueError(
                 f"{path!r}, reference {index}: expected {expected}, a whole number and one of "
-                f"{', '.join(sorted(_REFER_SPLITS))}; got {printable(repr(number))} and {printable(repr(split))}"
+                f"{', '.join(_REFER_SPLITS)}; got {printable(repr(number))} and {printable(repr(split))}"
             )
         if split != "train":
             yield f"COCO {number}", [(COCO, number)]

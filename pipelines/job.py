@@ -98,12 +98,14 @@ class ExtractJob:
     """One extraction run as its workers see it.
 
     Attributes:
-        store: absolute path of the store.
+        store: absolute path of the store, or its URL.
         image_root: folder that must be there: when it is gone, images that are "not found" are not their own fault.
         detector, options: how images become records.
         feature_space: what the driver computed; a worker whose detector differs stops.
         vocabulary_digest: of the class and attribute names, or None for bare ids.
         given_boxes: whether the planned images bring their boxes.
+        scratch: folder of the worker in which shards of a store at a URL are written before they are uploaded; None
+            for its temporary folder.
     """
 
     store: str
@@ -113,6 +115,7 @@ class ExtractJob:
     feature_space: str
     vocabulary_digest: str | None
     given_boxes: bool
+    scratch: str | None = None
 
 
 def shared_detector(spec: DetectorSpec) -> RegionDetector:

@@ -9,9 +9,9 @@ OUT/plan/part-00003.jsonl   the images of shard 3: {"image_id": ..., "location":
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import json
-import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from extraction.images import ImageRef
-from features.manifest import fsync_folder, write_json_atomically
+from features.manifest import json_bytes
+from features.output_folder import OutputFolder, output_folder
 from pipelines.given_boxes import GivenBoxes
 
 PLAN_FORMAT = "roibeam-plan"
@@ -63,12 +64,19 @@ class Plan:
         return sum(shard.num_images for shard in self.shards)
 
 
+PLAN_NAME = "plan.json"
+
+
+def members_name(number: int) -> str:
+    return f"plan/part-{number:05d}.jsonl"
+
+
 def plan_path(store: Path) -> Path:
-    return store / "plan.json"
+    return store / PLAN_NAME
 
 
 def members_path(store: Path, number: int) -> Path:
-    return store / "plan" / f"part-{number:05d}.jsonl"
+    return store / members_name(number)
 
 
 def shard_size_for(seconds_per_image: float) -> int:
@@ -103,17 +111,19 @@ def members_digest(members: Iterable[ImageRef]) -> str:
     return digest.hexdigest()
 
 
-def read_plan(store: Path) -> Plan | None:
+def read_plan(store: Path | OutputFolder) -> Plan | None:
     """The plan of a store, or None where there is none.
 
     Raises:
         ValueError: if plan.json is not one of ours, or is damaged.
     """
-    path = plan_path(store)
-    if not path.exists():
+    folder = output_folder(store)
+    try:
+        data = folder.read_bytes(PLAN_NAME)
+    except FileNotFoundError:
         return None
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(data)
         _require(content["format"] == PLAN_FORMAT, f"format {content['format']!r}")
         _require(content["version"] == PLAN_VERSION, f"version {content['version']!r}")
         source, settings = content["source"], content["settings"]
@@ -127,8 +137,8 @@ def read_plan(store: Path) -> Plan | None:
         return Plan(source, settings, shards)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
-            f"{path}: expected {PLAN_FORMAT} version {PLAN_VERSION}, got another or a damaged file ({error}); "
-            f"restore it, or choose another folder"
+            f"{folder.where(PLAN_NAME)}: expected {PLAN_FORMAT} version {PLAN_VERSION}, got another or a damaged file "
+            f"({error}); restore it, or choose another folder"
         ) from None
 
 
@@ -137,23 +147,32 @@ def _require(condition: bool, otherwise: str) -> None:
         raise ValueError(otherwise)
 
 
-def read_members(store: Path, shard: PlannedShard) -> list[ImageRef]:
+def read_members(store: Path | OutputFolder, shard: PlannedShard) -> list[ImageRef]:
     """The images of one shard, checked against the plan's digest.
 
     Raises:
         ValueError: if the file is missing, damaged or another one.
     """
-    path = members_path(store, shard.number)
+    folder, name = output_folder(store), members_name(shard.number)
     try:
-        with path.open(encoding="utf-8") as file:
-            members = [_parse_member(line) for line in file]
+        data = folder.read_bytes(name)
+    except FileNotFoundError:
+        data = None
+    return _members_of(folder, shard, data)
+
+
+def _members_of(folder: OutputFolder, shard: PlannedShard, data: bytes | None) -> list[ImageRef]:
+    try:
+        _require(data is not None, "it is missing")
+        members = [_parse_member(line) for line in io.BytesIO(data or b"")]
         _require(members_digest(members) == shard.members_digest, "its images are not those that plan.json states")
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError, struct.error) as error:
-        raise ValueError(f"{path}: {error}; restore it, or extract into a new folder") from None
+    except (ValueError, TypeError, AttributeError, RecursionError, struct.error) as error:
+        where = folder.where(members_name(shard.number))
+        raise ValueError(f"{where}: {error}; restore it, or extract into a new folder") from None
     return members
 
 
-def _parse_member(line: str) -> ImageRef:
+def _parse_member(line: bytes) -> ImageRef:
     entry = json.loads(line)
     if "boxes" in entry:
         entry["boxes"] = tuple((float(x1), float(y1), float(x2), float(y2)) for x1, y1, x2, y2 in entry["boxes"])
@@ -178,7 +197,7 @@ def _member_line(member: ImageRef) -> str:
 
 
 def extend_plan(
-    store: Path, plan: Plan | None, *, source: dict[str, str], settings: dict[str, Any],
+    store: Path | OutputFolder, plan: Plan | None, *, source: dict[str, str], settings: dict[str, Any],
     images: Sequence[ImageRef], shard_size: int, boxes: GivenBoxes | None = None,
 ) -> Plan:  # fmt: skip
     """Writes a new plan, or adds shards to `plan` for the `images`, which must not be in it yet.
@@ -187,26 +206,28 @@ def extend_plan(
 
     Members first, plan.json last: a kill in between leaves files that the next run overwrites.
     """
+    folder = output_folder(store)
     shards = list(plan.shards) if plan else []
-    (store / "plan").mkdir(parents=True, exist_ok=True)
-    for start in range(0, len(images), shard_size):
-        members = list(images[start : start + shard_size])
-        if boxes is not None:
-            members = [boxes.attach(member) for member in members]
-        number = len(shards)
-        with members_path(store, number).open("w", encoding="utf-8") as file:
-            file.writelines(map(_member_line, members))
-            file.flush()
-            os.fsync(file.fileno())
-        shards.append(PlannedShard(number, len(members), members_digest(members)))
-    fsync_folder(store / "plan")
+
+    def members_files() -> Iterator[tuple[str, bytes]]:
+        for start in range(0, len(images), shard_size):
+            members = list(images[start : start + shard_size])
+            if boxes is not None:
+                members = [boxes.attach(member) for member in members]
+            number = len(shards)
+            shards.append(PlannedShard(number, len(members), members_digest(members)))
+            yield members_name(number), "".join(map(_member_line, members)).encode("utf-8")
+
+    folder.put_many(members_files())
     grown = Plan(source, settings, tuple(shards))
     content = {"format": PLAN_FORMAT, "version": PLAN_VERSION, "source": source, "settings": settings}
-    write_json_atomically(plan_path(store), {**content, "shards": [asdict(shard) for shard in shards]})
+    folder.put_bytes(PLAN_NAME, json_bytes({**content, "shards": [asdict(shard) for shard in shards]}))
     return grown
 
 
-def planned_members(store: Path, plan: Plan) -> Iterator[ImageRef]:
-    """The images of all shards, a shard at a time in memory."""
-    for shard in plan.shards:
-        yield from read_members(store, shard)
+def planned_members(store: Path | OutputFolder, plan: Plan) -> Iterator[ImageRef]:
+    """The images of all shards, few shards at a time in memory."""
+    folder = output_folder(store)
+    names = (members_name(shard.number) for shard in plan.shards)
+    for shard, (_, data) in zip(plan.shards, folder.read_many(names), strict=True):
+        yield from _members_of(folder, shard, data)

@@ -14,6 +14,7 @@ from extraction.extract_options import ExtractOptions
 from extraction.images import Failure, ImageRef
 from features.counted import counted
 from features.layout import encode_meta, encode_regions
+from features.output_folder import OutputFolder
 from features.record import RegionRecord
 from pipelines.given_boxes import GivenBoxes
 from pipelines.given_captions import GivenCaptions
@@ -38,7 +39,7 @@ class Work:
 
     Attributes:
         source: images.
-        store: folder to write.
+        store: folder to write, on a disk or at a URL.
         detector, options: how images become records.
         vocabulary: names to store.
         shard_size: images per new shard; None means about ten minutes of work, at most 4,000.
@@ -48,7 +49,7 @@ class Work:
     """
 
     source: Source
-    store: Path
+    store: OutputFolder
     detector: DetectorSpec
     options: ExtractOptions
     vocabulary: Vocabulary
@@ -189,7 +190,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def new_images(
-    source: Source, store: Path, plan: Plan | None, boxes: GivenBoxes | None
+    source: Source, store: Path | OutputFolder, plan: Plan | None, boxes: GivenBoxes | None
 ) -> tuple[ImageTable, list[str]]:
     """Images that no shard holds yet; notes on planned ones that are gone.
 

@@ -1,4 +1,4 @@
-"""The progress of a run, read from its shard manifests and heartbeats: the same for any runner."""
+"""Lines that tell how far a run is, printed from a thread of their own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
-from features.manifest import ShardManifest, shard_manifest_name
 from pipelines.duration import duration
-from pipelines.plan import Plan
-from pipelines.store_folder import SCRATCH_PREFIX
 
 
 @dataclass(frozen=True)
@@ -35,58 +31,29 @@ class Readable(Protocol):
     def read(self) -> Standing: ...
 
 
-class ProgressView:
-    """Reads where the run stands. Finished shards are read once."""
-
-    def __init__(self, store: Path, plan: Plan) -> None:
-        self._store = store
-        self._open = [shard.number for shard in plan.shards]
-        self._done = Standing()
-
-    def read(self) -> Standing:
-        """Finished shards plus what the heartbeats of the others say."""
-        records, failures = self._done.records, Counter(self._done.failures)
-        still_open = []
-        for number in self._open:
-            path = self._store / shard_manifest_name(number)
-            try:
-                manifest = ShardManifest.read(path)
-            except FileNotFoundError:
-                still_open.append(number)
-                continue
-            records += manifest.num_records
-            failures.update(letter.reason for letter in manifest.dead_letters)
-        self._open, self._done = still_open, Standing(records, Counter(failures))
-        for beat in self._heartbeats(set(still_open)).values():
-            records += beat["records"]
-            failures.update(beat["failures"])
-        return Standing(records, failures)
-
-    def _heartbeats(self, shards: set[int]) -> dict[int, dict[str, Any]]:
-        """The furthest heartbeat of each of `shards`; a shard may be tried twice at once."""
-        beats: dict[int, dict[str, Any]] = {}
-        for path in self._store.glob(f"{SCRATCH_PREFIX}*/heartbeat.json"):
-            try:
-                beat = json.loads(path.read_text(encoding="utf-8"))
-            except FileNotFoundError:
-                continue  # its shard finished just now
-            number = beat["shard"]
-            if number in shards and (number not in beats or beats[number]["records"] < beat["records"]):
-                beats[number] = beat
-        return beats
-
-
 class ProgressPrinter:
     """Prints a progress line every few seconds from a thread of its own; a context manager around the run.
 
     On a terminal the line is rewritten in place; elsewhere a new line every ten seconds. With `as_json`, JSON lines.
+
+    Args:
+        total: images of the run.
+        least_seconds: between two lines, where a look costs something.
     """
 
-    def __init__(self, view: Readable, total: int, *, as_json: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        view: Readable,
+        total: int,
+        *,
+        as_json: bool = False,
+        stream: TextIO | None = None,
+        least_seconds: float = 0.0,
+    ) -> None:
         self._view, self._total, self._as_json = view, total, as_json
         self._stream = stream or (sys.stdout if as_json else sys.stderr)
         self._in_place = not as_json and self._stream.isatty()
-        self._every = 1.0 if self._in_place else 10.0
+        self._every = max(least_seconds, 1.0 if self._in_place else 10.0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
@@ -127,9 +94,11 @@ class ProgressPrinter:
         self._stream.flush()
 
 
-def progress_line(standing: Standing, total: int, rate: float, eta: float | None) -> str:
-    """One line for a person: done/total, rate, time left, failures by reason."""
-    parts = [f"{standing.images:,}/{total:,} images", f"{rate:.2f} images/s" if rate < 10 else f"{rate:.0f} images/s"]
+def progress_line(standing: Standing, total: int, rate: float | None, eta: float | None) -> str:
+    """One line for a person: done/total, rate (unless None), time left, failures by reason."""
+    parts = [f"{standing.images:,}/{total:,} images"]
+    if rate is not None:
+        parts.append(f"{rate:.2f} images/s" if rate < 10 else f"{rate:.0f} images/s")
     if standing.images < total:
         parts.append(f"ETA {duration(eta)}")
     if standing.failures:

@@ -14,14 +14,16 @@ from features.counted import counted
 from features.fingerprint import Fingerprint, merged_numerics
 from features.manifest import (
     STORE_MANIFEST_NAME,
+    AnnotationsEntry,
     ShardManifest,
     StoreManifest,
     shard_manifest_name,
 )
+from features.output_folder import OutputFolder, output_folder
 from features.publish import publish_store
 from pipelines.annotations import planned_annotations, write_annotations
 from pipelines.dead_letters import DEAD_LETTERS_NAME, write_dead_letters
-from pipelines.plan import Plan, read_plan
+from pipelines.plan import read_plan
 from pipelines.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
@@ -36,7 +38,7 @@ class StoreText:
     fingerprint: Fingerprint
 
 
-def publish_run(store: Path, text: StoreText, *, keep: bool = False) -> StoreManifest:
+def publish_run(store: str | Path | OutputFolder, text: StoreText, *, keep: bool = False) -> StoreManifest:
     """Publishes the store of a plan whose shards are all finished.
 
     Args:
@@ -46,22 +48,27 @@ def publish_run(store: Path, text: StoreText, *, keep: bool = False) -> StoreMan
     Raises:
         ValueError: if a planned shard has no manifest yet, or shards do not fit together.
     """
-    plan = read_plan(store)
+    folder = output_folder(store)
+    plan = read_plan(folder)
     if plan is None:
-        raise ValueError(f"{store}: no plan.json: nothing to publish")
-    manifests = read_shard_manifests(store, plan)
-    done = [manifest for manifest in manifests if manifest is not None]
-    if len(done) < len(manifests):
-        unfinished = counted(len(manifests) - len(done), "shard")
-        raise ValueError(f"{store}: {unfinished} unfinished; run the same command again")
-    if keep and (published := _published(store, done)) is not None:
+        raise ValueError(f"{folder}: no plan.json: nothing to publish")
+    done: list[ShardManifest] = []
+    digests: dict[str, str] = {}  # SHA-256 of the manifests by name
+    for name, data in folder.read_many(shard_manifest_name(shard.number) for shard in plan.shards):
+        if data is not None:
+            done.append(ShardManifest.from_bytes(data, folder.where(name)))
+            digests[name] = hashlib.sha256(data).hexdigest()
+    if len(done) < len(plan.shards):
+        unfinished = counted(len(plan.shards) - len(done), "shard")
+        raise ValueError(f"{folder}: {unfinished} unfinished; run the same command again")
+    if keep and (published := _published(folder, digests)) is not None:
         return published
-    write_dead_letters(store / DEAD_LETTERS_NAME, done)
-    annotations = write_annotations(store, planned_annotations(store, plan, done))
+    write_dead_letters(folder, done)
+    annotations = write_annotations(folder, planned_annotations(folder, plan, done))
     return publish_store(
-        store,
+        folder,
         [manifest.shard for manifest in done],
-        fingerprint=replace(text.fingerprint, numerics=_numerics(store, done)),
+        fingerprint=replace(text.fingerprint, numerics=_numerics(folder, done)),
         config=text.config,
         classes=text.vocabulary.classes,
         attributes=text.vocabulary.attributes,
@@ -69,36 +76,35 @@ def publish_run(store: Path, text: StoreText, *, keep: bool = False) -> StoreMan
     )
 
 
-def _published(store: Path, shards: Sequence[ShardManifest]) -> StoreManifest | None:
+def _published(folder: OutputFolder, digests: dict[str, str]) -> StoreManifest | None:
     """The store manifest, if it is there and lists exactly these shard manifests as they are now."""
     try:
-        manifest = StoreManifest.read(store / STORE_MANIFEST_NAME)
+        manifest = StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
     except (FileNotFoundError, ValueError):
         return None
     listed = {entry.manifest: entry.manifest_sha256 for entry in manifest.shards}
-    names = [shard_manifest_name(shard.shard) for shard in shards]
-    now = {name: hashlib.sha256((store / name).read_bytes()).hexdigest() for name in names}
-    if listed != now or not (store / DEAD_LETTERS_NAME).exists():
-        return None
+    is_whole = listed == digests and folder.num_bytes(DEAD_LETTERS_NAME) is not None
+    return manifest if is_whole and _has_annotations(folder, manifest.annotations) else None
+
+
+def _has_annotations(folder: OutputFolder, entry: AnnotationsEntry | None) -> bool:
+    """Whether the table that the manifest names is there; at a URL by its size alone."""
+    if entry is None:
+        return True
+    if folder.local_path is None:
+        return folder.num_bytes(entry.file) == entry.bytes
     try:
-        if manifest.annotations is not None:
-            checked_annotations(store, manifest.annotations)
+        checked_annotations(folder.local_path, entry)
     except ValueError as error:
         log.warning("%s; writing it again", error)
-        return None
-    return manifest
+        return False
+    return True
 
 
-def _numerics(store: Path, manifests: Sequence[ShardManifest]) -> dict[str, Any]:
+def _numerics(folder: OutputFolder, manifests: Sequence[ShardManifest]) -> dict[str, Any]:
     """How the shards were computed; where they differ, the values of each field in a list, with a warning."""
     numerics = merged_numerics(manifest.fingerprint.numerics for manifest in manifests)
     mixed = [f"{key} {values}" for key, values in numerics.items() if isinstance(values, list)]
     if mixed:
-        log.warning("%s: shards were computed differently (%s); features differ in the last digits", store, mixed[0])
+        log.warning("%s: shards were computed differently (%s); features differ in the last digits", folder, mixed[0])
     return numerics
-
-
-def read_shard_manifests(store: Path, plan: Plan) -> list[ShardManifest | None]:
-    """The manifest of each planned shard, None where it is not finished."""
-    paths = [store / shard_manifest_name(shard.number) for shard in plan.shards]
-    return [ShardManifest.read(path) if path.exists() else None for path in paths]

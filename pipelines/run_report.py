@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,41 +11,55 @@ import pyarrow.parquet as pq
 from extraction.decode import decode_image
 from extraction.images import Failure
 from features.manifest import STORE_MANIFEST_NAME, StoreManifest
+from features.output_folder import OutputFolder, output_folder
 from features.store import FeatureStore
 from pipelines.dead_letters import DEAD_LETTERS_NAME
 from pipelines.locations import read_location
-from pipelines.plan import Plan, members_path, plan_path, read_members
-from pipelines.report import ReportFacts, write_report
+from pipelines.plan import PLAN_NAME, Plan, read_members
+from pipelines.report import ReportFacts, StoredRecords, write_report
+from pipelines.run_summary import SUMMARY_NAME
+from pipelines.sampled_records import SampledRecords
 
 REPORT_NAME = "report.html"
 
 
-def write_run_report(store: Path, plan: Plan, *, seconds: float | None) -> None:
-    """Writes OUT/report.html from the published store.
+def write_run_report(store: Path | OutputFolder, plan: Plan, *, seconds: float | None) -> None:
+    """Writes OUT/report.html from the published store. Of a store at a URL it reads some records only.
 
     Args:
         seconds: wall time of the run; None when an earlier run did part of it.
     """
-    with FeatureStore(store) as opened:
-        manifest = opened.manifest
-        write_report(
-            store / REPORT_NAME,
-            _facts(store, plan, manifest, seconds),
-            records=opened,
-            failures=_dead_letters(store),
-            locations=_locations(store, plan, manifest),
-            read_bytes=read_location,
-            decode=lambda data: decode_image(
-                data,
-                max_pixels=manifest.config["options"]["max_pixels"],
-                exif_orientation=manifest.config["detector"]["conventions"]["exif_orientation"],
-            ),
-            class_names=manifest.classes,
-            attribute_names=manifest.attributes,
-        )
+    folder = output_folder(store)
+    manifest = StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
+    if folder.local_path is not None:
+        with FeatureStore(folder.local_path) as opened:
+            _write(folder, folder.local_path / REPORT_NAME, plan, manifest, opened, seconds)
+    else:
+        with folder.written_aside(REPORT_NAME) as path:
+            _write(folder, path, plan, manifest, SampledRecords(folder, manifest), seconds)
 
 
-def _facts(store: Path, plan: Plan, manifest: StoreManifest, seconds: float | None) -> ReportFacts:
+def _write(
+    folder: OutputFolder, path: Path, plan: Plan, manifest: StoreManifest, records: StoredRecords, seconds: float | None
+) -> None:
+    write_report(
+        path,
+        _facts(folder, plan, manifest, seconds),
+        records=records,
+        failures=_dead_letters(folder),
+        locations=_locations(folder, plan, manifest),
+        read_bytes=read_location,
+        decode=lambda data: decode_image(
+            data,
+            max_pixels=manifest.config["options"]["max_pixels"],
+            exif_orientation=manifest.config["detector"]["conventions"]["exif_orientation"],
+        ),
+        class_names=manifest.classes,
+        attribute_names=manifest.attributes,
+    )
+
+
+def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, seconds: float | None) -> ReportFacts:
     detector, options = manifest.config["detector"], manifest.config["options"]
     config, selection = detector["config"], detector["selection"]
     numerics = manifest.fingerprint.numerics
@@ -70,7 +85,7 @@ def _facts(store: Path, plan: Plan, manifest: StoreManifest, seconds: float | No
         ("content digest", manifest.content_digest[:16]),
     )
     return ReportFacts(
-        store_name=store.absolute().name,
+        store_name=_name(folder),
         num_images=plan.num_images,
         num_records=manifest.num_records,
         num_regions=manifest.num_regions,
@@ -81,13 +96,19 @@ def _facts(store: Path, plan: Plan, manifest: StoreManifest, seconds: float | No
     )
 
 
-def _dead_letters(store: Path) -> Iterator[Failure]:
-    for batch in pq.ParquetFile(store / DEAD_LETTERS_NAME).iter_batches():
+def _name(folder: OutputFolder) -> str:
+    return str(folder).rstrip("/") if folder.local_path is None else folder.local_path.absolute().name
+
+
+def _dead_letters(folder: OutputFolder) -> Iterator[Failure]:
+    data = folder.read_bytes(DEAD_LETTERS_NAME) if folder.local_path is None else None
+    source = folder.where(DEAD_LETTERS_NAME) if data is None else io.BytesIO(data)
+    for batch in pq.ParquetFile(source).iter_batches():
         for row in batch.to_pylist():
             yield Failure(**row)
 
 
-def _locations(store: Path, plan: Plan, manifest: StoreManifest) -> Callable[[str], str | None]:
+def _locations(folder: OutputFolder, plan: Plan, manifest: StoreManifest) -> Callable[[str], str | None]:
     """Image id -> location, reading one shard's members at a time; the report asks in the order of the shards."""
     shards = {shard.number: shard for shard in plan.shards}
     current: dict[str, str] = {}
@@ -100,7 +121,7 @@ def _locations(store: Path, plan: Plan, manifest: StoreManifest) -> Callable[[st
             first, last = entry.first_id, entry.last_id
             if first is None or last is None or not first.encode("utf-8") <= key <= last.encode("utf-8"):
                 continue
-            members = {member.image_id: member.location for member in read_members(store, shards[entry.shard])}
+            members = {member.image_id: member.location for member in read_members(folder, shards[entry.shard])}
             if image_id in members:
                 current.clear()
                 current.update(members)
@@ -110,21 +131,25 @@ def _locations(store: Path, plan: Plan, manifest: StoreManifest) -> Callable[[st
     return locate
 
 
-def output_tree(store: Path) -> list[str]:
+def output_tree(store: Path | OutputFolder) -> list[str]:
     """The files of a store with a word on each, for the terminal; of the shards the first and the number."""
-    manifests = sorted(path.name for path in store.glob("part-*.json"))
-    data = sorted(path.name for path in store.glob("part-*.lmdb"))
+    folder = output_folder(store)
+    there = folder.listing()
+    manifests = sorted(name for name in there if name.startswith("part-") and name.endswith(".json"))
+    data = sorted(name for name in there if name.startswith("part-") and name.endswith(".lmdb"))
     rows = [
         (REPORT_NAME, "look here first: counts, failures, photos with boxes"),
         (STORE_MANIFEST_NAME, "what is in the store; written last"),
         (DEAD_LETTERS_NAME, "images that gave no record, with stage and reason"),
-        (plan_path(store).name, "which images are in which shard"),
-        (f"{members_path(store, 0).parent.name}/", "ids and locations of the images, a file per shard"),
+        (PLAN_NAME, "which images are in which shard"),
+        ("plan/", "ids and locations of the images, a file per shard"),
     ]
+    if SUMMARY_NAME in there:
+        rows.append((SUMMARY_NAME, "what the last run did: counts, times, versions"))
     if manifests:
         rows.append((manifests[0], f"shard manifest ({len(manifests):,} of them)"))
     if data:
-        megabytes = sum((store / name).stat().st_size for name in data) / 1e6
+        megabytes = sum(there[name].num_bytes for name in data) / 1e6
         rows.append((data[0], f"records of a shard ({len(data):,} of them, {megabytes:,.1f} MB)"))
     width = max(len(name) for name, _ in rows)
-    return [f"{store}/", *(f"  {name:<{width}}  {what}" for name, what in rows)]
+    return [f"{folder}/", *(f"  {name:<{width}}  {what}" for name, what in rows)]

@@ -2,34 +2,31 @@
 
 Work happens in OUT/.tmp-<attempt>/; then the data file moves to its final name and, last, the shard manifest names it.
 Whatever a killed attempt leaves behind is named by no manifest, so nobody reads it and the next run clears it away.
+Where OUT is a URL, work happens in a temporary folder of the worker's disk, and the data file is uploaded.
 """
 
 from __future__ import annotations
 
 import functools
-import json
-import os
 import secrets
-import shutil
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from extraction.engine import extract
 from extraction.images import Failure, ImageRef
-from features.manifest import DeadLetter, ShardManifest, ShardSummary, fsync_folder
+from features.manifest import DeadLetter, ShardManifest, ShardSummary, json_bytes, shard_manifest_name
+from features.output_folder import OutputFolder, output_folder
 from features.publish import publish_shard
 from features.record import RegionRecord
 from features.shard import ShardWriter
+from pipelines.heartbeat import Heartbeat
 from pipelines.job import ExtractJob, shared_calls, shared_detector, shared_fingerprint, shared_global_feature
 from pipelines.locations import read_image
 from pipelines.plan import PlannedShard, read_members
 from pipelines.running_shards import running_shard, shards_must_stop
-from pipelines.store_folder import SCRATCH_PREFIX, finished_manifest
-
-HEARTBEAT_SECONDS = 0.5
+from pipelines.store_folder import finished_manifest
 
 
 @dataclass(frozen=True)
@@ -55,20 +52,21 @@ def extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
 
 
 def _extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
-    store = Path(job.store)
-    done = finished_manifest(store, shard, job.feature_space)
+    folder = output_folder(job.store)
+    done = finished_manifest(folder, shard, job.feature_space)
     if done is not None:
         return ShardResult(shard.number, done.num_records, len(done.dead_letters), None)
     fingerprint = shared_fingerprint(job.detector, job.options, job.vocabulary_digest, job.given_boxes)
     if fingerprint.feature_space != job.feature_space:
         raise ValueError("this worker's detector differs from the planned one: do all workers see the same weights?")
     attempt = secrets.token_hex(4)
-    scratch = store / f"{SCRATCH_PREFIX}{attempt}"
-    scratch.mkdir()
-    start = time.monotonic()
-    try:
+    with (
+        folder.scratch(attempt, job.scratch) as scratch,
+        Heartbeat(folder, scratch, attempt, shard.number) as heartbeat,
+    ):
+        start = time.monotonic()
         failures: list[Failure] = []
-        summary = _write_data(job, shard, scratch, failures)
+        summary = _write_data(job, shard, scratch, heartbeat, failures)
         seconds = time.monotonic() - start
         manifest = ShardManifest.from_summary(
             summary,
@@ -79,20 +77,35 @@ def _extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
             dead_letters=tuple(DeadLetter(**asdict(failure)) for failure in failures),
             stats={"seconds": round(seconds, 3)},
         )
-        if manifest.data_file is not None:
-            os.replace(scratch / "data.lmdb", store / manifest.data_file)
-            fsync_folder(store)
-        publish_shard(store, manifest)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return ShardResult(shard.number, manifest.num_records, len(failures), seconds)
+        heartbeat.uploading(manifest.num_records, failures)
+        counting = _publish(folder, shard, scratch, manifest)
+    return ShardResult(shard.number, counting.num_records, len(counting.dead_letters), seconds)
 
 
-def _write_data(job: ExtractJob, shard: PlannedShard, scratch: Path, failures: list[Failure]) -> ShardSummary:
+def _publish(folder: OutputFolder, shard: PlannedShard, scratch: Path, manifest: ShardManifest) -> ShardManifest:
+    """Puts data file and manifest into their places; gives the manifest that counts.
+
+    That is another attempt's where one finished the shard meanwhile, unknown to this one: no lock holds it off at a
+    URL. Its manifest must stay as it is, since a run that ended may have removed what no manifest named then.
+    """
+    if manifest.data_file is not None:
+        folder.put_file(scratch / "data.lmdb", manifest.data_file)
+    if publish_shard(folder, manifest):
+        return manifest
+    other = finished_manifest(folder, shard, manifest.fingerprint.feature_space)
+    if other is None:  # damaged, or of another plan
+        folder.put_bytes(shard_manifest_name(shard.number), json_bytes(manifest.to_json()))
+        return manifest
+    if manifest.data_file is not None:
+        folder.delete(manifest.data_file)
+    return other
+
+
+def _write_data(
+    job: ExtractJob, shard: PlannedShard, scratch: Path, heartbeat: Heartbeat, failures: list[Failure]
+) -> ShardSummary:
     """Writes scratch/data.lmdb, or no file when no image gave a record; failed images go to `failures`."""
-    store = Path(job.store)
-    members = read_members(store, shard)
-    heartbeat = Heartbeat(scratch / "heartbeat.json", shard)
+    members = read_members(output_folder(job.store), shard)
     num_records = 0
     with ShardWriter(scratch / "data.lmdb", planned_bytes=planned_bytes(job, members)) as writer:
         for outcome in extract_members(job, members):
@@ -131,24 +144,3 @@ def planned_bytes(job: ExtractJob, members: Sequence[ImageRef]) -> int:
     proposed = job.detector.selection.max_regions
     num_regions = sum(proposed if member.boxes is None else len(member.boxes) for member in members)
     return num_regions * region + len(members) * 8192 + 2**20
-
-
-class Heartbeat:
-    """Tells the progress view how far a shard is; a small file replaced at most every half second."""
-
-    def __init__(self, path: Path, shard: PlannedShard) -> None:
-        self._path, self._shard = path, shard
-        self._next = 0.0
-
-    def beat(self, num_records: int, failures: list[Failure]) -> None:
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + HEARTBEAT_SECONDS
-        content = {
-            "shard": self._shard.number,
-            "records": num_records,
-            "failures": dict(Counter(failure.reason for failure in failures)),
-        }
-        aside = self._path.with_suffix(".new")
-        aside.write_text(json.dumps(content), encoding="utf-8")
-        os.replace(aside, self._path)

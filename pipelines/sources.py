@@ -140,7 +140,7 @@ _FILE_EXTENSIONS = frozenset((".json", ".jsonl", *_KINDS, *ARCHIVE_EXTENSIONS))
 def _images_of(kind: str, path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
     readers: dict[str, Callable[[], Iterator[ImageRef]]] = {
         "coco": lambda: annotated_images.coco_images(path, root, id_rule),
-        "karpathy": lambda: annotated_images.karpathy_images(path, root, id_rule),
+        "karpathy": lambda: annotated_images.karpathy_images(path, root, id_rule, notes),
         "sbu": lambda: annotated_images.sbu_images(path, root, id_rule, notes),
         "caption-tsv": lambda: annotated_images.tsv_images(path, root, id_rule, notes),
         "flickr30k": lambda: annotated_images.token_images(path, root, id_rule, notes),

@@ -31,7 +31,7 @@ from features.store import FeatureStore
 from features.store_merge import Entry, StoredRecord, StoreMerge
 from pipelines.annotations import merged_annotations, write_annotations
 from pipelines.asked_ids import AskedIds
-from pipelines.dead_letters import DEAD_LETTERS_NAME, write_dead_letters
+from pipelines.dead_letters import write_dead_letters
 from pipelines.merged_text import merged_fingerprint, merged_text
 from pipelines.sequence_folder import check_sequence_folder, finished_shards, plan_stat, remove_unfinished
 from pipelines.store_lock import store_lock
@@ -117,7 +117,7 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
             num_kept = len(manifests)
             remove_unfinished(out, manifests)
             _write_shards(out, stores, merge, manifests, fingerprint, plan, options)
-            write_dead_letters(out / DEAD_LETTERS_NAME, manifests)
+            write_dead_letters(out, manifests)
             annotations = write_annotations(out, merged_annotations(stores, out, manifests))
             failures = _failures(manifests, merge.dead_letters)
             origin = {

@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from features.manifest import TEMPORARY_SUFFIX, ShardManifest, shard_manifest_name
+from features.output_folder import SCRATCH_PREFIX, OutputFolder, output_folder
 from features.shard_reader import ShardReader
+from pipelines.heartbeat import REMOTE_PREFIX
 from pipelines.plan import Plan, PlannedShard, read_plan
 from pipelines.store_lock import LOCK_NAME
 
 log = logging.getLogger(__name__)
-SCRATCH_PREFIX = ".tmp-"
+ABANDONED_SECONDS = 24 * 3600.0
 
 
-def check_output_folder(store: Path) -> None:
+def check_output_folder(store: Path | OutputFolder) -> None:
     """Raises ValueError when `store` cannot become or continue a store: a file, or a folder with other things in it."""
+    folder = output_folder(store)
     try:
-        str(store).encode("utf-8")
+        str(folder).encode("utf-8")
     except UnicodeEncodeError:
-        raise ValueError(f"{str(store)!r}: the path is not valid UTF-8; choose another folder") from None
-    if store.exists() and not store.is_dir():
-        raise ValueError(f"{store} is a file; give a folder to write the store into")
-    if store.is_dir() and read_plan(store) is None:
-        others = [path.name for path in store.iterdir() if not _is_of_a_killed_start(path.name)]
+        raise ValueError(f"{str(folder)!r}: the path is not valid UTF-8; choose another folder") from None
+    path = folder.local_path
+    if path is not None and path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file; give a folder to write the store into")
+    if read_plan(folder) is None:
+        names = folder.listing() if path is None else os.listdir(path) if path.is_dir() else ()
+        others = [name for name in names if not _is_of_a_killed_start(name)]
         if others:
             raise ValueError(
-                f"{store} is not empty and no store of ours ({sorted(others)[0]!r} is in it); choose a new folder"
+                f"{folder} is not empty and no store of ours ({sorted(others)[0]!r} is in it); choose a new folder"
             )
 
 
 def _is_of_a_killed_start(name: str) -> bool:
-    return name in (LOCK_NAME, "plan") or _is_temporary(name)
+    return name in (LOCK_NAME, "plan") or _is_temporary(name) or name.startswith(REMOTE_PREFIX)
 
 
 def _is_temporary(name: str) -> bool:
@@ -40,37 +49,65 @@ def _is_temporary(name: str) -> bool:
     return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
 
 
-def finished_manifest(store: Path, shard: PlannedShard, feature_space: str) -> ShardManifest | None:
+def finished_manifest(store: Path | OutputFolder, shard: PlannedShard, feature_space: str) -> ShardManifest | None:
     """The manifest of a shard that needs no work: of this plan and feature space, its data file whole in size.
 
     A damaged or outdated one is as good as none; its shard is extracted again.
     """
-    path = store / shard_manifest_name(shard.number)
+    folder = output_folder(store)
     try:
-        manifest = ShardManifest.read(path)
+        data = folder.read_bytes(shard_manifest_name(shard.number))
     except FileNotFoundError:
         return None
     except ValueError as error:
         log.warning("%s; extracting its shard again", error)
         return None
-    if manifest.members_digest != shard.members_digest or manifest.fingerprint.feature_space != feature_space:
-        log.warning("%s is of another plan or detector; extracting its shard again", path)
+    return _counting_manifest(folder, shard, feature_space, data, folder.num_bytes)
+
+
+def _counting_manifest(
+    folder: OutputFolder,
+    shard: PlannedShard,
+    feature_space: str,
+    data: bytes,
+    num_bytes: Callable[[str], int | None],
+) -> ShardManifest | None:
+    where = folder.where(shard_manifest_name(shard.number))
+    try:
+        manifest = ShardManifest.from_bytes(data, where)
+    except ValueError as error:
+        log.warning("%s; extracting its shard again", error)
         return None
-    if manifest.data_file is not None:
-        data = store / manifest.data_file
-        if not data.exists() or data.stat().st_size != manifest.data_bytes:
-            log.warning("%s is missing or not %d bytes long; extracting its shard again", data, manifest.data_bytes)
-            return None
+    if manifest.members_digest != shard.members_digest or manifest.fingerprint.feature_space != feature_space:
+        log.warning("%s is of another plan or detector; extracting its shard again", where)
+        return None
+    if manifest.data_file is not None and num_bytes(manifest.data_file) != manifest.data_bytes:
+        log.warning(
+            "%s is missing or not %d bytes long; extracting its shard again",
+            folder.where(manifest.data_file),
+            manifest.data_bytes,
+        )
+        return None
     return manifest
 
 
-def tidy_store(store: Path, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool = False) -> None:
-    """Leaves the shards that count and nothing else; needs the store's lock.
+def tidy_store(
+    store: Path | OutputFolder, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool = False
+) -> None:
+    """Leaves the shards that count and nothing else; needs the store's lock, where there is one.
 
     Afterwards a shard manifest means a finished shard: those that are damaged, outdated or without their data are
     removed, and with `retry_dead_letters` those that hold any. Removed too: scratch folders, data files that no
-    manifest names, files of broken-off atomic writes.
+    manifest names, files of broken-off atomic writes. For a store at a URL, see `tidy_objects`.
     """
+    folder = output_folder(store)
+    if folder.local_path is None:
+        tidy_objects(folder, plan, feature_space, retry_dead_letters=retry_dead_letters)
+    else:
+        _tidy_disk(folder.local_path, plan, feature_space, retry_dead_letters=retry_dead_letters)
+
+
+def _tidy_disk(store: Path, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool) -> None:
     removed = []
     for path in store.glob(f"{SCRATCH_PREFIX}*"):
         removed.append(path.name)
@@ -105,3 +142,37 @@ def _index_is_sound(store: Path, manifest: ShardManifest) -> bool:
     except (ValueError, OSError) as error:
         log.warning("%s; extracting its shard again", error)
         return False
+
+
+def tidy_objects(folder: OutputFolder, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool) -> None:
+    """As `tidy_store` where other runs may be at work unknown: takes nothing away that an attempt may still count on.
+
+    An attempt uploads its data file, looks whether its shard is finished, and only if it is not puts the manifest
+    (`pipelines.shard_job`). So a data file that no manifest names is useless once its shard is finished, whoever wrote
+    it; where the shard is not, its attempt may be at work, and the file stays until it is `ABANDONED_SECONDS` old.
+    """
+    there = folder.listing()
+    sizes = {name: facts.num_bytes for name, facts in there.items()}
+    shards = {shard_manifest_name(shard.number): shard for shard in plan.shards} if plan else {}
+    data_files: dict[int, str | None] = {}  # of finished shards
+    for name, data in folder.read_many(name for name in shards if name in there):
+        manifest = None
+        if data is not None:
+            manifest = _counting_manifest(folder, shards[name], feature_space, data, sizes.get)
+        if manifest is None or (retry_dead_letters and manifest.dead_letters):
+            folder.delete(name)
+        else:
+            data_files[manifest.shard] = manifest.data_file
+    removed = [name for name in there if name.startswith(REMOTE_PREFIX)]  # a living attempt soon puts its own again
+    now = time.time()
+    for name, facts in there.items():
+        found = re.fullmatch(r"part-(\d{5,})\.[A-Za-z0-9_-]+\.lmdb", name)
+        if found is None or name == data_files.get(number := int(found[1])):
+            continue
+        if number in data_files or 0 < facts.written_at < now - ABANDONED_SECONDS:
+            removed.append(name)
+    for name in removed:
+        folder.delete(name)
+    left = [name for name in removed if name.endswith(".lmdb")]
+    if left:
+        log.info("%s: removed what a stopped run left: %s", folder, ", ".join(sorted(left)[:5]))

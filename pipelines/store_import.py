@@ -21,7 +21,7 @@ from features.imported import imported_fingerprint
 from features.manifest import ShardManifest, StoreManifest
 from features.publish import publish_store
 from features.shard_sequence import num_outcomes, write_shard_sequence
-from pipelines.dead_letters import DEAD_LETTERS_NAME, write_dead_letters
+from pipelines.dead_letters import write_dead_letters
 from pipelines.sequence_folder import check_sequence_folder, finished_shards, plan_stat, remove_unfinished
 from pipelines.store_lock import store_lock
 
@@ -96,7 +96,7 @@ def import_features(
             manifests = finished_shards(out)
             remove_unfinished(out, manifests)
             _write_shards(file, report, out, manifests, fingerprint, plan, dtype, shard_size, num_bytes)
-            write_dead_letters(out / DEAD_LETTERS_NAME, manifests)
+            write_dead_letters(out, manifests)
             repeats = sum(manifest.stats["equal_repeats"] for manifest in manifests)
             published = publish_store(
                 out,

@@ -5,10 +5,18 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from features.output_folder import OutputFolder
+
 LOCK_NAME = ".lock"
+
+
+def run_lock(folder: OutputFolder) -> AbstractContextManager[None]:
+    """`store_lock` where there can be one. Object stores have no locks; runs there are safe beside each other without:
+    docs/remote-stores.md."""
+    return nullcontext() if folder.local_path is None else store_lock(folder.local_path)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from extraction.images import Failure, ImageRef
 from features.counted import counted
 from features.fingerprint import IMPORTED_PREFIX, Fingerprint, merged_numerics
 from features.manifest import DeadLetter, ShardManifest, StoreManifest, fsync_folder, shard_manifest_name
+from features.output_folder import SCRATCH_PREFIX
 from features.publish import publish_shard
 from features.record import RegionRecord
 from features.shard import ShardWriter
@@ -39,7 +40,7 @@ from pipelines.remote_files import is_url
 from pipelines.run_report import write_run_report
 from pipelines.shard_job import extract_members, planned_bytes
 from pipelines.store_damage import ShardState, StoreDamage, find_damage, record_problem
-from pipelines.store_folder import SCRATCH_PREFIX, tidy_store
+from pipelines.store_folder import tidy_store
 from pipelines.store_lock import store_lock
 from pipelines.vocabulary import Vocabulary
 

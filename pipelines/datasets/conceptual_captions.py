@@ -1,7 +1,7 @@
 """Conceptual Captions TSV: caption TAB image, no header, no quoting, UTF-8 with or without a byte order mark.
 
-The image is a local path (`read_caption_tsv`), or the URL to download it from (`read_caption_urls`, which also takes
-Conceptual 12M, whose columns stand the other way round: URL TAB caption).
+The image is a local path (`read_caption_tsv`), or the URL to download it from (`read_caption_urls`). Conceptual 12M,
+whose columns stand the other way round, is read too: URL TAB caption.
 
 Id rule: the path as written, without its extension ("images/a.jpg" -> "images/a"). Several captions may name one image.
 """
@@ -45,8 +45,6 @@ def read_caption_urls(path: str) -> Iterator[UrlRow | BadRow]:
             yield row
             continue
         line, caption, url = row
-        if is_web_url(caption) and not is_web_url(url):  # Conceptual 12M
-            caption, url = url, caption
         yield UrlRow(line, caption, url) if is_web_url(url) else BadRow(line, "no http or https URL")
 
 
@@ -67,4 +65,6 @@ def _read_columns(path: str) -> Iterator[tuple[int, str, str] | BadRow]:
         if not caption or not image:
             yield BadRow(line, "empty caption" if not caption else "empty path")
             continue
+        if is_web_url(caption) and not is_web_url(image):  # Conceptual 12M
+            caption, image = image, caption
         yield line, caption, image

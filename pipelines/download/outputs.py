@@ -11,7 +11,7 @@ from pathlib import Path
 
 from features.manifest import TEMPORARY_SUFFIX, DeadLetter, fsync_folder, write_json_atomically
 from pipelines.datasets.rows import BadRow
-from pipelines.dead_letters import DEAD_LETTERS_NAME, write_letters
+from pipelines.dead_letters import write_letters
 from pipelines.download.image_files import StoredImage, image_id
 from pipelines.download.journal import FailedRow, Journal
 from pipelines.download.url_list import UrlList
@@ -58,7 +58,7 @@ def write_outputs(out: Path, url_list: UrlList, journal: Journal) -> Coverage:
             failures[letter.reason] += 1
             yield letter
 
-    write_letters(out / DEAD_LETTERS_NAME, counted_letters())
+    write_letters(out, counted_letters())
     coverage = Coverage(url_list.num_rows, captions, url_list.num_urls, journal.num_stored, num_bytes, failures)
     write_json_atomically(out / SUMMARY_NAME, summary(coverage) | {"list": {"sha256": url_list.sha256}})
     fsync_folder(out)

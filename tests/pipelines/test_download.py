@@ -73,6 +73,7 @@ def content(out: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.faults
 def test_each_fault_has_its_reason_and_every_good_image_is_stored_once(server: FaultyServer, tmp_path: Path) -> None:
     kinds = list(EXPECTED)
     rows = write_list(tmp_path / "list.tsv", [server.url(kind, row) for row, kind in enumerate(kinds)])
@@ -151,6 +152,7 @@ def test_a_rerun_asks_no_server_and_gives_the_same(server: FaultyServer, tmp_pat
     assert server.requests == asked
 
 
+@pytest.mark.faults
 def test_dead_letters_are_tried_again_when_asked(server: FaultyServer, tmp_path: Path) -> None:
     rows = write_list(tmp_path / "list.tsv", [server.url("flaky", 0), server.url("404", 1), server.url("good", 2)])
     hasty = DownloadLimits(attempts=1)
@@ -163,6 +165,7 @@ def test_dead_letters_are_tried_again_when_asked(server: FaultyServer, tmp_path:
     assert letters(tmp_path / "out") == {1: ("fetch", "HTTP 404")}
 
 
+@pytest.mark.faults
 def test_images_that_were_lost_or_cut_since_are_fetched_again(server: FaultyServer, tmp_path: Path) -> None:
     rows = write_list(tmp_path / "list.tsv", [server.url("good", row) for row in range(3)])
     download(rows, tmp_path / "out")
@@ -203,6 +206,7 @@ def test_what_a_server_sends_beyond_its_length_becomes_nobody_elses_image(server
     assert coverage.failures == {"bad HTTP": 20}
 
 
+@pytest.mark.faults
 def test_loopback_is_refused_unless_allowed(server: FaultyServer, tmp_path: Path) -> None:
     urls = [server.url("good"), f"http://localhost:{server.port}/good/1.jpg", f"http://[::1]:{server.port}/good/2.jpg"]
     coverage = download(write_list(tmp_path / "list.tsv", urls), tmp_path / "out", allow_private=())
@@ -238,6 +242,7 @@ def test_the_address_that_is_connected_to_is_the_one_that_was_checked(server: Fa
     assert server.requests.total() == 1
 
 
+@pytest.mark.faults
 def test_an_untrusted_certificate_is_refused(tmp_path: Path) -> None:
     with serve(self_signed(tmp_path / "key.pem")) as server:
         url = f"https://127.0.0.1:{server.port}/good/0.jpg"
@@ -337,6 +342,7 @@ def faulty_urls(server: FaultyServer, count: int, seed: int) -> tuple[list[str],
     return [server.url(kind, row) for row, kind in enumerate(kinds)], [EXPECTED[kind] for kind in kinds]
 
 
+@pytest.mark.faults
 def test_hundreds_of_faults_at_once(server: FaultyServer, tmp_path: Path) -> None:
     """The small one of test_download_soak."""
     urls, expected = faulty_urls(server, 400, seed=0)
