@@ -113,7 +113,10 @@ def _read_tar(place: TarRange) -> bytes:
             raise ChangedError("the archive ends before it")
         return tar_member(chunk, place.member)
     except ChangedError as error:
-        raise PhotoReadError("changed since planning", f"{place.archive}, byte {place.start}: {error}") from None
+        raise PhotoReadError(
+            "changed since planning",
+            f"{place.archive}, byte {place.start}: {error}; restore the archive, or extract into a new folder",
+        ) from None
 
 
 class _OpenArchive:

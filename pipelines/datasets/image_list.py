@@ -119,7 +119,7 @@ def _texts(value: Any, what: str) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [value]
     found = []
     for each in values:
-        if each is None:
+        if each is None or each != each:  # a table of numbers has NaN for what it lacks
             continue
         if type(each) not in (str, int, float, bool) or (what == "caption" and not isinstance(each, str)):
             raise ValueError(f"{what} is no text")
@@ -167,6 +167,7 @@ def _parquet_rows(path: str) -> _Entries:
 def _refuse_bytes(path: str, schema: pa.Schema) -> None:
     for field in schema:
         kind, name = field.type, field.name.lower()
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         if (name in IMAGE_COLUMNS and not is_text) or (name in _BYTES_COLUMNS and pa.types.is_binary(kind)):
             raise ValueError(

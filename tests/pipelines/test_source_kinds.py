@@ -249,6 +249,9 @@ def test_lists_of_several_files_and_lists_without_an_image(tmp_path: Path) -> No
         (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match="got url, caption"):
             open_source(str(tmp_path / name))
+    table = pa.table({"path": pa.array(["a.jpg", "b.jpg"]).dictionary_encode(), "label": [3.0, float("nan")]})
+    pq.write_table(table, tmp_path / "pandas.parquet")
+    assert told(tmp_path / "pandas.parquet") == {"a": ((), ("3.0",)), "b": ((), ())}
     (tmp_path / "bad.csv").write_bytes(b'path,caption\na.jpg,"' + b"x" * 200_000)
     with pytest.raises(ValueError, match=r"after row 0: not a csv file \(field larger"):
         open_source(str(tmp_path / "bad.csv"))
