@@ -18,7 +18,6 @@ from extraction.engine import extract
 from extraction.images import Failure, ImageRef
 from features.manifest import DeadLetter, ShardManifest, ShardSummary, json_bytes, shard_manifest_name
 from features.output_folder import OutputFolder, output_folder
-from features.publish import publish_shard
 from features.record import RegionRecord
 from features.shard import ShardWriter
 from pipelines.heartbeat import Heartbeat
@@ -85,16 +84,17 @@ def _extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
 def _publish(folder: OutputFolder, shard: PlannedShard, scratch: Path, manifest: ShardManifest) -> ShardManifest:
     """Puts data file and manifest into their places; gives the manifest that counts.
 
-    That is another attempt's where one finished the shard meanwhile, unknown to this one: no lock holds it off at a
-    URL. Its manifest must stay as it is, since a run that ended may have removed what no manifest named then.
+    That is another attempt's where one finished the shard meanwhile: a cluster may start a second attempt while the
+    first, cut off from it, goes on. The first manifest must stay as it is, since the run may have ended with it.
     """
     if manifest.data_file is not None:
         folder.put_file(scratch / "data.lmdb", manifest.data_file)
-    if publish_shard(folder, manifest):
+    name, content = shard_manifest_name(shard.number), json_bytes(manifest.to_json())
+    if folder.put_first(name, content):
         return manifest
     other = finished_manifest(folder, shard, manifest.fingerprint.feature_space)
     if other is None:  # damaged, or of another plan
-        folder.put_bytes(shard_manifest_name(shard.number), json_bytes(manifest.to_json()))
+        folder.put_bytes(name, content)
         return manifest
     if manifest.data_file is not None:
         folder.delete(manifest.data_file)

@@ -48,7 +48,7 @@ def warnings_and_errors(result: Any) -> list[str]:
 
 @pytest.mark.slow
 def test_a_kill_at_a_file_operation_is_mended_by_a_rerun(tmp_path: Path) -> None:
-    steps = ["7", "16", "24", "30"]  # while plan, shard manifest, data file and store manifest get their names
+    steps = ["7", "16", "25", "33"]  # while plan, shard manifest, data file and store manifest get their names
     done = run_script(KILL_SCRIPT, tmp_path, *steps)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" ok\n") == len(steps)
