@@ -13,7 +13,7 @@ class ImageRef:
 
     Attributes:
         image_id: key of its record; the source that made it documents the rule.
-        location: local path or URL the bytes are read from.
+        location: where its bytes are: a local path, a URL, or a member of an archive (`pipelines/locations.py`).
         boxes: x1 y1 x2 y2 of the regions to describe, in pixels of the decoded photo, kept in number and order; None
             means that the detector proposes and selects.
         boxes_hw: height and width of the image that the boxes were drawn on, where their file tells; a photo of another

@@ -354,15 +354,20 @@ def write_bytes_atomically(path: Path, data: bytes) -> None:
     """As `write_json_atomically`, for bytes."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
     try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_durably(temporary, data)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Writes a new file and waits until the disk has it."""
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def fsync_folder(folder: str | os.PathLike[str]) -> None:

@@ -27,13 +27,9 @@ from features.shard_reader import stream_digests
 _Pair = tuple[bytes, bytes]  # key, record digest
 
 
-def publish_shard(folder: str | os.PathLike[str] | OutputFolder, manifest: ShardManifest) -> bool:
-    """Writes `part-<shard>.json`; the data file it names, already in its final place, is the shard from now on.
-
-    Returns:
-        False when another attempt's was there first (`OutputFolder.put_first`); then nothing was written.
-    """
-    return output_folder(folder).put_first(shard_manifest_name(manifest.shard), json_bytes(manifest.to_json()))
+def publish_shard(folder: str | os.PathLike[str] | OutputFolder, manifest: ShardManifest) -> None:
+    """Writes or replaces `part-<shard>.json`; the data file it names, already in its place, is the shard from then."""
+    output_folder(folder).put_bytes(shard_manifest_name(manifest.shard), json_bytes(manifest.to_json()))
 
 
 def publish_store(

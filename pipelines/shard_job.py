@@ -8,7 +8,6 @@ Where OUT is a URL, work happens in a temporary folder of the worker's disk, and
 from __future__ import annotations
 
 import functools
-import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -17,14 +16,13 @@ from pathlib import Path
 
 from extraction.engine import extract
 from extraction.images import Failure, ImageRef
-from extraction.photo_loading import read_local_file
 from features.manifest import DeadLetter, ShardManifest, ShardSummary, json_bytes, shard_manifest_name
 from features.output_folder import OutputFolder, output_folder
-from features.publish import publish_shard
 from features.record import RegionRecord
 from features.shard import ShardWriter
 from pipelines.heartbeat import Heartbeat
 from pipelines.job import ExtractJob, shared_calls, shared_detector, shared_fingerprint, shared_global_feature
+from pipelines.locations import read_image
 from pipelines.plan import PlannedShard, read_members
 from pipelines.running_shards import running_shard, shards_must_stop
 from pipelines.store_folder import finished_manifest
@@ -86,16 +84,17 @@ def _extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
 def _publish(folder: OutputFolder, shard: PlannedShard, scratch: Path, manifest: ShardManifest) -> ShardManifest:
     """Puts data file and manifest into their places; gives the manifest that counts.
 
-    That is another attempt's where one finished the shard meanwhile, unknown to this one: no lock holds it off at a
-    URL. Its manifest must stay as it is, since a run that ended may have removed what no manifest named then.
+    That is another attempt's where one finished the shard meanwhile: a cluster may start a second attempt while the
+    first, cut off from it, goes on. The first manifest must stay as it is, since the run may have ended with it.
     """
     if manifest.data_file is not None:
         folder.put_file(scratch / "data.lmdb", manifest.data_file)
-    if publish_shard(folder, manifest):
+    name, content = shard_manifest_name(shard.number), json_bytes(manifest.to_json())
+    if folder.put_first(name, content):
         return manifest
     other = finished_manifest(folder, shard, manifest.fingerprint.feature_space)
     if other is None:  # damaged, or of another plan
-        folder.put_bytes(shard_manifest_name(shard.number), json_bytes(manifest.to_json()))
+        folder.put_bytes(name, content)
         return manifest
     if manifest.data_file is not None:
         folder.delete(manifest.data_file)
@@ -129,27 +128,11 @@ def extract_members(job: ExtractJob, members: Sequence[ImageRef]) -> Iterator[Re
         members,
         shared_detector(job.detector),
         options=job.options,
-        read_bytes=functools.partial(_read_from, job.image_root),
+        read_bytes=functools.partial(read_image, job.image_root),
         global_feature=shared_global_feature(job.detector, job.options),
         calls=shared_calls(job.detector),
         should_stop=shards_must_stop,
     )
-
-
-def _read_from(image_root: str, location: str) -> bytes:
-    """Reads an image; where the whole image folder has gone (unmounted, moved) the run stops instead of the image."""
-    try:
-        return read_local_file(location)
-    except FileNotFoundError:
-        if not os.path.isdir(image_root) or not os.listdir(image_root):
-            raise SourceGoneError(
-                f"the image folder {image_root} has gone; mount it and run the same command"
-            ) from None
-        raise
-
-
-class SourceGoneError(RuntimeError):
-    """Not an OSError: that would make it a dead letter of one image."""
 
 
 def planned_bytes(job: ExtractJob, members: Sequence[ImageRef]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import fcntl
 import os
 import pickle
@@ -101,12 +102,21 @@ def test_files_come_and_go(folder: OutputFolder, tmp_path: Path) -> None:
 
 def test_of_two_attempts_the_first_one_counts_where_none_can_be_locked_out(folder: OutputFolder) -> None:
     assert folder.put_first("part.json", b"mine")
-    second = folder.put_first("part.json", b"others")
-    # A disk's attempts are those of one run, which sees all of them: there the last one counts.
-    assert (second, folder.read_bytes("part.json")) == (
-        (True, b"others") if folder.local_path is not None else (False, b"mine")
-    )
-    assert folder.put_first("part.json", folder.read_bytes("part.json"))  # a try whose answer was lost
+    assert not folder.put_first("part.json", b"others")
+    assert folder.read_bytes("part.json") == b"mine"
+    assert folder.put_first("part.json", b"mine")  # a try whose answer was lost
+    assert [name for name in folder.listing() if name != "part.json"] == []
+
+
+def test_the_first_counts_also_where_a_disk_has_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: object, target: object) -> None:
+        raise PermissionError(errno.EPERM, "no links here", str(target))
+
+    monkeypatch.setattr(os, "link", refuse)
+    folder = LocalFolder(tmp_path)
+    assert folder.put_first("part.json", b"mine")
+    assert not folder.put_first("part.json", b"others")
+    assert folder.read_bytes("part.json") == b"mine" and list(folder.listing()) == ["part.json"]
 
 
 def test_a_folder_travels_to_workers_and_names_itself(folder: OutputFolder) -> None:
