@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from extraction.decode import decode_image
 from extraction.images import Failure
-from features.manifest import STORE_MANIFEST_NAME, StoreManifest
+from features.manifest import ANNOTATIONS_NAME, STORE_MANIFEST_NAME, StoreManifest
 from features.output_folder import OutputFolder, output_folder
 from features.store import FeatureStore
 from pipelines.dead_letters import DEAD_LETTERS_NAME
@@ -144,6 +144,8 @@ def output_tree(store: Path | OutputFolder) -> list[str]:
         (PLAN_NAME, "which images are in which shard"),
         ("plan/", "ids and locations of the images, a file per shard"),
     ]
+    if ANNOTATIONS_NAME in there:
+        rows.append((ANNOTATIONS_NAME, "captions and labels of the images"))
     if SUMMARY_NAME in there:
         rows.append((SUMMARY_NAME, "what the last run did: counts, times, versions"))
     if manifests:

@@ -95,6 +95,7 @@ def test_a_store_keeps_captions_of_images_with_a_record(
     assert (path / "manifest.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_digest_of_a_store_is_that_of_its_records(
     roibeam: Cli, store: tuple[Path, Any], tmp_path: Path, samples: tuple[Path, Path], tiny_network: tuple[str, ...]
 ) -> None:
@@ -116,7 +117,9 @@ def damage(path: Path, how: str) -> None:
         write_annotations(path, [[Annotation("sample_00000", ("of another run",), ())]])
 
 
-@pytest.mark.parametrize("how", ["missing", "cut", "stale"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("missing", marks=pytest.mark.slow), pytest.param("cut", marks=pytest.mark.slow), "stale"]
+)
 def test_a_damaged_table_is_one_line_and_written_again(
     roibeam: Cli, store: tuple[Path, Any], tmp_path: Path, how: str
 ) -> None:
@@ -266,6 +269,7 @@ def test_a_store_without_captions_asks_for_a_file(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_staged_table_that_arrives_damaged_is_refused(roibeam: Cli, store: tuple[Path, Any], tmp_path: Path) -> None:
     there = tmp_path / "there"
     shutil.copytree(store[0], there)
