@@ -7,17 +7,22 @@ Beam spreads and repeats shards; `pipelines.shard_job` makes repeating them safe
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import apache_beam as beam
 import lmdb
 from apache_beam.metrics import Metrics
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, PortableOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.runner import PipelineRunner
+from apache_beam.transforms.environments import ExternalEnvironment
 
 from pipelines.job import ExtractJob
 from pipelines.plan import PlannedShard
 from pipelines.publish import StoreText, publish_run
+from pipelines.runners.option_sets import pipeline_options
+from pipelines.runners.with_workers import run_with_workers
 from pipelines.running_shards import stopping_with_the_caller
 from pipelines.shard_job import ShardResult, extract_shard
 
@@ -54,20 +59,49 @@ class PublishStore(beam.DoFn):
 
 
 def run_extraction(
-    job: ExtractJob, shards: Iterable[PlannedShard], text: StoreText, *, runner: str, beam_args: Sequence[str]
+    job: ExtractJob,
+    shards: Iterable[PlannedShard],
+    text: StoreText,
+    *,
+    runner: str,
+    beam_args: Sequence[str],
+    workers: int = 1,
 ) -> None:
     """Runs the pipeline to its end.
 
     Args:
-        runner: "local" (this process, no download) or the name of a Beam runner.
+        runner: see `pipelines.runners.option_sets`.
         beam_args: further Beam pipeline options, as on its command line.
+        workers: processes of the local runner; 1 means this one.
     Raises:
         ValueError: for an option that Beam does not know.
         OSError, ValueError, RuntimeError: whatever stopped a worker.
     """
-    options = pipeline_options(runner, beam_args)
-    # The DirectRunner by name would first try to download Prism; the local engine it falls back to is named directly.
-    pipeline = beam.Pipeline(runner=FnApiRunner() if runner == "local" else None, options=options)
+    options = pipeline_options(runner, beam_args, device=job.detector.device)
+    try:
+        with stopping_with_the_caller(STOP_SECONDS):
+            if runner == "local" and workers == 1:
+                # The DirectRunner by name would first try to download Prism; the engine it falls back to is named.
+                _run(extraction_pipeline(job, shards, text, options, FnApiRunner()))
+            elif runner == "local":
+                run_with_workers(functools.partial(_run_local, job, shards, text, options, workers))
+            elif runner == "portable" and options.view_as(PortableOptions).environment_config is None:
+                run_with_workers(functools.partial(_run_portable, job, shards, text, options))
+            else:
+                _run(extraction_pipeline(job, shards, text, options))
+    except Exception as error:
+        raise _cause(error) from None
+
+
+def extraction_pipeline(
+    job: ExtractJob,
+    shards: Iterable[PlannedShard],
+    text: StoreText,
+    options: PipelineOptions,
+    runner: PipelineRunner | None = None,
+) -> beam.Pipeline:
+    """The pipeline, not yet run; `runner` None means the one that `options` name."""
+    pipeline = beam.Pipeline(runner=runner, options=options)
     _ = (
         pipeline
         | "Shards" >> beam.Create(list(shards))
@@ -76,11 +110,27 @@ def run_extraction(
         | "Gather" >> beam.combiners.ToList()
         | "Publish" >> beam.ParDo(PublishStore(job.store, text))
     )
-    try:
-        with stopping_with_the_caller(STOP_SECONDS):
-            pipeline.run().wait_until_finish()
-    except Exception as error:
-        raise _cause(error) from None
+    return pipeline
+
+
+def _run(pipeline: beam.Pipeline) -> None:
+    pipeline.run().wait_until_finish()
+
+
+def _run_local(
+    job: ExtractJob, shards: Iterable[PlannedShard], text: StoreText, options: PipelineOptions, workers: int, pool: str
+) -> None:
+    """On Beam's local engine with so many processes of the pool."""
+    options.view_as(DirectOptions).direct_num_workers = workers
+    _run(extraction_pipeline(job, shards, text, options, FnApiRunner(ExternalEnvironment(pool))))
+
+
+def _run_portable(
+    job: ExtractJob, shards: Iterable[PlannedShard], text: StoreText, options: PipelineOptions, pool: str
+) -> None:
+    """Through the interfaces that clusters have: a job service, and workers of the pool."""
+    options.view_as(PortableOptions).environment_config = pool
+    _run(extraction_pipeline(job, shards, text, options))
 
 
 def _cause(error: Exception) -> BaseException:
@@ -91,20 +141,3 @@ def _cause(error: Exception) -> BaseException:
     if isinstance(cause, OSError | ValueError | RuntimeError | KeyboardInterrupt):
         return cause
     return error
-
-
-def pipeline_options(runner: str, beam_args: Sequence[str]) -> PipelineOptions:
-    """Beam's options from its command-line words; Beam itself would drop unknown ones with a warning."""
-    stray = [arg for arg in beam_args if not arg.startswith("--")]
-    if stray:
-        raise ValueError(f"unexpected argument {stray[0]!r}: Beam options follow -- and are written --name=value")
-    if any(arg.partition("=")[0] == "--runner" for arg in beam_args):
-        raise ValueError("--runner goes before the --, among our own options")
-    flags = ["--default_sdk_harness_log_level=ERROR", *beam_args]  # a later one of the user's counts
-    options = PipelineOptions(flags if runner == "local" else [f"--runner={runner}", *flags])
-    if runner == "local":  # a job server brings options of its own, so elsewhere unknown ones must pass
-        known = options.get_all_options()
-        unknown = set(options.get_all_options(retain_unknown_options=True)) - set(known)
-        if unknown:
-            raise ValueError(f"Beam does not know --{sorted(unknown)[0]} with the local runner")
-    return options

@@ -12,7 +12,7 @@ from typing import Any
 from features.counted import counted
 from features.manifest import STORE_MANIFEST_NAME, StoreManifest
 from features.output_folder import OutputFolder
-from pipelines.beam_extraction import pipeline_options, run_extraction
+from pipelines.beam_extraction import run_extraction
 from pipelines.job import ExtractJob, shared_detector, shared_fingerprint
 from pipelines.planning import Work, existing_plan, make_plan, source_facts
 from pipelines.preset_names import conventions_name, selection_name
@@ -21,6 +21,7 @@ from pipelines.progress_view import REMOTE_LOOK_SECONDS, ProgressView
 from pipelines.publish import StoreText
 from pipelines.run_report import REPORT_NAME, write_run_report
 from pipelines.run_summary import SUMMARY_NAME, RunEnd, write_run_summary
+from pipelines.runners.option_sets import pipeline_options
 from pipelines.store_folder import check_output_folder, tidy_store
 from pipelines.store_lock import run_lock
 
@@ -34,7 +35,7 @@ class RunOptions:
     Attributes:
         max_failures: share of failed images (0..1) above which the run counts as failed.
         retry_dead_letters: extract shards that hold dead letters again.
-        runner, beam_args: see `pipelines.beam_extraction.run_extraction`.
+        runner, beam_args, workers: see `pipelines.beam_extraction.run_extraction`.
         as_json: progress as JSON lines.
         scratch: see `pipelines.job.ExtractJob`.
     """
@@ -43,6 +44,7 @@ class RunOptions:
     retry_dead_letters: bool = False
     runner: str = "local"
     beam_args: tuple[str, ...] = ()
+    workers: int = 1
     as_json: bool = False
     scratch: str | None = None
 
@@ -78,7 +80,7 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
     started = time.time()
     folder = work.store
     check_output_folder(folder)
-    pipeline_options(options.runner, options.beam_args)
+    pipeline_options(options.runner, options.beam_args, device=work.detector.device)
     job, text = _prepare(work, options)
     if folder.local_path is not None:
         folder.local_path.mkdir(parents=True, exist_ok=True)
@@ -100,7 +102,9 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
         least_seconds = 0.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
         try:
             with ProgressPrinter(view, plan.num_images, as_json=options.as_json, least_seconds=least_seconds):
-                run_extraction(job, plan.shards, text, runner=options.runner, beam_args=options.beam_args)
+                run_extraction(
+                    job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers
+                )
             after = view.read()
             tidy_store(folder, plan, job.feature_space)
             seconds = time.time() - started
@@ -147,6 +151,10 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         "options": asdict(work.options),
         "max_failures": options.max_failures,
     }
+    if work.captions is not None:
+        config["captions"] = work.captions.report.to_json()
+    if work.leaks is not None:
+        config["held_out"] = work.leaks.to_json()
     return job, StoreText(config, work.vocabulary, fingerprint)
 
 
@@ -160,5 +168,6 @@ def summary_event(summary: RunSummary, store: OutputFolder) -> str:
             "new_images": summary.new_images, "records": manifest.num_records, "regions": manifest.num_regions,
             "failures": dict(summary.failures), "seconds": round(summary.seconds, 3), "notes": list(summary.notes),
             "content_digest": manifest.content_digest, "succeeded": summary.succeeded,
+            "join": manifest.config.get("captions"), "held_out": manifest.config.get("held_out"),
         }
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -135,4 +136,13 @@ def test_beam_workers_ignore_decoys_and_write_what_one_process_writes(
 def test_docker_entry_keeps_the_working_directory_off_the_path() -> None:
     text = (REPOSITORY / "Dockerfile").read_text()
     assert "PYTHONSAFEPATH=1" in text
-    assert 'ENTRYPOINT ["roibeam"]' in text
+    assert 'ENTRYPOINT ["/opt/roibeam/entrypoint.sh"]' in text
+    assert (REPOSITORY / "docker" / "entrypoint.sh").read_text().endswith('exec roibeam "$@"\n')
+
+
+@pytest.mark.parametrize("version, said", [((3, 10), "BASE_IMAGE has 3.10"), ((3, 13), ""), ((3, 14), "has 3.14")])
+def test_the_image_refuses_a_base_of_another_python_in_one_line(version: tuple[int, int], said: str) -> None:
+    (check,) = re.findall(r"^RUN python3 -c '(.*)'$", (REPOSITORY / "Dockerfile").read_text(), flags=re.MULTILINE)
+    command = [sys.executable, "-c", f"import sys; sys.version_info = {version}; {check.removeprefix('import sys; ')}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == (not said) and said in done.stderr and done.stderr.count("\n") == bool(said)

@@ -23,6 +23,7 @@ from extraction.loader_threads import MAX_LEFT_BEHIND
 from extraction.regions import Regions
 from features.record import RegionRecord
 
+pytestmark = pytest.mark.faults
 OutOfMemory = Callable[[], BaseException]
 CPU_MEMORY_WORDS = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
 

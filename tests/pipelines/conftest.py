@@ -1,6 +1,53 @@
-"""Lets the tests here import `reference_folder`; pytest's importlib mode adds no folder by itself."""
+"""Lets the tests here import their neighbours (pytest's importlib mode adds no folder by itself); fixtures of the fault
+tests."""
 
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
 sys.path.append(str(Path(__file__).parent))
+pytest.register_assert_rewrite("disturbed_runs")
+
+
+@pytest.fixture(scope="module")
+def faulty_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six photos and an empty file among them, sample_00003_bad.jpg."""
+    from pipelines.toyworld.draw import draw_samples
+
+    folder = tmp_path_factory.mktemp("faults")
+    draw_samples(folder, count=6)
+    (folder / "images" / "sample_00003_bad.jpg").touch()
+    return folder / "images"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(faulty_photos: Path) -> Path:
+    """The store that `disturbed_runs.Extraction` makes of them when nothing happens."""
+    from disturbed_runs import Extraction
+
+    extraction = Extraction(faulty_photos, faulty_photos.parent / "undisturbed", faulty_photos.parent / "runs")
+    ended = extraction.run()
+    assert ended.code == 0, ended.said
+    return extraction.store
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """mount("-t", "tmpfs", ..., "name") mounts something on a new folder of that name; skips where it may not."""
+    mounted: list[Path] = []
+
+    def mount_on(*options: str) -> Path:
+        folder = tmp_path / options[-1]
+        folder.mkdir(exist_ok=True)
+        done = subprocess.run(["mount", *options[:-1], folder], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"may not mount: {done.stderr.strip()}")
+        mounted.append(folder)
+        return folder
+
+    yield mount_on
+    for folder in reversed(mounted):
+        subprocess.run(["umount", "--lazy", folder], capture_output=True, check=False)

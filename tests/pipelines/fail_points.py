@@ -1,177 +1,192 @@
-"""Kills a command at named stages of writing a store, each time at the same place; what must hold after a kill.
+"""Named stages of a run that writes a store, and what can happen to it there, each time at the same place.
 
-    python fail_points.py FOLDER [STAGE:COUNT ...]     extracts six drawn photos, killed at each point or those given
-
-The fork that runs the command wraps the calls that the stage is known by, counts them, and at the n-th sends itself
-SIGKILL. Its standard error, with the name of the stage as the last line, is the log.
+A process that is to be disturbed calls `install`, which wraps the calls that a stage is known by and counts them. Its
+standard error tells where it was disturbed.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
-import shutil
 import signal
-import sys
-import traceback
-from collections.abc import Callable
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from extraction.detector import Detector
+from extraction.photo_loading import PhotoLoad
 from features.record import RegionRecord
 from features.shard import ShardWriter
-from features.store import FeatureStore
-from features.verify import verify_store
 
-TRANSACTION = "in a transaction"  # after the n-th record of the run was put
-COMMIT = "in a commit"  # the system writes n pages of a data file and refuses the rest of what LMDB commits
-SYNC = "before sync"  # at the n-th data file that is to be made durable
-PUBLICATION = "between data and manifest"  # at the n-th shard manifest that is to get its name
-STORE = "before the store manifest"
-STAGES = (TRANSACTION, COMMIT, SYNC, PUBLICATION)
-KILLS = 5
+PLAN = "plan"  # before plan.json gets its name
+READ, DECODE = "read", "decode"  # of the n-th image
+DETECT = "detect"  # in the n-th call of the detector
+RECORD = "record"  # when the n-th record has been made
+WRITE = "write"  # after the n-th record of the run was put
+COMMIT = "commit"  # the system writes n pages of a data file and refuses the rest of what LMDB commits
+SYNC = "sync"  # before the n-th data file is made durable
+MOVE = "move"  # before the n-th data file gets its name
+SHARD_MANIFEST = "shard manifest"  # before the n-th of them gets its name
+DEAD_LETTERS = "dead letters"  # before their table gets its name
+STORE_MANIFEST = "store manifest"
+REPORT = "report"
+STAGES = (
+    PLAN, READ, DECODE, DETECT, RECORD, WRITE, COMMIT, SYNC, MOVE, SHARD_MANIFEST, DEAD_LETTERS, STORE_MANIFEST, REPORT,
+)  # fmt: skip
+_NAMES = {
+    PLAN: "plan.json",
+    MOVE: "part-*.lmdb",
+    SHARD_MANIFEST: "part-*.json",
+    DEAD_LETTERS: "dead_letters.parquet",
+    STORE_MANIFEST: "manifest.json",
+    REPORT: "report.html",
+}
 _PAGE = 4096
 _FIRST_PAGES = 2  # LMDB writes its meta pages when it makes the file
 
 
-def run(work: Callable[[], object], log: Path, stage: str | None = None, count: int = 0) -> int:
-    """Runs `work` in a fork of this process, killed when it reaches `stage` for the `count`-th time.
+@dataclass(frozen=True)
+class FailPoint:
+    """`action` is called when `stage` is reached for the `count`-th time, from 1; it may return, raise or never come
+    back."""
 
-    Returns:
-        0, 1 for an exception, or minus the signal that ended it. `log` then has its standard error.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    status = 1
-    try:
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        if stage is not None:
-            _install(stage, count)
-        work()
-        status = 0
-    except SystemExit as stopped:
-        status = int(stopped.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+    stage: str
+    count: int
+    action: Callable[[], None]
 
 
-def _install(stage: str, count: int) -> None:
-    left = 1 if stage == COMMIT else count
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def reached(what: object) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            os.write(2, f"fail point: {stage}, number {count}: {what}\n".encode())
-            os.kill(os.getpid(), signal.SIGKILL)
 
-    put, fsync, replace, unlink = ShardWriter.put, os.fsync, os.replace, Path.unlink
+def broken_disk() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def hang() -> None:
+    time.sleep(3600)
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def hold(folder: Path, name: str) -> None:
+    """Says that it is there, by a file `name`.here, and waits for a file `name`.go."""
+    (folder / f"{name}.here").touch()
+    while not (folder / f"{name}.go").exists():
+        time.sleep(0.002)
+
+
+def fill_disk(folder: Path) -> None:
+    """Leaves no byte on the disk of `folder`, by a file "ballast"."""
+    with open(folder / "ballast", "ab", buffering=0) as file:
+        for num_bytes in (2**16, 1):
+            try:
+                while True:
+                    file.write(bytes(num_bytes))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+
+
+def unmount(folder: Path) -> None:
+    """As when a network disk goes away: the folder is empty from now on, open files stay open."""
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def install(points: Sequence[FailPoint]) -> None:
+    """Makes this process run into the `points`."""
+    reached = _Reached(points)
+    _count_engine_calls(reached)
+    _count_file_operations(reached)
+    for point in points:
+        if point.stage == COMMIT:
+            _cut_commits(point)
+
+
+class _Reached:
+    """Counts stages, from any thread, and calls the actions."""
+
+    def __init__(self, points: Sequence[FailPoint]) -> None:
+        self._points = points
+        self._counts = dict.fromkeys(STAGES, 0)
+        self._lock = threading.Lock()
+
+    def __call__(self, stage: str, what: object) -> None:
+        with self._lock:
+            self._counts[stage] += 1
+            count = self._counts[stage]
+        for point in self._points:
+            if (point.stage, point.count) == (stage, count):
+                os.write(2, f"fail point: {stage}, number {count}: {what}\n".encode())
+                point.action()
+
+
+def _count_engine_calls(reached: _Reached) -> None:
+    load, detect = PhotoLoad.__call__, Detector.forward
+    check_record, put = RegionRecord.__post_init__, ShardWriter.put
+
+    def counted_load(self: PhotoLoad, image: Any, begin_stage: Callable[[str], None]) -> Any:
+        def begin(stage: str) -> None:
+            begin_stage(stage)
+            reached(stage, image.image_id)
+
+        return load(self, image, begin)
+
+    def counted_detect(self: Detector, *arguments: Any, **options: Any) -> Any:
+        reached(DETECT, "")
+        return detect(self, *arguments, **options)
+
+    def counted_record(self: RegionRecord) -> None:
+        check_record(self)
+        reached(RECORD, self.image_id)
 
     def counted_put(self: ShardWriter, record: RegionRecord) -> None:
         put(self, record)
-        reached(record.image_id)
+        reached(WRITE, record.image_id)
+
+    PhotoLoad.__call__ = counted_load  # type: ignore[method-assign]
+    Detector.forward = counted_detect  # type: ignore[method-assign]
+    RegionRecord.__post_init__ = counted_record  # type: ignore[method-assign]
+    ShardWriter.put = counted_put  # type: ignore[method-assign]
+
+
+def _count_file_operations(reached: _Reached) -> None:
+    fsync, replace = os.fsync, os.replace
 
     def counted_fsync(descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         if path.endswith(".lmdb"):
-            reached(path)
+            reached(SYNC, path)
         fsync(descriptor)
 
     def counted_replace(source: Any, target: Any) -> None:
-        name = os.path.basename(target)
-        if (name.startswith("part-") and name.endswith(".json")) if stage == PUBLICATION else name == "manifest.json":
-            reached(target)
+        for stage, name in _NAMES.items():
+            if fnmatch(os.path.basename(target), name):
+                reached(stage, target)
         replace(source, target)
+
+    os.fsync, os.replace = counted_fsync, counted_replace
+
+
+def _cut_commits(point: FailPoint) -> None:
+    """Python ignores the signal of this limit, so the write is cut short and LMDB gives up; then comes the action,
+    before the writer can delete the file."""
+    limit = (_FIRST_PAGES + point.count) * _PAGE - 1
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    unlink = Path.unlink
 
     def unlink_of_the_half_written(self: Path, missing_ok: bool = False) -> None:
         if self.suffix == ".lmdb":
-            reached(f"{self.stat().st_size} bytes of {self}")
+            os.write(2, f"fail point: {COMMIT}, number {point.count}: {self.stat().st_size} bytes of {self}\n".encode())
+            point.action()
         unlink(self, missing_ok)
 
-    if stage == TRANSACTION:
-        ShardWriter.put = counted_put  # type: ignore[method-assign]
-    elif stage == SYNC:
-        os.fsync = counted_fsync
-    elif stage in (PUBLICATION, STORE):
-        os.replace = counted_replace
-    else:
-        # Python ignores the signal of this limit, so the write is cut short, LMDB gives up, and before the writer can
-        # delete the file the process is gone.
-        limit = (_FIRST_PAGES + count) * _PAGE - 1
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        Path.unlink = unlink_of_the_half_written  # type: ignore[method-assign]
-
-
-def disturb(work: Callable[[], object], out: Path, wanted: Path, log: Path, stage: str, count: int) -> list[str]:
-    """Kills `work` at a fail point, looks at what it left in `out`, runs it again and compares with `wanted`.
-
-    Returns:
-        everything that should not be; [] when nothing is lost, nothing twice and nothing half.
-    """
-    shutil.rmtree(out, ignore_errors=True)
-    ended = run(work, log, stage, count)
-    said = log.read_text().strip().splitlines()
-    bad = []
-    if ended != -signal.SIGKILL:
-        return [f"was not killed but ended with {ended}: {said[-1:]}"]
-    if not said[-1].startswith(f"fail point: {stage}, number {count}: "):
-        bad.append(f"the log ends with {said[-1]!r}")
-    # No shard or a whole one: whatever has a manifest is sound to its last byte, the rest is named as left over.
-    left = verify_store(out, deep=True)
-    others = [problem for problem in left if not problem.leftover]
-    if [problem.file for problem in others] != ["manifest.json"] or "has not finished" not in others[0].what:
-        bad.append(f"after the kill: {others}")
-    if len(left) < 2:
-        bad.append("verify does not name what the kill left")
-    if again := run(work, log):
-        return [*bad, f"the rerun ended with {again}: {log.read_text()[-300:]}"]
-    bad += [f"after the rerun: {problem.file}: {problem.what}" for problem in verify_store(out, deep=True)]
-    with FeatureStore(wanted) as want, FeatureStore(out) as got:
-        if got.manifest.content_digest != want.manifest.content_digest:
-            bad.append("other content digest")
-        if sorted(got.ids()) != sorted(want.ids()):
-            bad.append("other ids")
-    return bad
-
-
-def main() -> None:
-    """Prints one line for each kill; the exit code is 1 if any left something wrong."""
-    import torch
-    from kill_at_every_step import NETWORK
-
-    from pipelines import cli, extraction_run
-    from pipelines.toyworld.draw import draw_samples
-
-    assert extraction_run.run_extract  # imported here, before the forks
-    torch.set_num_threads(1)
-    folder = Path(sys.argv[1])
-    points = [(point.partition(":")[0], int(point.partition(":")[2])) for point in sys.argv[2:]]
-    draw_samples(folder, count=6)
-
-    def extraction(store: Path) -> Callable[[], object]:
-        def work() -> None:
-            sys.argv = ["roibeam", "extract", str(folder / "images"), str(store), *NETWORK, "--shard-size", "1"]
-            cli.main()
-
-        return work
-
-    log, wanted, out = folder / "log", folder / "wanted", folder / "out"
-    assert run(extraction(wanted), log) == 0, log.read_text()
-    wrong = 0
-    for stage, count in points or [(stage, count) for stage in STAGES for count in range(1, KILLS + 1)]:
-        bad = disturb(extraction(out), out, wanted, log, stage, count)
-        wrong += bool(bad)
-        print(f"{stage}, number {count}: {'; '.join(bad) or 'ok'}", flush=True)
-    sys.exit(1 if wrong else 0)
-
-
-if __name__ == "__main__":
-    main()
+    Path.unlink = unlink_of_the_half_written  # type: ignore[method-assign]

@@ -19,10 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from faulty_server import EXPECTED, OK, SLOW, FaultyServer, image, serve
 
+from pipelines.caption_files import read_captions
 from pipelines.download.limits import DownloadLimits
 from pipelines.download.outputs import Coverage
 from pipelines.download.run import DownloadOptions, run_download
-from pipelines.sources import open_source, read_captions
+from pipelines.sources import open_source
 
 LIMITS = DownloadLimits(
     connections=32, per_host=32, attempts=2, connect_seconds=5, stall_seconds=0.5, total_seconds=1.5,
@@ -72,6 +73,7 @@ def content(out: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.faults
 def test_each_fault_has_its_reason_and_every_good_image_is_stored_once(server: FaultyServer, tmp_path: Path) -> None:
     kinds = list(EXPECTED)
     rows = write_list(tmp_path / "list.tsv", [server.url(kind, row) for row, kind in enumerate(kinds)])
@@ -98,7 +100,7 @@ def test_the_source_of_extract_reads_what_was_downloaded(server: FaultyServer, t
     assert [image.image_id for image in source.images] == ["images/00000/00000000", "images/00000/00000003"]
     assert all(Path(image.location).is_file() for image in source.images)
     captions, notes = read_captions(str(tmp_path / "out" / "local.tsv"))
-    assert captions == [
+    assert [(caption.name, caption.text) for caption in captions] == [
         ("images/00000/00000000", "caption 0"),
         ("images/00000/00000000", "caption 2"),  # the same URL again: one image, two captions
         ("images/00000/00000003", "caption 3"),
@@ -150,6 +152,7 @@ def test_a_rerun_asks_no_server_and_gives_the_same(server: FaultyServer, tmp_pat
     assert server.requests == asked
 
 
+@pytest.mark.faults
 def test_dead_letters_are_tried_again_when_asked(server: FaultyServer, tmp_path: Path) -> None:
     rows = write_list(tmp_path / "list.tsv", [server.url("flaky", 0), server.url("404", 1), server.url("good", 2)])
     hasty = DownloadLimits(attempts=1)
@@ -162,6 +165,7 @@ def test_dead_letters_are_tried_again_when_asked(server: FaultyServer, tmp_path:
     assert letters(tmp_path / "out") == {1: ("fetch", "HTTP 404")}
 
 
+@pytest.mark.faults
 def test_images_that_were_lost_or_cut_since_are_fetched_again(server: FaultyServer, tmp_path: Path) -> None:
     rows = write_list(tmp_path / "list.tsv", [server.url("good", row) for row in range(3)])
     download(rows, tmp_path / "out")
@@ -202,6 +206,7 @@ def test_what_a_server_sends_beyond_its_length_becomes_nobody_elses_image(server
     assert coverage.failures == {"bad HTTP": 20}
 
 
+@pytest.mark.faults
 def test_loopback_is_refused_unless_allowed(server: FaultyServer, tmp_path: Path) -> None:
     urls = [server.url("good"), f"http://localhost:{server.port}/good/1.jpg", f"http://[::1]:{server.port}/good/2.jpg"]
     coverage = download(write_list(tmp_path / "list.tsv", urls), tmp_path / "out", allow_private=())
@@ -237,6 +242,7 @@ def test_the_address_that_is_connected_to_is_the_one_that_was_checked(server: Fa
     assert server.requests.total() == 1
 
 
+@pytest.mark.faults
 def test_an_untrusted_certificate_is_refused(tmp_path: Path) -> None:
     with serve(self_signed(tmp_path / "key.pem")) as server:
         url = f"https://127.0.0.1:{server.port}/good/0.jpg"
@@ -336,6 +342,7 @@ def faulty_urls(server: FaultyServer, count: int, seed: int) -> tuple[list[str],
     return [server.url(kind, row) for row, kind in enumerate(kinds)], [EXPECTED[kind] for kind in kinds]
 
 
+@pytest.mark.faults
 def test_hundreds_of_faults_at_once(server: FaultyServer, tmp_path: Path) -> None:
     """The small one of test_download_soak."""
     urls, expected = faulty_urls(server, 400, seed=0)

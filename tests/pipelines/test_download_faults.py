@@ -25,6 +25,7 @@ from pipelines.download.limits import DownloadLimits
 from pipelines.download.run import DownloadOptions, run_download
 from pipelines.store_lock import store_lock
 
+pytestmark = pytest.mark.faults
 SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))
 COMMAND = [sys.executable, "-c", "from pipelines.cli import main; main()", "download"]
 ALLOWED = ("--allow-private", "127.0.0.1")

@@ -1,18 +1,21 @@
-"""Runs killed at named stages of writing: no shard or a whole one, and a rerun that gives the same store."""
+"""Imports killed while they write: no shard or a whole one, and a rerun that gives the same store."""
 
 from __future__ import annotations
 
 import base64
+import functools
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fail_points import KILLS, STAGES, STORE, TRANSACTION, disturb, run
-from forks import run_script
+from disturbed_runs import Run
+from fail_points import COMMIT, SHARD_MANIFEST, STORE_MANIFEST, SYNC, WRITE, FailPoint, kill
 
+from features.store import FeatureStore
+from features.verify import verify_store
 from pipelines.store_import import import_features
 
-SCRIPT = Path(__file__).with_name("fail_points.py")
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -31,27 +34,32 @@ def tsv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def imported(tsv: Path) -> Path:
-    out = tsv.parent / "wanted"
-    log = tsv.parent / "log"
-    assert run(lambda: import_features(tsv, out, shard_size=4), log) == 0, log.read_text()
-    return out
+    import_features(tsv, tsv.parent / "wanted", shard_size=4)
+    return tsv.parent / "wanted"
 
 
-@pytest.mark.parametrize("stage", [*STAGES, STORE])
-def test_killed_imports(tsv: Path, imported: Path, tmp_path: Path, stage: str) -> None:
-    out, log = tmp_path / "out", tmp_path / "log"
-    if stage == STORE:
-        counts = [1]
-    elif stage == TRANSACTION:  # in each of the five shards, after its first, second, ... record
-        counts = [1, 6, 11, 16, 19]
-    else:
-        counts = list(range(1, KILLS + 1))
+@pytest.mark.parametrize(
+    ("stage", "counts"),
+    [
+        (WRITE, [1, 6, 11, 16, 19]),  # in each of the five shards, after its first, second, ... record
+        (COMMIT, [1, 2, 3, 4, 5]),
+        (SYNC, [1, 2, 3, 4, 5]),
+        (SHARD_MANIFEST, [1, 2, 3, 4, 5]),
+        (STORE_MANIFEST, [1]),
+    ],
+)
+def test_killed_imports(tsv: Path, imported: Path, tmp_path: Path, stage: str, counts: list[int]) -> None:
     for count in counts:
-        assert disturb(lambda: import_features(tsv, out, shard_size=4), out, imported, log, stage, count) == []
-
-
-@pytest.mark.slow
-def test_killed_extractions(tmp_path: Path) -> None:
-    done = run_script(SCRIPT, tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(": ok\n") == KILLS * len(STAGES)
+        out = tmp_path / str(count)
+        work = functools.partial(import_features, tsv, out, shard_size=4)
+        ended = Run(work, tmp_path, [FailPoint(stage, count, kill)]).wait()
+        assert ended.code == -9 and ended.last_line.startswith(f"fail point: {stage}, number {count}: "), ended
+        # No shard or a whole one: whatever has a manifest is sound to its last byte, the rest is named as left over.
+        left = verify_store(out, deep=True)
+        assert [problem.file for problem in left if not problem.leftover] == ["manifest.json"] and len(left) > 1
+        again = Run(work, tmp_path).wait()
+        assert again.code == 0, again.said
+        assert verify_store(out, deep=True) == []
+        with FeatureStore(imported) as want, FeatureStore(out) as got:
+            assert got.manifest.content_digest == want.manifest.content_digest
+            assert sorted(got.ids()) == sorted(want.ids())

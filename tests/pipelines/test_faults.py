@@ -23,6 +23,7 @@ from pipelines.shard_job import SourceGoneError, _read_from
 from pipelines.store_lock import store_lock
 from pipelines.toyworld.draw import draw_samples
 
+pytestmark = pytest.mark.faults
 Cli = Callable[..., Any]
 ROIBEAM = str(Path(sys.executable).parent / "roibeam")
 HANGING_SCRIPT = Path(__file__).with_name("hanging_detector_run.py")

@@ -1,0 +1,44 @@
+"""A run whose workers are processes of its own pool: none is left behind, and none dies unnoticed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from extraction.background_threads import start_thread
+from pipelines.runners.worker_pool import WorkerPool
+
+LOOK_SECONDS = 0.1
+
+
+def run_with_workers(run: Callable[[str], None]) -> None:
+    """Calls `run` with the address of a worker pool that lasts as long.
+
+    Beam's local engine waits for ever for a worker that died, also when told to stop. So it runs in a thread that can
+    be left behind, while this one watches.
+
+    Raises:
+        RuntimeError: when a worker process ended by itself.
+        KeyboardInterrupt: after the workers have ended.
+        Exception: what `run` raised.
+    """
+    deaths: list[str] = []
+    errors: list[BaseException] = []
+    ended = threading.Event()
+
+    def work(address: str) -> None:
+        try:
+            run(address)
+        except BaseException as error:  # raised where the run was called for
+            errors.append(error)
+        finally:
+            ended.set()
+
+    with WorkerPool(died=deaths.append) as pool:
+        start_thread("run the pipeline", lambda: work(pool.address))
+        while not ended.wait(LOOK_SECONDS) and not deaths:
+            pass
+    if deaths:
+        raise RuntimeError(f"{deaths[0]}; finished shards stay, the same command goes on")
+    if errors:
+        raise errors[0]

@@ -1,0 +1,68 @@
+"""Extractions disturbed in each stage of the local run: killed, or by a disk that breaks or is full."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from disturbed_runs import BAD, Extraction, assert_mended, assert_one_line
+from fail_points import (
+    DEAD_LETTERS,
+    MOVE,
+    PLAN,
+    READ,
+    RECORD,
+    REPORT,
+    SHARD_MANIFEST,
+    STAGES,
+    STORE_MANIFEST,
+    SYNC,
+    WRITE,
+    FailPoint,
+    broken_disk,
+    fill_disk,
+    kill,
+)
+
+from features.verify import verify_store
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+ONCE = (PLAN, DEAD_LETTERS, STORE_MANIFEST, REPORT)  # stages that a run passes once
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_killed(stage: str, faulty_photos: Path, undisturbed: Path, tmp_path: Path) -> None:
+    extraction = Extraction(faulty_photos, tmp_path / "store", tmp_path)
+    count = 1 if stage in ONCE else 3
+    ended = extraction.run(points=[FailPoint(stage, count, kill)])
+    assert ended.code == -9 and ended.last_line.startswith(f"fail point: {stage}, number {count}: "), ended
+    # No shard or a whole one; what else is there is named as left over.
+    problems = [problem for problem in verify_store(extraction.store, deep=True) if not problem.leftover]
+    assert [problem.file for problem in problems] == ([] if stage == REPORT else ["manifest.json"])
+    assert_mended(extraction, undisturbed, dead=BAD)
+
+
+@pytest.mark.parametrize("stage", [PLAN, SYNC, MOVE, SHARD_MANIFEST, DEAD_LETTERS, STORE_MANIFEST, REPORT])
+def test_a_disk_that_breaks(stage: str, faulty_photos: Path, undisturbed: Path, tmp_path: Path) -> None:
+    extraction = Extraction(faulty_photos, tmp_path / "store", tmp_path)
+    ended = extraction.run(points=[FailPoint(stage, 1 if stage in ONCE else 3, broken_disk)])
+    assert_one_line(ended, "Input/output error")
+    assert_mended(extraction, undisturbed, dead=BAD)
+
+
+@pytest.mark.parametrize(
+    ("stage", "count"),
+    [(PLAN, 1), (READ, 3), (RECORD, 1), (WRITE, 3), (SYNC, 2), (MOVE, 2), (SHARD_MANIFEST, 4), (DEAD_LETTERS, 1),
+     (STORE_MANIFEST, 1)],
+)  # fmt: skip
+def test_a_full_disk(
+    stage: str, count: int, faulty_photos: Path, undisturbed: Path, tmp_path: Path, mount: Callable[..., Path]
+) -> None:
+    disk = mount("-t", "tmpfs", "-o", "size=6m", "tmpfs", "disk")
+    extraction = Extraction(faulty_photos, disk / "store", tmp_path)
+    ended = extraction.run(points=[FailPoint(stage, count, functools.partial(fill_disk, disk))])
+    assert_one_line(ended, "No space left on device")
+    (disk / "ballast").unlink()
+    assert_mended(extraction, undisturbed, dead=BAD)
