@@ -3,20 +3,20 @@
     python bench/scale.py [--images N] [--workers N] [--seconds-per-image S] [--failures-per-hour F] ...
     python bench/scale.py --measure PHOTOS     the seconds per image and per shard that the simulation starts from
 
-Workers take shards from one queue. A worker that fails loses what it did of its shard; the shard goes back into the queue,
-the worker comes back after a while. Some workers are slow. Seeded: the same command prints the same table.
+Workers take shards from one queue. A worker that fails loses what it did of its shard; the shard goes back into the
+queue, the worker comes back after a while. Some workers are slow. Seeded: the same command prints the same table.
 
 Where the defaults come from:
 
-- 10.6 seconds per image: BENCHMARKS.md, "The detector at true size", 0.094 images/s from file to record in exact mode on two
-  CPU cores. The second table stands for a GPU that takes 20 images/s; that rate is assumed, none was at hand.
+- 10.6 seconds per image: BENCHMARKS.md, "The detector at true size": 0.094 images/s from file to record in exact mode
+  on two CPU cores. The second table stands for a GPU that takes 20 images/s; that rate is assumed, none was at hand.
 - spread between images: --measure, processor seconds of the detector at true size over the COCO photos of ../shared.
-- seconds a shard costs beside its images: --measure gives it for a local disk; the default is 1 s, for the ten or so requests
-  of a bucket at 100 ms each (assumed).
-- failures: 0.05 per worker and hour is assumed; cloud providers state about 5 % per hour as the usual upper end of
-  preemption of spot machines. 5 minutes until a worker is there again: a machine starts, pulls the image (7 GB), loads.
-- slow workers: 2 % at a third of the speed, the others within 10 % of one another; the factor was seen on one machine
-  beside other work, the share is assumed.
+- seconds a shard costs beside its images: --measure gives it for a local disk; the default is 1 s, for the ten or so
+  requests of a bucket at 100 ms each (assumed).
+- a failure of each worker in 20 hours: assumed. 5 minutes until it is there again: a machine starts, pulls the image
+  (7 GB) and loads; assumed.
+- slow workers: 2 % at a third of the speed, the others within some 10 % of one another; the factor was seen on one
+  machine beside other work, the shares are assumed.
 """
 
 from __future__ import annotations
@@ -208,9 +208,8 @@ def measure(photos: Path) -> None:
         seconds.append(time.process_time() - start)
         print(f"{image.image_id}: {seconds[-1]:.2f} processor seconds", flush=True)
     mean = float(np.mean(seconds))
-    print(
-        f"{len(images)} photos: mean {mean:.2f} processor seconds, standard deviation {np.std(seconds) / mean:.3f} of it"
-    )
+    spread = float(np.std(seconds)) / mean
+    print(f"{len(images)} photos: mean {mean:.2f} processor seconds, standard deviation {spread:.3f} of it")
     with tempfile.TemporaryDirectory() as folder:
         print(f"a shard costs {shard_cost(Path(folder), 30):.3f} s beside its images on this disk")
 

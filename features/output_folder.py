@@ -59,10 +59,8 @@ class OutputFolder(Protocol):
         """Writes or replaces a small file."""
 
     def put_first(self, name: str, data: bytes) -> bool:
-        """As `put_bytes`, for a file that several attempts may put at once; False when another's was there.
-
-        On a local disk it is replaced then: an attempt there cannot lose its data to a run that it does not know of.
-        """
+        """As `put_bytes`, for a file that several attempts may put at once: the first one's stays. False when another's
+        was there."""
 
     def put_many(self, files: Iterable[tuple[str, bytes]]) -> None:
         """Files that count only when one that is put later names them: durable at the end, perhaps cut until then."""
@@ -149,8 +147,7 @@ class LocalFolder:
         write_bytes_atomically(self.path / name, data)
 
     def put_first(self, name: str, data: bytes) -> bool:
-        self.put_bytes(name, data)
-        return True
+        return write_bytes_atomically(self.path / name, data, first=True)
 
     def put_many(self, files: Iterable[tuple[str, bytes]]) -> None:
         parents: set[Path] = set()

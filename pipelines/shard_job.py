@@ -86,12 +86,13 @@ def _extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
 def _publish(folder: OutputFolder, shard: PlannedShard, scratch: Path, manifest: ShardManifest) -> ShardManifest:
     """Puts data file and manifest into their places; gives the manifest that counts.
 
-    That is another attempt's where one finished the shard meanwhile, unknown to this one: no lock holds it off at a
-    URL. Its manifest must stay as it is, since a run that ended may have removed what no manifest named then.
+    That is another attempt's where one finished the shard meanwhile, unknown to this one: a runner may start two, or go
+    on with one whose run is over. Its manifest must stay as it is, since a run that publishes has read it, and then
+    removes what no manifest named.
     """
     if manifest.data_file is not None:
         folder.put_file(scratch / "data.lmdb", manifest.data_file)
-    if publish_shard(folder, manifest):
+    if publish_shard(folder, manifest, first=True):
         return manifest
     other = finished_manifest(folder, shard, manifest.fingerprint.feature_space)
     if other is None:  # damaged, or of another plan

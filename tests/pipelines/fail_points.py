@@ -159,7 +159,7 @@ def _count_engine_calls(reached: _Reached) -> None:
 
 
 def _count_file_operations(reached: _Reached) -> None:
-    fsync, replace = os.fsync, os.replace
+    fsync, replace, link = os.fsync, os.replace, os.link
 
     def counted_fsync(descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -167,13 +167,20 @@ def _count_file_operations(reached: _Reached) -> None:
             reached(SYNC, path)
         fsync(descriptor)
 
-    def counted_replace(source: Any, target: Any) -> None:
+    def gets_its_name(target: Any) -> None:
         for stage, name in _NAMES.items():
             if fnmatch(os.path.basename(target), name):
                 reached(stage, target)
+
+    def counted_replace(source: Any, target: Any) -> None:
+        gets_its_name(target)
         replace(source, target)
 
-    os.fsync, os.replace = counted_fsync, counted_replace
+    def counted_link(source: Any, target: Any) -> None:
+        gets_its_name(target)
+        link(source, target)
+
+    os.fsync, os.replace, os.link = counted_fsync, counted_replace, counted_link
 
 
 def _cut_commits(point: FailPoint) -> None:
