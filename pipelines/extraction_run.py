@@ -47,7 +47,8 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How a run ended. `seconds` and `new_images` are of this run, the counts of the whole store."""
+    """How a run ended. `seconds`, `new_images` and `metrics` (Beam's) are of this run, the counts of the whole
+    store."""
 
     manifest: StoreManifest
     num_images: int
@@ -56,6 +57,7 @@ class RunSummary:
     failures: Counter[str]
     notes: tuple[str, ...]
     max_failures: float
+    metrics: dict[str, Any]
 
     @property
     def failed_share(self) -> float:
@@ -85,7 +87,7 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
         before = view.read()
         try:
             with ProgressPrinter(view, plan.num_images, as_json=options.as_json):
-                run_extraction(
+                metrics = run_extraction(
                     job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers
                 )
         except KeyboardInterrupt:
@@ -100,7 +102,7 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
         write_run_report(work.store, plan, seconds=seconds if before.images == 0 else None)
     return RunSummary(
         manifest, plan.num_images, after.images - before.images, seconds, after.failures,
-        (*work.source.notes, *notes), options.max_failures,
+        (*work.source.notes, *notes), options.max_failures, metrics,
     )  # fmt: skip
 
 
@@ -137,6 +139,6 @@ def summary_event(summary: RunSummary, store: Path) -> str:
             "event": "done", "store": str(store), "report": str(store / REPORT_NAME), "images": summary.num_images,
             "new_images": summary.new_images, "records": manifest.num_records, "regions": manifest.num_regions,
             "failures": dict(summary.failures), "seconds": round(summary.seconds, 3), "notes": list(summary.notes),
-            "content_digest": manifest.content_digest, "succeeded": summary.succeeded,
+            "metrics": summary.metrics, "content_digest": manifest.content_digest, "succeeded": summary.succeeded,
         }
     )  # fmt: skip
