@@ -119,6 +119,7 @@ def test_the_summary_of_a_local_run_and_the_command(
     assert summary["runner"] == "local" and {"python", "torch", "apache-beam"} <= summary["versions"].keys()
     assert summary["this_run"]["shards"] == 2 and summary["planned"] == {"shards": 2, "images": 4}
     assert 0 < summary["this_run"]["shard_seconds"]["max"] <= summary["seconds"]
+    assert summary["this_run"]["times"]["net_ms"]["total"] > 0 and summary["beam_metrics"]["ok"] == 3
 
     assert roibeam(*run).code == 1
     again = json.loads((out / "run_summary.json").read_bytes())
