@@ -6,6 +6,8 @@ STAMP := $(VENV)/.roibeam-installed
 HARNESS ?= ../shared/bench/bench_store.py
 PORT ?= ../lxmert
 PHOTOS ?= ../shared/data/images
+FLINK ?= build/flink
+COMMAND ?= start
 # Keeps the working directory off the import path: our packages have common names (model, features, ...).
 export PYTHONSAFEPATH := 1
 # One test process for each of two cores; more threads in each would only wait for one another.
@@ -13,10 +15,10 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-soak lint format bench bench-store bench-extraction toy-detector image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak flink-cluster lint format bench bench-store bench-extraction toy-detector image-check lock
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## make the environment in .venv (exact versions from constraints.txt)
 
@@ -33,13 +35,21 @@ test: setup ## the default test suite (under 3 minutes on 2 cores)
 	$(PYTEST) -m "not slow and not soak and not gpu" $(ARGS)
 
 test-slow: setup ## only what the default suite leaves out: true-size networks, many images, kills
-	$(PYTEST) -m "slow and not gpu and not faults" $(ARGS)
+	$(PYTEST) -m "slow and not gpu and not faults and not cluster" $(ARGS)
 
 test-faults: setup ## kills, full disks, a shard done twice, sources that vanish, broken downloads; each mended by a rerun
 	$(PYTEST) -m "$(FAULTS)" $(ARGS)
 
-test-all: test test-slow ## everything but the soaks
+test-all: test test-slow test-cluster ## everything but the soaks
 	$(MAKE) test-faults FAULTS="faults and slow"
+
+test-cluster: setup ## a real Flink (fetched into FLINK once: pip, mvn and Java 11 or 17 are needed), a TaskManager killed in mid-run
+	$(BIN)/python -m pipelines.runners.flink_cluster fetch $(FLINK)
+	ROIBEAM_FLINK=$(abspath $(FLINK)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m cluster $(ARGS)
+
+flink-cluster: setup ## start a small Flink on this machine to try `--runner flink` on; COMMAND=stop ends it
+	$(BIN)/python -m pipelines.runners.flink_cluster fetch $(FLINK)
+	$(BIN)/python -m pipelines.runners.flink_cluster $(COMMAND) $(FLINK)
 
 test-soak: setup ## hours of faults and mutations
 	$(PYTEST) -m soak $(ARGS)

@@ -25,6 +25,7 @@ SHARD_FORMAT = "roibeam-shard"
 STORE_FORMAT = "roibeam-store"
 MANIFEST_VERSION = 1
 STORE_MANIFEST_NAME = "manifest.json"
+ANNOTATIONS_NAME = "annotations.parquet"
 TEMPORARY_SUFFIX = ".tmp"
 EMPTY_CONTENT_DIGEST = hashlib.sha256().hexdigest()
 
@@ -200,6 +201,25 @@ class ShardEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnnotationsEntry:
+    """The table of captions and labels beside the shards, docs/store-format.md, section 8.
+
+    Attributes:
+        file: its name in the same folder.
+        rows: images in it; those without captions and labels are not.
+        captions, labels: of all rows together.
+        bytes, sha256: of the file; sha256 in hex.
+    """
+
+    file: str
+    rows: int
+    captions: int
+    labels: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoreManifest:
     """`manifest.json`: the shards that are the store.
 
@@ -208,6 +228,7 @@ class StoreManifest:
         classes, attributes: vocabularies in id order; None when unknown. In JSON under "vocabulary".
         shards: by ascending shard number.
         content_digest: hex; equal for two stores with equal records, however they are cut into shards.
+        annotations: captions and labels of the images; None where there are none.
     """
 
     fingerprint: Fingerprint
@@ -221,6 +242,7 @@ class StoreManifest:
     num_regions: int
     num_dead_letters: int
     content_digest: str
+    annotations: AnnotationsEntry | None = None
 
     @property
     def vocabulary(self) -> dict[str, list[str] | None]:
@@ -233,6 +255,8 @@ class StoreManifest:
     def to_json(self) -> dict[str, Any]:
         inner = asdict(self)
         del inner["classes"], inner["attributes"]
+        if self.annotations is None:
+            del inner["annotations"]  # as in the stores of earlier versions
         first = {name: inner.pop(name) for name in ("fingerprint", "config")}
         head = {"format": STORE_FORMAT, "version": MANIFEST_VERSION}
         shards = list(inner.pop("shards"))
@@ -281,6 +305,7 @@ class StoreManifest:
             num_regions=read.count("num_regions"),
             num_dead_letters=read.count("num_dead_letters"),
             content_digest=read.digest("content_digest"),
+            annotations=_read_annotations(value, path) if "annotations" in value else None,
         )
         for name in ("num_records", "num_regions"):
             total = sum(getattr(entry, name) for entry in entries)
@@ -293,6 +318,20 @@ class StoreManifest:
             if any((name is None) != (entry.num_records == 0) for name in named):
                 raise read.wrong(f"shard {entry.shard}", "data_file and ids null exactly when it has no records", named)
         return manifest
+
+
+def _read_annotations(manifest: dict[str, Any], path: str | os.PathLike[str]) -> AnnotationsEntry | None:
+    if manifest["annotations"] is None:
+        return None
+    read = _Reader(manifest["annotations"], f"{path}: annotations")
+    return AnnotationsEntry(
+        file=read.file_name("file"),
+        rows=read.count("rows"),
+        captions=read.count("captions"),
+        labels=read.count("labels"),
+        bytes=read.count("bytes"),
+        sha256=read.digest("sha256"),
+    )
 
 
 def write_json_atomically(path: str | os.PathLike[str], value: dict[str, Any]) -> str:

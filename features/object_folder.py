@@ -122,7 +122,11 @@ class ObjectFolder(RemoteFolder):
             except FileExistsError:
                 # Perhaps our own, of a try whose answer was lost.
                 return self.read_bytes(name) == data
-            self._check(name, data)
+            try:
+                self._check(name, data)
+            except _ShortWriteError:
+                self.delete(name)  # else the next try would take it for another's
+                raise
             return True
 
         return self._tried(name, "written", put)

@@ -13,6 +13,7 @@ from features.digest import content_digest, merge_digests
 from features.fingerprint import Fingerprint
 from features.manifest import (
     STORE_MANIFEST_NAME,
+    AnnotationsEntry,
     ShardEntry,
     ShardManifest,
     StoreManifest,
@@ -51,6 +52,7 @@ def publish_store(
     config: dict[str, Any],
     classes: Iterable[str] | None = None,
     attributes: Iterable[str] | None = None,
+    annotations: AnnotationsEntry | None = None,
 ) -> StoreManifest:
     """Writes `manifest.json` over the published shards with these numbers; run again with more of them, the store
     grows.
@@ -59,6 +61,7 @@ def publish_store(
         fingerprint: of the store; every shard must have its feature space.
         config: resolved configuration of the run, JSON.
         classes, attributes: names in id order; None when unknown.
+        annotations: the table of captions and labels, in its place already; None where there is none.
     Raises:
         FileNotFoundError: when a shard has no manifest or data file.
         ValueError: when shards disagree in feature space, width or dtype, hold one image twice, or a file is damaged.
@@ -102,6 +105,7 @@ def publish_store(
         num_regions=sum(entry.num_regions for entry in entries),
         num_dead_letters=dead_letters,
         content_digest=content_digest(merge_digests(_digests_in_sequences(folder, filled))),
+        annotations=annotations,
     )
     folder.put_bytes(STORE_MANIFEST_NAME, json_bytes(store.to_json()))
     return store

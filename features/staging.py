@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from features.digest import content_digest, record_digest
-from features.manifest import STORE_MANIFEST_NAME, ShardEntry, ShardManifest, StoreManifest, shard_manifest_name
+from features.manifest import (
+    ANNOTATIONS_NAME,
+    STORE_MANIFEST_NAME,
+    TEMPORARY_SUFFIX,
+    ShardEntry,
+    ShardManifest,
+    StoreManifest,
+    shard_manifest_name,
+)
 from features.publish import shard_entry
 from features.remote_folder import RemoteFolder
 from features.shard_reader import ShardReader
@@ -95,6 +103,20 @@ class StagedStore(FeatureStore):
             if progress is not None:
                 progress(done, total)
 
+    def annotations_file(self) -> Path:
+        """As `FeatureStore.annotations_file`; copies the file first where it is not there yet."""
+        entry = self.manifest.annotations
+        if entry is not None:
+            with self._staging.locked():
+                try:
+                    return super().annotations_file()
+                except ValueError:
+                    arriving = self.path / f".{entry.file}{TEMPORARY_SUFFIX}"
+                    arriving.unlink(missing_ok=True)
+                    self._remote.download(entry.file, arriving, entry.bytes)
+                    os.replace(arriving, self.path / entry.file)
+        return super().annotations_file()
+
     def _open_shard(self, entry: ShardEntry) -> ShardReader:
         lock = self._staging.hold(entry, partial(self._fetch, entry, self._let_go_of_one))
         try:
@@ -162,6 +184,11 @@ class StagedStore(FeatureStore):
 
 def _check_names(manifest: StoreManifest, remote: RemoteFolder) -> None:
     """A name from elsewhere must not be that of another file of the folder, a lock or a manifest say."""
+    if manifest.annotations is not None and manifest.annotations.file != ANNOTATIONS_NAME:
+        raise ValueError(
+            f"{remote.where(STORE_MANIFEST_NAME)}: annotations are in {manifest.annotations.file!r}, expected "
+            f"{ANNOTATIONS_NAME}; copy the store there again"
+        )
     for entry in manifest.shards:
         data_name = rf"part-{entry.shard:05d}\.[A-Za-z0-9_-]{{1,64}}\.lmdb"
         is_data_name = entry.data_file is None or re.fullmatch(data_name, entry.data_file)

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from features.annotations_file import checked_annotations
 from features.batch import BatchBuffers, RegionBatch, assemble, check_fields
 from features.fingerprint import Fingerprint
 from features.layout import RegionMeta
@@ -178,6 +179,16 @@ class FeatureStore:
         """Image ids in the order of `__iter__`."""
         for entry in self._filled_shards():
             yield from self._reader(entry).ids()
+
+    def annotations_file(self) -> Path:
+        """The table of captions and labels, checked to be the one that the manifest names; see `checked_annotations`.
+
+        Raises:
+            ValueError: when there is none, or another.
+        """
+        if self.manifest.annotations is None:
+            raise ValueError(f"{self.path}: its images have no captions and no labels")
+        return checked_annotations(self.path, self.manifest.annotations)
 
     def close(self) -> None:
         """Lets all shards go; views read with `copy=False` stay valid. Reading afterwards is a ValueError."""

@@ -11,11 +11,19 @@ from pathlib import Path
 
 import lmdb
 
+from features.annotations_file import checked_annotations
 from features.counted import counted
 from features.digest import content_digest, merge_digests, record_digest
 from features.layout import decode
 from features.lmdb_pages import LmdbPages
-from features.manifest import STORE_MANIFEST_NAME, TEMPORARY_SUFFIX, ShardEntry, ShardManifest, StoreManifest
+from features.manifest import (
+    STORE_MANIFEST_NAME,
+    TEMPORARY_SUFFIX,
+    AnnotationsEntry,
+    ShardEntry,
+    ShardManifest,
+    StoreManifest,
+)
 from features.publish import shard_entry
 from features.shard import META_DATABASE, REGIONS_DATABASE
 from features.shard_reader import ShardReader, stream_digests
@@ -83,6 +91,8 @@ def verify_store(
             progress(done, store.num_records)
     if not problems:
         problems += _check_totals(store, sound, dead_letters)
+    if store.annotations is not None:
+        problems += _check_annotations(folder, store.annotations)
     named = {STORE_MANIFEST_NAME} | {entry.manifest for entry in store.shards}
     named |= {entry.data_file for entry in store.shards if entry.data_file is not None}
     return problems + _leftovers(folder, named)
@@ -256,6 +266,16 @@ def _check_totals(store: StoreManifest, sound: list[tuple[Path, ShardManifest]],
     if got != store.content_digest:
         what = f"content digest {store.content_digest}, its shards give {got}"
         return [Problem(STORE_MANIFEST_NAME, what, remake)]
+    return []
+
+
+def _check_annotations(folder: Path, entry: AnnotationsEntry) -> list[Problem]:
+    """Whether the table is the one that the manifest names; what is in it needs a reader of its format."""
+    try:
+        checked_annotations(folder, entry)
+    except ValueError as error:
+        what, _, what_to_do = _first_line(error).removeprefix(f"{folder / entry.file}: ").rpartition("; ")
+        return [Problem(entry.file, what, what_to_do)]
     return []
 
 

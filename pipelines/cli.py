@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from importlib.metadata import version
@@ -16,14 +15,16 @@ from pipelines.cli_convert import convert_command
 from pipelines.cli_detector import detector_app
 from pipelines.cli_download import download_command
 from pipelines.cli_extract import extract_command
+from pipelines.cli_leaks import leaks_command
 from pipelines.cli_pretrain import pretrain_command
 from pipelines.cli_progress import progress_command
 from pipelines.cli_store import store_app
 from pipelines.cli_toyworld import toyworld_command
+from pipelines.cli_worker_pool import worker_pool_command
+from pipelines.our_logs import show_our_logs
 
 INTERRUPTED = 130
 THREADS_SECONDS = 1.0  # for threads to end by themselves before the process ends without them
-_OUR_PACKAGES = frozenset({"extraction", "features", "model", "pipelines"})
 
 app = typer.Typer(
     name="roibeam",
@@ -38,9 +39,11 @@ app.command("extract", context_settings={"allow_extra_args": True})(extract_comm
 app.command("progress")(progress_command)
 app.command("download")(download_command)
 app.command("pretrain")(pretrain_command)
+app.command("leaks")(leaks_command)
 app.command("conformance")(conformance_command)
 app.command("convert")(convert_command)
 app.command("toyworld")(toyworld_command)
+app.command("worker-pool")(worker_pool_command)
 app.add_typer(store_app, name="store")
 app.add_typer(detector_app, name="detector")
 
@@ -53,16 +56,7 @@ def _root(
     if show_version:
         typer.echo(f"roibeam {version('roibeam')}")
         raise typer.Exit
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("roibeam: %(message)s"))
-    if not debug:
-        handler.addFilter(_is_for_users)
-    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
-
-
-def _is_for_users(record: logging.LogRecord) -> bool:
-    """What we say; not what libraries say: Beam logs each worker error with pages of its own traceback."""
-    return record.name.partition(".")[0] in _OUR_PACKAGES
+    show_our_logs(debug=debug)
 
 
 @app.command("demo")

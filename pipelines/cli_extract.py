@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from features.counted import counted
+from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
 
 if TYPE_CHECKING:
     from extraction.config import DetectorConfig
@@ -68,6 +69,19 @@ def extract_command(
             "of the photo; order and number stay. Images without an entry are left out."
         ),
     ] = None,
+    captions: Annotated[
+        str | None,
+        typer.Option(
+            help="Captions of the images of a folder, pattern or archive: .json of COCO, Karpathy (train and restval) "
+            "or SBU, or .tsv; the store keeps them, see docs/captions.md."
+        ),
+    ] = None,
+    min_match: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the images in --captions that SOURCE must have.")
+    ] = MIN_MATCH,
+    held_out: Annotated[list[str] | None, HELD_OUT] = None,
+    leave_out_held_out: Annotated[bool, LEAVE_OUT] = False,
+    images_of: Annotated[str | None, IMAGES_OF] = None,
     image_feature: Annotated[
         str,
         typer.Option(
@@ -123,7 +137,21 @@ def extract_command(
     retry_dead_letters: Annotated[
         bool, typer.Option("--retry-dead-letters/--no-retry-dead-letters", help="Redo shards that hold failed images.")
     ] = False,
-    runner: Annotated[str, typer.Option(help="local, or a Beam runner; its options follow after --.")] = "local",
+    runner: Annotated[
+        str,
+        typer.Option(
+            help="local, portable (a job service and a worker process on this machine), flink, spark, dataflow, or a "
+            "Beam runner's own name. What a runner needs beside our defaults follows after --; --dry-run shows all."
+        ),
+    ] = "local",
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Processes of the local runner, each with a model. They share the CPU's threads unless --threads "
+            "says how many each has.",
+        ),
+    ] = 1,
     scratch: Annotated[
         str | None,
         typer.Option(
@@ -132,7 +160,10 @@ def extract_command(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run/--no-dry-run", help="Time three photos, print the plan, write nothing.")
+        bool,
+        typer.Option(
+            "--dry-run/--no-dry-run", help="Time three photos, print the plan and the runner's options, write nothing."
+        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json/--no-json", help="Progress and result as JSON lines on standard output.")
@@ -150,9 +181,13 @@ def extract_command(
     from pipelines.detector_choice import choose_detector, preset
     from pipelines.extraction_run import RunOptions, run_extract, summary_event
     from pipelines.given_boxes import give_boxes
+    from pipelines.given_captions import give_captions
+    from pipelines.held_out import HeldOut, keep_out
+    from pipelines.image_identity import data_set_of_source
     from pipelines.job import DetectorSpec
     from pipelines.overrides import apply_overrides
     from pipelines.planning import Work, estimate
+    from pipelines.runners.option_sets import runner_flags
     from pipelines.sources import check_images_are_there, open_source
     from pipelines.store_folder import check_output_folder
     from pipelines.vocabulary import load_vocabulary
@@ -170,11 +205,19 @@ def extract_command(
         dtype, distribution, max_pixels, decode_threads, image_feature, load_timeout, detect_timeout
     )
     _check_device(device, runner)
+    if workers > 1:
+        if runner != "local":
+            raise ValueError(f"--workers {workers} goes with --runner local; {runner} has its own options, after --")
+        threads = threads or max(1, (os.cpu_count() or 1) // workers)
     config = sections["detector"]
     store = output_folder(out if "://" in out else os.path.abspath(out))
     if scratch is not None and store.local_path is not None:
         raise ValueError("--scratch is for stores at a URL; a store on a disk is written in its own folder")
     images = open_source(source, image_root=image_root, id_rule=id_rule)
+    leaks = None
+    if held_out:
+        data_set = checked_data_set(images_of, data_set_of_source(images))
+        images, leaks = keep_out(HeldOut(held_out), images, data_set, leave_out=leave_out_held_out)
     given = None
     if boxes is None and conventions == "vlbert-e2e":
         typer.echo("note: vlbert-e2e was published for given boxes (--boxes); its proposals are nobody's", err=True)
@@ -182,6 +225,9 @@ def extract_command(
         images, given = give_boxes(images, boxes)
         if _is_selection_named(context, settings or []):
             typer.echo("note: --selection does nothing with --boxes: every given box is kept", err=True)
+    given_captions = None
+    if captions is not None:
+        images, given_captions = give_captions(images, captions, min_match=min_match)
     if not chosen.is_folder and detector != "small":  # the reduced network has no published size
         _note_edges(conventions or "hf", config)
     work = Work(
@@ -196,16 +242,20 @@ def extract_command(
         else load_vocabulary(vocab, num_classes=config.num_classes, num_attributes=config.num_attributes or None),
         shard_size=shard_size,
         boxes=given,
+        captions=given_captions,
+        leaks=leaks,
     )
     check_images_are_there(work.source)
     if dry_run:
         check_output_folder(work.store)
+        flags = runner_flags(runner, context.args, device=device)
         found = estimate(work)
-        typer.echo(json.dumps({"event": "estimate", **asdict(found)}) if as_json else _estimate_text(found, work))
+        event = {"event": "estimate", **asdict(found), "beam_options": flags}
+        typer.echo(json.dumps(event) if as_json else _estimate_text(found, work, flags))
         return
     if not as_json:
         typer.echo(f"{counted(len(work.source.images), 'image')} in {source}", err=True)
-    run_options = RunOptions(max_failures, retry_dead_letters, runner, tuple(context.args), as_json, scratch)
+    run_options = RunOptions(max_failures, retry_dead_letters, runner, tuple(context.args), workers, as_json, scratch)
     summary = run_extract(work, run_options)
     typer.echo(summary_event(summary, store) if as_json else _summary_text(summary, store))
     if not summary.succeeded:
@@ -254,7 +304,7 @@ def _check_device(device: str, runner: str) -> None:
         raise ValueError(f"--device {device!r}: torch sees {torch.cuda.device_count()} CUDA devices here")
 
 
-def _estimate_text(found: Estimate, work: Work) -> str:
+def _estimate_text(found: Estimate, work: Work, flags: list[str]) -> str:
     from pipelines.duration import duration
 
     gigabytes = found.images * found.bytes_per_image / 1e9
@@ -270,6 +320,7 @@ def _estimate_text(found: Estimate, work: Work) -> str:
             f"  time                {duration(found.seconds)}",
             f"  disk                {gigabytes:.2f} GB, {found.bytes_per_image / 1e3:.0f} kB per image{without}",
             f"  shards              {found.num_shards:,} of at most {counted(found.shard_size, 'image')}",
+            f"  Beam options        {' '.join(flags)}",
         ]
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from features.counted import counted
+from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
 
 if TYPE_CHECKING:
     from features.store import FeatureStore
@@ -18,11 +19,19 @@ def pretrain_command(
     out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints, tokenizer.")],
     store: Annotated[str, typer.Option(help="Store that `roibeam extract` wrote: a folder, or a URL with --stage-to.")],
     captions: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Captions: .json of COCO, Karpathy (train and restval) or SBU, or .tsv; joined by image id, else path."
+            help="Captions: .json of COCO, Karpathy (train and restval) or SBU, or .tsv; joined by image id, path or "
+            "number, see docs/captions.md [default: the store's own].",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    min_match: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the images in --captions that the store must have.")
+    ] = MIN_MATCH,
+    held_out: Annotated[list[str] | None, HELD_OUT] = None,
+    leave_out_held_out: Annotated[bool, LEAVE_OUT] = False,
+    images_of: Annotated[str | None, IMAGES_OF] = None,
     tokenizer: Annotated[
         str,
         typer.Option(
@@ -60,11 +69,14 @@ def pretrain_command(
     import torch
 
     from model.vlbert import vlbert_base, vlbert_small
+    from pipelines.annotations import stored_captions
+    from pipelines.caption_files import CaptionFile
     from pipelines.curves import write_curves
+    from pipelines.held_out import HeldOut, held_out_hint
+    from pipelines.image_identity import data_set_of_store
     from pipelines.optimizer import TrainConfig
     from pipelines.overrides import apply_overrides, parse_value
-    from pipelines.pretraining import PretrainConfig, pretrain
-    from pipelines.sources import read_captions
+    from pipelines.pretraining import LeakGuard, PretrainConfig, pretrain
     from pipelines.training import is_main_process
 
     sizes = {"small": vlbert_small, "base": vlbert_base}
@@ -85,31 +97,40 @@ def pretrain_command(
             if not equals:
                 raise ValueError(f"--set {setting!r}: expected model.field=value")
             overrides[name.strip()] = parse_value(value.strip())
-    rows, notes = read_captions(captions, id_rule=id_rule)
+    rules = HeldOut(held_out or [])
+    file = None if captions is None else CaptionFile(captions, id_rule=id_rule)
+    notes: list[str] = []
     with _open_store(store, stage_to, stage_gb) as opened:
+        data_set = checked_data_set(images_of, data_set_of_store(opened.manifest))
+        if not held_out:
+            notes += filter(None, [held_out_hint(opened.ids(), data_set)])
         result = pretrain(
             opened,
-            rows,
+            stored_captions(opened) if file is None else file.captions(),
             out,
             train_config=sections["train"],
             config=sections["data"],
             tokenizer_spec=tokenizer,
             build_model_config=sizes[model],
             model_overrides=overrides,
+            min_match=0 if file is None else min_match,
+            guard=LeakGuard(rules, data_set, leave_out_held_out) if held_out else None,
             resume=resume,
         )
     if not is_main_process():
         return
     write_curves(out)
     join = result.join
+    notes += [] if file is None else file.notes
     facts = {
         "run": str(out),
         "checkpoint": str(result.training.checkpoint),
         "step": result.training.step,
         "seconds": round(result.training.seconds, 1),
-        "captions": join.matched,
-        "captions_without_record": join.captions_without_record,
-        "records_without_caption": join.records_without_caption,
+        "captions": join.joined,
+        "join": join.to_json(),
+        "held_out": None if result.leaks is None else result.leaks.to_json(),
+        "notes": notes,
         "vocabulary": result.vocab_size,
         "num_classes": result.num_classes,
         "last": result.training.last,
@@ -120,11 +141,10 @@ def pretrain_command(
         return
     for note in notes:
         typer.echo(f"note: {note}")
-    typer.echo(
-        f"{counted(join.matched, 'caption')} joined their record ({join.by_exact_id:,} by id, {join.by_name:,} by file "
-        f"name); {join.captions_without_record:,} without record, "
-        f"{counted(join.records_without_caption, 'record')} without caption"
-    )
+    typer.echo("\n".join(join.lines()))
+    if result.leaks is not None:
+        typer.echo("\n".join(result.leaks.lines()))
+        typer.echo(f"{counted(len(result.leaks.leaked), 'captioned image')} left out as held out")
     typer.echo(f"{counted(result.training.step, 'step')} in {result.training.seconds:.0f} s")
     for name, mean in result.evaluation.items():
         typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")

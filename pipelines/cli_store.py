@@ -49,6 +49,7 @@ def info_command(
             "regions": f"{manifest.num_regions:,}, {manifest.num_regions / max(manifest.num_records, 1):.1f} per image",
             "dead letters": f"{manifest.num_dead_letters:,}",
             "shards": f"{len(manifest.shards):,}, {_size(num_bytes)}",
+            "captions": _annotations_row(manifest),
             "features": f"{manifest.feature_dim} x {manifest.feature_dtype}",
             **_image_feature_row(manifest),
             "classes": _vocabulary_row(manifest.classes, details.get("num_classes")),
@@ -76,8 +77,11 @@ def verify_command(
     ] = None,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Checks manifests, sizes and indexes (seconds); with --deep every byte of every record; exit 1 on a problem."""
-    from features.verify import verify_store
+    """Checks manifests, sizes, indexes and the table of captions (seconds); with --deep every byte of every record and
+    every row; exit 1 on a problem."""
+    from features.store import FeatureStore
+    from features.verify import Problem, verify_store
+    from pipelines.annotations import annotation_problem
     from pipelines.logged_progress import LoggedProgress
 
     if shards is not None and not deep:
@@ -98,6 +102,11 @@ def verify_command(
         if deep:
             typer.echo(f"roibeam: --shards {_shard_of_record(store, done)}- goes on from here", err=True)
         raise
+    if deep and not problems:
+        with FeatureStore(store) as opened:
+            entry, what = opened.manifest.annotations, annotation_problem(opened)
+        if entry is not None and what is not None:
+            problems.append(Problem(entry.file, what, "run the command that wrote the store again"))
     if as_json:
         typer.echo(
             json.dumps({"store": str(store), "deep": deep, "problems": [asdict(problem) for problem in problems]})
@@ -142,12 +151,13 @@ def show_command(
     regions: Annotated[int, typer.Option(min=1, help="Regions to list, best first.")] = 10,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """One record: size, boxes, classes, attributes, feature statistics."""
+    """One record: size, captions, labels, boxes, classes, attributes, feature statistics."""
     import numpy as np
 
     from features.imported import has_classes
     from features.printable import printable
     from features.store import FeatureStore
+    from pipelines.annotations import annotation_of
 
     with FeatureStore(store) as opened:
         if image_id is None:
@@ -159,6 +169,7 @@ def show_command(
         record = opened[image_id]
         classes, attributes = opened.manifest.classes, opened.manifest.attributes
         classified = has_classes(opened.fingerprint)
+        annotation = annotation_of(opened, image_id)
     rows: list[dict[str, Any]] = []
     for i in np.argsort(-record.class_scores, kind="stable")[:regions]:
         row: dict[str, Any] = {
@@ -181,6 +192,8 @@ def show_command(
                     "image_id": record.image_id, "height": record.height, "width": record.width,
                     "num_regions": record.num_regions, "feature_dim": record.features.shape[1],
                     "feature_dtype": record.feature_dtype, "features": statistics, "regions": rows,
+                    "captions": list(annotation.captions) if annotation else [],
+                    "labels": list(annotation.labels) if annotation else [],
                 }
             )
         )  # fmt: skip
@@ -189,6 +202,11 @@ def show_command(
         f"{printable(record.image_id, 200)}  {record.width}x{record.height} pixels  "
         f"{counted(record.num_regions, 'region')}"
     )
+    if annotation is not None:
+        for caption in annotation.captions:
+            typer.echo(f"caption {printable(caption, 400)}")
+        if annotation.labels:
+            typer.echo(f"labels {', '.join(printable(label, 80) for label in annotation.labels)}")
     numbers = ", ".join(f"{name} {value:.3f}" for name, value in statistics.items())
     typer.echo(f"features {record.features.shape[1]} x {record.feature_dtype}: {numbers}")
     typer.echo(f"{'score':>6}  {'x1':>7} {'y1':>7} {'x2':>7} {'y2':>7}  class, attribute (score)")
@@ -263,6 +281,15 @@ def _image_feature_row(manifest: StoreManifest) -> dict[str, str]:
     spec = str(manifest.config.get("options", {}).get("image_feature", ""))
     weights = spec.partition("=")[2] or made.get("weights", "?")
     return {"image feature": f"{made.get('network', '?')}, {made.get('feature_dim', '?')} wide, weights {weights}"}
+
+
+def _annotations_row(manifest: StoreManifest) -> str:
+    entry = manifest.annotations
+    if entry is None:
+        return "none"
+    kinds = [counted(entry.captions, "caption")] if entry.captions else []
+    kinds += [counted(entry.labels, "label")] if entry.labels else []
+    return f"{' and '.join(kinds)} of {counted(entry.rows, 'image')}, in {entry.file}"
 
 
 def _size(num_bytes: int) -> str:

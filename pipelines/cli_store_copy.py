@@ -47,8 +47,8 @@ def copy_command(
     """Copies stores into a new one: merges them, cuts other shards, takes a subset, changes dtype, distribution or
     regions. Every record that is read is checked.
 
-    The same image in several sources counts once when they agree and is an error when they do not. Dead letters travel.
-    A killed copy goes on with the same command. See docs/stores.md.
+    The same image in several sources counts once when they agree and is an error when they do not. Dead letters,
+    captions and labels travel. A killed copy goes on with the same command. See docs/stores.md.
     """
     from features.record_change import RecordChange
     from features.region_filter import RegionFilter

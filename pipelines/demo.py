@@ -18,6 +18,7 @@ from extraction.weights import build_detector
 from features.output_folder import output_folder
 from features.store import FeatureStore
 from features.verify import verify_store
+from pipelines.caption_files import read_captions
 from pipelines.detection.evaluation import evaluate_detector, report_lines
 from pipelines.detection.photos import open_labelled_photos
 from pipelines.detector_choice import ChosenDetector, choose_detector
@@ -27,7 +28,7 @@ from pipelines.optimizer import TrainConfig
 from pipelines.planning import Work
 from pipelines.pretraining import PretrainConfig, PretrainResult, pretrain
 from pipelines.run_report import REPORT_NAME, output_tree
-from pipelines.sources import open_source, read_captions
+from pipelines.sources import open_source
 from pipelines.toyworld.write import CONTACT_SHEET_NAME, write_world
 
 WORLD_SEED = 2026  # the toy detector was trained on seed 0
@@ -106,11 +107,11 @@ def _judge(chosen: ChosenDetector, labels: Path) -> list[str]:
 
 def _train(store: Path, captions: Path, run_dir: Path) -> PretrainResult:
     rows, _ = read_captions(str(captions))
-    by_picture = dict(reversed(rows))  # the first caption of each
+    by_picture = {row.name: row for row in reversed(rows)}  # the first caption of each
     with FeatureStore(store) as opened:
         return pretrain(
             opened,
-            list(by_picture.items())[-NUM_PAIRS:],
+            list(by_picture.values())[-NUM_PAIRS:],
             run_dir,
             train_config=TrainConfig(
                 steps=TRAIN_STEPS, learning_rate=1e-3, warmup_steps=20, device="cpu", log_every=100

@@ -12,7 +12,7 @@ from typing import Any
 from features.counted import counted
 from features.manifest import STORE_MANIFEST_NAME, StoreManifest
 from features.output_folder import OutputFolder
-from pipelines.beam_extraction import pipeline_options, run_extraction
+from pipelines.beam_extraction import run_extraction
 from pipelines.job import ExtractJob, shared_detector, shared_fingerprint
 from pipelines.planning import Work, existing_plan, make_plan, source_facts
 from pipelines.preset_names import conventions_name, selection_name
@@ -21,6 +21,7 @@ from pipelines.progress_view import REMOTE_LOOK_SECONDS, ProgressView
 from pipelines.publish import StoreText
 from pipelines.run_report import REPORT_NAME, write_run_report
 from pipelines.run_summary import SUMMARY_NAME, RunEnd, write_run_summary
+from pipelines.runners.option_sets import pipeline_options
 from pipelines.store_folder import check_output_folder, tidy_store
 from pipelines.store_lock import run_lock
 
@@ -34,7 +35,7 @@ class RunOptions:
     Attributes:
         max_failures: share of failed images (0..1) above which the run counts as failed.
         retry_dead_letters: extract shards that hold dead letters again.
-        runner, beam_args: see `pipelines.beam_extraction.run_extraction`.
+        runner, beam_args, workers: see `pipelines.beam_extraction.run_extraction`.
         as_json: progress as JSON lines.
         scratch: see `pipelines.job.ExtractJob`.
     """
@@ -43,13 +44,15 @@ class RunOptions:
     retry_dead_letters: bool = False
     runner: str = "local"
     beam_args: tuple[str, ...] = ()
+    workers: int = 1
     as_json: bool = False
     scratch: str | None = None
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How a run ended. `seconds` and `new_images` are of this run, the counts of the whole store."""
+    """How a run ended. `seconds`, `new_images` and `metrics` (Beam's) are of this run, the counts of the whole
+    store."""
 
     manifest: StoreManifest
     num_images: int
@@ -58,6 +61,7 @@ class RunSummary:
     failures: Counter[str]
     notes: tuple[str, ...]
     max_failures: float
+    metrics: dict[str, Any]
 
     @property
     def failed_share(self) -> float:
@@ -78,7 +82,7 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
     started = time.time()
     folder = work.store
     check_output_folder(folder)
-    pipeline_options(options.runner, options.beam_args)
+    pipeline_options(options.runner, options.beam_args, device=work.detector.device)
     job, text = _prepare(work, options)
     if folder.local_path is not None:
         folder.local_path.mkdir(parents=True, exist_ok=True)
@@ -88,19 +92,21 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
         view = ProgressView(folder, plan)
         before = view.read()
         shards_before = list(view.finished.values())
-
         all_notes = (*work.source.notes, *notes)
 
-        def end(status: str, error: str | None, content_digest: str | None = None) -> None:
+        def end(status: str, error: str | None, done: RunSummary | None = None) -> None:
             told = RunEnd(
-                status, error, options.runner, options.beam_args, started, time.time(), all_notes, content_digest
-            )
+                status, error, options.runner, options.beam_args, started, time.time(), all_notes,
+                None if done is None else done.manifest.content_digest, None if done is None else done.metrics,
+            )  # fmt: skip
             write_run_summary(folder, plan, told, shards_before, view)
 
         least_seconds = 0.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
         try:
             with ProgressPrinter(view, plan.num_images, as_json=options.as_json, least_seconds=least_seconds):
-                run_extraction(job, plan.shards, text, runner=options.runner, beam_args=options.beam_args)
+                metrics = run_extraction(
+                    job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers
+                )
             after = view.read()
             tidy_store(folder, plan, job.feature_space)
             seconds = time.time() - started
@@ -117,10 +123,10 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
             raise
         summary = RunSummary(
             manifest, plan.num_images, after.images - before.images, seconds, after.failures, all_notes,
-            options.max_failures,
+            options.max_failures, metrics,
         )  # fmt: skip
         failed = None if summary.succeeded else f"{summary.failed_share:.1%} of the images failed"
-        end("finished" if failed is None else "failed", failed, manifest.content_digest)
+        end("finished" if failed is None else "failed", failed, summary)
     return summary
 
 
@@ -147,6 +153,10 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         "options": asdict(work.options),
         "max_failures": options.max_failures,
     }
+    if work.captions is not None:
+        config["captions"] = work.captions.report.to_json()
+    if work.leaks is not None:
+        config["held_out"] = work.leaks.to_json()
     return job, StoreText(config, work.vocabulary, fingerprint)
 
 
@@ -159,6 +169,7 @@ def summary_event(summary: RunSummary, store: OutputFolder) -> str:
             "summary": store.where(SUMMARY_NAME), "images": summary.num_images,
             "new_images": summary.new_images, "records": manifest.num_records, "regions": manifest.num_regions,
             "failures": dict(summary.failures), "seconds": round(summary.seconds, 3), "notes": list(summary.notes),
-            "content_digest": manifest.content_digest, "succeeded": summary.succeeded,
+            "metrics": summary.metrics, "content_digest": manifest.content_digest, "succeeded": summary.succeeded,
+            "join": manifest.config.get("captions"), "held_out": manifest.config.get("held_out"),
         }
     )  # fmt: skip

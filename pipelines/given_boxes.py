@@ -7,7 +7,6 @@ are what a training set made of annotations needs: every annotated image is ther
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -21,10 +20,8 @@ from features.manifest import DeadLetter
 from features.record import RegionRecord
 from pipelines.datasets import box_lines, coco, vcr
 from pipelines.datasets.image_boxes import ImageBoxes
-from pipelines.datasets.image_ids import NameIndex, short_name
+from pipelines.image_finder import ImageFinder
 from pipelines.sources import Source
-
-_COCO_NUMBER = re.compile(r"(?:.*_)?(\d{12})", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -78,9 +75,7 @@ class GivenBoxes:
 def give_boxes(source: Source, location: str) -> tuple[Source, GivenBoxes]:
     """Reads the boxes for a source: COCO instances .json, box .jsonl, bottom-up-attention .tsv, or VCR's image folder.
 
-    An entry belongs to the image of the same id, else to the one image whose path without image extension ends with
-    the entry's, or the other way round (`NameIndex`; a file of that name in another folder is another image), else, if
-    it is a number, to the one image whose name ends in it as COCO writes it ("COCO_train2014_000000000042").
+    Which image an entry belongs to: `ImageFinder`.
 
     Returns:
         The source with only those images that the file names, and notes on what was left out; the boxes.
@@ -107,41 +102,19 @@ def give_boxes(source: Source, location: str) -> tuple[Source, GivenBoxes]:
 
     boxes = GivenBoxes(location, known_rows())
     if not boxes:
-        named = f"{counted(num_strangers, 'image')}, such as {strangers[0]!r}" if strangers else "no image"
+        strange = f"{counted(num_strangers, 'image')}, such as {strangers[0]!r}" if strangers else "no image"
         raise ValueError(
-            f"{location!r}: no boxes for any image of {source.location!r}: it names {named}; the source has "
+            f"{location!r}: no boxes for any image of {source.location!r}: it names {strange}; the source has "
             f"{source.images[0].image_id!r}; give the boxes of these images, or name them by these ids"
         )
-    images = [image for image in source.images if image.image_id in boxes]
-    if len(images) < len(source.images):
-        notes.append(f"{counted(len(source.images) - len(images), 'image')} left out: {location} does not name them")
+    named = source.with_images(image for image in source.images if image.image_id in boxes)
+    if len(named.images) < len(source.images):
+        left_out = counted(len(source.images) - len(named.images), "image")
+        notes.append(f"{left_out} left out: {location} does not name them")
     if num_strangers:
         are = f"1 entry of {location} names" if num_strangers == 1 else f"{num_strangers:,} entries of {location} name"
         notes.append(f"{are} no image of the source, such as {strangers[0]!r}")
-    return replace(source, images=images, notes=[*source.notes, *notes]), boxes
-
-
-class ImageFinder:
-    """From what a file calls an image to its id in the source; None where it may mean several."""
-
-    def __init__(self, image_ids: Iterable[str]) -> None:
-        self._ids = frozenset(image_ids)
-        self._names = NameIndex(self._ids)
-        self._by_number: dict[int, str | None] = {}
-        for image_id in self._ids:
-            match = _COCO_NUMBER.fullmatch(short_name(image_id))
-            if match:
-                number = int(match[1])
-                self._by_number[number] = None if number in self._by_number else image_id
-
-    def find(self, name: str) -> str | None:
-        if name in self._ids:
-            return name
-        candidates = self._names.candidates(name)
-        if candidates:
-            return candidates[0] if len(candidates) == 1 else None
-        is_number = name.isascii() and name.isdecimal() and len(name) <= 12
-        return self._by_number.get(int(name)) if is_number else None
+    return replace(named, notes=[*source.notes, *notes]), boxes
 
 
 def _entries(source: Source, location: str, notes: list[str]) -> Iterator[ImageBoxes]:

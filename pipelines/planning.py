@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from features.layout import encode_meta, encode_regions
 from features.output_folder import OutputFolder
 from features.record import RegionRecord
 from pipelines.given_boxes import GivenBoxes
+from pipelines.given_captions import GivenCaptions
+from pipelines.held_out import LeakReport
+from pipelines.image_table import ImageTable
 from pipelines.job import DetectorSpec, shared_calls, shared_detector, shared_fingerprint, shared_global_feature
 from pipelines.plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
 from pipelines.preset_names import conventions_name, selection_name
@@ -39,6 +42,8 @@ class Work:
         vocabulary: names to store.
         shard_size: images per new shard; None means about ten minutes of work, at most 4,000.
         boxes: of every image of the source; None where the detector proposes.
+        captions: where the user gave them for a source without any.
+        leaks: what was held out of the source, where the user named anything.
     """
 
     source: Source
@@ -48,6 +53,8 @@ class Work:
     vocabulary: Vocabulary
     shard_size: int | None = None
     boxes: GivenBoxes | None = None
+    captions: GivenCaptions | None = None
+    leaks: LeakReport | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,7 @@ def _changes(had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def source_facts(work: Work) -> dict[str, str]:
-    """What identifies a source and its boxes, for plan and manifest."""
+    """What identifies a source, its boxes and captions, for plan and manifest."""
     source = work.source
     facts = {
         "kind": source.kind,
@@ -157,7 +164,13 @@ def source_facts(work: Work) -> dict[str, str]:
         "image_root": source.image_root,
         "id_rule": source.id_rule,
     }
-    return facts if work.boxes is None else {**facts, "boxes": work.boxes.location}
+    if work.boxes is not None:
+        facts["boxes"] = work.boxes.location
+    if work.captions is not None:
+        facts["captions"] = work.captions.location
+    if work.leaks is not None:
+        facts["held_out"] = ", ".join(f"{rule.rule}={rule.location}" for rule in work.leaks.rules)
+    return facts
 
 
 def _settings(work: Work) -> dict[str, Any]:
@@ -174,7 +187,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _new_images(work: Work, plan: Plan | None) -> tuple[list[ImageRef], list[str]]:
+def _new_images(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str]]:
     """Images that no shard holds yet; notes on planned ones that are gone.
 
     Raises:
@@ -182,20 +195,22 @@ def _new_images(work: Work, plan: Plan | None) -> tuple[list[ImageRef], list[str
     """
     if plan is None:
         return work.source.images, []
-    known: set[str] = set()
     changed: list[str] = []
-    for member in planned_members(work.store, plan):
-        known.add(member.image_id)
-        if work.boxes is not None and member.image_id in work.boxes and not work.boxes.are_those_of(member):
-            changed.append(member.image_id)
+
+    def planned_ids() -> Iterator[str]:
+        for member in planned_members(work.store, plan):
+            if work.boxes is not None and member.image_id in work.boxes and not work.boxes.are_those_of(member):
+                changed.append(member.image_id)
+            yield member.image_id
+
+    new = work.source.images.without(planned_ids())
     if work.boxes is not None and changed:
         raise ValueError(
             f"{work.store} was made with other boxes than {work.boxes.location} holds now for "
             f"{counted(len(changed), 'image')}, "
             f"such as {changed[0]!r}; restore the file, or choose a new folder"
         )
-    new = [image for image in work.source.images if image.image_id not in known]
-    gone = len(known) - (len(work.source.images) - len(new))
+    gone = plan.num_images - (len(work.source.images) - len(new))
     if not gone:
         return new, []
     are, stay = ("is", "its record stays") if gone == 1 else ("are", "their records stay")

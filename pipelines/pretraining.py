@@ -23,7 +23,10 @@ from model.inputs import IGNORE_INDEX, VLBatch
 from model.losses import SumCount
 from model.masking import mask_regions, mask_words
 from model.vlbert import PreTrainingOutput, VLBertConfig, VLBertForPreTraining, vlbert_small
-from pipelines.captions import JoinReport, join_captions
+from pipelines.caption_files import Caption
+from pipelines.caption_table import CaptionTable, TextColumn
+from pipelines.captions import CaptionJoin, JoinReport, check_match
+from pipelines.held_out import HeldOut, LeakReport, refuse_leaks
 from pipelines.optimizer import ParameterGroup, TrainConfig
 from pipelines.pretrain_sample import PretrainSample, collate, make_sample
 from pipelines.sample_order import SampleOrder
@@ -80,7 +83,7 @@ class PretrainTask:
 
     Args:
         store: gives the record of every id in `captions`.
-        captions: (record id, caption) rows, as `join_captions` returns them.
+        captions: (record id, caption) rows, such as a `CaptionTable`.
         num_classes: foreground classes of the store's detector; the model predicts one more, background.
         seed: of sample order and masks. Both follow from it and the number of a sample alone.
     Raises:
@@ -230,10 +233,36 @@ def evaluate(task: PretrainTask, *, max_samples: int = 256) -> dict[str, float |
 
 
 @dataclass(frozen=True)
+class LeakGuard:
+    """Images that must not be trained on.
+
+    Attributes:
+        held_out: the rules.
+        data_set: that bare numbers among the store's ids belong to, see `image_identity`.
+        leave_out: drop such images instead of stopping.
+    """
+
+    held_out: HeldOut
+    data_set: str | None
+    leave_out: bool = False
+
+    def kept(self, rows: CaptionTable, where: str) -> tuple[CaptionTable, LeakReport]:
+        """The rows that may be trained on; ValueError where one may not and none is to be left out, or none is left."""
+        report = self.held_out.scan(rows.captioned_ids(), self.data_set)
+        if not self.leave_out:
+            refuse_leaks(report, where)
+        if len(report.leaked) == report.images:
+            raise ValueError(f"{where}: all of {report.images:,} captioned images are held out; nothing to train on")
+        return (rows.without(report.leaked) if report.leaked else rows), report
+
+
+@dataclass(frozen=True)
 class PretrainResult:
     """Attributes:
     run_dir: the run folder: config.json, log.jsonl, tokenizer/, checkpoints/.
     join: how captions met records.
+    leaks: what of the captioned images is held out; None when nothing was named to be. Of what was trained on it is
+        none: such images stop a run or are left out.
     num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing.
     training: where the loop ended.
     evaluation: of `evaluate` on the final weights.
@@ -241,6 +270,7 @@ class PretrainResult:
 
     run_dir: Path
     join: JoinReport
+    leaks: LeakReport | None
     num_classes: int
     vocab_size: int
     training: TrainResult
@@ -249,7 +279,7 @@ class PretrainResult:
 
 def pretrain(
     store: FeatureStore,
-    rows: Iterable[tuple[str, str]],
+    captions: Iterable[Caption],
     run_dir: Path,
     *,
     train_config: TrainConfig,
@@ -258,35 +288,38 @@ def pretrain(
     build_model_config: Callable[..., VLBertConfig] = vlbert_small,
     model_overrides: Mapping[str, Any] | None = None,
     num_classes: int | None = None,
+    min_match: float = 0.0,
+    guard: LeakGuard | None = None,
     resume: bool = False,
     stop_at_step: int | None = None,
 ) -> PretrainResult:
     """Pre-trains a VL-BERT on a store and captions, and writes a run folder.
 
     Args:
-        rows: (image id, caption).
+        captions: joined to the records by `CaptionJoin`.
         tokenizer_spec: see `load_tokenizer`; a resumed run reads the tokenizer it saved.
         build_model_config: a preset such as `vlbert_small`; vocabulary, feature width and region labels are filled in.
         model_overrides: further fields of the model configuration.
         num_classes: foreground classes of the detector; None takes the store's vocabulary.
+        min_match: share of the captioned images that must have a record, see `check_match`.
+        guard: what must not be trained on.
         resume, stop_at_step: see `train`.
     Raises:
         ValueError: whatever does not fit, saying what to do.
     """
     run_dir, config = Path(run_dir), config or PretrainConfig()
     check_run_folder(run_dir, resume=resume)
-    captions, join = join_captions(rows, store.ids())
-    logger.info(
-        "%d captions with a record (%d by id, %d by name), %d without, %d records without a caption",
-        join.matched, join.by_exact_id, join.by_name, join.captions_without_record, join.records_without_caption,
-    )  # fmt: skip
+    rows, join = _join(store, captions, min_match)
+    leaks = None
+    if guard is not None:
+        rows, leaks = guard.kept(rows, str(store.path))
     saved_tokenizer = run_dir / "tokenizer"
     if resume and saved_tokenizer.is_dir():
         tokenizer = load_tokenizer(str(saved_tokenizer))
     else:
-        tokenizer = load_tokenizer(tokenizer_spec, (caption for _, caption in captions))
+        tokenizer = load_tokenizer(tokenizer_spec, (caption for _, caption in rows))
         tokenizer.save(saved_tokenizer)
-    first = store[captions[0][0]]
+    first = store[rows[0][0]]
     if num_classes is None:
         num_classes = _count_classes(store, first)
     fields = {
@@ -301,17 +334,18 @@ def pretrain(
         raise ValueError(f"model settings {dict(model_overrides or {})}: {' '.join(str(error).split())}") from None
     torch.manual_seed(train_config.seed)
     model = VLBertForPreTraining(model_config)
-    task = PretrainTask(store, captions, tokenizer, model, config, num_classes=num_classes, seed=train_config.seed)
+    task = PretrainTask(store, rows, tokenizer, model, config, num_classes=num_classes, seed=train_config.seed)
     description = {
         "model": task.model_config(),
         "pretrain": dataclasses.asdict(config),
         "num_classes": num_classes,
         "tokenizer": tokenizer.digest,
-        "captions": _digest_of(captions),
+        "captions": _digest_of(rows),
         "feature_space": store.fingerprint.feature_space,
     }
     recorded = {
-        "join": dataclasses.asdict(join),
+        "join": join.to_json(),
+        "held_out": None if leaks is None else leaks.to_json(),
         "tokenizer_spec": tokenizer_spec,
         "store": str(store.path),
         "store_numerics": store.fingerprint.numerics,
@@ -326,7 +360,18 @@ def pretrain(
         resume=resume,
         stop_at_step=stop_at_step,
     )
-    return PretrainResult(run_dir, join, num_classes, tokenizer.vocab_size, training, evaluate(task))
+    return PretrainResult(run_dir, join, leaks, num_classes, tokenizer.vocab_size, training, evaluate(task))
+
+
+def _join(store: FeatureStore, captions: Iterable[Caption], min_match: float) -> tuple[CaptionTable, JoinReport]:
+    ids = TextColumn(store.ids())
+    join = CaptionJoin(ids)
+    rows = CaptionTable(ids, join.rows(captions))
+    report = join.report()
+    check_match(report, min_match=min_match, captions="the captions", images=str(store.path))
+    for line in report.lines():
+        logger.info("%s", line)
+    return rows, report
 
 
 def _count_classes(store: FeatureStore, record: RegionRecord) -> int:

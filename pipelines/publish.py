@@ -1,4 +1,4 @@
-"""The last step of a run: dead_letters.parquet, then manifest.json over all shards of the plan."""
+"""The last step of a run: dead_letters.parquet, annotations.parquet, then manifest.json over all shards of the plan."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from features.annotations_file import checked_annotations
 from features.counted import counted
 from features.fingerprint import Fingerprint, merged_numerics
 from features.manifest import (
     STORE_MANIFEST_NAME,
+    AnnotationsEntry,
     ShardManifest,
     StoreManifest,
     shard_manifest_name,
 )
 from features.output_folder import OutputFolder, output_folder
 from features.publish import publish_store
+from pipelines.annotations import planned_annotations, write_annotations
 from pipelines.dead_letters import DEAD_LETTERS_NAME, write_dead_letters
 from pipelines.plan import read_plan
 from pipelines.vocabulary import Vocabulary
@@ -61,6 +64,7 @@ def publish_run(store: str | Path | OutputFolder, text: StoreText, *, keep: bool
     if keep and (published := _published(folder, digests)) is not None:
         return published
     write_dead_letters(folder, done)
+    annotations = write_annotations(folder, planned_annotations(folder, plan, done))
     return publish_store(
         folder,
         [manifest.shard for manifest in done],
@@ -68,6 +72,7 @@ def publish_run(store: str | Path | OutputFolder, text: StoreText, *, keep: bool
         config=text.config,
         classes=text.vocabulary.classes,
         attributes=text.vocabulary.attributes,
+        annotations=annotations,
     )
 
 
@@ -79,7 +84,21 @@ def _published(folder: OutputFolder, digests: dict[str, str]) -> StoreManifest |
         return None
     listed = {entry.manifest: entry.manifest_sha256 for entry in manifest.shards}
     is_whole = listed == digests and folder.num_bytes(DEAD_LETTERS_NAME) is not None
-    return manifest if is_whole else None
+    return manifest if is_whole and _has_annotations(folder, manifest.annotations) else None
+
+
+def _has_annotations(folder: OutputFolder, entry: AnnotationsEntry | None) -> bool:
+    """Whether the table that the manifest names is there; at a URL by its size alone."""
+    if entry is None:
+        return True
+    if folder.local_path is None:
+        return folder.num_bytes(entry.file) == entry.bytes
+    try:
+        checked_annotations(folder.local_path, entry)
+    except ValueError as error:
+        log.warning("%s; writing it again", error)
+        return False
+    return True
 
 
 def _numerics(folder: OutputFolder, manifests: Sequence[ShardManifest]) -> dict[str, Any]:

@@ -33,6 +33,14 @@ def shards_must_stop() -> bool:
     return _stopping
 
 
+def stop_running_shards(seconds: float) -> bool:
+    """Tells shards in work to stop and waits for them, at most so many seconds; True when none is left."""
+    global _stopping
+    _stopping = True
+    with _changed:
+        return _changed.wait_for(lambda: not _num_running, seconds)
+
+
 @contextmanager
 def stopping_with_the_caller(seconds: float) -> Iterator[None]:
     """Around a run: when Ctrl-C ends it, shards in work are told to stop and waited for, at most so many seconds."""
@@ -41,7 +49,5 @@ def stopping_with_the_caller(seconds: float) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _stopping = True
-        with _changed:
-            _stopping = not _changed.wait_for(lambda: not _num_running, seconds)
+        _stopping = not stop_running_shards(seconds)
         raise

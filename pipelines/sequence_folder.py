@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from features.counted import counted
-from features.manifest import STORE_MANIFEST_NAME, TEMPORARY_SUFFIX, ShardManifest, StoreManifest, shard_manifest_name
+from features.manifest import (
+    ANNOTATIONS_NAME,
+    STORE_MANIFEST_NAME,
+    TEMPORARY_SUFFIX,
+    ShardManifest,
+    StoreManifest,
+    shard_manifest_name,
+)
 from features.shard_reader import ShardReader
 from pipelines.dead_letters import DEAD_LETTERS_NAME
 from pipelines.store_lock import LOCK_NAME
@@ -46,7 +53,7 @@ def check_sequence_folder(out: Path, command: str, plan: str) -> None:
                 )
         elif not (
             re.fullmatch(r"part-\d{5,}\.[0-9a-f]{8}\.lmdb", path.name)
-            or path.name == DEAD_LETTERS_NAME
+            or path.name in (DEAD_LETTERS_NAME, ANNOTATIONS_NAME)
             or (path.name.startswith(".") and path.name.endswith(TEMPORARY_SUFFIX))
         ):
             raise ValueError(other)
@@ -72,7 +79,7 @@ def finished_shards(out: Path) -> list[ShardManifest]:
 
 def remove_unfinished(out: Path, finished: Sequence[ShardManifest]) -> None:
     """Removes what is not of a finished shard; needs the store's lock, and `check_sequence_folder` before it."""
-    kept = {LOCK_NAME, STORE_MANIFEST_NAME, DEAD_LETTERS_NAME}
+    kept = {LOCK_NAME, STORE_MANIFEST_NAME, DEAD_LETTERS_NAME, ANNOTATIONS_NAME}
     kept |= {shard_manifest_name(manifest.shard) for manifest in finished}
     kept |= {manifest.data_file for manifest in finished if manifest.data_file is not None}
     names = [path.name for path in out.iterdir() if path.name not in kept]

@@ -1,19 +1,17 @@
-"""From what the user names on the command line to the images to extract and the captions to train on."""
+"""From what the user names on the command line to the images to extract."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from extraction.images import ImageRef
 from features.counted import counted
-from features.record import check_image_id
-from pipelines.datasets import coco, conceptual_captions, folder, karpathy, sbu, vcr
-from pipelines.datasets.image_ids import is_utf8
-from pipelines.datasets.json_members import read_json_members
-from pipelines.datasets.rows import BadRow, CaptionRow
+from pipelines import annotated_images
+from pipelines.annotated_images import json_kind
+from pipelines.datasets import folder, vcr
+from pipelines.image_table import ImageTable, check_utf8
 
 PROBED_FILES = 50  # of an annotation file, to notice a wrong image folder before a run of failures
 
@@ -27,7 +25,8 @@ class Source:
         location: absolute path of the folder or annotation file, or the pattern.
         image_root: folder that the ids are relative to.
         id_rule: see `pipelines.datasets.image_ids`.
-        images: unique ids, sorted by their UTF-8 bytes.
+        images: unique ids, sorted by their UTF-8 bytes, with the captions and labels that the source has for them; on
+            disk, to be gone through one by one.
         notes: one line for each thing left out or merged, for the user.
     """
 
@@ -35,8 +34,15 @@ class Source:
     location: str
     image_root: str
     id_rule: str
-    images: list[ImageRef]
+    images: ImageTable
     notes: list[str]
+
+    def with_images(self, images: Iterable[ImageRef]) -> Source:
+        """The source with these of its images, or with more told of them; they are taken at once, one by one:
+
+        source.with_images(replace(image, captions=captions_of(image)) for image in source.images)
+        """
+        return replace(self, images=ImageTable(images))
 
 
 def open_source(location: str, *, image_root: str | None = None, id_rule: str = "no-extension") -> Source:
@@ -53,6 +59,7 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
     Raises:
         ValueError: one line: nothing there, no image in it, two files with one id, an id or path no store can hold.
     """
+    notes: list[str] = []
     if os.path.isdir(location) or folder.is_pattern(location):
         if image_root is not None:
             raise ValueError(f"--image-root goes with an annotation file; {location!r} is a folder or pattern")
@@ -71,22 +78,20 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
         raise ValueError(f"no such image folder: {root!r} (--image-root)")
     location = os.path.abspath(location)
     if extension == ".json":
-        kind = _json_kind(location)
+        kind = json_kind(location)
         if kind == "sbu":
-            return _caption_source(kind, location, root, id_rule, list(sbu.read_sbu(location, id_rule=id_rule)))
-        if kind == "karpathy":
-            paths = _karpathy_paths(location, root, id_rule)
+            images = annotated_images.sbu_images(location, root, id_rule, notes)
+        elif kind == "karpathy":
+            images = annotated_images.karpathy_images(location, root, id_rule, notes)
         else:
-            paths = [(row.image_id, row.file_name) for row in coco.read_coco(location, id_rule=id_rule).images]
-        refs = [ImageRef(image_id, os.path.join(root, below)) for image_id, below in paths]
-        return _source(kind, location, root, id_rule, list(dict.fromkeys(refs)), [])
+            images = annotated_images.coco_images(location, root, id_rule)
+        return _source(kind, location, root, id_rule, images, notes)
     if extension == ".tsv":
-        rows = list(conceptual_captions.read_caption_tsv(location, id_rule=id_rule))
-        return _caption_source("caption-tsv", location, root, id_rule, rows)
+        images = annotated_images.tsv_images(location, root, id_rule, notes)
+        return _source("caption-tsv", location, root, id_rule, images, notes)
     if extension == ".jsonl":
-        rows_of_vcr = vcr.read_vcr_images(location, id_rule=id_rule)
-        refs = [ImageRef(row.image_id, os.path.join(root, row.file_name)) for row in rows_of_vcr]
-        return _source("vcr", location, root, id_rule, refs, [])
+        images = annotated_images.vcr_images(location, root, id_rule)
+        return _source("vcr", location, root, id_rule, images, notes)
     raise ValueError(
         f"{location!r}: expected a folder, a glob pattern, a .json of COCO, Karpathy or SBU, a caption .tsv or a VCR "
         f".jsonl"
@@ -103,72 +108,6 @@ def check_images_are_there(source: Source) -> None:
         )
 
 
-def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[tuple[str, str]], list[str]]:
-    """Captions to train on: of a COCO json, caption TSV, SBU json, or the train and restval splits of a Karpathy json.
-
-    Returns:
-        (image_id, caption) in file order, and notes on rows left out.
-    Raises:
-        ValueError: if the file is missing, of another kind, or holds no caption.
-    """
-    if not os.path.isfile(location):
-        raise ValueError(f"no such caption file: {location!r}")
-    extension = os.path.splitext(location)[1].lower()
-    kind = _json_kind(location) if extension == ".json" else extension
-    notes: list[str] = []
-    if kind == "coco":
-        captions = coco.read_coco(location, id_rule=id_rule).captions
-    elif kind == "karpathy":
-        captions, notes = _training_captions(location, id_rule)
-    elif kind in ("sbu", ".tsv"):
-        read = sbu.read_sbu if kind == "sbu" else conceptual_captions.read_caption_tsv
-        rows = list(read(location, id_rule=id_rule))
-        captions = [(row.image_id, row.caption) for row in rows if isinstance(row, CaptionRow)]
-        notes = _bad_row_notes(rows, "entry" if kind == "sbu" else "line")
-    else:
-        raise ValueError(f"{location!r}: expected a captions .json of COCO, Karpathy or SBU, or a caption .tsv")
-    if not captions:
-        raise ValueError(
-            f"{location!r}: no captions in it (an instances file has boxes only; give the captions file)"
-            + "".join(f"; {note}" for note in notes)
-        )
-    return captions, notes
-
-
-def _json_kind(path: str) -> str:
-    """ "coco", "karpathy" or "sbu", by the first member that tells; what tells nothing is read as COCO's."""
-    expected = coco.EXPECTED + ", a Karpathy split or an SBU file"
-    for name, _, entry in read_json_members(path, expected=expected):
-        if name in ("image_urls", "captions", "user_ids"):
-            return "sbu"
-        if name == "images" and isinstance(entry, dict):
-            return "karpathy" if "sentences" in entry else "coco"
-        if name == "annotations":
-            break
-    return "coco"
-
-
-def _karpathy_paths(location: str, root: str, id_rule: str) -> list[tuple[str, str]]:
-    """Ids, and paths with the folders that the file names, or without where none of them is there."""
-    paths = [(image.image_id, image.file_name) for image in karpathy.read_karpathy(location, id_rule=id_rule)]
-    if any(os.path.isdir(os.path.join(root, below)) for below in {os.path.dirname(below) for _, below in paths}):
-        return paths
-    return [(image_id, os.path.basename(below)) for image_id, below in paths]
-
-
-def _training_captions(location: str, id_rule: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """A Karpathy split's captions without those that results are reported on."""
-    captions: list[tuple[str, str]] = []
-    num_left_out = 0
-    for image in karpathy.read_karpathy(location, id_rule=id_rule):
-        if image.split in karpathy.TRAINING_SPLITS:
-            captions += [(image.image_id, sentence.text) for sentence in image.sentences]
-        else:
-            num_left_out += len(image.sentences)
-    notes = [f"{counted(num_left_out, 'caption')} of the splits val and test left out: evaluation data"]
-    return captions, notes if num_left_out else []
-
-
 def _listing_notes(listing: folder.FolderListing) -> list[str]:
     num_files, num_links = listing.num_other_files, listing.num_folder_links
     notes = []
@@ -179,51 +118,14 @@ def _listing_notes(listing: folder.FolderListing) -> list[str]:
     return notes
 
 
-def _bad_row_notes(rows: Iterable[CaptionRow | BadRow], unit: str) -> list[str]:
+def _source(kind: str, location: str, root: str, id_rule: str, images: Iterable[ImageRef], notes: list[str]) -> Source:
     """
     Args:
-        unit: what a row is to whoever looks for it, "line" or "entry".
+        notes: may grow while images are taken.
     """
-    bad = [row for row in rows if isinstance(row, BadRow)]
-    if not bad:
-        return []
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(Counter(row.reason for row in bad).items()))
-    lines = ", ".join(str(row.line) for row in bad[:10]) + (", ..." if len(bad) > 10 else "")
-    rows_left_out = "row left out" if len(bad) == 1 else "rows left out"
-    units = unit if len(bad) == 1 else {"line": "lines", "entry": "entries"}[unit]
-    return [f"{len(bad)} {rows_left_out}: {reasons} ({units} {lines})"]
-
-
-def _caption_source(kind: str, location: str, root: str, id_rule: str, rows: list[CaptionRow | BadRow]) -> Source:
-    good = [row for row in rows if isinstance(row, CaptionRow)]
-    refs = dict.fromkeys(ImageRef(row.image_id, os.path.join(root, row.path)) for row in good)  # one with five captions
-    notes = _bad_row_notes(rows, "entry" if kind == "sbu" else "line")
-    return _source(kind, location, root, id_rule, list(refs), notes)
-
-
-def _source(kind: str, location: str, root: str, id_rule: str, images: list[ImageRef], notes: list[str]) -> Source:
-    if not images:
-        raise ValueError(f"no images in {location!r}" + "".join(f"; {note}" for note in notes))
     for path in (location, root):
-        _check_utf8(path)
-    seen: dict[str, str] = {}
-    for image in images:
-        _check_utf8(image.location)
-        try:
-            check_image_id(image.image_id)
-        except ValueError as error:
-            raise ValueError(f"{error} ({image.location[:200]!r}); rename the file or move it up") from None
-        if image.image_id in seen:
-            raise ValueError(
-                f"two images have the id {image.image_id!r}: {seen[image.image_id]!r} and {image.location!r}; "
-                f"rename one, or keep the extensions with --id-rule with-extension"
-            )
-        seen[image.image_id] = image.location
-    images.sort(key=lambda image: image.image_id.encode("utf-8"))
-    return Source(kind, location, root, id_rule, images, notes)
-
-
-def _check_utf8(path: str) -> None:
-    # Plan, manifest and dead letters are UTF-8 text: a path that is not could be read, but not written down.
-    if not is_utf8(path):
-        raise ValueError(f"the name {path!r} is not valid UTF-8; rename the file or the folder that it lies in")
+        check_utf8(path)
+    table = ImageTable(images)
+    if not table:
+        raise ValueError(f"no images in {location!r}" + "".join(f"; {note}" for note in notes))
+    return Source(kind, location, root, id_rule, table, notes)

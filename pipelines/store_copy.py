@@ -29,6 +29,7 @@ from features.record_change import DoesNotFitError, RecordChange
 from features.shard_sequence import Outcome, num_outcomes, write_shard_sequence
 from features.store import FeatureStore
 from features.store_merge import Entry, StoredRecord, StoreMerge
+from pipelines.annotations import merged_annotations, write_annotations
 from pipelines.asked_ids import AskedIds
 from pipelines.dead_letters import write_dead_letters
 from pipelines.merged_text import merged_fingerprint, merged_text
@@ -92,8 +93,8 @@ class CopyOptions:
 def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None = None) -> CopySummary:
     """Writes the records of `sources` to the folder `out`, in key order; what is copied is checked.
 
-    A killed copy goes on where it was: finished shards of the same sources and options are kept. Dead letters and
-    vocabulary of the sources travel. Memory: see `StoreMerge` and `write_shard_sequence`.
+    A killed copy goes on where it was: finished shards of the same sources and options are kept. Dead letters,
+    vocabulary, captions and labels of the sources travel. Memory: see `StoreMerge` and `write_shard_sequence`.
 
     Raises:
         ValueError: when sources do not belong together, a record is damaged (naming it), or `out` holds anything but
@@ -117,6 +118,7 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
             remove_unfinished(out, manifests)
             _write_shards(out, stores, merge, manifests, fingerprint, plan, options)
             write_dead_letters(out, manifests)
+            annotations = write_annotations(out, merged_annotations(stores, out, manifests))
             failures = _failures(manifests, merge.dead_letters)
             origin = {
                 **text.config["copy"],
@@ -131,6 +133,7 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
                 config={**text.config, "copy": origin},
                 classes=text.classes,
                 attributes=text.attributes,
+                annotations=annotations,
             )
     return CopySummary(
         published,

@@ -17,7 +17,7 @@ from features.region_matching import match_regions
 from pipelines.comparison_page import ComparedBox, ComparedImage, ComparedSide, comparison_html
 from pipelines.comparison_text import summary_rows
 from pipelines.datasets.folder import list_folder
-from pipelines.given_boxes import ImageFinder
+from pipelines.image_finder import ImageFinder
 from pipelines.report import photo_thumbnail
 
 

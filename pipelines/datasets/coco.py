@@ -18,6 +18,7 @@ from pipelines.datasets.image_ids import image_id_of, is_utf8, path_below
 from pipelines.datasets.json_members import read_json_members
 from pipelines.datasets.labelled_image import LabelledImage, label_image
 
+_Taker = Callable[[dict[str, Any], str, int], None]  # an entry, its place for errors, its index
 EXPECTED = 'a COCO file with "images" and "annotations" lists'
 
 
@@ -40,15 +41,17 @@ class CocoImage:
 
 @dataclass(frozen=True)
 class CocoFile:
-    """What a COCO file says of images and captions (`captions` is empty for an instances file).
+    """What a COCO file says of its images as wholes: a captions file has captions, an instances file labels.
 
     Attributes:
         images: in file order; an entry that the file repeats is here as often.
         captions: (image_id, caption) in file order.
+        labels: (image_id, name of the category) of each annotation with a category, in file order.
     """
 
     images: list[CocoImage]
     captions: list[tuple[str, str]]
+    labels: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -89,19 +92,30 @@ def read_coco(path: str, *, id_rule: str = "no-extension") -> CocoFile:
     Raises:
         ValueError: naming the file and the entry that is not as COCO writes it, or whose id another image has.
     """
-    found: list[tuple[str, int, str]] = []
+    captions: list[tuple[int, int, str]] = []  # of each: the annotation's place, image and caption
+    categories = array("q")  # of each: the annotation's place, image and category
+    names: dict[int, str] = {}
 
-    def take(entry: dict[str, Any], where: str) -> None:
-        if "caption" not in entry:
-            return  # an instances file: boxes, no captions
-        caption = _value(entry, "caption", str, where).strip()
-        if not is_utf8(caption):
-            raise ValueError(f"{where}: the caption holds half a surrogate pair; write it as UTF-8")
-        found.append((where, _value(entry, "image_id", int, where), caption))
+    def take(entry: dict[str, Any], where: str, index: int) -> None:
+        if "caption" in entry:
+            caption = _value(entry, "caption", str, where).strip()
+            if not is_utf8(caption):
+                raise ValueError(f"{where}: the caption holds half a surrogate pair; write it as UTF-8")
+            captions.append((index, _value(entry, "image_id", int, where), caption))
+        elif "category_id" in entry:
+            numbers = (_value(entry, key, int, where) for key in ("image_id", "category_id"))
+            categories.extend((index, *numbers))
 
-    images = _read_entries(path, id_rule, take)
-    captions = [(images.annotated(number, where, "caption").image_id, caption) for where, number, caption in found]
-    return CocoFile(images.rows, captions)
+    images = _read_entries(path, id_rule, take, _Categories(names).add, needs_categories=False)
+    place = f"{path!r}, annotations[{{}}]".format
+    told = [(images.annotated(number, place(index), "caption").image_id, text) for index, number, text in captions]
+    labels = []
+    for index, number, category in zip(categories[::3], categories[1::3], categories[2::3], strict=True):
+        if names and category not in names:
+            raise ValueError(f"{place(index)}: category_id {category} is not among the {len(names)} categories")
+        if names:
+            labels.append((images.annotated(number, place(index), "label").image_id, names[category]))
+    return CocoFile(images.rows, told, labels)
 
 
 def read_coco_boxes(path: str, *, id_rule: str = "no-extension") -> CocoBoxes:
@@ -132,17 +146,11 @@ def read_coco_instances(path: str, *, id_rule: str = "no-extension") -> CocoInst
     labels = _LabelTable()
     names: dict[int, str] = {}
 
-    def take(entry: dict[str, Any], where: str) -> None:
-        table.add(entry, where)
+    def take(entry: dict[str, Any], where: str, index: int) -> None:
+        table.add(entry, where, index)
         labels.add(entry, where)
 
-    def take_category(entry: dict[str, Any], where: str) -> None:
-        number = _value(entry, "id", int, where)
-        if number in names:
-            raise ValueError(f"{where}: two categories have the id {number}")
-        names[number] = _value(entry, "name", str, where)
-
-    images = _read_entries(path, id_rule, take, take_category)
+    images = _read_entries(path, id_rule, take, _Categories(names).add)
     category_ids = tuple(sorted(names))
     class_ids = labels.class_ids(category_ids, path)
     boxes = table.boxes()
@@ -178,7 +186,7 @@ class _Images:
         self._by_number: dict[int, CocoImage] = {}
         self.rows: list[CocoImage] = []
 
-    def add(self, entry: dict[str, Any], where: str) -> None:
+    def add(self, entry: dict[str, Any], where: str, index: int) -> None:
         image = _image(entry, where, self._id_rule)
         first = self._by_number.setdefault(image.coco_id, image)
         if first.file_name != image.file_name:
@@ -195,6 +203,19 @@ class _Images:
         return self._by_number[number]
 
 
+class _Categories:
+    """The entries of "categories", their names put into `names` by number."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        self._names = names
+
+    def add(self, entry: dict[str, Any], where: str, index: int) -> None:
+        number = _value(entry, "id", int, where)
+        if number in self._names:
+            raise ValueError(f"{where}: two categories have the id {number}")
+        self._names[number] = _value(entry, "name", str, where)
+
+
 class _BoxTable:
     """Boxes of all annotations as plain numbers: 41 bytes for each, where objects would take a kilobyte."""
 
@@ -203,7 +224,7 @@ class _BoxTable:
         self._numbers = array("d")
         self.crowds = array("b")
 
-    def add(self, entry: dict[str, Any], where: str) -> None:
+    def add(self, entry: dict[str, Any], where: str, index: int) -> None:
         if "bbox" not in entry:
             raise ValueError(f"{where} lacks bbox; give the instances file, a captions file has no boxes")
         number = _value(entry, "image_id", int, where)
@@ -261,15 +282,17 @@ class _LabelTable:
 def _read_entries(
     path: str,
     id_rule: str,
-    take_annotation: Callable[[dict[str, Any], str], None],
-    take_category: Callable[[dict[str, Any], str], None] | None = None,
+    take_annotation: _Taker,
+    take_category: _Taker | None = None,
+    *,
+    needs_categories: bool = True,
 ) -> _Images:
     """Hands out the entries of a file as they are read."""
     images = _Images(path, id_rule)
-    takers = {"images": images.add, "annotations": take_annotation}
+    takers: dict[str, _Taker] = {"images": images.add, "annotations": take_annotation}
     if take_category is not None:
         takers["categories"] = take_category
-    missing = set(takers)
+    missing = set(takers) if needs_categories else {"images", "annotations"}
     for name, index, entry in read_json_members(path, expected=EXPECTED):
         if name not in takers:
             continue
@@ -282,7 +305,7 @@ def _read_entries(
         if not isinstance(entry, dict):
             wanted = "an object with id and file_name" if name == "images" else "an object"
             raise ValueError(f"{where}: expected {wanted}, got {shown(entry)}")
-        takers[name](entry, where)
+        takers[name](entry, where, index)
     if missing & {"images", "annotations"}:
         raise ValueError(f"{path!r}: expected {EXPECTED}, got other json")
     if missing:

@@ -1,7 +1,7 @@
 """Conceptual Captions TSV: caption TAB image, no header, no quoting, UTF-8 with or without a byte order mark.
 
-The image is a local path (`read_caption_tsv`), or the URL to download it from (`read_caption_urls`, which also takes
-Conceptual 12M, whose columns stand the other way round: URL TAB caption).
+The image is a local path (`read_caption_tsv`), or the URL to download it from (`read_caption_urls`). Conceptual 12M,
+whose columns stand the other way round, is read too: URL TAB caption.
 
 Id rule: the path as written, without its extension ("images/a.jpg" -> "images/a"). Several captions may name one image.
 """
@@ -16,13 +16,19 @@ from pipelines.datasets.rows import BadRow, CaptionRow, UrlRow, is_web_url, read
 
 def read_caption_tsv(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow | BadRow]:
     """Rows in file order; blank lines are passed over, URLs are bad rows: an image must be local."""
+    for row in read_caption_rows(path, id_rule=id_rule):
+        yield BadRow(row.line, "URL: download it and give the local path") if isinstance(row, UrlRow) else row
+
+
+def read_caption_rows(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow | UrlRow | BadRow]:
+    """Rows in file order, of local images and of those at URLs; blank lines are passed over."""
     for row in _read_columns(path):
         if isinstance(row, BadRow):
             yield row
             continue
         line, caption, name = row
         if is_web_url(name):
-            yield BadRow(line, "URL: download it and give the local path")
+            yield UrlRow(line, caption, name)
             continue
         try:
             name = path_below(name)
@@ -39,8 +45,6 @@ def read_caption_urls(path: str) -> Iterator[UrlRow | BadRow]:
             yield row
             continue
         line, caption, url = row
-        if is_web_url(caption) and not is_web_url(url):  # Conceptual 12M
-            caption, url = url, caption
         yield UrlRow(line, caption, url) if is_web_url(url) else BadRow(line, "no http or https URL")
 
 
@@ -61,4 +65,6 @@ def _read_columns(path: str) -> Iterator[tuple[int, str, str] | BadRow]:
         if not caption or not image:
             yield BadRow(line, "empty caption" if not caption else "empty path")
             continue
+        if is_web_url(caption) and not is_web_url(image):  # Conceptual 12M
+            caption, image = image, caption
         yield line, caption, image

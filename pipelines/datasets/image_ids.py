@@ -1,10 +1,8 @@
-"""What all readers share: how a path becomes an image id, which id a name means, and that no row leaves its folder."""
+"""What all readers share: how a path becomes an image id, and that no row leaves its folder."""
 
 from __future__ import annotations
 
-import bisect
 import os
-from collections.abc import Iterable
 
 # Only these are taken off a name: ids have dots of their own ("00.00.05.905-00.00.07.083@0" of VCR).
 IMAGE_EXTENSIONS = frozenset(
@@ -55,48 +53,8 @@ def short_name(image_id: str) -> str:
     return stem if extension.lower() in IMAGE_EXTENSIONS else last
 
 
-class NameIndex:
-    """Which ids a name may mean, where a file writes them with other folders in front, or with an extension.
-
-    One path must end with the other, component by component: "x.jpg", "b/x" and "data/b/x.png" mean "b/x"; "a/x" does
-    not, since files of one name in two folders are two images (movies of VCR, splits, scenes).
-
-    Args:
-        image_ids: what there is; one string is kept for each.
-    """
-
-    def __init__(self, image_ids: Iterable[str]) -> None:
-        # Components last to first, so that in their order all paths of one ending stand together.
-        entries = sorted((_backwards(image_id), image_id) for image_id in image_ids)
-        self._paths = [path for path, _ in entries]
-        self._ids = [image_id for _, image_id in entries]
-        self._depth = max((path.count("/") for path in self._paths), default=0)
-
-    def candidates(self, name: str) -> list[str]:
-        """The ids that it may mean, at most two: none, the one, or enough to know that it is ambiguous."""
-        path = _backwards(name)
-        if not path:
-            return []
-        same = self._starting_with(path, whole=True)
-        if same:
-            return same
-        found = self._starting_with(path)
-        # The name has more folders than the id. Cut to what ids have: a name from a file may have any number.
-        parts = path.split("/", self._depth + 1)[: min(path.count("/") - 1, self._depth)]
-        for count in range(1, len(parts) + 1):
-            found += self._starting_with("/".join(parts[:count]) + "/", whole=True)
-        return found[:2]
-
-    def _starting_with(self, start: str, *, whole: bool = False) -> list[str]:
-        """The first two ids whose path begins so, or is just this."""
-        first = bisect.bisect_left(self._paths, start)
-        paths = self._paths[first : first + 2]
-        matches = [path == start if whole else path.startswith(start) for path in paths]
-        return self._ids[first : first + sum(matches)]
-
-
-def _backwards(name: str) -> str:
-    """ "a/b/x.jpg" -> "x/b/a/"; "" for a name of no component."""
+def backwards(name: str) -> str:
+    """ "a/b/x.jpg" -> "x/b/a/", so that in their order all paths of one ending stand together; "" for no component."""
     folders = name.replace("\\", "/").split("/")[:-1]
     parts = [*folders, short_name(name)]
     return "".join(part + "/" for part in reversed(parts) if part not in ("", "."))

@@ -42,8 +42,28 @@ def read_json_members(path: str, *, expected: str) -> Iterator[tuple[str, int | 
             raise ValueError(f"{path!r}: not a json file ({error})") from None
 
 
+def read_json_list(path: str, *, expected: str) -> Iterator[Any]:
+    """The entries of the json list that a file holds, one at a time; arguments and errors as `read_json_members`."""
+    with open(path, encoding="utf-8-sig") as file:
+        pieces = _Pieces(file)
+        try:
+            if pieces.next_letter() != "[":
+                if pieces.next_letter() != "{":
+                    pieces.value()
+                raise _OtherJsonError
+            for _, index, entry in _entries(pieces, ""):
+                if index is not None:
+                    yield entry
+            if pieces.next_letter():
+                raise ValueError("something follows the list")
+        except _OtherJsonError:
+            raise ValueError(f"{path!r}: expected {expected}, got other json") from None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path!r}: not a json file ({error})") from None
+
+
 class _OtherJsonError(Exception):
-    """The file holds json, but no object."""
+    """The file holds json of another kind."""
 
 
 class _Pieces:

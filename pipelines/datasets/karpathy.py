@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from features.counted import counted
 from pipelines.datasets.image_boxes import shown
 from pipelines.datasets.image_ids import image_id_of, is_utf8, path_below
 from pipelines.datasets.json_members import read_json_members
@@ -66,6 +67,13 @@ def read_karpathy(path: str, *, id_rule: str = "no-extension") -> Iterator[Karpa
             yield _image(entry, f"{path!r}, images[{index}]", id_rule)
     if not has_images:
         raise ValueError(f"{path!r}: expected {EXPECTED}, got other json")
+
+
+def evaluation_note(num_captions: int) -> list[str]:
+    """What to tell of captions that were left out because they are not of `TRAINING_SPLITS`; nothing of none."""
+    if not num_captions:
+        return []
+    return [f"{counted(num_captions, 'caption')} of the splits val and test left out: evaluation data"]
 
 
 def _image(entry: Any, where: str, id_rule: str) -> KarpathyImage:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
+
+Row = TypeVar("Row")
 
 MAX_LINE_BYTES = 2**20  # the longest captions have 3 kB, the longest paragraphs of a corpus some 100 kB
 
@@ -34,6 +38,40 @@ class BadRow:
 
     line: int
     reason: str
+
+
+class BadRows:
+    """Counts rows that cannot be used, so that one line can say which.
+
+    Args:
+        unit: what a row is to whoever looks for it, "line" or "entry".
+    """
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+        self._reasons: Counter[str] = Counter()
+        self._first: list[int] = []
+
+    def passed(self, rows: Iterable[Row | BadRow]) -> Iterator[Row]:
+        """The rows without the bad ones, which are counted as they come."""
+        for row in rows:
+            if not isinstance(row, BadRow):
+                yield row
+                continue
+            self._reasons[row.reason] += 1
+            if len(self._first) < 10:
+                self._first.append(row.line)
+
+    def notes(self) -> list[str]:
+        """One line on the bad rows of those that passed, if there were any."""
+        total = self._reasons.total()
+        if not total:
+            return []
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self._reasons.items()))
+        lines = ", ".join(map(str, self._first)) + (", ..." if total > len(self._first) else "")
+        rows_left_out = "row left out" if total == 1 else "rows left out"
+        units = self._unit if total == 1 else {"line": "lines", "entry": "entries"}[self._unit]
+        return [f"{total} {rows_left_out}: {reasons} ({units} {lines})"]
 
 
 def is_web_url(text: str) -> bool:

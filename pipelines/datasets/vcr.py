@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pipelines.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
-from pipelines.datasets.image_ids import image_id_of, path_below
+from pipelines.datasets.image_ids import image_id_of, is_utf8, path_below
 from pipelines.datasets.json_lines import read_json_lines
 
 IMAGES_FOLDER = "vcr1images"
@@ -21,29 +22,36 @@ _MAX_METADATA_BYTES = 64 * 2**20  # outlines take most of it; real ones have und
 
 @dataclass(frozen=True)
 class VcrImage:
-    """One image that questions are about: id by the id rule, path below the image folder."""
+    """One image of a question.
+
+    Attributes:
+        image_id: by the id rule.
+        file_name: path below the image folder.
+        objects: names of what is in it ("person", "cup"), each once, in the order of the boxes.
+    """
 
     image_id: str
     file_name: str
+    objects: tuple[str, ...]
 
 
-def read_vcr_images(path: str, *, id_rule: str = "no-extension") -> list[VcrImage]:
-    """The images of an annotation file, each once, in the order in which questions name them first.
+def read_vcr_images(path: str, *, id_rule: str = "no-extension") -> Iterator[VcrImage]:
+    """The image of each question of an annotation file, in file order: an image comes as often as it is asked about.
 
     Raises:
         ValueError: naming the line that is not as VCR writes it.
     """
-    images: dict[VcrImage, None] = {}
     for where, row in read_json_lines(path):
-        name = row.get("img_fn")
+        name, objects = row.get("img_fn"), row.get("objects", [])
         if not isinstance(name, str):
             raise ValueError(f"{where}: expected a VCR row with img_fn, got {shown(name)} there")
+        if not isinstance(objects, list) or not all(isinstance(each, str) and is_utf8(each) for each in objects):
+            raise ValueError(f"{where}: objects must be a list of names, got {shown(objects)}")
         try:
             below = path_below(name)
         except ValueError as error:
             raise ValueError(f"{where}: img_fn {name!r}: {error}") from None
-        images[VcrImage(image_id_of(below, id_rule=id_rule), below)] = None
-    return list(images)
+        yield VcrImage(image_id_of(below, id_rule=id_rule), below, tuple(dict.fromkeys(objects)))
 
 
 def metadata_path(image_path: str) -> str:

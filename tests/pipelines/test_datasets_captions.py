@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from dataset_examples import error_of, write
 
+from pipelines.caption_files import read_captions
 from pipelines.datasets import rows
 from pipelines.datasets.coco import read_coco
 from pipelines.datasets.karpathy import KarpathySentence, read_karpathy
 from pipelines.datasets.rows import BadRow, CaptionRow, read_lines
 from pipelines.datasets.sbu import read_sbu
 from pipelines.datasets.text_corpus import TextLine, read_text_corpus
-from pipelines.sources import open_source, read_captions
+from pipelines.sources import open_source
 
 # ---- Karpathy's splits
 
@@ -46,7 +47,7 @@ def test_karpathy_sources_and_captions(shared_data: Path) -> None:
     photos = shared_data / "formats" / "flickr30k_entities" / "flickr30k-images"
     assert all(Path(image.location).is_file() for image in open_source(str(flickr), image_root=str(photos)).images)
     rows_of_coco, notes = read_captions(str(coco))
-    assert len(rows_of_coco) == 20 and len({image_id for image_id, _ in rows_of_coco}) == 4
+    assert len(rows_of_coco) == 20 and len({row.name for row in rows_of_coco}) == 4
     assert notes == ["20 captions of the splits val and test left out: evaluation data"]
 
 

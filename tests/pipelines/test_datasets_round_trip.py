@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.caption_files import read_captions
 from pipelines.datasets.coco import read_coco, read_coco_instances
 from pipelines.datasets.conceptual_captions import read_caption_tsv
 from pipelines.datasets.karpathy import read_karpathy
@@ -14,7 +15,6 @@ from pipelines.datasets.rows import CaptionRow
 from pipelines.datasets.sbu import read_sbu
 from pipelines.datasets.text_corpus import TextLine, read_text_corpus
 from pipelines.datasets.visual_genome import read_names, read_visual_genome
-from pipelines.sources import read_captions
 from pipelines.toyworld.formats import open_writers, sentence, write_corpus
 from pipelines.toyworld.picture import Picture, describe
 from pipelines.toyworld.scene import generate

@@ -19,10 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from faulty_server import EXPECTED, OK, SLOW, FaultyServer, image, serve
 
+from pipelines.caption_files import read_captions
 from pipelines.download.limits import DownloadLimits
 from pipelines.download.outputs import Coverage
 from pipelines.download.run import DownloadOptions, run_download
-from pipelines.sources import open_source, read_captions
+from pipelines.sources import open_source
 
 LIMITS = DownloadLimits(
     connections=32, per_host=32, attempts=2, connect_seconds=5, stall_seconds=0.5, total_seconds=1.5,
@@ -99,7 +100,7 @@ def test_the_source_of_extract_reads_what_was_downloaded(server: FaultyServer, t
     assert [image.image_id for image in source.images] == ["images/00000/00000000", "images/00000/00000003"]
     assert all(Path(image.location).is_file() for image in source.images)
     captions, notes = read_captions(str(tmp_path / "out" / "local.tsv"))
-    assert captions == [
+    assert [(caption.name, caption.text) for caption in captions] == [
         ("images/00000/00000000", "caption 0"),
         ("images/00000/00000000", "caption 2"),  # the same URL again: one image, two captions
         ("images/00000/00000003", "caption 3"),

@@ -22,7 +22,8 @@ from pipelines.datasets.box_lines import read_box_lines
 from pipelines.datasets.coco import read_coco_boxes
 from pipelines.datasets.image_ids import IMAGE_EXTENSIONS, short_name
 from pipelines.datasets.vcr import read_vcr_boxes
-from pipelines.given_boxes import ImageFinder, give_boxes
+from pipelines.given_boxes import give_boxes
+from pipelines.image_finder import ImageFinder
 from pipelines.sources import open_source
 from pipelines.toyworld.draw import draw_samples
 

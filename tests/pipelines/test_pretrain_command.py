@@ -29,7 +29,7 @@ def test_a_run_and_its_continuation(roibeam: Cli, store: tuple[Path, Path], tmp_
     options = ("--store", store[0], "--captions", store[1], *TINY_MODEL)
     done = roibeam("pretrain", tmp_path / "run", *options)
     assert done.code == 0, done.err
-    assert "8 captions joined their record (8 by id, 0 by file name)" in done.out and "4 steps" in done.out
+    assert "8 of 8 captions joined (8 by id)" in done.out and "4 steps" in done.out
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in log] == [1, 2, 3, 4]
     again = roibeam("pretrain", tmp_path / "run", *options)

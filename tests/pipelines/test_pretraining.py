@@ -16,7 +16,7 @@ from features.fingerprint import Fingerprint
 from features.record import RegionRecord, TopKDistribution
 from model.inputs import IGNORE_INDEX
 from model.vlbert import VLBertConfig, VLBertForPreTraining, vlbert_small
-from pipelines.captions import join_captions
+from pipelines.caption_files import Caption
 from pipelines.optimizer import TrainConfig
 from pipelines.pretrain_sample import make_sample
 from pipelines.pretraining import (
@@ -317,27 +317,6 @@ def test_images_without_regions_train(tokenizer):
     assert output.losses["masked_regions"].mean == 0 and output.losses["masked_words"].mean.isfinite()
 
 
-# --- joining ---
-
-
-def test_join_by_id_then_by_name():
-    rows = [("a/x.jpg", "one"), ("y", "two"), ("zzz", "three"), ("train/q.png", "four"), ("y", "five"), ("w", "six")]
-    rows += [("val/y.jpg", "another y"), ("00.07@1", "another frame")]
-    records = ["a/x.jpg", "images/y.jpg", "one/q", "two/q", "unused", "v.1/w.tar.jpg", "00.09@0"]
-    joined, report = join_captions(rows, records)
-    assert joined == [("a/x.jpg", "one"), ("images/y.jpg", "two"), ("images/y.jpg", "five")]
-    assert (report.matched, report.by_exact_id, report.by_name) == (3, 1, 2)
-    assert report.captions_without_record == 5  # zzz; q of no such folder; w is w.tar there; y of val; a frame at 07
-    assert report.records_without_caption == 5
-
-
-@pytest.mark.parametrize("records", [["b/2"], []])
-def test_join_without_a_match_shows_both_sides(records):
-    shown = repr(records[0]) if records else "None"
-    with pytest.raises(ValueError, match=f"'a/1.jpg', the store holds {shown}; extract the images"):
-        join_captions([("a/1.jpg", "text")], records)
-
-
 # --- tokenizer ---
 
 
@@ -401,19 +380,19 @@ def run_pretrain(store, folder, **changes):
         "config": PretrainConfig(batch_size=4),
         "model_overrides": {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64},
     }
-    rows = [(f"photos/{image_id}.jpg", CAPTIONS[index]) for index, image_id in enumerate(store)]
-    return pretrain(store, [*rows, ("gone", "nothing to see")], folder, **(settings | changes))
+    rows = [Caption(CAPTIONS[index], f"photos/{image_id}.jpg") for index, image_id in enumerate(store)]
+    return pretrain(store, [*rows, Caption("nothing to see", "gone")], folder, **(settings | changes))
 
 
 def test_pretrain_writes_a_run_that_goes_on_in_the_same_bits(store, tmp_path):
     store = FakeStore(store)
     whole = run_pretrain(store, tmp_path / "whole")
-    assert (whole.join.matched, whole.join.by_name, whole.join.captions_without_record) == (8, 8, 1)
+    assert (whole.join.joined, whole.join.by_rule["path"], whole.join.without_image) == (8, 8, 1)
     assert whole.num_classes == NUM_CLASSES and whole.training.step == 6
     assert set(whole.evaluation) >= {"masked_words", "masked_regions"}
     resolved = json.loads((whole.training.checkpoint / "config.json").read_text())
     assert resolved["task"]["feature_space"] == "imported:fake"
-    assert resolved["task"]["model"]["hidden_size"] == 32 and resolved["recorded"]["join"]["matched"] == 8
+    assert resolved["task"]["model"]["hidden_size"] == 32 and resolved["recorded"]["join"]["joined"] == 8
 
     run_pretrain(store, tmp_path / "parts", stop_at_step=3)
     parts = run_pretrain(store, tmp_path / "parts", resume=True)

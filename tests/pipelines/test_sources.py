@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.caption_files import Caption, read_captions
 from pipelines.datasets.coco import read_coco
 from pipelines.datasets.conceptual_captions import BadRow, CaptionRow, read_caption_tsv
 from pipelines.datasets.image_ids import image_id_of, path_below
-from pipelines.sources import check_images_are_there, open_source, read_captions
+from pipelines.sources import check_images_are_there, open_source
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -48,7 +49,7 @@ def test_coco_files_of_the_pack(shared_data: Path) -> None:
     assert all(Path(image.location).is_file() for image in source.images)
     rows, notes = read_captions(str(captions))
     assert len(rows) == 40 and not notes
-    assert {image_id for image_id, _ in rows} == {image.image_id for image in source.images}
+    assert {row.name for row in rows} == {image.image_id for image in source.images}
     instances = shared_data / "coco" / "instances_train2014.json"
     assert ids(instances, image_root=str(shared_data / "images")) == [image.image_id for image in source.images]
     with pytest.raises(ValueError, match="no captions in it"):
@@ -184,7 +185,7 @@ def test_a_caption_row_whose_path_is_the_image_folder_is_a_bad_row(tmp_path: Pat
 
 def test_byte_order_marks_are_no_part_of_the_text(tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_bytes(b"\xef\xbb\xbfcap\ta.jpg\n")
-    assert read_captions(str(tmp_path / "c.tsv")) == ([("a", "cap")], [])
+    assert read_captions(str(tmp_path / "c.tsv")) == ([Caption("cap", "a")], [])
     (tmp_path / "c.json").write_bytes(b"\xef\xbb\xbf" + coco(tmp_path, "a.jpg").read_bytes())
     assert ids(tmp_path / "c.json") == ["a"]
 

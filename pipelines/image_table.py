@@ -1,0 +1,165 @@
+"""The images of a source in the order of their ids, in a temporary file: millions of them take no memory.
+
+The file is a private database of SQLite (an empty name to it), in the folder that TMPDIR names, else in /var/tmp. It is
+gone with the table. One process uses it; a table is never sent to a worker.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, overload
+
+from extraction.images import ImageRef
+from features.record import check_image_id
+from pipelines.datasets.image_ids import is_utf8
+
+_Row = tuple[str, str, str | None, str | None]  # id, location, captions and labels as json
+_COLUMNS = "id, location, captions, labels"
+_CACHE_KIB = 32 * 1024
+_text_json = json.JSONEncoder(ensure_ascii=False).encode  # of a text alone it is ten times as quick as of a list
+
+
+class ImageTable(Sequence[ImageRef]):
+    """Images of unique ids, sorted by the UTF-8 bytes of these; given boxes are not kept.
+
+    Rows of one id and one location are one image: their captions add up in the order given, and so do their labels,
+    each once.
+
+    Args:
+        images: in any order, taken one by one.
+    Raises:
+        ValueError: when an id is no key of a store, a path is not UTF-8, or two images have one id.
+        OSError: when the temporary file has no room.
+    """
+
+    def __init__(self, images: Iterable[ImageRef]) -> None:
+        self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self._num_rows = 0
+        with _disk_faults():
+            # A file that nobody opens again needs neither a journal nor to be on the disk when the machine dies.
+            for pragma in ("journal_mode=OFF", "synchronous=OFF", "temp_store=FILE", f"cache_size=-{_CACHE_KIB}"):
+                self._database.execute(f"PRAGMA {pragma}")
+            self._is_sorted = True
+            self._fill("images", self._checked_rows(images))
+            if not self._is_sorted:
+                self._database.execute("ALTER TABLE images RENAME TO unsorted")
+                self._fill("images", _merged(self._rows("FROM unsorted ORDER BY id, rowid")))
+                self._database.execute("DROP TABLE unsorted")
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def __iter__(self) -> Iterator[ImageRef]:
+        with _disk_faults():
+            yield from map(_image, self._rows("FROM images ORDER BY rowid"))
+
+    @overload
+    def __getitem__(self, index: int) -> ImageRef: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[ImageRef]: ...
+
+    def __getitem__(self, index: int | slice) -> ImageRef | list[ImageRef]:
+        places = range(self._num_rows)[index]
+        if isinstance(places, int):
+            return self._between(places, places + 1)[0]
+        if places.step == 1:
+            return self._between(places.start, places.stop)
+        return [self[place] for place in places]
+
+    def without(self, image_ids: Iterable[str]) -> ImageTable:
+        """The images that have none of these ids."""
+        with _disk_faults():
+            self._database.execute("CREATE TABLE known (id TEXT PRIMARY KEY) WITHOUT ROWID")
+            try:
+                known = ((image_id,) for image_id in image_ids)
+                self._database.executemany("INSERT OR IGNORE INTO known VALUES (?)", known)
+                others = "FROM images WHERE id NOT IN (SELECT id FROM known) ORDER BY rowid"
+                return ImageTable(map(_image, self._rows(others)))
+            finally:
+                self._database.execute("DROP TABLE known")
+
+    def _between(self, start: int, stop: int) -> list[ImageRef]:
+        with _disk_faults():
+            # Rows are numbered from 1 in the order in which they were put in.
+            rows = self._rows("FROM images WHERE rowid > ? AND rowid <= ? ORDER BY rowid", start, stop)
+            return [_image(row) for row in rows]
+
+    def _rows(self, rest: str, *values: Any) -> Iterator[_Row]:
+        return iter(self._database.execute(f"SELECT {_COLUMNS} {rest}", values))
+
+    def _fill(self, table: str, rows: Iterable[_Row]) -> None:
+        self._database.execute(f"CREATE TABLE {table} (id TEXT, location TEXT, captions TEXT, labels TEXT)")
+        self._database.execute("BEGIN")
+        self._database.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", rows)
+        self._database.execute("COMMIT")
+        (self._num_rows,) = self._database.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()
+
+    def _checked_rows(self, images: Iterable[ImageRef]) -> Iterator[_Row]:
+        last = ""
+        for image in images:
+            image_id, location = image.image_id, image.location
+            check_utf8(location)
+            try:
+                check_image_id(image_id)
+            except ValueError as error:
+                raise ValueError(f"{error} ({location[:200]!r}); rename the file or move it up") from None
+            # Code points are in the order of their UTF-8 bytes.
+            self._is_sorted = self._is_sorted and image_id > last
+            last = image_id
+            yield image_id, location, _texts_json(image.captions), _texts_json(image.labels)
+
+
+def check_utf8(path: str) -> None:
+    """Raises ValueError for a path that cannot be written down: plan, manifest and dead letters are UTF-8 text."""
+    if not is_utf8(path):
+        raise ValueError(f"the name {path!r} is not valid UTF-8; rename the file or the folder that it lies in")
+
+
+def _merged(rows: Iterator[_Row]) -> Iterator[_Row]:
+    """Sorted rows with those of one image made one."""
+    for image_id, group in itertools.groupby(rows, key=lambda row: row[0]):
+        same = list(group)
+        location = same[0][1]
+        for row in same[1:]:
+            if row[1] != location:
+                raise ValueError(
+                    f"two images have the id {image_id!r}: {location!r} and {row[1]!r}; "
+                    f"rename one, or keep the extensions with --id-rule with-extension"
+                )
+        if len(same) == 1:
+            yield same[0]
+            continue
+        images = list(map(_image, same))
+        captions = [caption for image in images for caption in image.captions]
+        labels = list(dict.fromkeys(label for image in images for label in image.labels))
+        yield image_id, location, _texts_json(captions), _texts_json(labels)
+
+
+def _texts_json(texts: Sequence[str]) -> str | None:
+    return f"[{', '.join(map(_text_json, texts))}]" if texts else None
+
+
+def _image(row: _Row) -> ImageRef:
+    image_id, location, captions, labels = row
+    return ImageRef(
+        image_id,
+        location,
+        captions=() if captions is None else tuple(json.loads(captions)),
+        labels=() if labels is None else tuple(json.loads(labels)),
+    )
+
+
+@contextmanager
+def _disk_faults() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise OSError(
+            f"the list of images cannot be kept in the temporary folder ({error}); make room, or set TMPDIR to a "
+            f"folder with some 500 bytes for each image"
+        ) from None

@@ -1,0 +1,221 @@
+"""The folder a store is written to: equal behaviour on a disk and at a URL; what a store of objects may do wrong."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from features import object_folder
+from features.object_folder import ObjectFolder
+from features.output_folder import LocalFolder, OutputFolder, output_folder
+from features.scratch_folder import PREFIX, scratch_folder
+
+
+class FaultyObjects(MemoryFileSystem):
+    """Objects in memory; `fault` may raise for a put, or give other bytes to keep."""
+
+    protocol = "faulty"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    fault: Callable[[str, bytes], bytes] | None = None
+    md5: bytes | None = None
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path.replace("faulty://", "memory://", 1))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        super().pipe_file(path, value if self.fault is None else type(self).fault(path, value), mode=mode)
+
+    def put_file(self, lpath: str, rpath: str, *arguments: Any, **options: Any) -> None:
+        self.pipe_file(rpath, Path(lpath).read_bytes())
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        facts = super().info(path, **options)
+        return facts if self.md5 is None else {**facts, "md5Hash": base64.b64encode(self.md5).decode()}
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectFolder]:
+    fsspec.register_implementation("faulty", FaultyObjects, clobber=True)
+    monkeypatch.setattr(object_folder, "WAIT_SECONDS", (0.0, 0.0, 0.0))
+    yield ObjectFolder("faulty://bucket/store")
+    FaultyObjects.store.clear()
+    FaultyObjects.fault = FaultyObjects.md5 = None
+
+
+@pytest.fixture(params=["local", "memory", "file"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> OutputFolder:
+    (tmp_path / "store").mkdir()
+    place = {
+        "local": tmp_path / "store",
+        "memory": f"memory://{tmp_path.name}/store",
+        "file": f"file://{tmp_path}/store",
+    }[request.param]
+    return output_folder(place)
+
+
+def test_files_come_and_go(folder: OutputFolder, tmp_path: Path) -> None:
+    assert folder.listing() == {} and folder.num_bytes("a.json") is None
+    folder.put_bytes("a.json", b"one")
+    folder.put_bytes("a.json", b"three")
+    folder.put_many((f"plan/{i}.jsonl", b"%d" % i) for i in range(40))
+    source = tmp_path / "data"
+    source.write_bytes(bytes(range(100)))
+    folder.put_file(source, "part.lmdb")
+    with folder.written_aside("table.parquet") as aside:
+        aside.write_bytes(b"table")
+        assert "table.parquet" not in folder.listing()
+    with pytest.raises(ZeroDivisionError), folder.written_aside("half.parquet") as aside:
+        aside.write_bytes(b"half")
+        1 / 0  # noqa: B018
+
+    sizes = {name: facts.num_bytes for name, facts in folder.listing().items()}
+    assert sizes == {"a.json": 5, "part.lmdb": 100, "table.parquet": 5}  # not the folder plan/
+    assert all(facts.written_at > 1e9 for facts in folder.listing().values())
+    assert folder.listing("part") == {"part.lmdb": folder.listing()["part.lmdb"]}
+    assert folder.read_bytes("a.json") == b"three" and folder.num_bytes("part.lmdb") == 100
+    assert folder.read_range("part.lmdb", 3, 5) == bytes([3, 4]) and len(folder.read_range("part.lmdb", 90, 200)) == 10
+    names = [f"plan/{i}.jsonl" for i in (39, 7)]
+    assert list(folder.read_many([*names, "none"])) == [(names[0], b"39"), (names[1], b"7"), ("none", None)]
+
+    folder.delete("a.json")
+    folder.delete("a.json")
+    assert folder.num_bytes("a.json") is None
+    for read in (folder.read_bytes, lambda name: folder.read_range(name, 0, 1)):
+        with pytest.raises(FileNotFoundError, match=r"a\.json"):
+            read("a.json")
+
+
+def test_of_two_attempts_the_first_one_counts(folder: OutputFolder) -> None:
+    assert folder.put_first("part.json", b"mine")
+    assert not folder.put_first("part.json", b"others") and folder.read_bytes("part.json") == b"mine"
+    if folder.local_path is None:
+        assert folder.put_first("part.json", b"mine")  # a try whose answer was lost
+
+
+def test_a_folder_travels_to_workers_and_names_itself(folder: OutputFolder) -> None:
+    folder.put_bytes("x", b"y")
+    again = pickle.loads(pickle.dumps(folder))
+    assert again == folder and again.read_bytes("x") == b"y" and output_folder(again) is again
+    assert folder.where("x") == f"{folder}/x"
+
+
+def test_scratch_is_empty_local_and_gone_afterwards(folder: OutputFolder, tmp_path: Path) -> None:
+    with folder.scratch("ab12", None if folder.local_path is not None else str(tmp_path)) as scratch:
+        assert scratch.is_dir() and scratch.is_relative_to(tmp_path)
+        (scratch / "data.lmdb").write_bytes(b"x")
+    assert not scratch.exists()
+
+
+def test_scratch_of_a_killed_process_goes_and_of_a_living_one_stays(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from features.scratch_folder import scratch_folder\n"
+        "with scratch_folder(sys.argv[1]) as folder: (folder / 'data.lmdb').touch(); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", program, tmp_path], check=False).returncode == 9
+    (abandoned,) = tmp_path.iterdir()
+    assert (abandoned / "data.lmdb").exists()
+    living = tmp_path / f"{PREFIX}living"
+    living.mkdir()
+    with open(living / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with scratch_folder(tmp_path) as folder:
+            assert set(tmp_path.iterdir()) == {living, folder}
+    with scratch_folder(tmp_path) as folder:
+        assert list(tmp_path.iterdir()) == [folder]
+    with pytest.raises(OSError, match="none"), scratch_folder(tmp_path / "none"):
+        pass
+
+
+def test_a_store_that_fails_now_and_then_is_tried_again(faulty: ObjectFolder, tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"12345678")
+    for put in (
+        lambda: faulty.put_file(tmp_path / "data", "x"),
+        lambda: faulty.put_bytes("x", b"12345678"),
+        lambda: faulty.put_first("x", b"12345678"),
+    ):
+        faulty.delete("x")
+        tries = []
+
+        def fails_twice(path: str, data: bytes, tries: list[str] = tries) -> bytes:
+            tries.append(path)
+            if len(tries) == 1:
+                raise ConnectionResetError("the line broke")
+            return data[: len(data) // 2] if len(tries) == 2 else data
+
+        FaultyObjects.fault = fails_twice
+        put()
+        assert faulty.read_bytes("x") == b"12345678" and len(tries) == 3
+
+
+def test_a_store_that_fails_always_is_one_error_that_names_the_file(faulty: ObjectFolder, tmp_path: Path) -> None:
+    tries = []
+
+    def refuse(error: Exception) -> Callable[[str, bytes], bytes]:
+        def fault(path: str, data: bytes) -> bytes:
+            tries.append(path)
+            raise error
+
+        return fault
+
+    FaultyObjects.fault = refuse(ConnectionResetError("the line\nbroke"))
+    with pytest.raises(OSError, match=r"^faulty://bucket/store/x: cannot be written, tried 4 times .*the line broke\)"):
+        faulty.put_bytes("x", b"1")
+    assert len(tries) == 4
+    FaultyObjects.fault = refuse(PermissionError("Access Denied"))  # another try would not be allowed either
+    with pytest.raises(OSError, match=r"x: cannot be written \(PermissionError: Access Denied\)"):
+        faulty.put_bytes("x", b"1")
+    assert len(tries) == 5
+
+
+@pytest.mark.parametrize("kept", [b"1234", b""])
+def test_a_short_upload_is_noticed(faulty: ObjectFolder, tmp_path: Path, kept: bytes) -> None:
+    (tmp_path / "data").write_bytes(b"12345678")
+    FaultyObjects.fault = lambda path, data: kept
+    with pytest.raises(OSError, match=f"8 bytes were written, the store has {len(kept)}"):
+        faulty.put_file(tmp_path / "data", "x")
+
+
+def test_other_bytes_of_the_same_size_are_noticed_where_the_store_tells_an_md5(
+    faulty: ObjectFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "data").write_bytes(b"12345678")
+    FaultyObjects.md5 = bytes.fromhex("25d55ad283aa400af464c76d713c07ad")  # of b"12345678"
+    faulty.put_file(tmp_path / "data", "x")
+    faulty.put_bytes("x", b"12345678")
+    FaultyObjects.md5 = bytes(16)
+    for put in (lambda: faulty.put_file(tmp_path / "data", "x"), lambda: faulty.put_bytes("x", b"12345678")):
+        with pytest.raises(OSError, match="its MD5 is AAAAAAAAAAAAAAAAAAAAAA== there"):
+            put()
+
+
+def test_a_missing_driver_names_its_package() -> None:
+    if find_spec("ossfs") is not None:
+        pytest.skip("the package ossfs is installed")
+    with pytest.raises(ValueError, match="pip install ossfs"):
+        ObjectFolder("oss://bucket/store").listing()
+
+
+def test_a_local_folder_needs_no_fsspec() -> None:
+    program = "import sys; from features.output_folder import LocalFolder; print('fsspec' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "part.json")
+    with pytest.raises(ValueError, match="not a regular file"):
+        LocalFolder(tmp_path).read_bytes("part.json")

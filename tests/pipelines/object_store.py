@@ -1,0 +1,68 @@
+"""An object store on this machine's disk, for tests: a put appears whole or not at all, for every process.
+
+A test may break it: `before_put` and `after_put` are called with the name of each file, and may raise, or end the
+process.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+URL = "objects://"
+
+
+class ObjectStore(LocalFileSystem):
+    """Paths are those of the disk: `objects:///tmp/bucket/store`."""
+
+    protocol = "objects"
+    before_put: ClassVar[Callable[[str], None] | None] = None
+    after_put: ClassVar[Callable[[str], None] | None] = None
+    kept_share: ClassVar[float] = 1.0  # of a data file; below 1 the store keeps less than it was given and says nothing
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        return super()._strip_protocol(str(path).removeprefix(URL))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        self._put(path, value, create=mode == "create")
+
+    def put_file(self, lpath: str, rpath: str, *arguments: Any, **options: Any) -> None:
+        with open(lpath, "rb") as file:
+            data = file.read()
+        self._put(rpath, data[: int(len(data) * type(self).kept_share)], create=False)
+
+    def _put(self, path: str, data: bytes, *, create: bool) -> None:
+        path = self._strip_protocol(path)
+        if type(self).before_put is not None:
+            type(self).before_put(os.path.basename(path))
+        arriving = os.path.join(os.path.dirname(os.path.dirname(path)), f"arriving-{os.getpid()}-{id(data)}")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(arriving, "wb") as file:
+            file.write(data)
+        try:
+            if create:
+                os.link(arriving, path)
+            else:
+                shutil.copyfile(arriving, f"{arriving}.copy")
+                os.replace(f"{arriving}.copy", path)
+        finally:
+            os.unlink(arriving)
+        if type(self).after_put is not None:
+            type(self).after_put(os.path.basename(path))
+
+    @classmethod
+    def mend(cls) -> None:
+        """Takes all faults away."""
+        cls.before_put = cls.after_put = None
+        cls.kept_share = 1.0
+
+
+def register() -> None:
+    """Makes `objects://` known to fsspec in this process and its forks."""
+    fsspec.register_implementation("objects", ObjectStore, clobber=True)

@@ -1,0 +1,211 @@
+"""Which caption belongs to which image: the rules, the report, the least share, and the same join in extract."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.caption_files import Caption, CaptionFile
+from pipelines.caption_table import CaptionTable, TextColumn
+from pipelines.captions import CaptionJoin, JoinReport, check_match
+from pipelines.given_captions import give_captions
+from pipelines.image_finder import Ambiguous, Found, ImageFinder
+from pipelines.sources import open_source
+
+Cli = Callable[..., Any]
+
+
+def join(captions: Iterable[Caption], ids: list[str]) -> tuple[list[tuple[str, str]], JoinReport]:
+    joined = CaptionJoin(ids)
+    rows = [(ids[place], text) for place, text in joined.rows(captions)]
+    return rows, joined.report()
+
+
+# ---- rules
+
+
+def test_captions_join_by_id_then_by_path() -> None:
+    names = ["a/x.jpg", "y", "zzz", "train/q.png", "y", "w", "val/y.jpg", "00.07@1", "s"]
+    ids = ["a/x.jpg", "images/y.jpg", "one/q", "two/q", "unused", "v.1/w.tar.jpg", "00.09@0", "t/s", "u/s"]
+    rows, report = join([Caption(f"caption {number}", name) for number, name in enumerate(names)], ids)
+    assert rows == [("a/x.jpg", "caption 0"), ("images/y.jpg", "caption 1"), ("images/y.jpg", "caption 4")]
+    assert report.by_rule == {"id": 1, "path": 2, "COCO number": 0, "Flickr number": 0, "row": 0}
+    # zzz; q of no such folder; w is w.tar there; y of val; a frame at 07
+    assert (report.captions, report.joined, report.without_image, report.ambiguous) == (9, 3, 5, 1)
+    assert (report.captioned_images, report.found_images) == (8, 2)
+    assert (report.images, report.images_without_caption) == (9, 7)
+    assert report.examples["ambiguous"] == ("s (t/s or u/s)",)
+    assert report.examples["without_image"] == ("zzz", "train/q.png", "w")
+    assert report.examples["without_caption"] == ("one/q", "two/q", "unused")
+    assert "\n".join(report.lines()) == (
+        "3 of 9 captions joined (1 by id, 2 by path); 2 of 8 captioned images found\n"
+        "5 captions without image: zzz, train/q.png, w, ...\n"
+        "1 caption left out: several images may be meant: s (t/s or u/s)\n"
+        "7 images without caption: one/q, two/q, unused, ..."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "image_id", "rule"),
+    [
+        ("42", "COCO_train2014_000000000042", "COCO number"),
+        ("000000000042", "train2014/COCO_train2014_000000000042", "COCO number"),
+        ("COCO_val2014_000000000042.jpg", "000000000042.jpg", "COCO number"),
+        ("COCO_train2014_000000000042", "42", "COCO number"),
+        ("train2017/000000000042.jpg", "COCO_train2014_000000000042", "COCO number"),
+        ("4385058960", "4385058960_b0f291553e", "Flickr number"),
+        ("images/4385058960_b0f291553e_z.jpg", "flickr/4385058960", "Flickr number"),
+        ("COCO_train2014_000000000042", "VG_100K/42", None),  # Visual Genome's 42 is another photo
+        ("COCO_train2014_000000012345", "images/00012/00012345", None),  # row 12,345 of some list
+        ("42", "images/42_big", None),
+        ("042", "42", None),
+        ("4385058960_b0f291553e", "4385058960_b0f291553f0", None),
+        ("٤٢", "COCO_train2014_000000000042", None),
+        ("1" * 5000, "1", None),
+        ("\ud800", "a", None),
+    ],
+)
+def test_numbers_of_data_sets_name_one_image(name: str, image_id: str, rule: str | None) -> None:
+    found = ImageFinder(["a/b", image_id, "c"]).look_up(name)
+    assert found == (None if rule is None else Found(image_id, 1, rule))
+
+
+def test_a_number_of_two_images_is_ambiguous() -> None:
+    found = ImageFinder(["train2014/COCO_train2014_000000000042", "train2017/000000000042"]).look_up("42")
+    assert isinstance(found, Ambiguous) and len(found.image_ids) == 2
+
+
+@pytest.mark.parametrize(
+    ("image_id", "row"),
+    [
+        ("images/00012/00012345", 12345),  # roibeam download
+        ("00012/000120345", 120345),  # img2dataset, 10,000 samples a shard
+        ("00012345", 12345),  # img2dataset, 1,000 samples a shard
+        ("images/00013/00012345", 12345),  # as img2dataset's: the folder is not ours
+        ("000000012345", None),  # COCO's
+        ("12345", None),
+    ],
+)
+def test_rows_of_a_list_of_urls_find_their_download(image_id: str, row: int | None) -> None:
+    rows, report = join([Caption("a dog", None, 12345), Caption("a cat", None, 120345)], ["a", image_id])
+    assert [place for place, _ in rows] == ([] if row is None else [image_id])
+    assert report.by_rule["row"] == len(rows) and report.captioned_images == 2
+
+
+def test_a_list_of_urls_is_joined_to_its_download(tmp_path: Path) -> None:
+    lines = ["one\thttp://a.com/x.jpg", "", "no tab", "four\thttps://a.com/y", "five\timages/00000/00000003"]
+    (tmp_path / "list.tsv").write_text("\n".join(lines))
+    file = CaptionFile(str(tmp_path / "list.tsv"))
+    rows, report = join(file.captions(), ["images/00000/00000000", "images/00000/00000003"])
+    # Blank and bad lines count, as they do in `roibeam download`.
+    assert rows == [("images/00000/00000000", "one")] + [("images/00000/00000003", text) for text in ("four", "five")]
+    assert (report.by_rule["row"], report.by_rule["id"]) == (2, 1)
+    assert file.notes == ["1 row left out: 1 no tab (line 3)"]
+
+
+def test_sbu_captions_join_by_name_or_by_row(shared_data: Path) -> None:
+    path = str(shared_data / "formats" / "sbu" / "sbu-captions-all.json")
+    rows, report = join(CaptionFile(path).captions(), ["4385058960_b0f291553e", "images/00000/00000001"])
+    assert [image_id for image_id, _ in rows] == ["4385058960_b0f291553e", "images/00000/00000001"]
+    assert (report.by_rule["id"], report.by_rule["row"], report.captions) == (1, 1, 21)
+
+
+# ---- the least share
+
+
+def test_too_few_matches_stop_with_a_name_of_each_side() -> None:
+    _, report = join([Caption("text", f"a/{number}.jpg") for number in range(10)], ["a/3", "b/2"])
+    check_match(report, min_match=0.1, captions="c.json", images="photos")
+    words = (
+        r"'c.json': 1 of 10 captioned images \(10 %\) are among the 2 images of 'photos', less than the 25 % of "
+        r"--min-match: a caption names 'a/0.jpg', an image is 'b/2'; .* --min-match 0.1$"
+    )
+    with pytest.raises(ValueError, match=words):
+        check_match(report, min_match=0.25, captions="c.json", images="photos")
+
+
+@pytest.mark.parametrize("ids", [["b/2"], []])
+def test_a_join_without_a_match_always_stops(ids: list[str]) -> None:
+    _, report = join([Caption("text", "a/1.jpg")], ids)
+    with pytest.raises(ValueError, match=r"none of 1 captioned image .* names 'a/1.jpg', an image is"):
+        check_match(report, min_match=0, captions="c.json", images="photos")
+
+
+# ---- in memory
+
+
+def test_a_table_of_captions_is_a_sequence_of_rows() -> None:
+    ids = TextColumn(f"image-{number}" for number in range(3))
+    table = CaptionTable(ids, [(2, "two"), (0, "zero"), (2, "zwei"), (1, "ünï 🐕")])
+    assert list(table) == [("image-2", "two"), ("image-0", "zero"), ("image-2", "zwei"), ("image-1", "ünï 🐕")]
+    assert (len(table), table[-1], table[1:3]) == (4, table[3], [table[1], table[2]])
+    assert table.captioned_ids() == ["image-0", "image-1", "image-2"]
+    assert list(table.without(["image-2"])) == [("image-0", "zero"), ("image-1", "ünï 🐕")]
+    assert len(CaptionTable(TextColumn([]), [])) == 0
+    with pytest.raises(IndexError):
+        table[4]
+
+
+# ---- a source
+
+
+@pytest.fixture
+def photos(shared_data: Path, tmp_path: Path) -> Path:
+    for number in (790, 63217, 84002):
+        name = f"COCO_train2014_{number:012}.jpg"
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        shutil.copyfile(shared_data / "images" / name, tmp_path / "photos" / name)
+    return tmp_path / "photos"
+
+
+def test_a_folder_gets_the_captions_of_its_photos(photos: Path, shared_data: Path) -> None:
+    captions = shared_data / "coco" / "captions_train2014.json"
+    source, given = give_captions(open_source(str(photos)), str(captions), min_match=0.25)
+    expected = json.loads(captions.read_text())["annotations"]
+    for image, number in zip(source.images, (790, 63217, 84002), strict=True):
+        assert image.image_id == f"COCO_train2014_{number:012}"
+        assert image.captions == tuple(each["caption"].strip() for each in expected if each["image_id"] == number)
+    assert [len(image.captions) for image in source.images] == [5, 5, 0]
+    assert (given.report.joined, given.report.found_images, given.report.captioned_images) == (10, 2, 8)
+    assert source.notes == given.report.lines()
+    with pytest.raises(ValueError, match="brings captions of its own; leave out --captions"):
+        give_captions(source, str(captions), min_match=0)
+
+
+def test_a_join_that_fails_leaves_no_store(
+    roibeam: Cli, photos: Path, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    command = ["extract", photos, tmp_path / "store", *tiny_network, "--captions"]
+    (tmp_path / "c.tsv").write_text("a dog\tdogs/rex.jpg\n")
+    flickr = shared_data / "formats" / "karpathy" / "dataset_flickr30k.json"
+    coco = shared_data / "coco" / "captions_train2014.json"
+    for file, words in (
+        ([tmp_path / "c.tsv"], "none of 1 captioned image is among the 3 images"),
+        ([flickr], "a caption names '36979', an image is 'COCO_train2014_000000000790'"),
+        ([coco, "--min-match", "0.5"], "2 of 8 captioned images (25 %) are among the 3 images"),
+        ([tmp_path / "none.json"], "no such caption file"),
+    ):
+        done = roibeam(*command, *file)
+        assert done.code == 1 and words in done.err and len(done.err.splitlines()) == 1, done.err
+        assert not (tmp_path / "store").exists()
+
+
+def test_another_caption_file_is_another_run(
+    roibeam: Cli, photos: Path, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    command = ["extract", photos, tmp_path / "store", *tiny_network]
+    captions = shared_data / "coco" / "captions_train2014.json"
+    done = roibeam(*command, "--captions", captions, "--json")
+    assert done.code == 0, done.err
+    summary = json.loads(done.out.splitlines()[-1])
+    assert summary["join"]["joined"] == 10 and summary["join"]["by_rule"]["id"] == 10
+    assert summary["notes"][0] == "10 of 40 captions joined (10 by id); 2 of 8 captioned images found"
+    again = roibeam(*command, "--captions", captions)
+    assert again.code == 0 and "0 images extracted" in again.out
+    without = roibeam(*command)
+    assert without.code == 1 and f"captions was {captions}, is now None" in without.err

@@ -1,0 +1,279 @@
+"""Images that results are reported on: what each rule holds out, which photos are the same, and who refuses them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dataset_examples import write
+
+from features.fingerprint import Fingerprint
+from features.manifest import EMPTY_CONTENT_DIGEST, StoreManifest
+from pipelines.held_out import HeldOut, LeakReport, held_out_hint
+from pipelines.image_identity import data_set_of_source, data_set_of_store, image_keys
+from pipelines.sources import Source
+from pipelines.toyworld.draw import draw_samples
+
+Cli = Callable[..., Any]
+
+
+def coco(number: int) -> str:
+    return f"COCO_train2014_{number:012}"
+
+
+def scan(specs: Sequence[str], ids: Sequence[str], data_set: str | None = None) -> LeakReport:
+    return HeldOut(specs).scan(ids, data_set)
+
+
+# ---- rules
+
+
+def test_refcoco_holds_out_all_but_its_training_images(shared_data: Path) -> None:
+    path = shared_data / "formats" / "refcoco+" / "refs(unc).p"
+    report = scan([f"refcoco+={path}"], [coco(number) for number in (790, 63217, 163497, 196393, 330993, 466547)])
+    assert report.leaked == tuple(coco(number) for number in (790, 163497, 196393, 330993))
+    (rule,) = report.rules
+    assert (rule.held_out, rule.found) == (5, 4)
+    assert rule.line() == (
+        f"refcoco+: 4 of 5 held-out images inside: {coco(790)} (COCO 790), {coco(163497)} (COCO 163497), "
+        f"{coco(196393)} (COCO 196393), ..."
+    )
+
+
+def test_karpathys_val_and_test(shared_data: Path) -> None:
+    folder = shared_data / "formats" / "karpathy"
+    ids = ["train2017/000000215657.jpg", coco(330993), coco(790), "215657", "COCO_val2014_000000163497"]
+    report = scan([f"karpathy={folder}/dataset_coco.json"], ids)
+    assert report.leaked == (ids[0], ids[1])  # 163497 is restval; a bare 215657 may be anybody's
+    assert report.bare_numbers == 1 and "bare numbers of no known data set: 1 id" in report.lines()[-1]
+    assert scan([f"karpathy={folder}/dataset_coco.json"], ["215657"], "coco").leaked == ("215657",)
+    flickr = scan([f"karpathy={folder}/dataset_flickr30k.json"], ["flickr30k-images/205842.jpg", "36979"], "flickr30k")
+    assert flickr.leaked == ("flickr30k-images/205842.jpg",) and flickr.bare_numbers == 0
+
+
+def test_flickr30ks_lists(shared_data: Path) -> None:
+    path = shared_data / "formats" / "flickr30k_entities" / "test.txt"
+    ids = ["205842", "256063_b0f291553e", "36979", coco(205842), "VG_100K/205842", "VG_100K_2/256063"]
+    assert scan([f"flickr30k={path}"], ids).leaked == ids_of(ids, 0, 1)  # as a whole id, and by Flickr's number
+    assert scan([f"flickr30k={path}"], ids, "visual-genome").leaked == ids_of(ids, 1)
+    assert scan([f"flickr30k={path}"], ids, "coco").leaked == ids_of(ids, 1)
+
+
+def ids_of(ids: list[str], *places: int) -> tuple[str, ...]:
+    return tuple(ids[place] for place in places)
+
+
+def test_visual_genomes_copies_of_cocos_and_flickrs_images(shared_data: Path, tmp_path: Path) -> None:
+    images = [
+        {"image_id": 1, "coco_id": 330993, "flickr_id": None, "width": 800},
+        {"image_id": 2, "coco_id": None, "flickr_id": 205842},
+        {"image_id": 3, "coco_id": None, "flickr_id": None},
+        {"image_id": 4, "coco_id": 790, "flickr_id": 5},
+        {"image_id": 330993, "coco_id": None, "flickr_id": None},
+    ]
+    (tmp_path / "image_data.json").write_text(json.dumps(images))
+    genome = f"visual-genome={tmp_path}/image_data.json"
+    karpathy = f"karpathy={shared_data}/formats/karpathy/dataset_coco.json"
+    flickr = f"flickr30k={shared_data}/formats/flickr30k_entities/test.txt"
+    ids = ["VG_100K/1", "VG_100K_2/2", "VG_100K/3", "VG_100K/4", "VG_100K/330993"]
+    report = scan([karpathy, genome, flickr], ids)
+    assert report.leaked == ids_of(ids, 0, 1)
+    assert [rule.examples for rule in report.rules] == [(("VG_100K/1", coco(330993)),), (("VG_100K_2/2", "205842"),)]
+    plain = [image_id.partition("/")[2] for image_id in ids]
+    assert scan([karpathy, genome, flickr], plain, "visual-genome").leaked == ("1", "2")
+    assert scan([karpathy, genome, flickr], plain).leaked == ()  # nobody says whose numbers these are
+    assert scan([karpathy], ids).leaked == ()  # nor that these are COCO's
+    (tmp_path / "mine.txt").write_text("VG_100K/4\n")
+    assert scan([f"list={tmp_path}/mine.txt", genome], [coco(790), "x"]).leaked == (coco(790),)
+
+
+def test_vqa_and_lists_of_ones_own(shared_data: Path, tmp_path: Path) -> None:
+    path = shared_data / "formats" / "vqa_v2" / "v2_OpenEnded_mscoco_val2014_questions.json"
+    numbers = {each["image_id"] for each in json.loads(path.read_text())["questions"]}
+    report = scan([f"vqa={path}"], [coco(number) for number in (*numbers, 999999)])
+    assert len(report.leaked) == len(numbers) == report.rules[0].held_out
+    (tmp_path / "ids.txt").write_text("a/x.jpg\nCOCO_val2014_000000000042.jpg\n7\n\n")
+    ids = ["a/x", "x", "b/x", "000000000042", "42", "7", coco(7)]
+    assert scan([f"list={tmp_path}/ids.txt"], ids).leaked == ("a/x", "000000000042", "7")
+
+
+def test_one_image_of_two_rules_leaks_once(shared_data: Path) -> None:
+    formats = shared_data / "formats"
+    specs = [f"karpathy={formats}/karpathy/dataset_coco.json", f"refcoco={formats}/refcoco+/refs(unc).p"]
+    report = scan(specs, [coco(330993)])
+    assert report.leaked == (coco(330993),) and [rule.found for rule in report.rules] == [1, 1]
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path("/tmp/roibeam-was-here"),))
+
+
+@pytest.mark.parametrize(
+    ("rule", "content", "words"),
+    [
+        ("refcoco+", pickle.dumps({"a": 1}), "expected a list of references"),
+        ("refcoco+", pickle.dumps([{"image_id": 1, "split": "tset"}]), "reference 0: expected .*; got 1 and 'tset'"),
+        ("refcoco+", pickle.dumps([{"image_id": "1", "split": "val"}]), "reference 0: expected"),
+        ("refcoco+", pickle.dumps([{"image_id": 1, "split": ["val"]}]), "reference 0: expected"),
+        ("refcoco+", pickle.dumps([Bomb()]), "nothing was run"),
+        ("refcoco+", pickle.dumps([{"image_id": 1, "split": "train"}]), "holds out no image"),
+        ("karpathy", b"[]", "expected a Karpathy split"),
+        ("vqa", b'{"questions": [{"image_id": "1"}]}', r"questions\[0\]: image_id must be a whole number"),
+        ("vqa", b'{"annotations": []}', "holds out no image"),
+        ("visual-genome", b"{}", "expected Visual Genome's image_data.json"),
+        ("visual-genome", b"[3]", "entry 0: expected"),
+        ("visual-genome", b'[{"image_id": 1, "coco_id": "2"}]', "entry 0: expected"),
+        ("visual-genome", b"[] []", "something follows the list"),
+        ("visual-genome", b'[{"image_id": 1', "not a json file"),
+        ("visual-genome", b'[{"image_id": 1, "coco_id": 2}]', "name a rule that holds out images too"),
+        ("flickr30k", b"\n\n", "holds no image id"),
+        ("list", b"\xff\n", "line 1: not UTF-8"),
+    ],
+)
+def test_files_of_another_kind_are_one_line(tmp_path: Path, rule: str, content: bytes, words: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ValueError, match=words) as error:
+        HeldOut([f"{rule}={tmp_path / 'file'}"])
+    assert "\n" not in str(error.value) and not Path("/tmp/roibeam-was-here").exists()
+
+
+@pytest.mark.parametrize("spec", ["karpathy", "karpaty=x.json", "=x", "karpathy=", "karpathy=none.json"])
+def test_rules_are_named_with_a_file(spec: str) -> None:
+    with pytest.raises(ValueError, match=r"expected RULE=FILE with one of the rules refcoco, |no such file"):
+        HeldOut([spec])
+
+
+# ---- whose numbers
+
+
+@pytest.mark.parametrize(
+    ("kind", "location", "data_set"),
+    [
+        ("karpathy", "/d/dataset_flickr30k.json", "flickr30k"),
+        ("visual-genome", "/d/train.txt", "visual-genome"),
+        ("folder", "/data/VG_100K", "visual-genome"),
+        ("pattern", "/data/VG_100K_2/*.jpg", "visual-genome"),
+        ("folder", "/data/flickr30k-images", "flickr30k"),
+        ("folder", "/data/photos", None),
+        ("coco", "/data/instances.json", None),  # anybody's boxes are written in COCO's format
+    ],
+)
+def test_kind_and_folder_tell_whose_numbers_ids_are(kind: str, location: str, data_set: str | None) -> None:
+    assert data_set_of_source(Source(kind, location, "/data", "no-extension", [], [])) == data_set
+    facts = {"source": {"kind": kind, "location": location, "image_root": "/data"}}
+    assert data_set_of_store(manifest(facts)) == data_set
+    copied = {"copy": {"sources": [{"config": facts}, {"config": {**facts, "x": 1}}]}}
+    assert data_set_of_store(manifest(copied)) == data_set
+    copied["copy"]["sources"].append({"config": {}})
+    assert data_set_of_store(manifest(copied)) is None
+    assert data_set_of_store(manifest({"source": "?", "copy": []})) is None
+
+
+def manifest(config: dict[str, Any]) -> StoreManifest:
+    return StoreManifest(
+        fingerprint=Fingerprint("imported:x"), config=config, classes=None, attributes=None, feature_dim=0,
+        feature_dtype=None, shards=(), num_records=0, num_regions=0, num_dead_letters=0,
+        content_digest=EMPTY_CONTENT_DIGEST,
+    )  # fmt: skip
+
+
+def test_numbers_of_different_data_sets_are_different_images() -> None:
+    same = [set(image_keys("42", data_set)) for data_set in ("coco", "flickr30k", "visual-genome", None)]
+    assert all(not (left & right) for k, left in enumerate(same) for right in same[k + 1 :])
+
+
+def test_the_hint_names_the_rules_that_would_apply() -> None:
+    assert held_out_hint(["images/00000/00000007", "dog", "42"], None) is None
+    hint = held_out_hint([coco(1), coco(2), "VG_100K/3"], None)
+    assert hint is not None and "2 images are of coco: --held-out 'refcoco+=" in hint
+    assert "1 images are of visual-genome" in hint and "flickr30k=test.txt" not in hint
+
+
+# ---- on the command line
+
+
+@pytest.fixture
+def coco_like(tmp_path: Path) -> tuple[Path, Path, str]:
+    """Four pictures with COCO's names, their captions, and a rule that holds two of them out."""
+    captions = draw_samples(tmp_path / "samples", count=4)
+    content = json.loads(captions.read_text())
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number, image in enumerate(content["images"], start=1):
+        (tmp_path / "samples" / "images" / image["file_name"]).rename(photos / f"{coco(number)}.png")
+        image["file_name"] = f"{coco(number)}.png"
+    captions.write_text(json.dumps(content))
+    sentences = [{"raw": "x", "tokens": ["x"], "sentid": 1}]
+    images = [
+        {"filename": f"{coco(number)}.jpg", "cocoid": number, "imgid": number, "split": split, "sentences": sentences}
+        for number, split in ((1, "train"), (2, "test"), (4, "val"), (5, "test"))
+    ]
+    return photos, captions, f"karpathy={write(tmp_path / 'dataset_coco.json', {'images': images})}"
+
+
+def test_leaks_of_a_source(roibeam: Cli, coco_like: tuple[Path, Path, str]) -> None:
+    photos, captions, rule = coco_like
+    for images in ([photos], [captions, "--image-root", photos]):
+        done = roibeam("leaks", *images, "--held-out", rule)
+        assert done.code == 1
+        assert done.out.splitlines() == [
+            f"karpathy: 2 of 3 held-out images inside: {coco(2)}, {coco(4)}",
+            f"{images[0]}: 2 of 4 images held out",
+        ]
+    told = json.loads(roibeam("leaks", photos, "--held-out", rule, "--json").out)
+    assert (told["images"], told["leaked"], told["rules"][0]["found"], told["rules"][0]["held_out"]) == (4, 2, 2, 3)
+    assert roibeam("leaks", photos, "--held-out", rule.replace("karpathy", "krapathy")).code == 1
+    (photos / f"{coco(2)}.png").unlink()
+    (photos / f"{coco(4)}.png").unlink()
+    assert roibeam("leaks", photos, "--held-out", rule).code == 0
+    wrong = roibeam("leaks", photos, "--held-out", rule, "--images-of", "imagenet")
+    assert wrong.code == 1 and "choose one of coco, flickr30k, visual-genome" in wrong.err
+
+
+def test_extract_refuses_held_out_images_or_leaves_them_out(
+    roibeam: Cli, coco_like: tuple[Path, Path, str], tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    photos, _, rule = coco_like
+    command = ["extract", photos, tmp_path / "store", *tiny_network]
+    refused = roibeam(*command, "--held-out", rule)
+    assert refused.code == 1 and "2 images of 4 must not enter pre-training: karpathy: 2 of 3" in refused.err
+    assert not (tmp_path / "store").exists()
+    done = roibeam(*command, "--held-out", rule, "--leave-out-held-out")
+    assert done.code == 0 and "note: 2 images left out as held out" in done.out and "2 records" in done.out
+    assert roibeam("leaks", tmp_path / "store", "--held-out", rule).code == 0
+    # The same store without the rule would take them in as new images.
+    grown = roibeam(*command)
+    assert grown.code == 1 and "held_out was karpathy=" in grown.err and "is now None" in grown.err
+    stated = StoreManifest.read(tmp_path / "store" / "manifest.json").config["held_out"]
+    assert stated["leaked"] == 2
+    everything = ["extract", photos, tmp_path / "none", *tiny_network]
+    (tmp_path / "all.txt").write_text("\n".join(map(coco, range(1, 5))))
+    none = roibeam(*everything, "--held-out", f"list={tmp_path}/all.txt", "--leave-out-held-out")
+    assert none.code == 1 and "all of its 4 images are held out" in none.err
+
+
+TINY_MODEL = ("--steps", 1, "--batch-size", 2, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
+              "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
+
+
+def test_pretrain_refuses_held_out_images_or_leaves_them_out(
+    roibeam: Cli, coco_like: tuple[Path, Path, str], tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    photos, captions, rule = coco_like
+    assert roibeam("extract", photos, tmp_path / "store", *tiny_network).code == 0
+    command = ("--store", tmp_path / "store", "--captions", captions, *TINY_MODEL)
+    hinted = roibeam("pretrain", tmp_path / "a", *command)
+    assert hinted.code == 0 and "note: nothing is held out" in hinted.out and "4 images are of coco" in hinted.out
+    refused = roibeam("pretrain", tmp_path / "b", *command, "--held-out", rule)
+    assert refused.code == 1 and "2 images of 4 must not enter pre-training" in refused.err
+    assert not (tmp_path / "b" / "log.jsonl").exists()
+    done = roibeam("pretrain", tmp_path / "b", *command, "--held-out", rule, "--leave-out-held-out")
+    assert done.code == 0 and "2 captioned images left out as held out" in done.out, done.err
+    told = roibeam("pretrain", tmp_path / "c", *command, "--held-out", rule, "--leave-out-held-out", "--json")
+    facts = json.loads(told.out)
+    assert facts["held_out"]["leaked"] == 2 and facts["join"]["joined"] == 4 and facts["notes"] == []

@@ -1,0 +1,300 @@
+"""Stores written at URLs: equal to local ones, and whole after broken uploads, kills and two runs at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from forks import KILLED, in_a_fork
+from object_store import URL, ObjectStore, register
+
+from features import object_folder
+from features.output_folder import output_folder
+from features.staging import StagedStore
+from features.store import FeatureStore
+from features.verify import verify_store
+from pipelines import shard_job
+from pipelines.plan import read_plan
+from pipelines.store_folder import tidy_store
+from pipelines.store_status import StatusView
+from pipelines.toyworld.draw import draw_samples
+
+Cli = Callable[..., Any]
+SHARDS = 3
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    draw_samples(tmp_path / "samples", count=5)
+    (tmp_path / "samples" / "images" / "bad.jpg").write_bytes(b"")
+    return tmp_path / "samples" / "images"
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder behind `objects://`, in which stores are made."""
+    register()
+    monkeypatch.setattr(object_folder, "WAIT_SECONDS", (0.0, 0.0, 0.0))
+    (tmp_path / "bucket").mkdir()
+    yield tmp_path / "bucket"
+    ObjectStore.mend()
+
+
+@pytest.fixture
+def extract(roibeam: Cli, photos: Path, tiny_network: tuple[str, ...]) -> Cli:
+    """extract(store, *options): shards of two photos, one of the six is broken."""
+    return lambda store, *options: roibeam(
+        "extract", photos, store, *tiny_network, "--threads", 1, "--shard-size", 2, "--max-failures", 1, *options
+    )
+
+
+_wanted: list[str] = []
+
+
+@pytest.fixture
+def wanted(extract: Cli, tmp_path: Path) -> str:
+    """The content digest of the undisturbed local run, made once."""
+    if not _wanted:
+        assert extract(tmp_path / "local").code == 0
+        _wanted.append(digest(tmp_path / "local"))
+    return _wanted[0]
+
+
+def digest(store: Path) -> str:
+    with FeatureStore(store) as opened:
+        return opened.manifest.content_digest
+
+
+def check_whole(store: Path, wanted: str, staged: Path) -> None:
+    """What a finished store at `objects://` must be: its files and no others, equal records, readable from its URL."""
+    manifests = [json.loads(path.read_bytes()) for path in sorted(store.glob("part-*.json"))]
+    named = {manifest["data_file"] for manifest in manifests} - {None}
+    files = {path.name for path in store.iterdir()}
+    assert {name for name in files if name.endswith(".lmdb")} == named
+    assert not [name for name in files if name.startswith(".")], files
+    assert not list(store.parent.glob("arriving-*"))
+    assert verify_store(store, deep=True) == []
+    reader = StagedStore(f"{URL}{store}", staged)
+    assert reader.manifest.content_digest == wanted == digest(store)
+    assert len(list(reader)) == 5
+
+
+def one_line(result: Any) -> str:
+    assert "Traceback" not in result.err, result.err
+    return [line for line in result.err.splitlines() if line.startswith("roibeam: ")][-1]
+
+
+def test_a_store_in_memory_is_the_local_one(
+    extract: Cli, roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    assert extract(tmp_path / "local").code == 0
+    wanted = digest(tmp_path / "local")
+    url = f"memory://{tmp_path.name}/store"
+    done = extract(url, "--json", "--scratch", tmp_path)
+    assert done.code == 0, done.err
+    last = json.loads(done.out.splitlines()[-1])
+    assert last["content_digest"] == wanted and last["report"] == f"{url}/report.html"
+    assert not list(tmp_path.glob("roibeam-scratch-*"))
+    files = fsspec.filesystem("memory")
+    names = Counter(path.rpartition(".")[2] for path in files.find(f"/{tmp_path.name}/store"))
+    assert names == {"lmdb": SHARDS, "json": SHARDS + 3, "jsonl": SHARDS, "parquet": 1, "html": 1}
+    assert b"sample_00000" in files.cat_file(f"/{tmp_path.name}/store/report.html")
+
+    staged = StagedStore(url, tmp_path / "staged")
+    with FeatureStore(tmp_path / "local") as local:
+        assert [record.image_id for record in staged] == [record.image_id for record in local]
+        for record in local:
+            assert (staged[record.image_id].features == record.features).all()
+
+    again = extract(url)
+    assert again.code == 0 and "0 images extracted" in again.out
+    status = json.loads(roibeam("progress", url, "--json").out)
+    assert status["complete"] and status["shards"]["finished"] == SHARDS and status["failures"] == {"empty file": 1}
+    other = [option if option != "random:1" else "random:2" for option in tiny_network]
+    assert "was made with other settings" in one_line(roibeam("extract", tmp_path / "samples/images", url, *other))
+
+
+def test_folders_that_cannot_be_a_store(extract: Cli, bucket: Path, tmp_path: Path) -> None:
+    (bucket / "notes.txt").write_text("x")
+    assert "is not empty and no store of ours ('notes.txt' is in it)" in one_line(extract(f"{URL}{bucket}"))
+    assert "--scratch is for stores at a URL" in one_line(extract(tmp_path / "out", "--scratch", tmp_path))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("fault", ["fails", pytest.param("is short", marks=pytest.mark.slow)])
+def test_a_broken_upload_leaves_no_manifest_and_a_rerun_mends_it(
+    extract: Cli, bucket: Path, tmp_path: Path, wanted: str, fault: str
+) -> None:
+    store, tries = bucket / "store", Counter[str]()
+
+    def refuse(name: str) -> None:
+        tries[name[:10]] += name.endswith(".lmdb")
+        if name.startswith("part-00001.") and name.endswith(".lmdb") and fault == "fails":
+            raise ConnectionResetError("the line broke")
+
+    ObjectStore.before_put = refuse
+    ObjectStore.kept_share = 1.0 if fault == "fails" else 0.5
+    line = one_line(done := extract(f"{URL}{store}"))
+    assert done.code == 1 and "cannot be written, tried 4 times" in line and ".lmdb" in line
+    told = "the line broke" if fault == "fails" else "bytes were written, the store has"
+    assert told in line and line.endswith("run the same command again")
+    broken = "part-00001" if fault == "fails" else "part-00000"
+    assert tries[broken] == 4 and not (store / f"{broken}.json").exists() and not (store / "manifest.json").exists()
+    summary = json.loads((store / "run_summary.json").read_bytes())
+    assert summary["status"] == "failed" and "tried 4 times" in summary["error"]
+    assert summary["this_run"]["shards"] == (1 if fault == "fails" else 0)
+
+    ObjectStore.mend()
+    assert extract(f"{URL}{store}").code == 0
+    check_whole(store, wanted, tmp_path / "staged")
+    summary = json.loads((store / "run_summary.json").read_bytes())
+    assert summary["status"] == "finished" and summary["content_digest"] == wanted
+    assert summary["in_all"]["images"] == 6 and summary["in_all"]["dead_letters"]["total"] == 1
+
+
+def run_killed(extract: Cli, store: Path, at: str, when: str, output: Path) -> int:
+    """The command in a fork that ends, as kill -9 would, before or after it puts a file whose name is like `at`."""
+
+    def work() -> None:
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+
+        def die(name: str) -> None:
+            if fnmatch(name, at):
+                os._exit(KILLED)
+
+        setattr(ObjectStore, f"{when}_put", staticmethod(die))
+        assert extract(f"{URL}{store}").code == 0
+
+    return in_a_fork(work, store)[0]
+
+
+@pytest.mark.parametrize(
+    "at, when",
+    [
+        ("part-00001.json", "before"),  # between data and manifest
+        pytest.param("part-00001.json", "after", marks=pytest.mark.slow),
+        *(
+            pytest.param(name, when, marks=pytest.mark.slow)
+            for name in ("*00001.jsonl", "plan.json", ".heartbeat-*", "part-00002.*.lmdb", "dead_*", "manifest.json")
+            for when in ("before", "after")
+        ),
+        pytest.param("report.html", "after", marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_run_is_finished_by_the_same_command(
+    extract: Cli, bucket: Path, tmp_path: Path, wanted: str, at: str, when: str
+) -> None:
+    store = bucket / "store"
+    assert run_killed(extract, store, at, when, tmp_path / "output") == KILLED, (tmp_path / "output").read_text()
+    if (at, when) == ("part-00001.json", "before"):
+        assert list(store.glob("part-00001.*.lmdb")) and not (store / "part-00001.json").exists()
+    done = extract(f"{URL}{store}")
+    assert done.code == 0, done.err
+    check_whole(store, wanted, tmp_path / "staged")
+
+
+def test_of_two_attempts_at_once_one_counts_and_nothing_of_the_other_stays(
+    extract: Cli, bucket: Path, tmp_path: Path, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the first attempt is between its data and its manifest, a second one does the whole shard."""
+    store = bucket / "store"
+    jobs: list[tuple[Any, Any, Any]] = []
+    once = shard_job._extract_shard
+
+    def noted(job: Any, shard: Any, meter: Any) -> Any:
+        jobs.append((job, shard, shard_job.ShardMeter()))
+        return once(job, shard, meter)
+
+    monkeypatch.setattr(shard_job, "_extract_shard", noted)
+    results: list[Any] = []
+
+    def twin(name: str) -> None:
+        if name == "part-00001.json" and not results:
+            results.append(None)
+            results[0] = once(*jobs[-1])
+            results.append((store / name).read_bytes())
+
+    ObjectStore.before_put = staticmethod(twin)
+    assert extract(f"{URL}{store}").code == 0
+    # The second one did the work, and the first gave way.
+    assert results[0].seconds is not None and (store / "part-00001.json").read_bytes() == results[1]
+    check_whole(store, wanted, tmp_path / "staged")
+
+
+def test_a_run_that_ends_takes_nothing_from_one_that_still_uploads(
+    extract: Cli, bucket: Path, tmp_path: Path, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tidying while an attempt is between its data and its manifest: of an open shard it keeps the data, of a finished
+    one not, and then the attempt gives way."""
+    store = bucket / "store"
+    folder = output_folder(f"{URL}{store}")
+    seen: list[str] = []
+
+    def tidy() -> None:
+        manifest = json.loads((store / "part-00000.json").read_bytes())
+        tidy_store(folder, read_plan(folder), manifest["fingerprint"]["feature_space"])
+
+    def tidy_once(name: str) -> None:
+        if name == "part-00001.json" and not seen:
+            tidy()
+            seen.extend(path.name for path in store.glob("part-00001.*.lmdb"))
+
+    ObjectStore.before_put = staticmethod(tidy_once)
+    assert extract(f"{URL}{store}").code == 0
+    assert len(seen) == 1 and (store / seen[0]).exists()
+    check_whole(store, wanted, tmp_path / "staged")
+
+    # What nobody has named for a day is nobody's work any more.
+    (store / "part-00002.json").unlink()
+    (store / "part-00002.dead.lmdb").write_bytes(b"x")
+    os.utime(store / "part-00002.dead.lmdb", (1e9, 1e9))
+    tidy()
+    assert len(list(store.glob("part-00002.*.lmdb"))) == 1 and not (store / "part-00002.dead.lmdb").exists()
+
+
+def test_damaged_objects_are_extracted_again_and_dead_letters_retried(
+    extract: Cli, photos: Path, bucket: Path, tmp_path: Path, wanted: str
+) -> None:
+    store = bucket / "store"
+    assert extract(f"{URL}{store}").code == 0
+    (store / "part-00000.json").write_bytes(b"{")
+    next(store.glob("part-00001.*.lmdb")).write_bytes(b"short")
+    next(store.glob("part-00002.*.lmdb")).unlink()
+    done = extract(f"{URL}{store}")
+    assert done.code == 0 and done.err.count("extracting its shard again") == 3 and "6 images extracted" in done.out
+    check_whole(store, wanted, tmp_path / "staged")
+
+    (photos / "bad.jpg").write_bytes((photos / "sample_00000.jpg").read_bytes())
+    retried = extract(f"{URL}{store}", "--retry-dead-letters")
+    assert retried.code == 0 and "2 images extracted" in retried.out and "6 records" in retried.out
+    assert len(list(store.glob("*.lmdb"))) == SHARDS and verify_store(store, deep=True) == []
+    summary = json.loads((store / "run_summary.json").read_bytes())
+    assert summary["this_run"]["images"] == 2 and summary["in_all"]["dead_letters"]["total"] == 0
+
+
+def test_progress_of_a_run_seen_from_elsewhere(extract: Cli, roibeam: Cli, bucket: Path, wanted: str) -> None:
+    store = bucket / "store"
+    assert "no run of `roibeam extract` has planned a store there yet" in one_line(roibeam("progress", f"{URL}{store}"))
+    looks = []
+
+    def look(name: str) -> None:
+        if name == "part-00001.json":
+            looks.append(StatusView(output_folder(f"{URL}{store}")).read())
+
+    ObjectStore.before_put = staticmethod(look)
+    assert extract(f"{URL}{store}").code == 0
+    (status,) = looks
+    assert (status.finished, status.is_complete, status.plan.num_images) == (1, False, 6)
+    (beat,) = status.in_work
+    assert (beat.shard, beat.images, beat.stage) == (1, 2, "uploading")
+    assert status.standing.images == 4 and dict(status.standing.failures) == {"empty file": 1}
+    assert status.images_per_second > 0 and status.eta_seconds is not None and status.silent_seconds(beat) < 60

@@ -1,0 +1,86 @@
+"""A store in a bucket of a real S3 server (moto, on this machine), written by several processes and read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from features.staging import StagedStore
+from features.store import FeatureStore
+from features.verify import verify_store
+from pipelines.toyworld.draw import draw_samples
+
+pytestmark = pytest.mark.slow
+KEYS = {"key": "k", "secret": "s"}
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    """A server with an empty bucket, `bucket`."""
+    pytest.importorskip("s3fs", reason="needs s3fs (the extra dev or remote)")
+    server = pytest.importorskip("moto.server", reason="needs moto and flask (the extra dev)")
+    import s3fs
+
+    running = server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    url = f"http://{host}:{port}"
+    s3fs.S3FileSystem(endpoint_url=url, **KEYS).mkdir("bucket")
+    yield url
+    running.stop()
+
+
+def roibeam(endpoint: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    settings = {"FSSPEC_S3_ENDPOINT_URL": endpoint, "FSSPEC_S3_KEY": KEYS["key"], "FSSPEC_S3_SECRET": KEYS["secret"]}
+    command = [sys.executable, "-c", "from pipelines.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **settings})
+
+
+def test_a_store_in_a_bucket(endpoint: str, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
+    import s3fs
+
+    draw_samples(tmp_path / "samples", count=9)
+    photos = tmp_path / "samples" / "images"
+    (photos / "bad.jpg").write_bytes(b"")
+    url, local = "s3://bucket/some/store", tmp_path / "local"
+    options = (*tiny_network, "--threads", 1, "--shard-size", 2, "--max-failures", 1)
+    assert roibeam(endpoint, "extract", photos, local, *options).returncode == 0
+    two_processes = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=2")
+    done = roibeam(endpoint, "extract", photos, url, *options, "--json", *two_processes)
+    assert done.returncode == 0, done.stderr
+    with FeatureStore(local) as opened:
+        wanted = opened.manifest.content_digest
+    assert json.loads(done.stdout.splitlines()[-1])["content_digest"] == wanted
+
+    bucket = s3fs.S3FileSystem(endpoint_url=endpoint, use_listings_cache=False, **KEYS)
+    names = [path.removeprefix("bucket/some/store/") for path in bucket.find("bucket/some/store")]
+    assert len([name for name in names if name.endswith(".lmdb")]) == 5 and not [n for n in names if n[0] == "."]
+    staged = StagedStore(url, tmp_path / "staged", storage_options={"endpoint_url": endpoint, **KEYS})
+    staged.stage()
+    assert staged.manifest.content_digest == wanted and len(list(staged)) == 9
+    assert verify_store(tmp_path / "staged", deep=True) == []
+
+    # An attempt that was killed between data and manifest, and a lost data file.
+    bucket.rm_file("bucket/some/store/part-00000.json")
+    bucket.pipe_file("bucket/some/store/part-00000.dead.lmdb", b"half")
+    lost = next(name for name in names if name.startswith("part-00001.") and name.endswith(".lmdb"))
+    bucket.rm_file(f"bucket/some/store/{lost}")
+    status = json.loads(roibeam(endpoint, "progress", url, "--json").stdout)
+    assert status["shards"] == {"planned": 5, "finished": 4, "in_work": 0, "waiting": 1}
+    again = roibeam(endpoint, "extract", photos, url, *options, "--json")
+    last = json.loads(again.stdout.splitlines()[-1])
+    assert again.returncode == 0 and last["new_images"] == 4 and last["content_digest"] == wanted, again.stderr
+    data = [path for path in bucket.find("bucket/some/store") if path.endswith(".lmdb")]
+    assert len(data) == 5 and not [path for path in data if "dead" in path]
+    assert json.loads(roibeam(endpoint, "progress", url, "--json").stdout)["complete"]
+
+    nowhere = roibeam(endpoint, "extract", photos, "s3://none/store", *options)
+    assert nowhere.returncode == 1 and "Traceback" not in nowhere.stderr
+    assert nowhere.stderr.splitlines()[-1].startswith("roibeam: s3://none/store/")
+    assert "bucket does not exist" in nowhere.stderr.splitlines()[-1]
