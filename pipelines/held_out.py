@@ -197,7 +197,9 @@ def held_out_hint(image_ids: Iterable[str], data_set: str | None) -> str | None:
             if name in counts:
                 counts[name] += 1
     found = [f"{counted(counts[name], 'image')} of {name}: {rules}" for name, rules in applying.items() if counts[name]]
-    return f"nothing is held out, and results are reported on some of these images; {'; '.join(found)}" if found else None
+    return (
+        f"nothing is held out, and results are reported on some of these images; {'; '.join(found)}" if found else None
+    )
 
 
 def _parsed(spec: str) -> tuple[str, str]:

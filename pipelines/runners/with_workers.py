@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 from extraction.background_threads import start_thread
 from pipelines.runners.worker_pool import WorkerPool
 
+log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
+_T = TypeVar("_T")
 
 
-def run_with_workers(run: Callable[[str], None]) -> None:
+def run_with_workers(run: Callable[[str], _T]) -> _T:
     """Calls `run` with the address of a worker pool that lasts as long.
 
     Beam's local engine waits for ever for a worker that died, also when told to stop. So it runs in a thread that can
     be left behind, while this one watches.
 
+    Returns:
+        What `run` returned.
     Raises:
         RuntimeError: when a worker process ended by itself.
         KeyboardInterrupt: after the workers have ended.
@@ -24,11 +30,12 @@ def run_with_workers(run: Callable[[str], None]) -> None:
     """
     deaths: list[str] = []
     errors: list[BaseException] = []
+    results: list[_T] = []
     ended = threading.Event()
 
     def work(address: str) -> None:
         try:
-            run(address)
+            results.append(run(address))
         except BaseException as error:  # raised where the run was called for
             errors.append(error)
         finally:
@@ -36,9 +43,15 @@ def run_with_workers(run: Callable[[str], None]) -> None:
 
     with WorkerPool(died=deaths.append) as pool:
         start_thread("run the pipeline", lambda: work(pool.address))
-        while not ended.wait(LOOK_SECONDS) and not deaths:
-            pass
+        try:
+            while not ended.wait(LOOK_SECONDS) and not deaths:
+                pass
+        finally:
+            if not ended.is_set():
+                # Beam's threads complain with tracebacks when the workers hang up; what is wrong is told below.
+                threading.excepthook = lambda what: log.debug("%s: %s", what.thread, what.exc_value)
     if deaths:
         raise RuntimeError(f"{deaths[0]}; finished shards stay, the same command goes on")
     if errors:
         raise errors[0]
+    return results[0]
