@@ -6,6 +6,7 @@ version may add some; a change of meaning is a new version number, which is refu
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -201,7 +202,7 @@ class ShardEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationsEntry:
-    """The table of captions and labels beside the shards, docs/store-format.md, section 7.
+    """The table of captions and labels beside the shards, docs/store-format.md, section 8.
 
     Attributes:
         file: its name in the same folder.
@@ -350,24 +351,47 @@ def json_bytes(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n").encode("ascii")
 
 
-def write_bytes_atomically(path: Path, data: bytes) -> None:
-    """As `write_json_atomically`, for bytes."""
+def write_bytes_atomically(path: Path, data: bytes, *, first: bool = False) -> bool:
+    """As `write_json_atomically`, for bytes.
+
+    Args:
+        first: leave a file that is there as it is, whoever makes it at the same time.
+    Returns:
+        False when there was one.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
     try:
-        write_durably(temporary, data)
-        os.replace(temporary, path)
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if not first:
+            os.replace(temporary, path)
+        elif not _linked(temporary, path):
+            return False
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     fsync_folder(path.parent)
+    return True
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Writes a new file and waits until the disk has it."""
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def _linked(temporary: Path, path: Path) -> bool:
+    """Gives the file its other name unless that is taken: a renaming would replace what is there."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        if path.exists():  # a disk without hard links: what comes between this look and the renaming is replaced
+            return False
+        os.replace(temporary, path)
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
 
 
 def fsync_folder(folder: str | os.PathLike[str]) -> None:

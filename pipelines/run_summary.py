@@ -36,6 +36,7 @@ class RunEnd:
         status: "finished", "failed" (by an error, or past --max-failures) or "interrupted".
         error: what stopped it, in one line; None where nothing did.
         started, ended: Unix seconds.
+        metrics: what Beam counted; None where the run did not end well.
     """
 
     status: str
@@ -46,6 +47,7 @@ class RunEnd:
     ended: float
     notes: tuple[str, ...] = ()
     content_digest: str | None = None
+    metrics: dict[str, Any] | None = None
 
 
 def write_run_summary(
@@ -82,6 +84,7 @@ def run_summary(
         "runner": end.runner, "beam_args": list(end.beam_args), "versions": _versions(), "notes": list(end.notes),
         "planned": {"shards": len(plan.shards), "images": plan.num_images},
         "this_run": this_run | rate, "in_all": _counts(after), "content_digest": end.content_digest,
+        "beam_metrics": end.metrics,
     }  # fmt: skip
 
 

@@ -176,9 +176,9 @@ def _count_file_operations(reached: _Reached) -> None:
         gets_its_name(target)
         replace(source, target)
 
-    def counted_link(source: Any, target: Any, **options: Any) -> None:
+    def counted_link(source: Any, target: Any) -> None:
         gets_its_name(target)
-        link(source, target, **options)
+        link(source, target)
 
     os.fsync, os.replace, os.link = counted_fsync, counted_replace, counted_link
 

@@ -207,9 +207,14 @@ def test_of_two_attempts_at_once_one_counts_and_nothing_of_the_other_stays(
 ) -> None:
     """While the first attempt is between its data and its manifest, a second one does the whole shard."""
     store = bucket / "store"
-    jobs: list[tuple[Any, Any]] = []
+    jobs: list[tuple[Any, Any, Any]] = []
     once = shard_job._extract_shard
-    monkeypatch.setattr(shard_job, "_extract_shard", lambda job, shard: jobs.append((job, shard)) or once(job, shard))
+
+    def noted(job: Any, shard: Any, meter: Any) -> Any:
+        jobs.append((job, shard, shard_job.ShardMeter()))
+        return once(job, shard, meter)
+
+    monkeypatch.setattr(shard_job, "_extract_shard", noted)
     results: list[Any] = []
 
     def twin(name: str) -> None:
