@@ -1,4 +1,5 @@
-"""Caption files as rows of (which image, caption): COCO, Karpathy and SBU .json, and .tsv with local paths or URLs."""
+"""Caption files as rows of (which image, caption): COCO, Karpathy and SBU .json, .tsv with local paths or URLs, and
+Flickr30k's .token."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pipelines.annotated_images import json_kind
-from pipelines.datasets import coco, conceptual_captions, karpathy, sbu
+from pipelines.datasets import coco, conceptual_captions, flickr30k, karpathy, sbu
 from pipelines.datasets.rows import BadRow, BadRows, CaptionRow, UrlRow
 
 
@@ -45,8 +46,11 @@ class CaptionFile:
         self._id_rule = id_rule
         extension = os.path.splitext(location)[1].lower()
         self.kind = json_kind(location) if extension == ".json" else extension.removeprefix(".")
-        if self.kind not in ("coco", "karpathy", "sbu", "tsv"):
-            raise ValueError(f"{location!r}: expected a captions .json of COCO, Karpathy or SBU, or a caption .tsv")
+        if self.kind not in ("coco", "karpathy", "sbu", "tsv", "token"):
+            raise ValueError(
+                f"{location!r}: expected a captions .json of COCO, Karpathy or SBU, a caption .tsv, or Flickr30k's "
+                f".token"
+            )
         self.notes: list[str] = []
 
     def captions(self) -> Iterator[Caption]:
@@ -80,6 +84,8 @@ class CaptionFile:
         rows: Iterator[CaptionRow | UrlRow | BadRow]
         if is_sbu:
             rows = sbu.read_sbu(self.location, id_rule=self._id_rule)
+        elif self.kind == "token":
+            rows = flickr30k.read_token_file(self.location, id_rule=self._id_rule)
         else:
             rows = conceptual_captions.read_caption_rows(self.location, id_rule=self._id_rule)
         bad = BadRows("entry" if is_sbu else "line")

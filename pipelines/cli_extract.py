@@ -76,7 +76,7 @@ def extract_command(
         str | None,
         typer.Option(
             help="Captions of the images of a folder, pattern or archive: .json of COCO, Karpathy (train and restval) "
-            "or SBU, or .tsv; the store keeps them, see docs/captions.md."
+            "or SBU, .tsv or .token; the store keeps them, see docs/captions.md."
         ),
     ] = None,
     min_match: Annotated[

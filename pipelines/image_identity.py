@@ -2,9 +2,9 @@
 
 A bare number in an id ("2415417") means what the kind of the source, or the folder of its images, says:
 
-    kind karpathy or flickr30k, folder flickr30k-images      Flickr's number
-    kind visual-genome, folder VG_100K or VG_100K_2          Visual Genome's number
-    anything else                                            nothing: such an id is compared as a whole
+    kind karpathy or flickr30k, folder or archive flickr30k-images          Flickr's number
+    kind visual-genome(-split), folder or archive VG_100K or VG_100K_2      Visual Genome's number
+    anything else                                                           nothing: such an id is compared as a whole
 
 Names that leave no doubt count whatever the kind: "COCO_train2014_000000000042" and "000000000042" are COCO's 42,
 "4385058960_b0f291553e_z" is Flickr's 4385058960, "VG_100K_2/2415417" is Visual Genome's 2415417.
@@ -23,7 +23,10 @@ COCO, FLICKR, VISUAL_GENOME, WHOLE_ID = "coco", "flickr30k", "visual-genome", "i
 DATA_SETS = (COCO, FLICKR, VISUAL_GENOME)  # that a bare number may belong to
 
 Key = tuple[str, int | str]  # one of DATA_SETS and a number, or WHOLE_ID and the id without image extension
-_KINDS = {"karpathy": FLICKR, FLICKR: FLICKR, VISUAL_GENOME: VISUAL_GENOME}  # Karpathy's COCO names have all digits
+_KINDS = {
+    "karpathy": FLICKR,  # of its files, COCO's have names with all digits
+    FLICKR: FLICKR, VISUAL_GENOME: VISUAL_GENOME, "visual-genome-split": VISUAL_GENOME,
+}  # fmt: skip
 _FOLDERS = {
     "flickr30k-images": FLICKR, "flickr30k_images": FLICKR, "VG_100K": VISUAL_GENOME, "VG_100K_2": VISUAL_GENOME,
 }  # fmt: skip
@@ -77,5 +80,5 @@ def data_set_of_store(manifest: StoreManifest) -> str | None:
 def _data_set(kind: str, *places: str) -> str | None:
     if kind in _KINDS:
         return _KINDS[kind]
-    parts = (part for place in places for part in place.replace(os.sep, "/").split("/"))
+    parts = (part.split(".")[0] for place in places for part in place.replace(os.sep, "/").split("/"))
     return next((_FOLDERS[part] for part in parts if part in _FOLDERS), None)

@@ -15,6 +15,7 @@ from pipelines.caption_table import CaptionTable, TextColumn
 from pipelines.captions import CaptionJoin, JoinReport, check_match
 from pipelines.given_captions import give_captions
 from pipelines.image_finder import Ambiguous, Found, ImageFinder
+from pipelines.scratch_database import ScratchDatabase
 from pipelines.sources import open_source
 
 Cli = Callable[..., Any]
@@ -115,6 +116,14 @@ def test_sbu_captions_join_by_name_or_by_row(shared_data: Path) -> None:
     assert (report.by_rule["id"], report.by_rule["row"], report.captions) == (1, 1, 21)
 
 
+def test_flickr30ks_own_file_joins_its_photos(tmp_path: Path) -> None:
+    (tmp_path / "results.token").write_text("36979.jpg#0\tTwo men.\n36979.jpg#1\tMen.\n205842.jpg#0\tA dog.\nx\n")
+    file = CaptionFile(str(tmp_path / "results.token"))
+    rows, report = join(file.captions(), ["flickr30k-images/36979", "205842"])
+    assert rows == [("flickr30k-images/36979", text) for text in ("Two men.", "Men.")] + [("205842", "A dog.")]
+    assert report.captioned_images == 2 and len(file.notes) == 1
+
+
 # ---- the least share
 
 
@@ -127,6 +136,12 @@ def test_too_few_matches_stop_with_a_name_of_each_side() -> None:
     )
     with pytest.raises(ValueError, match=words):
         check_match(report, min_match=0.25, captions="c.json", images="photos")
+
+
+def test_a_scratch_database_without_room_says_where() -> None:
+    table = ScratchDatabase("PRAGMA max_page_count = 8", "CREATE TABLE captions (caption TEXT)")
+    with pytest.raises(OSError, match=r"full; is there room in TMPDIR"):
+        table.add("INSERT INTO captions VALUES (?)", (("x" * 1000,) for _ in range(100)))
 
 
 @pytest.mark.parametrize("ids", [["b/2"], []])

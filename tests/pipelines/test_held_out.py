@@ -159,6 +159,7 @@ def test_rules_are_named_with_a_file(spec: str) -> None:
         ("folder", "/data/VG_100K", "visual-genome"),
         ("pattern", "/data/VG_100K_2/*.jpg", "visual-genome"),
         ("folder", "/data/flickr30k-images", "flickr30k"),
+        ("tar", "/data/flickr30k-images.tar.gz", "flickr30k"),
         ("folder", "/data/photos", None),
         ("coco", "/data/instances.json", None),  # anybody's boxes are written in COCO's format
     ],
