@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from features.manifest import json_bytes
+from features.durable_files import json_bytes
 from features.output_folder import OutputFolder
 from pipelines.plan import Plan
 from pipelines.progress_view import FinishedShard, ProgressView
