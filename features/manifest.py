@@ -6,18 +6,17 @@ version may add some; a change of meaning is a new version number, which is refu
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
+from features.durable_files import read_regular_file
 from features.fingerprint import Fingerprint
 from features.layout import DTYPE_CODES
 
@@ -26,7 +25,6 @@ STORE_FORMAT = "roibeam-store"
 MANIFEST_VERSION = 1
 STORE_MANIFEST_NAME = "manifest.json"
 ANNOTATIONS_NAME = "annotations.parquet"
-TEMPORARY_SUFFIX = ".tmp"
 EMPTY_CONTENT_DIGEST = hashlib.sha256().hexdigest()
 
 
@@ -332,82 +330,6 @@ def _read_annotations(manifest: dict[str, Any], path: str | os.PathLike[str]) ->
         bytes=read.count("bytes"),
         sha256=read.digest("sha256"),
     )
-
-
-def write_json_atomically(path: str | os.PathLike[str], value: dict[str, Any]) -> str:
-    """Writes `value` so that `path` holds either its old content or all of the new one, also after a power cut.
-
-    Returns:
-        SHA-256 (hex) of the bytes written.
-    """
-    data = json_bytes(value)
-    write_bytes_atomically(Path(path), data)
-    return hashlib.sha256(data).hexdigest()
-
-
-def json_bytes(value: dict[str, Any]) -> bytes:
-    """A JSON file as all of a store's are written."""
-    # ASCII escapes: an id made of undecodable file name bytes (a dead letter) must still be writable.
-    return (json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n").encode("ascii")
-
-
-def write_bytes_atomically(path: Path, data: bytes, *, first: bool = False) -> bool:
-    """As `write_json_atomically`, for bytes.
-
-    Args:
-        first: leave a file that is there as it is, whoever makes it at the same time.
-    Returns:
-        False when there was one.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if not first:
-            os.replace(temporary, path)
-        elif not _linked(temporary, path):
-            return False
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    fsync_folder(path.parent)
-    return True
-
-
-def _linked(temporary: Path, path: Path) -> bool:
-    """Gives the file its other name unless that is taken: a renaming would replace what is there."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
-            raise
-        if path.exists():  # a disk without hard links: what comes between this look and the renaming is replaced
-            return False
-        os.replace(temporary, path)
-        return True
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
-
-
-def fsync_folder(folder: str | os.PathLike[str]) -> None:
-    """Makes names created or replaced in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def read_regular_file(path: Path) -> bytes:
-    """The bytes of a file; ValueError for what is none: a pipe would be waited for."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path}: is not a regular file; restore it or run the command that wrote it again")
-    return path.read_bytes()
 
 
 def _parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from features.manifest import TEMPORARY_SUFFIX, fsync_folder, read_regular_file, write_bytes_atomically
+from features.durable_files import TEMPORARY_SUFFIX, fsync_folder, read_regular_file, write_bytes_atomically
 
 SCRATCH_PREFIX = ".tmp-"
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from features.digest import content_digest, merge_digests
+from features.durable_files import json_bytes
 from features.fingerprint import Fingerprint
 from features.manifest import (
     STORE_MANIFEST_NAME,
@@ -17,7 +18,6 @@ from features.manifest import (
     ShardEntry,
     ShardManifest,
     StoreManifest,
-    json_bytes,
     shard_manifest_name,
 )
 from features.output_folder import OutputFolder, output_folder

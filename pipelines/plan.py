@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from extraction.images import ImageRef
-from features.manifest import json_bytes
+from features.durable_files import json_bytes
 from features.output_folder import OutputFolder, output_folder
 from pipelines.given_boxes import GivenBoxes
 
