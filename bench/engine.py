@@ -39,7 +39,7 @@ from features import shard
 from features.growing_lmdb import GrowingLmdb
 from features.record import RegionRecord
 from features.shard import ShardWriter
-from pipelines import shard_job
+from pipelines import locations, shard_job
 from pipelines.beam_extraction import run_extraction
 from pipelines.job import DetectorSpec, ExtractJob, place_detector, shared_fingerprint
 from pipelines.plan import Plan, extend_plan
@@ -153,7 +153,7 @@ class StageTimes:
     """Processor time of the calls that a stage is known by, over all threads; a call inside another counts once."""
 
     STAGES: tuple[tuple[str, Any, str], ...] = (
-        ("read", shard_job, "read_local_file"),
+        ("read", locations, "read_local_file"),
         ("decode", photo_loading, "decode_image"),
         ("fake detector", InstantDetector, "__call__"),
         ("make the record", engine, "to_record"),

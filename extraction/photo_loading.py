@@ -25,6 +25,18 @@ _NOT_ABOUT_ONE_FILE = frozenset(
 )
 
 
+class PhotoReadError(OSError):
+    """A photo that cannot be read, for a reason that is to be counted by its own word.
+
+    Attributes:
+        reason: as in `Failure`.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
 @dataclass(frozen=True, eq=False)
 class Photo:
     """A decoded photo.
@@ -68,7 +80,8 @@ class PhotoLoad:
     Args:
         detector: its conventions say what becomes of the EXIF orientation; of a `BatchingDetector`, its `batch_key` and
             its `prepare`, which runs here, beside the detector's own work.
-        read_bytes: location -> bytes of the file; raises OSError for what cannot be read.
+        read_bytes: location -> bytes of the file; raises OSError for what cannot be read (`PhotoReadError` to name a
+            reason of its own).
         max_pixels: larger photos become failures before they are decoded.
         keep_pixels: whether the pixels are needed beside what `prepare` makes of them.
     """
@@ -95,6 +108,8 @@ class PhotoLoad:
             data = self._read_bytes(image.location)
         except FileNotFoundError:
             return Failure(image.image_id, image.location, "read", "not found", "no such file")
+        except PhotoReadError as error:
+            return Failure(image.image_id, image.location, "read", error.reason, str(error))
         except OSError as error:
             if error.errno in _NOT_ABOUT_ONE_FILE:
                 raise

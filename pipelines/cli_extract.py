@@ -24,7 +24,10 @@ def extract_command(
     source: Annotated[
         str,
         typer.Argument(
-            help="Folder, glob pattern, .json of COCO, Karpathy or SBU, caption .tsv (local paths) or VCR .jsonl."
+            help="Folder, glob pattern, .tar (WebDataset) or .zip read in place, folder or pattern of these, output of "
+            "img2dataset, .json of COCO, Karpathy, SBU or Visual Genome, caption .tsv (local paths), .token or folder "
+            "Sentences of Flickr30k, VCR .jsonl, or a list as .parquet, .csv or .jsonl; also at gs://, s3://, hdfs://. "
+            "docs/datasets.md tells each."
         ),
     ],
     out: Annotated[
@@ -97,7 +100,10 @@ def extract_command(
         ),
     ] = None,
     image_root: Annotated[
-        str | None, typer.Option(help="Folder of the images of a .json, .tsv or .jsonl [default: its own].")
+        str | None,
+        typer.Option(
+            help="Folder or URL that the image paths of an annotation file or list are below [default: its own]."
+        ),
     ] = None,
     id_rule: Annotated[str, typer.Option(help="Image id from path: no-extension or with-extension.")] = "no-extension",
     dtype: Annotated[str, typer.Option(help="Stored features: float16, bfloat16 or float32.")] = "float16",
@@ -187,6 +193,7 @@ def extract_command(
     from pipelines.job import DetectorSpec
     from pipelines.overrides import apply_overrides
     from pipelines.planning import Work, estimate
+    from pipelines.remote_files import is_url, use_beam_options
     from pipelines.runners.option_sets import runner_flags
     from pipelines.sources import check_images_are_there, open_source
     from pipelines.store_folder import check_output_folder
@@ -210,6 +217,8 @@ def extract_command(
             raise ValueError(f"--workers {workers} goes with --runner local; {runner} has its own options, after --")
         threads = threads or max(1, (os.cpu_count() or 1) // workers)
     config = sections["detector"]
+    if is_url(source) or is_url(image_root or ""):
+        use_beam_options(context.args)
     store = output_folder(out if "://" in out else os.path.abspath(out))
     if scratch is not None and store.local_path is not None:
         raise ValueError("--scratch is for stores at a URL; a store on a disk is written in its own folder")

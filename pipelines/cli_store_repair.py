@@ -22,10 +22,10 @@ _LISTED = 20  # images, and files; --json lists all
 def repair_command(
     store: Annotated[Path, typer.Argument(help="Folder that `roibeam extract` wrote.")],
     images: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="Repair, with the photos below this folder: the one that `roibeam extract` read, or where it is now "
-            "[default: only list]."
+            help="Repair, with the photos or archives below this folder or URL: the one that `roibeam extract` read, "
+            "or where it is now [default: only list]."
         ),
     ] = None,
     weights: Annotated[

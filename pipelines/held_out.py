@@ -196,10 +196,10 @@ def held_out_hint(image_ids: Iterable[str], data_set: str | None) -> str | None:
         for name, _ in image_keys(image_id, data_set):
             if name in counts:
                 counts[name] += 1
-    found = [f"{counts[name]:,} images are of {name}: {rules}" for name, rules in applying.items() if counts[name]]
-    if not found:
-        return None
-    return f"nothing is held out; of data sets that results are reported on, {'; '.join(found)}, refuse test images"
+    found = [f"{counted(counts[name], 'image')} of {name}: {rules}" for name, rules in applying.items() if counts[name]]
+    return (
+        f"nothing is held out, and results are reported on some of these images; {'; '.join(found)}" if found else None
+    )
 
 
 def _parsed(spec: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pipelines.datasets.image_ids import backwards, is_utf8
-from pipelines.datasets.image_numbers import coco_number, flickr_number, plain_number, row_number, visual_genome_number
+from pipelines.datasets.image_numbers import image_numbers
 from pipelines.scratch_database import ScratchDatabase
 
 BY_ID, BY_PATH, BY_COCO, BY_FLICKR, BY_ROW = "id", "path", "COCO number", "Flickr number", "row"
@@ -60,9 +60,8 @@ class ImageFinder:
             path = backwards(image_id)
             self._depth = max(self._depth, path.count("/"))
             self.num_images += 1
-            plain = None if visual_genome_number(image_id) else plain_number(image_id)  # 42 there is not COCO's 42
-            numbers = coco_number(image_id), flickr_number(image_id), row_number(image_id)
-            yield (place, image_id, path, plain, *numbers)
+            numbers = image_numbers(image_id)
+            yield place, image_id, path, numbers.plain, numbers.coco, numbers.flickr, numbers.row
 
     def find(self, name: str) -> str | None:
         """The id that a name means; None where it means none, or may mean several."""
@@ -76,15 +75,16 @@ class ImageFinder:
         same = self._table.rows("SELECT place, id FROM images WHERE path = ? AND id = ?", (path, name))
         if same:
             return _one_of(same, BY_ID)
-        coco, flickr, plain = coco_number(name), flickr_number(name), plain_number(name)
-        return (
-            _one_of(self._by_path(path), BY_PATH)
-            or _one_of(self._by_number("coco", coco, plain), BY_COCO)
-            or _one_of(self._by_number("flickr", flickr, plain), BY_FLICKR)
+        found = _one_of(self._by_path(path), BY_PATH)
+        if found is not None:
+            return found
+        numbers = image_numbers(name)
+        return _one_of(self._by_number("coco", numbers.coco, numbers.plain), BY_COCO) or _one_of(
+            self._by_number("flickr", numbers.flickr, numbers.plain), BY_FLICKR
         )
 
     def look_up_row(self, row: int) -> Found | Ambiguous | None:
-        """The image that was downloaded for a row of a caption list, from 0; see `row_number`."""
+        """The image that was downloaded for a row of a caption list, from 0; see `ImageNumbers`."""
         return _one_of(self._table.rows("SELECT place, id FROM images WHERE row = ? LIMIT 2", (row,)), BY_ROW)
 
     def id_at(self, place: int) -> str:

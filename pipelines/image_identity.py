@@ -16,7 +16,7 @@ import os
 
 from features.manifest import StoreManifest
 from pipelines.datasets.image_ids import short_name
-from pipelines.datasets.image_numbers import coco_number, flickr_number, plain_number, visual_genome_number
+from pipelines.datasets.image_numbers import image_numbers
 from pipelines.sources import Source
 
 COCO, FLICKR, VISUAL_GENOME, WHOLE_ID = "coco", "flickr30k", "visual-genome", "id"
@@ -35,10 +35,9 @@ def image_keys(image_id: str, data_set: str | None) -> list[Key]:
     Args:
         data_set: that bare numbers belong to, one of `DATA_SETS`, or None.
     """
-    plain = plain_number(image_id)
-    numbers = {COCO: coco_number(image_id), FLICKR: flickr_number(image_id)}
-    numbers[VISUAL_GENOME] = visual_genome_number(image_id)
-    keys: list[Key] = [(name, number) for name, number in numbers.items() if number is not None]
+    plain, coco, flickr, visual_genome, _ = image_numbers(image_id)
+    spelled = ((COCO, coco), (FLICKR, flickr), (VISUAL_GENOME, visual_genome))
+    keys: list[Key] = [(name, number) for name, number in spelled if number is not None]
     if keys or plain is None or data_set is None:
         keys.append(whole_id(image_id))
     else:
@@ -53,7 +52,7 @@ def whole_id(image_id: str) -> Key:
 
 def is_bare_number(image_id: str) -> bool:
     """Whether only its data set could tell what an id means."""
-    return plain_number(image_id) is not None and visual_genome_number(image_id) is None
+    return image_numbers(image_id).plain is not None
 
 
 def data_set_of_source(source: Source) -> str | None:

@@ -1,26 +1,24 @@
 """The images of a source in the order of their ids, in a temporary file: millions of them take no memory.
 
-The file is a private database of SQLite (an empty name to it), in the folder that TMPDIR names, else in /var/tmp. It is
-gone with the table. One process uses it; a table is never sent to a worker.
+The file is a `ScratchDatabase`, gone with the table. One process uses it; a table is never sent to a worker.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, overload
+from typing import overload
 
 from extraction.images import ImageRef
 from features.record import check_image_id
 from pipelines.datasets.image_ids import is_utf8
+from pipelines.scratch_database import ScratchDatabase
 
 _Row = tuple[str, str, str | None, str | None]  # id, location, captions and labels as json
 _COLUMNS = "id, location, captions, labels"
-_CACHE_KIB = 32 * 1024
 _text_json = json.JSONEncoder(ensure_ascii=False).encode  # of a text alone it is ten times as quick as of a list
+_parsed = json.JSONDecoder().raw_decode  # json.loads also looks for white space around: half of its time here
 
 
 class ImageTable(Sequence[ImageRef]):
@@ -37,25 +35,20 @@ class ImageTable(Sequence[ImageRef]):
     """
 
     def __init__(self, images: Iterable[ImageRef]) -> None:
-        self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        self._num_rows = 0
-        with _disk_faults():
-            # A file that nobody opens again needs neither a journal nor to be on the disk when the machine dies.
-            for pragma in ("journal_mode=OFF", "synchronous=OFF", "temp_store=FILE", f"cache_size=-{_CACHE_KIB}"):
-                self._database.execute(f"PRAGMA {pragma}")
-            self._is_sorted = True
-            self._fill("images", self._checked_rows(images))
-            if not self._is_sorted:
-                self._database.execute("ALTER TABLE images RENAME TO unsorted")
-                self._fill("images", _merged(self._rows("FROM unsorted ORDER BY id, rowid")))
-                self._database.execute("DROP TABLE unsorted")
+        self._database = ScratchDatabase()
+        self._is_sorted = True
+        self._num_rows = self._fill("images", self._checked_rows(images))
+        if not self._is_sorted:
+            self._database.rows("ALTER TABLE images RENAME TO unsorted")
+            rows = self._database.stream(f"SELECT {_COLUMNS} FROM unsorted ORDER BY id, rowid")
+            self._num_rows = self._fill("images", _merged(rows))
+            self._database.rows("DROP TABLE unsorted")
 
     def __len__(self) -> int:
         return self._num_rows
 
     def __iter__(self) -> Iterator[ImageRef]:
-        with _disk_faults():
-            yield from map(_image, self._rows("FROM images ORDER BY rowid"))
+        return map(_image, self._database.stream(f"SELECT {_COLUMNS} FROM images ORDER BY rowid"))
 
     @overload
     def __getitem__(self, index: int) -> ImageRef: ...
@@ -73,31 +66,24 @@ class ImageTable(Sequence[ImageRef]):
 
     def without(self, image_ids: Iterable[str]) -> ImageTable:
         """The images that have none of these ids."""
-        with _disk_faults():
-            self._database.execute("CREATE TABLE known (id TEXT PRIMARY KEY) WITHOUT ROWID")
-            try:
-                known = ((image_id,) for image_id in image_ids)
-                self._database.executemany("INSERT OR IGNORE INTO known VALUES (?)", known)
-                others = "FROM images WHERE id NOT IN (SELECT id FROM known) ORDER BY rowid"
-                return ImageTable(map(_image, self._rows(others)))
-            finally:
-                self._database.execute("DROP TABLE known")
+        self._database.rows("CREATE TABLE known (id TEXT PRIMARY KEY) WITHOUT ROWID")
+        try:
+            self._database.add("INSERT OR IGNORE INTO known VALUES (?)", ((image_id,) for image_id in image_ids))
+            others = "FROM images WHERE id NOT IN (SELECT id FROM known) ORDER BY rowid"
+            return ImageTable(map(_image, self._database.stream(f"SELECT {_COLUMNS} {others}")))
+        finally:
+            self._database.rows("DROP TABLE known")
 
     def _between(self, start: int, stop: int) -> list[ImageRef]:
-        with _disk_faults():
-            # Rows are numbered from 1 in the order in which they were put in.
-            rows = self._rows("FROM images WHERE rowid > ? AND rowid <= ? ORDER BY rowid", start, stop)
-            return [_image(row) for row in rows]
+        # Rows are numbered from 1 in the order in which they were put in.
+        where = "WHERE rowid > ? AND rowid <= ? ORDER BY rowid"
+        return list(map(_image, self._database.stream(f"SELECT {_COLUMNS} FROM images {where}", (start, stop))))
 
-    def _rows(self, rest: str, *values: Any) -> Iterator[_Row]:
-        return iter(self._database.execute(f"SELECT {_COLUMNS} {rest}", values))
-
-    def _fill(self, table: str, rows: Iterable[_Row]) -> None:
-        self._database.execute(f"CREATE TABLE {table} (id TEXT, location TEXT, captions TEXT, labels TEXT)")
-        self._database.execute("BEGIN")
-        self._database.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", rows)
-        self._database.execute("COMMIT")
-        (self._num_rows,) = self._database.execute(f"SELECT coalesce(max(rowid), 0) FROM {table}").fetchone()
+    def _fill(self, table: str, rows: Iterable[_Row]) -> int:
+        self._database.rows(f"CREATE TABLE {table} (id TEXT, location TEXT, captions TEXT, labels TEXT)")
+        self._database.add(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", rows)
+        ((count,),) = self._database.rows(f"SELECT coalesce(max(rowid), 0) FROM {table}")
+        return int(count)
 
     def _checked_rows(self, images: Iterable[ImageRef]) -> Iterator[_Row]:
         last = ""
@@ -149,17 +135,6 @@ def _image(row: _Row) -> ImageRef:
     return ImageRef(
         image_id,
         location,
-        captions=() if captions is None else tuple(json.loads(captions)),
-        labels=() if labels is None else tuple(json.loads(labels)),
+        captions=() if captions is None else tuple(_parsed(captions)[0]),
+        labels=() if labels is None else tuple(_parsed(labels)[0]),
     )
-
-
-@contextmanager
-def _disk_faults() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise OSError(
-            f"the list of images cannot be kept in the temporary folder ({error}); make room, or set TMPDIR to a "
-            f"folder with some 500 bytes for each image"
-        ) from None

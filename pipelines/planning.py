@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from extraction.engine import extract
@@ -20,6 +21,7 @@ from pipelines.given_captions import GivenCaptions
 from pipelines.held_out import LeakReport
 from pipelines.image_table import ImageTable
 from pipelines.job import DetectorSpec, shared_calls, shared_detector, shared_fingerprint, shared_global_feature
+from pipelines.locations import read_location
 from pipelines.plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
 from pipelines.preset_names import conventions_name, selection_name
 from pipelines.sources import Source
@@ -81,7 +83,7 @@ def make_plan(work: Work) -> tuple[Plan, list[str]]:
         ValueError: if the store belongs to another source or was made with other settings, naming the difference.
     """
     plan = existing_plan(work)
-    new, notes = _new_images(work, plan)
+    new, notes = new_images(work.source, work.store, plan, work.boxes)
     if plan is not None and not new:
         if work.shard_size is not None:
             notes.append("--shard-size counts for new shards only; there are none")
@@ -100,7 +102,7 @@ def estimate(work: Work) -> Estimate:
     Raises:
         ValueError: as `make_plan`, or if none of the three can be extracted.
     """
-    images, notes = _new_images(work, existing_plan(work))
+    images, notes = new_images(work.source, work.store, existing_plan(work), work.boxes)
     chosen = images[:: max(1, len(images) // DRY_RUN_IMAGES)][:DRY_RUN_IMAGES]
     seconds, num_bytes, timed = 0.0, 0, 0
     for image in chosen:
@@ -187,30 +189,32 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _new_images(work: Work, plan: Plan | None) -> tuple[ImageTable, list[str]]:
+def new_images(
+    source: Source, store: Path | OutputFolder, plan: Plan | None, boxes: GivenBoxes | None
+) -> tuple[ImageTable, list[str]]:
     """Images that no shard holds yet; notes on planned ones that are gone.
 
     Raises:
         ValueError: if a planned image has other boxes now: its record would say one thing and the file another.
     """
     if plan is None:
-        return work.source.images, []
+        return source.images, []
     changed: list[str] = []
 
     def planned_ids() -> Iterator[str]:
-        for member in planned_members(work.store, plan):
-            if work.boxes is not None and member.image_id in work.boxes and not work.boxes.are_those_of(member):
+        for member in planned_members(store, plan):
+            if boxes is not None and member.image_id in boxes and not boxes.are_those_of(member):
                 changed.append(member.image_id)
             yield member.image_id
 
-    new = work.source.images.without(planned_ids())
-    if work.boxes is not None and changed:
+    new = source.images.without(planned_ids())
+    if boxes is not None and changed:
         raise ValueError(
-            f"{work.store} was made with other boxes than {work.boxes.location} holds now for "
+            f"{store} was made with other boxes than {boxes.location} holds now for "
             f"{counted(len(changed), 'image')}, "
             f"such as {changed[0]!r}; restore the file, or choose a new folder"
         )
-    gone = plan.num_images - (len(work.source.images) - len(new))
+    gone = plan.num_images - (len(source.images) - len(new))
     if not gone:
         return new, []
     are, stay = ("is", "its record stays") if gone == 1 else ("are", "their records stay")
@@ -222,6 +226,7 @@ def _extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:
         [image if work.boxes is None else work.boxes.attach(image)],
         shared_detector(work.detector),
         options=work.options,
+        read_bytes=read_location,
         global_feature=shared_global_feature(work.detector, work.options),
         calls=shared_calls(work.detector),
     )

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 
 from extraction.decode import decode_image
 from extraction.images import Failure
-from extraction.photo_loading import read_local_file
 from features.manifest import STORE_MANIFEST_NAME, StoreManifest
 from features.output_folder import OutputFolder, output_folder
 from features.store import FeatureStore
 from pipelines.dead_letters import DEAD_LETTERS_NAME
+from pipelines.locations import read_location
 from pipelines.plan import PLAN_NAME, Plan, read_members
 from pipelines.report import ReportFacts, StoredRecords, write_report
 from pipelines.run_summary import SUMMARY_NAME
@@ -48,7 +48,7 @@ def _write(
         records=records,
         failures=_dead_letters(folder),
         locations=_locations(folder, plan, manifest),
-        read_bytes=read_local_file,
+        read_bytes=read_location,
         decode=lambda data: decode_image(
             data,
             max_pixels=manifest.config["options"]["max_pixels"],

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
-
-_CACHE_KB = 32_768
 
 
 class ScratchDatabase:
@@ -17,14 +15,21 @@ class ScratchDatabase:
 
     def __init__(self, *statements: str) -> None:
         self._connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        self._connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
-        for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", *statements):
+        pragmas = ("cache_size = -32768", "temp_store = FILE", "journal_mode = OFF", "synchronous = OFF")
+        for statement in (*(f"PRAGMA {pragma}" for pragma in pragmas), *statements):
             self._connection.execute(statement)
 
     def rows(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
         """All rows of a query that has few; of any other statement none."""
         try:
             return self._connection.execute(statement, values).fetchall()
+        except sqlite3.OperationalError as error:
+            raise _trouble(error) from None
+
+    def stream(self, statement: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
+        """The rows of a query one at a time; several may be gone through at once."""
+        try:
+            yield from self._connection.execute(statement, values)
         except sqlite3.OperationalError as error:
             raise _trouble(error) from None
 

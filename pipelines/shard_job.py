@@ -8,7 +8,6 @@ Where OUT is a URL, work happens in a temporary folder of the worker's disk, and
 from __future__ import annotations
 
 import functools
-import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -17,15 +16,15 @@ from pathlib import Path
 
 from extraction.engine import extract
 from extraction.images import Failure, ImageRef
-from extraction.photo_loading import read_local_file
 from extraction.stage_times import StageTimes
-from features.manifest import DeadLetter, ShardManifest, ShardSummary, json_bytes, shard_manifest_name
+from features.manifest import DeadLetter, ShardManifest, ShardSummary
 from features.output_folder import OutputFolder, output_folder
 from features.publish import publish_shard
 from features.record import RegionRecord
 from features.shard import ShardWriter
 from pipelines.heartbeat import Heartbeat
 from pipelines.job import ExtractJob, shared_calls, shared_detector, shared_fingerprint, shared_global_feature
+from pipelines.locations import read_image
 from pipelines.plan import PlannedShard, read_members
 from pipelines.running_shards import running_shard, shards_must_stop
 from pipelines.store_folder import finished_manifest
@@ -118,7 +117,7 @@ def _publish(folder: OutputFolder, shard: PlannedShard, scratch: Path, manifest:
         return manifest
     other = finished_manifest(folder, shard, manifest.fingerprint.feature_space)
     if other is None:  # damaged, or of another plan
-        folder.put_bytes(shard_manifest_name(shard.number), json_bytes(manifest.to_json()))
+        publish_shard(folder, manifest)
         return manifest
     if manifest.data_file is not None:
         folder.delete(manifest.data_file)
@@ -157,28 +156,12 @@ def extract_members(
         members,
         shared_detector(job.detector),
         options=job.options,
-        read_bytes=functools.partial(_read_from, job.image_root),
+        read_bytes=functools.partial(read_image, job.image_root),
         global_feature=shared_global_feature(job.detector, job.options),
         calls=shared_calls(job.detector),
         times=times,
         should_stop=shards_must_stop,
     )
-
-
-def _read_from(image_root: str, location: str) -> bytes:
-    """Reads an image; where the whole image folder has gone (unmounted, moved) the run stops instead of the image."""
-    try:
-        return read_local_file(location)
-    except FileNotFoundError:
-        if not os.path.isdir(image_root) or not os.listdir(image_root):
-            raise SourceGoneError(
-                f"the image folder {image_root} has gone; mount it and run the same command"
-            ) from None
-        raise
-
-
-class SourceGoneError(RuntimeError):
-    """Not an OSError: that would make it a dead letter of one image."""
 
 
 def planned_bytes(job: ExtractJob, members: Sequence[ImageRef]) -> int:

@@ -63,7 +63,7 @@ class _Photos:
     """Where the photo of an image lies; only files that the folder's listing names are ever opened."""
 
     def __init__(self, folder: str | None) -> None:
-        listed = list_folder(folder).images if folder is not None else []
+        listed = list_folder(folder).images() if folder is not None else ()
         self._locations = {image.image_id: image.location for image in listed}
         self._finder = ImageFinder(self._locations)
         self._folder = folder

@@ -33,8 +33,10 @@ from features.shard import ShardWriter
 from features.shard_reader import ShardReader
 from features.space_difference import space_difference
 from pipelines.job import DetectorSpec, ExtractJob, dataclass_from_json, shared_fingerprint
+from pipelines.locations import location_exists, moved_location
 from pipelines.plan import Plan, PlannedShard, read_members
 from pipelines.publish import StoreText, publish_run
+from pipelines.remote_files import is_url
 from pipelines.run_report import write_run_report
 from pipelines.shard_job import extract_members, planned_bytes
 from pipelines.store_damage import ShardState, StoreDamage, find_damage, record_problem
@@ -52,13 +54,13 @@ class RepairSource:
     """Where the photos and the network of a store are now; what is None is where the store's manifest says.
 
     Attributes:
-        images: folder that the paths of the photos start from (the plan's `image_root`).
+        images: folder, or URL of one, that the photos or archives are below (the plan's `image_root`).
         weights: see `extraction.weights`.
         detector: a detector's folder, or the name of a shipped one, whose weights are taken.
         device: "cpu", "cuda", ...
     """
 
-    images: Path
+    images: str | Path
     weights: str | None = None
     detector: str | None = None
     device: str | None = None
@@ -168,7 +170,7 @@ def _recorded_job(
             f"{store} holds other features than the detector would give now (store / now: {how}); nothing was written: "
             f"give the weights that it was made with, --weights or --detector"
         )
-    images = os.path.abspath(source.images)
+    images = _folder(source)
     space = fingerprint.feature_space
     return fingerprint, ExtractJob(str(store), images, spec, options, space, vocabulary, given_boxes)
 
@@ -179,23 +181,24 @@ def _wanted(state: ShardState, *, retry: bool) -> set[str]:
 
 
 def _asked_members(members: list[ImageRef], wanted: set[str], plan: Plan, images: str) -> list[ImageRef]:
-    """The wanted images, with the paths that they have below the folder `images`."""
+    """The wanted images, with the locations that they have below the folder `images`."""
     root = plan.source["image_root"]
     asked = [member for member in members if member.image_id in wanted]
-    if os.path.abspath(root) == images:
+    if root == images:
         return asked
-    below = [(member, os.path.relpath(member.location, root)) for member in asked]
-    # A list may name photos by absolute paths of their own; they are where they were.
-    return [
-        member if path.startswith(os.pardir) else replace(member, location=os.path.join(images, path))
-        for member, path in below
-    ]
+    # What lay elsewhere is where it was.
+    moved = [moved_location(member.location, root, images) for member in asked]
+    return [replace(member, location=to or member.location) for member, to in zip(asked, moved, strict=True)]
+
+
+def _folder(source: RepairSource) -> str:
+    return str(source.images) if is_url(str(source.images)) else os.path.abspath(source.images)
 
 
 def _check_photos(store: Path, plan: Plan, states: list[ShardState], source: RepairSource, *, retry: bool) -> None:
     """Looks for photos of the shards, wanted ones first: a wrong folder would make dead letters of records."""
-    images = os.path.abspath(source.images)
-    if not os.path.isdir(images):
+    images = _folder(source)
+    if not is_url(images) and not os.path.isdir(images):
         raise ValueError(f"no such folder: {str(source.images)!r} (--images)")
     first = None
     for state in states:
@@ -207,7 +210,7 @@ def _check_photos(store: Path, plan: Plan, states: list[ShardState], source: Rep
         others = {member.image_id for member in members} - wanted
         for ids in (wanted, others):
             for member in _asked_members(members, ids, plan, images)[:_PROBED_PHOTOS]:
-                if os.path.exists(member.location):
+                if location_exists(member.location):
                     return
                 first = first or member.location
     if first is not None:

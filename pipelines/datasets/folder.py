@@ -13,22 +13,69 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from extraction.images import ImageRef
+from features.counted import counted
 from pipelines.datasets.image_ids import IMAGE_EXTENSIONS, image_id_of
 
 _WILDCARDS = frozenset("*?[")
 
 
-@dataclass(frozen=True)
-class FolderListing:
-    """Images found, how many files were left out because their name has no image extension, and links not followed."""
+class Listing:
+    """The files of a source, found anew each time one asks, so that millions of them need no memory.
 
-    root: str
-    images: list[ImageRef]
-    num_other_files: int
-    num_folder_links: int
+    Attributes:
+        root: absolute path or URL that their paths are below.
+        num_other_files: whose name has no image extension; counted while `images` are taken.
+        num_folder_links: not followed; counted while `paths` are.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.num_other_files = 0
+        self.num_folder_links = 0
+
+    def paths(self) -> Iterator[str]:
+        """Of all files, below the root."""
+        raise NotImplementedError
+
+    def images(self, *, id_rule: str = "no-extension") -> Iterator[ImageRef]:
+        self.num_other_files = 0
+        for path in self.paths():
+            if os.path.splitext(path)[1].lower() in IMAGE_EXTENSIONS:
+                yield ImageRef(image_id_of(path, id_rule=id_rule), f"{self.root.rstrip('/')}/{path}")
+            else:
+                self.num_other_files += 1
+
+    def notes(self) -> list[str]:
+        """What was left out, once the images have been taken."""
+        found = []
+        if self.num_other_files:
+            found.append(f"{counted(self.num_other_files, 'file')} without an image extension left out")
+        if self.num_folder_links:
+            links = counted(self.num_folder_links, "link to a folder", "links to folders")
+            found.append(f"{links} not followed")
+        return found
+
+
+class FolderListing(Listing):
+    """Files of this machine.
+
+    Args:
+        root: absolute path of a folder.
+        parts: the pattern below it, folder by folder.
+    """
+
+    def __init__(self, root: str, parts: list[str]) -> None:
+        super().__init__(root)
+        self._parts = parts
+
+    def paths(self) -> Iterator[str]:
+        links: set[str] = set()
+        found = _files(self.root, "", self._parts, links) if os.path.isdir(self.root) else iter(())
+        # Only a pattern that goes into sub-folders twice can find a file twice.
+        yield from found if self._parts.count("**") < 2 else dict.fromkeys(found)
+        self.num_folder_links = len(links)
 
 
 def is_pattern(location: str) -> bool:
@@ -36,22 +83,23 @@ def is_pattern(location: str) -> bool:
     return any(c in _WILDCARDS for c in location) and not os.path.exists(location)
 
 
-def list_folder(folder: str, *, id_rule: str = "no-extension") -> FolderListing:
-    """All images below `folder`, hidden files and folders left out.
+def list_folder(folder: str) -> FolderListing:
+    """All files below `folder`, hidden files and folders left out.
 
     Raises:
-        ValueError: if the folder does not exist or a folder in it cannot be read.
+        ValueError: if the folder does not exist, or, once its files are taken, a folder in it cannot be read.
     """
     if not os.path.isdir(folder):
         raise ValueError(f"no such folder: {folder!r}")
-    return _listing(os.path.abspath(folder), ["**"], id_rule)
+    return FolderListing(os.path.abspath(folder), ["**"])
 
 
-def list_pattern(pattern: str, *, id_rule: str = "no-extension") -> FolderListing:
-    """All images that a glob pattern matches ("**" reaches into sub-folders), hidden ones only where it writes the dot.
+def list_pattern(pattern: str) -> FolderListing:
+    """All files that a glob pattern matches ("**" reaches into sub-folders), hidden ones only where it writes the dot.
 
     Raises:
-        ValueError: if the pattern goes up again after a wildcard, or a folder that it must look into cannot be read.
+        ValueError: if the pattern goes up again after a wildcard, or, once files are taken, a folder that it must look
+            into cannot be read.
     """
     parts = pattern.split(os.sep)
     first_wild = next(i for i, part in enumerate(parts) if any(c in _WILDCARDS for c in part))
@@ -59,15 +107,7 @@ def list_pattern(pattern: str, *, id_rule: str = "no-extension") -> FolderListin
     if ".." in wild:
         raise ValueError(f'{pattern!r}: ".." after a wildcard; write the pattern without it')
     root = os.path.abspath(os.sep.join(parts[:first_wild]) or (os.sep if pattern.startswith(os.sep) else "."))
-    return _listing(root, wild, id_rule)
-
-
-def _listing(root: str, parts: list[str], id_rule: str) -> FolderListing:
-    links: set[str] = set()
-    paths = dict.fromkeys(_files(root, "", parts, links)) if os.path.isdir(root) else {}
-    chosen = [path for path in paths if os.path.splitext(path)[1].lower() in IMAGE_EXTENSIONS]
-    images = [ImageRef(image_id_of(path, id_rule=id_rule), os.path.join(root, path)) for path in chosen]
-    return FolderListing(root, images, len(paths) - len(chosen), len(links))
+    return FolderListing(root, wild)
 
 
 def _files(root: str, below: str, parts: list[str], links: set[str]) -> Iterator[str]:
@@ -95,7 +135,7 @@ def _files(root: str, below: str, parts: list[str], links: set[str]) -> Iterator
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            return list(entries)
+            return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         raise ValueError(f"cannot read the folder {folder!r}: {error.strerror}") from error
 

@@ -49,8 +49,9 @@ def path_below(name: str) -> str:
 def short_name(image_id: str) -> str:
     """Last path component without its image extension ("train/00.07.083@0.JPG" -> "00.07.083@0", ".jpg" as it is)."""
     last = image_id.replace("\\", "/").rsplit("/", 1)[-1]
-    stem, extension = os.path.splitext(last)
-    return stem if extension.lower() in IMAGE_EXTENSIONS else last
+    stem, dot, extension = last.rpartition(".")
+    is_image = dot + extension.lower() in IMAGE_EXTENSIONS and stem.strip(".")  # ".jpg" is a name, as splitext has it
+    return stem if is_image else last
 
 
 def backwards(name: str) -> str:

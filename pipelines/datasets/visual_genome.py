@@ -5,6 +5,7 @@
                                      <difficult>, <bndbox> (xmin ymin xmax ymax, where xmax is x + width) and one
                                      <attribute> for each attribute; relations between objects are passed over
     objects_vocab.txt, attributes_vocab.txt    one line for each id: a name, then other spellings of it after commas
+    image_data.json                  of visualgenome.org: a list of all images, {"url": ".../VG_100K_2/1.jpg", ...}
 
 Id rule: the image's path in the list without its extension ("VG_100K_2/2415417"), which is also what the folder of the
 images gives.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -25,10 +27,14 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from pipelines.datasets.image_boxes import shown
 from pipelines.datasets.image_ids import image_id_of, path_below
+from pipelines.datasets.json_members import read_json_list
 from pipelines.datasets.labelled_image import NO_ATTRIBUTE, LabelledImage, label_image
 from pipelines.datasets.rows import BadRow, read_lines
 
+IMAGE_DATA = "the list of images of Visual Genome's image_data.json"
+_IMAGE_URL = re.compile(r"/(VG_100K(?:_2)?/[0-9]+\.[a-z]+)$", re.ASCII)
 MAX_ATTRIBUTES = 16  # of one object, as lib/datasets/vg.py keeps
 _MAX_XML_BYTES = 4 * 2**20  # the busiest images have some 100 kB
 
@@ -131,6 +137,34 @@ def _outcome(folder: str, row: SplitRow, objects: NameList, attributes: NameList
         return BadRow(row.line, "no xml file")
     except ValueError:
         return BadRow(row.line, "damaged xml file")
+
+
+def read_image_data(path: str, *, id_rule: str = "no-extension") -> Iterator[tuple[str, str]]:
+    """The images of visualgenome.org's image_data.json in its order: id, and path ("VG_100K_2/1.jpg") by their URL.
+
+    Raises:
+        ValueError: naming the entry that has no such URL.
+        OSError: if the file cannot be read.
+    """
+    for index, entry in enumerate(read_json_list(path, expected=IMAGE_DATA)):
+        url = entry.get("url") if isinstance(entry, dict) else None
+        match = _IMAGE_URL.search(url) if isinstance(url, str) else None
+        if match is None:
+            raise ValueError(
+                f"{path!r}, entry {index}: expected a url that ends in VG_100K/<number>.jpg, got {shown(url)}"
+            )
+        yield image_id_of(match[1], id_rule=id_rule), match[1]
+
+
+def read_object_names(path: str) -> tuple[str, ...]:
+    """The names of the objects in an xml file, each once, in lower case and in file order; of no vocabulary.
+
+    Raises:
+        ValueError: as `read_annotation`.
+        OSError: if it cannot be read.
+    """
+    names = (_text(entry, "name").lower() for entry in _parse(path).iterfind("object"))
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def read_annotation(path: str, image_id: str, file_name: str, objects: NameList, attributes: NameList) -> LabelledImage:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from extraction.background_threads import start_thread
+from pipelines.runners.hang_ups import keep_hang_ups_quiet
 from pipelines.runners.worker_pool import WorkerPool
 
-log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 _T = TypeVar("_T")
 
@@ -41,15 +40,11 @@ def run_with_workers(run: Callable[[str], _T]) -> _T:
         finally:
             ended.set()
 
+    keep_hang_ups_quiet()
     with WorkerPool(died=deaths.append) as pool:
         start_thread("run the pipeline", lambda: work(pool.address))
-        try:
-            while not ended.wait(LOOK_SECONDS) and not deaths:
-                pass
-        finally:
-            if not ended.is_set():
-                # Beam's threads complain with tracebacks when the workers hang up; what is wrong is told below.
-                threading.excepthook = lambda what: log.debug("%s: %s", what.thread, what.exc_value)
+        while not ended.wait(LOOK_SECONDS) and not deaths:
+            pass
     if deaths:
         raise RuntimeError(f"{deaths[0]}; finished shards stay, the same command goes on")
     if errors:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -282,3 +283,23 @@ def test_verify_knows_the_table_as_part_of_the_store(store: tuple[Path, Any]) ->
     assert verify_store(store[0]) == []
     (store[0] / ".annotations.parquet.1.tmp").touch()
     assert [problem.leftover for problem in verify_store(store[0])] == [True]
+
+
+def test_a_store_at_a_url_has_its_table_there(
+    roibeam: Cli, store: tuple[Path, Any], samples: tuple[Path, Path], tiny_network: tuple[str, ...]
+) -> None:
+    url = f"memory://{store[0].parent.name}/store"
+    command = ("extract", samples[0], url, *store[1][3:])
+    files = fsspec.filesystem("memory")
+    try:
+        done = roibeam(*command)
+        assert done.code == 0, done.err
+        data = files.cat_file(f"{url}/{ANNOTATIONS_NAME}")
+        assert data == (store[0] / ANNOTATIONS_NAME).read_bytes()
+        manifest = StoreManifest.from_json(json.loads(files.cat_file(f"{url}/manifest.json")), url)
+        assert manifest.annotations == StoreManifest.read(store[0] / "manifest.json").annotations
+        files.rm(f"{url}/{ANNOTATIONS_NAME}")
+        assert roibeam(*command).code == 0
+        assert files.cat_file(f"{url}/{ANNOTATIONS_NAME}") == data
+    finally:
+        files.rm(url, recursive=True)

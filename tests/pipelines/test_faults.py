@@ -17,8 +17,8 @@ import pytest
 from forks import run_script
 
 from features.store import FeatureStore
+from pipelines.locations import SourceGoneError, read_image
 from pipelines.plan import members_path, plan_path
-from pipelines.shard_job import SourceGoneError, _read_from
 from pipelines.store_lock import store_lock
 from pipelines.toyworld.draw import draw_samples
 
@@ -258,10 +258,10 @@ def test_a_source_that_vanishes_stops_the_run_instead_of_every_image(tmp_path: P
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "other").write_text("x")
     with pytest.raises(FileNotFoundError):
-        _read_from(str(tmp_path / "root"), str(tmp_path / "root" / "gone.jpg"))
+        read_image(str(tmp_path / "root"), str(tmp_path / "root" / "gone.jpg"))
     (tmp_path / "root" / "other").unlink()  # an unmounted folder is an empty one
     with pytest.raises(SourceGoneError, match="has gone; mount it and run the same command"):
-        _read_from(str(tmp_path / "root"), str(tmp_path / "root" / "gone.jpg"))
+        read_image(str(tmp_path / "root"), str(tmp_path / "root" / "gone.jpg"))
     assert not issubclass(SourceGoneError, OSError)
 
 

@@ -190,8 +190,8 @@ def test_numbers_of_different_data_sets_are_different_images() -> None:
 def test_the_hint_names_the_rules_that_would_apply() -> None:
     assert held_out_hint(["images/00000/00000007", "dog", "42"], None) is None
     hint = held_out_hint([coco(1), coco(2), "VG_100K/3"], None)
-    assert hint is not None and "2 images are of coco: --held-out 'refcoco+=" in hint
-    assert "1 images are of visual-genome" in hint and "flickr30k=test.txt" not in hint
+    assert hint is not None and "2 images of coco: --held-out 'refcoco+=" in hint
+    assert "1 image of visual-genome" in hint and "flickr30k=test.txt" not in hint
 
 
 # ---- on the command line
@@ -268,7 +268,7 @@ def test_pretrain_refuses_held_out_images_or_leaves_them_out(
     assert roibeam("extract", photos, tmp_path / "store", *tiny_network).code == 0
     command = ("--store", tmp_path / "store", "--captions", captions, *TINY_MODEL)
     hinted = roibeam("pretrain", tmp_path / "a", *command)
-    assert hinted.code == 0 and "note: nothing is held out" in hinted.out and "4 images are of coco" in hinted.out
+    assert hinted.code == 0 and "note: nothing is held out" in hinted.out and "4 images of coco" in hinted.out
     refused = roibeam("pretrain", tmp_path / "b", *command, "--held-out", rule)
     assert refused.code == 1 and "2 images of 4 must not enter pre-training" in refused.err
     assert not (tmp_path / "b" / "log.jsonl").exists()

@@ -123,7 +123,7 @@ def coco(tmp_path: Path, *names: str) -> Path:
         (lambda p: ((p / "a.json").write_text("{"), p / "a.json")[1], "not a json file"),
         (lambda p: ((p / "a.json").write_text("[1]"), p / "a.json")[1], 'expected a COCO file with "images"'),
         (lambda p: ((p / "a.json").write_text('{"images": [{"id": 1}], "annotations": []}'), p / "a.json")[1], "lacks"),
-        (lambda p: ((p / "a.csv").write_text("x"), p / "a.csv")[1], "expected a folder, a glob pattern"),
+        (lambda p: ((p / "a.xls").write_text("x"), p / "a.xls")[1], "expected a folder, a glob pattern"),
         (lambda p: ((p / "a.jsonl").write_text("{"), p / "a.jsonl")[1], r"a\.jsonl', line 1: not a json object"),
         (lambda p: ((p / "a.jsonl").write_text("\n[1]"), p / "a.jsonl")[1], "line 2: expected a json object, got list"),
         (lambda p: ((p / "a.jsonl").write_text("{}"), p / "a.jsonl")[1], "line 1: expected a VCR row with img_fn"),

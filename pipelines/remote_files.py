@@ -1,0 +1,181 @@
+"""Files at URLs of Apache Beam's filesystems (gs, s3, hdfs, ...): read in whole or in part, listed, copied here.
+
+What a driver raises has no common base and often no errno; here it becomes an OSError, FileNotFoundError where the file
+is not there, and a ValueError where the driver itself is missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+_URL = re.compile(r"([a-zA-Z][-a-zA-Z0-9+.]*)://")
+# Beam's extra for a scheme, and a module that it brings.
+_DRIVERS = {
+    "gs": ("gcp", "google.cloud.storage"), "s3": ("aws", "boto3"), "hdfs": ("hadoop", "hdfs"),
+    "azfs": ("azure", "azure.storage.blob"),
+}  # fmt: skip
+_WILDCARD = re.compile(r"[*?\[]")
+_WAITS_SECONDS = (0.5, 2.0)  # before another try: what fails for a moment must not cost an image
+
+_T = TypeVar("_T")
+
+
+def is_url(location: str) -> bool:
+    return _URL.match(location) is not None
+
+
+def is_web(location: str) -> bool:
+    """Whether it is for `roibeam download`, which has the limits that the open web needs."""
+    return location.lower().startswith(("http://", "https://"))
+
+
+def parent_url(url: str) -> str:
+    """ "gs://bucket/a/b.tsv" -> "gs://bucket/a"."""
+    scheme, _, path = url.rstrip("/").partition("://")
+    return f"{scheme}://{path.rpartition('/')[0]}"
+
+
+def use_beam_options(arguments: Sequence[str]) -> None:
+    """Beam's own options, some of which are for filesystems (--hdfs_host, --s3_endpoint_url)."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    _filesystems().set_options(PipelineOptions(list(arguments)))
+
+
+def open_url(url: str) -> BinaryIO:
+    """A file to read from, which can seek.
+
+    Raises:
+        FileNotFoundError, OSError: naming the URL.
+        ValueError: when the driver is missing.
+    """
+    from apache_beam.io.filesystem import CompressionTypes
+
+    filesystems = _filesystems()
+
+    def opened() -> BinaryIO:
+        file: BinaryIO = filesystems.open(url, "application/octet-stream", CompressionTypes.UNCOMPRESSED)
+        return file
+
+    return with_retries(url, opened)
+
+
+def read_url(url: str, *, max_bytes: int) -> bytes:
+    """A whole file.
+
+    Raises:
+        FileNotFoundError, OSError: naming the URL; also when it has more bytes.
+        ValueError: when the driver is missing.
+    """
+
+    def read() -> bytes:
+        with open_url(url) as file:
+            return file.read(max_bytes + 1)
+
+    data = with_retries(url, read)
+    if len(data) > max_bytes:
+        raise OSError(f"larger than {max_bytes} bytes")
+    return data
+
+
+def url_exists(url: str) -> bool:
+    """Raises OSError when that cannot be told."""
+    return bool(with_retries(url, lambda: _filesystems().exists(url)))
+
+
+def list_url(pattern: str, *, limit: int | None = None) -> list[str]:
+    """URLs of the files that a pattern matches, sorted: "*" stays in a folder, "**" reaches into sub-folders."""
+    result = with_retries(pattern, lambda: _filesystems().match([pattern], [limit])[0])
+    return sorted(metadata.path for metadata in result.metadata_list)
+
+
+def is_url_pattern(url: str) -> bool:
+    return _WILDCARD.search(url) is not None
+
+
+@contextmanager
+def local_copy(location: str) -> Iterator[str]:
+    """A path to read a file by: its own, or that of a copy which is gone afterwards."""
+    if not is_url(location):
+        yield location
+        return
+    with tempfile.TemporaryDirectory(prefix="roibeam-") as folder:
+        path = Path(folder) / location.rpartition("/")[2]
+
+        def copy() -> None:
+            with open_url(location) as source, path.open("wb") as target:
+                shutil.copyfileobj(source, target, 2**20)
+
+        with_retries(location, copy)
+        yield str(path)
+
+
+def with_retries(url: str, action: Callable[[], _T]) -> _T:
+    """What the action gives, tried again after a while where the driver failed.
+
+    Raises:
+        FileNotFoundError, OSError: naming the URL.
+        ValueError: when the driver is missing, or knows no such URL.
+    """
+    for seconds in (*_WAITS_SECONDS, None):
+        try:
+            _require_driver(url)
+            return action()
+        except ValueError:
+            raise  # the URL itself, or no driver: another try helps nobody
+        except Exception as error:  # what drivers raise has no common base
+            if isinstance(error, FileNotFoundError) or _is_absent(url):
+                raise FileNotFoundError(f"no such file: {url}") from None
+            if seconds is None:
+                raise OSError(f"{url}: {_one_line(error)}") from None
+            time.sleep(seconds)
+    raise AssertionError("the last try returns or raises")
+
+
+def _is_absent(url: str) -> bool:
+    if is_url_pattern(url):
+        return False
+    try:
+        return not _filesystems().exists(url)
+    except Exception:  # it could not be told: the first error stands
+        return False
+
+
+def _require_driver(url: str) -> None:
+    match = _URL.match(url)
+    scheme = match[1].lower() if match else ""
+    try:
+        _filesystems().get_filesystem(url)
+        missing = scheme in _DRIVERS and importlib.util.find_spec(_DRIVERS[scheme][1]) is None
+    except ValueError as error:
+        if scheme in _DRIVERS and "Unable to get filesystem" not in str(error):
+            raise ValueError(f"{url}: {_one_line(error)}; Beam's options for it follow after --") from None
+        missing = True
+    except (OSError, ImportError):  # BeamIOError is the former
+        missing = True
+    if missing and scheme in _DRIVERS:
+        extra = _DRIVERS[scheme][0]
+        raise ValueError(
+            f"{url}: no driver for {scheme}:// is installed; pip install 'apache-beam[{extra}]', on the workers too"
+        )
+    if missing:
+        raise ValueError(f"{url}: Beam has no filesystem for {scheme}://; it knows {', '.join(_DRIVERS)}")
+
+
+def _filesystems() -> Any:
+    # Importing Beam takes seconds, which a command that meets no URL does not need to spend.
+    return importlib.import_module("apache_beam.io.filesystems").FileSystems
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,433 @@
+"""Each kind of source: which images it gives, with which ids, captions and labels; equal photos give equal stores."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from folder_filesystem import PREFIX, FolderFileSystem
+
+from extraction.images import ImageRef
+from features.store import FeatureStore
+from pipelines.dead_letters import DEAD_LETTERS_NAME
+from pipelines.locations import SourceGoneError, read_image, read_location
+from pipelines.plan import planned_members, read_plan
+from pipelines.sources import open_source
+from pipelines.toyworld.draw import draw_samples
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    draw_samples(folder, count=6)
+    return folder / "images"
+
+
+@pytest.fixture
+def testfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder that testfs:// is."""
+    (tmp_path / "far").mkdir()
+    monkeypatch.setattr(FolderFileSystem, "folder", tmp_path / "far", raising=False)
+    monkeypatch.setattr(FolderFileSystem, "faults", {})
+    monkeypatch.setattr(FolderFileSystem, "opened", {})
+    monkeypatch.setattr("pipelines.remote_files._WAITS_SECONDS", (0.0, 0.0))
+    yield tmp_path / "far"
+
+
+def caption_of(photo: Path) -> str:
+    return f"picture {photo.stem[-1]} à"
+
+
+def tell(sample: str, text: object) -> tuple[str, bytes]:
+    return sample, text.encode() if isinstance(text, str) else json.dumps(text).encode()
+
+
+def write_tar(path: Path, files: dict[str, bytes]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def as_folder(photos: Path, to: Path) -> Path:
+    return Path(shutil.copytree(photos, to / "folder"))
+
+
+def as_tar(photos: Path, to: Path) -> Path:
+    with tarfile.open(to / "x.tar", "w") as tar:
+        tar.add(photos, ".")
+    return to / "x.tar"
+
+
+def as_zip(photos: Path, to: Path) -> Path:
+    with zipfile.ZipFile(to / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for photo in photos.iterdir():
+            archive.write(photo, photo.name)
+    return to / "x.zip"
+
+
+def as_webdataset(photos: Path, to: Path) -> Path:
+    """img2dataset's webdataset output: two shards, with what lies beside them."""
+    names = sorted(photos.iterdir())
+    for shard, part in enumerate((names[:4], names[4:])):
+        files: dict[str, bytes] = {}
+        for photo in part:
+            files[photo.name] = photo.read_bytes()
+            files |= dict([tell(f"{photo.stem}.json", {"caption": caption_of(photo), "status": "success"})])
+            files |= dict([tell(f"{photo.stem}.txt", caption_of(photo))])
+        write_tar(to / "wds" / f"{shard:05d}.tar", files)
+        pq.write_table(pa.table({"key": [photo.stem for photo in part]}), to / "wds" / f"{shard:05d}.parquet")
+        (to / "wds" / f"{shard:05d}_stats.json").write_text("{}")
+    return to / "wds"
+
+
+def rows_of(photos: Path) -> dict[str, list[Any]]:
+    names = sorted(photos.iterdir())
+    return {"image_path": [str(each) for each in names], "caption": [caption_of(each) for each in names]}
+
+
+def as_parquet(photos: Path, to: Path) -> Path:
+    pq.write_table(pa.table(rows_of(photos)), to / "list.parquet")
+    return to / "list.parquet"
+
+
+def as_csv(photos: Path, to: Path) -> Path:
+    rows = rows_of(photos)
+    lines = [",".join(rows), *(",".join(row) for row in zip(*rows.values(), strict=True))]
+    (to / "list.csv").write_text("\n".join(lines), encoding="utf-8-sig")
+    return to / "list.csv"
+
+
+FORMS = {
+    "folder": (as_folder, "folder", False),
+    "tar": (as_tar, "tar", False),
+    "zip": (as_zip, "zip", False),
+    "webdataset": (as_webdataset, "archives", True),
+    "parquet": (as_parquet, "image-list", True),
+    "csv": (as_csv, "image-list", True),
+}
+
+
+def test_the_same_photos_in_any_form_are_the_same_images(photos: Path, tmp_path: Path) -> None:
+    wanted = {photo.stem: photo.read_bytes() for photo in photos.iterdir()}
+    for name, (write, kind, has_captions) in FORMS.items():
+        (tmp_path / name).mkdir()
+        root = str(photos) if kind == "image-list" else None
+        source = open_source(str(write(photos, tmp_path / name)), image_root=root)
+        assert source.kind == kind
+        assert {image.image_id: read_location(image.location) for image in source.images} == wanted
+        assert all(bool(image.captions) == has_captions for image in source.images)
+
+
+@pytest.mark.slow
+def test_the_same_photos_in_any_form_give_the_same_store(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    digests = {}
+    for name, (write, kind, has_captions) in FORMS.items():
+        (tmp_path / name).mkdir()
+        location, store = write(photos, tmp_path / name), tmp_path / f"store-{name}"
+        root = ("--image-root", photos) if kind == "image-list" else ()
+        done = roibeam("extract", location, store, *root, *tiny_network, "--shard-size", 4)
+        assert done.code == 0, done.err
+        plan = read_plan(store)
+        assert plan is not None and plan.source["kind"] == kind
+        wanted = {photo.stem: (caption_of(photo),) if has_captions else () for photo in photos.iterdir()}
+        assert {each.image_id: each.captions for each in planned_members(store, plan)} == wanted
+        with FeatureStore(store) as opened:
+            digests[name] = opened.manifest.content_digest
+        again = roibeam("extract", location, store, *root, *tiny_network)
+        assert again.code == 0 and "0 images extracted" in again.out, again.err
+    assert len(set(digests.values())) == 1, digests
+
+
+def told(location: Path, **options: str) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    return {image.image_id: (image.captions, image.labels) for image in open_source(str(location), **options).images}
+
+
+def test_what_stands_beside_an_image_of_a_sample(tmp_path: Path) -> None:
+    files = dict(
+        [
+            tell("a/1.jpg", "x"), tell("a/1.txt", " a cat \n"), tell("a/1.json", {"caption": "other"}),
+            tell("a/1.cls", "7"),
+            tell("2.png", "x"), tell("2.json", {"caption": ["one", "", "two"]}),
+            tell("3.left.jpg", "x"), tell("3.right.jpg", "x"), tell("3.txt", "both"), tell("3.left.cls", "l"),
+            tell("4.webp", "x"), ("4.txt", b"\xff"), tell("5.jpg", "x"), tell("5.json", "no json"), tell("6.jpg", "x"),
+            tell("6.json", {"caption": None}), tell("7.jpg", "x"), tell("8.bin", "x"), tell("7.txt", "too late"),
+            tell("9.jpg", "x"), tell("9.json", '{"caption": "\\ud800"}'), tell("10.jpg", "x"), ("10.txt", b"x" * 2**21),
+        ]
+    )  # fmt: skip
+    source = open_source(str(write_tar(tmp_path / "x.tar", files)))
+    found = {image.image_id: (image.captions, image.labels) for image in source.images}
+    assert found == {
+        "a/1": (("a cat",), ("7",)), "2": (("one", "two"), ()), "3.left": (("both",), ("l",)),
+        "3.right": (("both",), ()), "4": ((), ()), "5": ((), ()), "6": ((), ()), "7": ((), ()), "9": ((), ()),
+        "10": ((), ()),
+    }  # fmt: skip
+    assert source.notes == [
+        "1 file without an image extension left out",
+        "4 captions or labels left out: 1 longer than 1048576 bytes, 2 not UTF-8, 1 not json",
+        "1 caption or label left out: no image of that name is beside",
+    ]
+    kept = open_source(str(tmp_path / "x.tar"), id_rule="with-extension").images
+    assert [image.image_id for image in kept][-1] == "a/1.jpg" and kept[-1].captions == ("a cat",)
+
+
+def test_img2datasets_files_are_samples_and_its_parquet_images_are_refused(tmp_path: Path) -> None:
+    for number in range(3):
+        for name, data in (
+            tell(f"{number:09d}.jpg", "x"), tell(f"{number:09d}.txt", f"caption {number}"),
+            tell(f"{number:09d}.json", {"caption": "y"}),
+        ):  # fmt: skip
+            (tmp_path / "files" / "00000").mkdir(parents=True, exist_ok=True)
+            (tmp_path / "files" / "00000" / name).write_bytes(data)
+    assert told(tmp_path / "files") == {f"00000/00000000{i}": ((), ()) for i in range(3)}  # a folder as any other
+    (tmp_path / "files" / "00000_stats.json").write_text("{}")
+    (tmp_path / "files" / "00000.parquet").write_bytes(b"")
+    source = open_source(str(tmp_path / "files"))
+    assert source.kind == "img2dataset" and source.notes == []
+    assert told(tmp_path / "files") == {f"00000/00000000{i}": ((f"caption {i}",), ()) for i in range(3)}
+    (tmp_path / "parquet").mkdir()
+    pq.write_table(pa.table({"key": ["0"], "jpg": [b"x"]}), tmp_path / "parquet" / "00000.parquet")
+    for location in (tmp_path / "parquet", tmp_path / "parquet" / "00000.parquet"):
+        with pytest.raises(
+            ValueError, match=r"'jpg' holds binary, not paths; images inside parquet files are not read"
+        ):
+            open_source(str(location))
+
+
+def test_lists_name_images_below_the_root_and_tell_of_them(tmp_path: Path) -> None:
+    rows = [
+        {"File_Name": "b.jpg", "text": "one", "labels": ["x", 3]},
+        {"File_Name": f"{tmp_path}/sub/a.jpg", "image_id": 12, "text": None},
+        {"File_Name": "b.jpg", "text": "two", "labels": "x"},
+        {"File_Name": "/etc/passwd.jpg"},
+        {"File_Name": "gs://elsewhere/c.jpg"},
+        {"File_Name": "https://x/c.jpg"},
+        {"File_Name": "../c.jpg"},
+        {"File_Name": ""},
+        {"File_Name": "d.jpg", "text": 3},
+        {"File_Name": "d.jpg", "image_id": [1]},
+    ]
+    (tmp_path / "l.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    source = open_source(str(tmp_path / "l.jsonl"))
+    assert list(source.images) == [
+        ImageRef("12", f"{tmp_path}/sub/a.jpg"),
+        ImageRef("b", f"{tmp_path}/b.jpg", captions=("one", "two"), labels=("x", "3")),
+    ]
+    assert source.notes == [
+        "7 rows left out: 1 URL outside the image folder: give the one that it begins with as --image-root, "
+        "1 URL: download it and give the local path, 1 caption is no text, "
+        "1 image_id is neither text nor a whole number, 1 no image path, 1 path leaves the image folder, "
+        "1 path outside the image folder: give the one that it begins with as --image-root "
+        "(lines 4, 5, 6, 7, 8, 9, 10)"
+    ]
+
+
+def test_lists_of_several_files_and_lists_without_an_image(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    for part in range(2):
+        table = pa.table({"path": [f"{part}/{i}.jpg" for i in range(2)], "caption": [["a", f"b{i}"] for i in range(2)]})
+        pq.write_table(table, tmp_path / "parts" / f"{part}.parquet")
+    wanted = {f"{part}/{i}": (("a", f"b{i}"), ()) for part in range(2) for i in range(2)}
+    assert told(tmp_path / "parts") == wanted == told(tmp_path / "parts" / "*.parquet", image_root=str(tmp_path))
+    for name, text in (("l.csv", "url,caption\nx,y\n"), ("l.jsonl", '{"url": "x", "caption": "y"}\n')):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match="got url, caption"):
+            open_source(str(tmp_path / name))
+    (tmp_path / "bad.csv").write_bytes(b'path,caption\na.jpg,"' + b"x" * 200_000)
+    with pytest.raises(ValueError, match=r"after row 0: not a csv file \(field larger"):
+        open_source(str(tmp_path / "bad.csv"))
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 nothing PAR1")
+    with pytest.raises(ValueError, match="not a parquet file, or damaged"):
+        open_source(str(tmp_path / "bad.parquet"))
+    (tmp_path / "latin.csv").write_bytes(b"path,caption\na.jpg,\xe9t\xe9\nb.jpg,ok\n")
+    assert told(tmp_path / "latin.csv") == {"b": (("ok",), ())}
+
+
+def test_annotation_files_of_the_pack_tell_of_their_images(shared_data: Path) -> None:
+    formats, images = shared_data / "formats", str(shared_data / "images")
+    captions = told(shared_data / "coco" / "captions_train2014.json", image_root=images)
+    assert all(len(texts) == 5 for texts, _ in captions.values())
+    content = json.loads((shared_data / "coco" / "instances_train2014.json").read_text())
+    names = {each["id"]: each["name"] for each in content["categories"]}
+    labels = told(shared_data / "coco" / "instances_train2014.json", image_root=images)
+    for image in content["images"]:
+        wanted = [names[each["category_id"]] for each in content["annotations"] if each["image_id"] == image["id"]]
+        assert labels[image["file_name"][:-4]] == ((), tuple(dict.fromkeys(wanted)))
+    for name in ("dataset_coco.json", "dataset_flickr30k.json"):
+        split = told(formats / "karpathy" / name, image_root=images)
+        splits = [each["split"] for each in json.loads((formats / "karpathy" / name).read_text())["images"]]
+        counts = sorted(len(texts) for texts, _ in split.values())
+        assert counts == sorted(5 if each in ("train", "restval") else 0 for each in splits)
+    assert (
+        sum(len(texts) for texts, _ in told(shared_data / "cc" / "local.tsv", image_root=str(shared_data)).values())
+        == 68
+    )
+    assert any("person" in names for _, names in told(formats / "vcr" / "train.jsonl").values())
+
+
+def test_flickr30k_of_the_pack(shared_data: Path, tmp_path: Path) -> None:
+    entities = shared_data / "formats" / "flickr30k_entities"
+    source = open_source(str(entities / "Sentences"))
+    assert (source.kind, len(source.images)) == ("flickr30k", 8)
+    assert all(Path(image.location).is_file() and len(image.captions) == 5 for image in source.images)
+    first = next(image for image in source.images if image.image_id == "134206")
+    assert first.captions[2] == "A team plays baseball at a large crowded stadium ."
+    assert not any("[" in caption for image in source.images for caption in image.captions)
+    # The same ids as Karpathy's split and a folder of the photos give.
+    assert set(told(entities / "Sentences")) == set(told(entities / "flickr30k-images"))
+    (tmp_path / "r.token").write_text("1.jpg#0\tA dog .\n\n1.jpg#1\tA cat .\n2.jpg\tno number\n3.jpg#0\t\nnothing\n")
+    source = open_source(str(tmp_path / "r.token"))
+    assert list(source.images) == [ImageRef("1", f"{tmp_path}/1.jpg", captions=("A dog .", "A cat ."))]
+    assert source.notes[0].startswith("3 rows left out: 1 empty caption, 2 not <photo>.jpg#<number> TAB caption")
+
+
+def test_visual_genome(shared_data: Path, tmp_path: Path) -> None:
+    shutil.copy(shared_data / "vg" / "test_head50.txt", tmp_path / "test.txt")
+    assert len(told(tmp_path / "test.txt")) == 50 and not any(
+        labels for _, labels in told(tmp_path / "test.txt").values()
+    )
+    (tmp_path / "xml").mkdir()
+    objects = "".join(f"<object><name>{name}</name></object>" for name in ("Tree", "dog", "tree"))
+    (tmp_path / "xml" / "1749.xml").write_text(f"<annotation>{objects}</annotation>")
+    source = open_source(str(tmp_path / "test.txt"))
+    assert {image.labels for image in source.images if image.image_id == "VG_100K_2/1749"} == {("tree", "dog")}
+    assert source.notes == ["49 images without labels: no xml file, or a damaged one"]
+    urls = [f"https://cs.stanford.edu/people/rak248/VG_100K{part}/{i}.jpg" for i, part in ((1, "_2"), (2, ""))]
+    (tmp_path / "image_data.json").write_text(json.dumps([{"image_id": 1, "url": url, "width": 8} for url in urls]))
+    source = open_source(str(tmp_path / "image_data.json"))
+    assert [image.location for image in source.images] == [f"{tmp_path}/VG_100K/2.jpg", f"{tmp_path}/VG_100K_2/1.jpg"]
+    (tmp_path / "image_data.json").write_text('[{"url": "https://x/y.jpg"}]')
+    with pytest.raises(ValueError, match=r"entry 0: expected a url that ends in VG_100K/<number>\.jpg"):
+        open_source(str(tmp_path / "image_data.json"))
+
+
+def test_coco_labels_and_captions_whichever_list_is_first(tmp_path: Path) -> None:
+    parts = {
+        "annotations": [
+            {"id": 1, "image_id": 1, "category_id": 9},
+            {"id": 2, "image_id": 2, "category_id": 3},
+            {"id": 3, "image_id": 1, "category_id": 9},
+            {"id": 4, "image_id": 1, "caption": "a"},
+        ],
+        "categories": [{"id": 9, "name": "cup"}, {"id": 3, "name": "dog"}],
+        "images": [{"id": i, "file_name": f"{i}.jpg"} for i in (1, 2, 1)],
+    }
+    for order in (sorted(parts), sorted(parts, reverse=True)):
+        (tmp_path / "c.json").write_text(json.dumps({name: parts[name] for name in order}))
+        assert told(tmp_path / "c.json") == {"1": (("a",), ("cup",)), "2": ((), ("dog",))}
+    parts["annotations"][1]["category_id"] = 4
+    (tmp_path / "c.json").write_text(json.dumps(parts))
+    with pytest.raises(ValueError, match=r"annotations\[1\]: category_id 4 is not among the 2 categories"):
+        open_source(str(tmp_path / "c.json"))
+
+
+# Filesystems of Beam
+
+
+def far_sources(photos: Path, bucket: Path, tmp_path: Path) -> dict[str, str]:
+    """The photos in each form at URLs, and the image root to give with it."""
+    as_webdataset(photos, bucket)
+    shutil.copytree(photos, bucket / "photos")
+    as_zip(photos, bucket)
+    lines = "".join(f"{caption_of(photo)}\t{photo.name}\n" for photo in photos.iterdir())
+    (bucket / "photos" / "list.tsv").write_text(lines)
+    rows = [f"{PREFIX}bucket/photos/{photo.name}" for photo in photos.iterdir()]
+    (tmp_path / "list.csv").write_text("\n".join(["path", *rows]))
+    locations = ("photos", "photos/*.jpg", "photos/list.tsv", "x.zip", "wds", "wds/0000*.tar")
+    return {f"{PREFIX}bucket/{each}": "" for each in locations} | {f"{tmp_path}/list.csv": f"{PREFIX}bucket/photos"}
+
+
+def test_images_at_urls_are_those_of_the_folder(photos: Path, tmp_path: Path, testfs: Path) -> None:
+    wanted = {photo.stem: photo.read_bytes() for photo in photos.iterdir()}
+    for location, root in far_sources(photos, testfs / "bucket", tmp_path).items():
+        source = open_source(location, image_root=root or None)
+        assert {image.image_id: read_image(source.image_root, image.location) for image in source.images} == wanted
+    # A worker opens an archive once, not once for each of its images.
+    assert FolderFileSystem.opened[f"{PREFIX}bucket/x.zip"] == 2
+
+
+@pytest.mark.slow
+def test_a_source_at_a_url_gives_the_store_of_the_folder(
+    roibeam: Cli, photos: Path, tmp_path: Path, testfs: Path, tiny_network: tuple[str, ...]
+) -> None:
+    digests = {}
+    sources = far_sources(photos, testfs / "bucket", tmp_path) | {str(photos): ""}
+    for number, (location, root) in enumerate(sources.items()):
+        store = tmp_path / f"store{number}"
+        options = ("--image-root", root) if root else ()
+        done = roibeam("extract", location, store, *options, *tiny_network)
+        assert done.code == 0, (location, done.err)
+        with FeatureStore(store) as opened:
+            digests[location] = opened.manifest.content_digest
+    assert len(set(digests.values())) == 1, digests
+
+
+def test_faults_of_a_filesystem(testfs: Path) -> None:
+    (testfs / "b").mkdir()
+    (testfs / "b" / "a.jpg").write_bytes(b"photo")
+    url, root = f"{PREFIX}b/a.jpg", f"{PREFIX}b"
+    FolderFileSystem.faults[url] = 2
+    assert read_image(root, url) == b"photo"  # the third try
+    FolderFileSystem.faults[url] = 99
+    with pytest.raises(OSError, match=r"testfs://b/a\.jpg: the far side hung up"):
+        read_image(root, url)
+    FolderFileSystem.faults.clear()
+    with pytest.raises(FileNotFoundError):
+        read_image(root, f"{PREFIX}b/gone.jpg")
+    shutil.rmtree(testfs / "b")
+    with pytest.raises(SourceGoneError, match="testfs://b has gone"):
+        read_image(root, url)
+    for location, words in (
+        ("gs://bucket/a", r"pip install 'apache-beam\[gcp\]', on the workers too"),
+        ("hdfs://name/a", r"pip install 'apache-beam\[hadoop\]'"),
+        ("nonsense://a/b", "Beam has no filesystem for nonsense://"),
+        ("https://host/photos", "images of the web are fetched by `roibeam download`"),
+        (f"{PREFIX}b/gone.tsv", r"no such file: testfs://b/gone\.tsv"),
+        (f"{PREFIX}b", "no images in"),
+    ):
+        with pytest.raises((ValueError, OSError), match=words):
+            open_source(location)
+
+
+def test_a_member_of_a_tar_that_changed_is_a_dead_letter_of_its_image(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    """The archive is written anew between the plan and the work."""
+    wds, store = as_webdataset(photos, tmp_path), tmp_path / "store"
+    assert roibeam("extract", wds, store, *tiny_network, "--shard-size", 3).code == 0
+    with FeatureStore(store) as opened:
+        wanted = opened.manifest.content_digest
+    whole = (wds / "00001.tar").read_bytes()
+    write_tar(wds / "00001.tar", {"other.bin": b"x" * 9999})
+    for path in store.glob("part-*"):
+        path.unlink()
+    plan = read_plan(store)
+    assert plan is not None
+    changed = [each for each in planned_members(store, plan) if "00001.tar" in each.location]
+    assert len(changed) == 2
+    done = roibeam("extract", wds, store, *tiny_network)
+    assert done.code == 1, done.err
+    letters = pq.read_table(store / DEAD_LETTERS_NAME).to_pylist()
+    assert {(each["stage"], each["reason"]) for each in letters} == {("read", "changed since planning")}
+    assert [each["image_id"] for each in letters] == [each.image_id for each in changed]
+    (wds / "00001.tar").write_bytes(whole)
+    assert roibeam("extract", wds, store, *tiny_network, "--retry-dead-letters").code == 0
+    with FeatureStore(store) as opened:
+        assert opened.manifest.content_digest == wanted
+    assert read_location(changed[0].location)
