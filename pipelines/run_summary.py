@@ -72,7 +72,7 @@ def write_run_summary(
 def run_summary(
     store: str, plan: Plan, end: RunEnd, before: Collection[FinishedShard], after: Collection[FinishedShard]
 ) -> dict[str, Any]:
-    """The content of run_summary.json; docs/cluster.md says what the fields mean."""
+    """The content of run_summary.json; docs/remote-stores.md says what the fields mean."""
     earlier = {(shard.number, shard.attempt) for shard in before}
     new = [shard for shard in after if (shard.number, shard.attempt) not in earlier]
     seconds = end.ended - end.started

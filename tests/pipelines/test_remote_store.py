@@ -115,6 +115,9 @@ def test_a_store_in_memory_is_the_local_one(
 
     again = extract(url)
     assert again.code == 0 and "0 images extracted" in again.out
+    info = roibeam("store", "info", url)
+    assert info.code == 0 and wanted in info.out
+    assert "manifest.json: is not there" in one_line(roibeam("store", "info", f"{url}/none"))
     status = json.loads(roibeam("progress", url, "--json").out)
     assert status["complete"] and status["shards"]["finished"] == SHARDS and status["failures"] == {"empty file": 1}
     other = [option if option != "random:1" else "random:2" for option in tiny_network]
