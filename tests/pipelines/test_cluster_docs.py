@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -29,10 +30,15 @@ def commands() -> list[list[str]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def whole() -> Any:
+    return typer.main.get_command(app)
+
+
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_a_command_and_its_options_exist(words: list[str]) -> None:
+def test_a_command_and_its_options_exist(whole: Any, words: list[str]) -> None:
     ours, _, beam = (list(part) for part in _split(words))
-    command = typer.main.get_command(app)
+    command = whole
     while hasattr(command, "commands"):
         command = command.commands[ours.pop(0)]
     flags = {flag: option for option in command.params for flag in (*option.opts, *option.secondary_opts)}
