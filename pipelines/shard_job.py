@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -96,7 +97,12 @@ def _extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter) -> S
             fingerprint=fingerprint,
             members_digest=shard.members_digest,
             dead_letters=tuple(DeadLetter(**asdict(failure)) for failure in failures),
-            stats={"seconds": round(seconds, 3), **meter.times.summaries()},
+            stats={
+                "seconds": round(seconds, 3),
+                "host": socket.gethostname(),
+                "process": os.getpid(),
+                **meter.times.summaries(),
+            },
         )
         if manifest.data_file is not None:
             os.replace(scratch / "data.lmdb", store / manifest.data_file)
