@@ -8,7 +8,9 @@ Where OUT is a URL, work happens in a temporary folder of the worker's disk, and
 from __future__ import annotations
 
 import functools
+import os
 import secrets
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -94,7 +96,12 @@ def _extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter) -> S
             fingerprint=fingerprint,
             members_digest=shard.members_digest,
             dead_letters=tuple(DeadLetter(**asdict(failure)) for failure in failures),
-            stats={"seconds": round(seconds, 3), **meter.times.summaries()},
+            stats={
+                "seconds": round(seconds, 3),
+                "host": socket.gethostname(),
+                "process": os.getpid(),
+                **meter.times.summaries(),
+            },
         )
         heartbeat.uploading(manifest.num_records, failures)
         counting = _publish(folder, shard, scratch, manifest)

@@ -36,7 +36,12 @@ from pipelines.publish import StoreText
 from pipelines.runners.option_sets import FLINK_VERSION, WORKER_POOL, pipeline_options, runner_flags
 from pipelines.vocabulary import Vocabulary
 
-CLOUD = ["--project=p", "--region=us-central1", "--temp_location=gs://b/t", "--sdk_container_image=repo/roibeam:1"]
+CLOUD = [
+    "--project=my-project",
+    "--region=us-central1",
+    "--temp_location=gs://my-bucket/tmp",
+    "--sdk_container_image=repo/roibeam:1",
+]
 CLUSTERS = {
     "flink": ["--flink_master=h:8081", "--parallelism=8"],
     "spark": ["--spark_master_url=spark://h:7077"],
@@ -92,7 +97,7 @@ def test_flink_and_spark_options_are_read_by_beam() -> None:
 def test_dataflow_gets_one_process_and_one_gpu_per_machine(device: str) -> None:
     options = pipeline_options("dataflow", CLOUD, device=device)
     google, workers = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
-    assert (google.project, workers.sdk_container_image) == ("p", "repo/roibeam:1")
+    assert (google.project, workers.sdk_container_image) == ("my-project", "repo/roibeam:1")
     assert "no_use_multiple_sdk_containers" in options.view_as(DebugOptions).experiments
     proto = pipeline(options, device=device).to_runner_api(
         default_environment=environments.DockerEnvironment.from_container_image(

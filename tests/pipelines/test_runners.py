@@ -77,6 +77,21 @@ def test_beam_counts_what_the_manifests_say(
     assert json.loads(again.out.splitlines()[-1])["metrics"] == {}  # nothing was extracted
 
 
+def test_threads_of_a_process_share_one_model(
+    roibeam: Cli, photos: Path, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines import job
+
+    built = []
+    build = job.build_detector
+    monkeypatch.setattr(job, "build_detector", lambda *args, **named: built.append(args) or build(*args, **named))
+    monkeypatch.setattr(job, "_detectors", {})
+    threads = ("--", "--direct_running_mode=multi_threading", "--direct_num_workers=3")
+    done = roibeam("extract", photos, tmp_path / "store", *options, "--mode", "bf16", *threads)
+    assert done.code == 0, done.err
+    assert len(manifests(tmp_path / "store")) == 5 and len(built) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", [("--workers", "2"), ("--runner", "portable")])
 def test_worker_processes_write_what_one_process_writes(
@@ -93,6 +108,7 @@ def test_worker_processes_write_what_one_process_writes(
     assert done.returncode == 0, done.stderr
     assert digest(out) == digest(tmp_path / "one")
     assert not list(out.glob(".*"))
+    assert runner == ("--runner", "portable") or len({one.stats["process"] for one in manifests(out)}) == 2
     noise = [line for line in done.stderr.splitlines() if "apitools not found" not in line]  # Beam's, when imported
     assert noise == []
     assert_metrics_are_those_of_the_manifests(json.loads(done.stdout.splitlines()[-1])["metrics"], out)
