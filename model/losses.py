@@ -72,8 +72,8 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCoun
 def kl_divergence(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
     """KL divergence of softmax(`logits`) (N, C) from distributions `targets` (N, C), over the rows of `mask` (N,).
 
-    ViLBERT's masked region loss (arXiv:1908.02265, section 2.2). Its gradient is that of `soft_cross_entropy`; its value
-    is 0 when the prediction is perfect.
+    ViLBERT's masked region loss (arXiv:1908.02265, section 2.2). Its gradient is that of `soft_cross_entropy`, its
+    value is 0 when the prediction is perfect.
     """
     per_class = F.kl_div(F.log_softmax(_precise(logits), dim=-1), _precise(targets), reduction="none")
     return SumCount((per_class.sum(dim=-1) * mask).sum(), mask.sum())
