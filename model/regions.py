@@ -5,11 +5,17 @@ Shapes: B rows, R regions, D feature width.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from model.inputs import VLBatch
+
 # Of the whole image, which starts the region sequence: its box is the image (jiasenlu/vilbert_beta, the data loaders).
 WHOLE_IMAGE_LOCATION = (0.0, 0.0, 1.0, 1.0, 1.0)
+LOCATION_SIZE = len(WHOLE_IMAGE_LOCATION)
+WHOLE_IMAGE_COUNTS = ("all", "visible")
 
 
 def region_locations(boxes_xyxy_px: Tensor, image_hw: Tensor, region_mask: Tensor) -> Tensor:
@@ -45,3 +51,36 @@ def mean_feature(features: Tensor, visible: Tensor, counted: Tensor) -> Tensor:
     """
     total = features.masked_fill(~visible[..., None], 0.0).sum(dim=-2)
     return total / counted.sum(dim=-1, keepdim=True).clamp(min=1)
+
+
+class ImageElements(NamedTuple):
+    """What a batch shows of its images: IMG, the whole image, then its regions; E = R + 1."""
+
+    features: Tensor  # (B, E, D), 0 where masked and at padding
+    locations: Tensor  # (B, E, 5)
+    mask: Tensor  # (B, E) bool
+
+
+def elements_with_whole_image(batch: VLBatch, *, count: str) -> ImageElements:
+    """The regions with IMG before them; IMG is made here and nowhere else, after masking.
+
+    "Mean-pooled visual features with a spatial encoding corresponding to the entire image" (arXiv:1908.02265,
+    section 2.2).
+
+    Args:
+        count: by what the sum of the visible regions' features is divided: the number of "all" regions of the image
+            (vilbert_beta, InterBERT) or of the "visible" ones. Without effect where the batch brings
+            `whole_image_features`.
+    """
+    features, rows = batch.region_features, batch.batch_size
+    visible = batch.region_mask & ~batch.masked_regions
+    whole = batch.whole_image_features
+    if whole is None:
+        whole = mean_feature(features, visible, visible if count == "visible" else batch.region_mask)
+    features = features.masked_fill(~visible[..., None], 0.0)
+    features = torch.cat([whole[:, None].to(features.dtype), features], dim=1)
+    locations = region_locations(batch.region_boxes, batch.image_hw, batch.region_mask)
+    whole_location = locations.new_tensor(WHOLE_IMAGE_LOCATION).expand(rows, 1, -1)
+    locations = torch.cat([whole_location, locations], dim=1).to(features.dtype)
+    mask = torch.cat([batch.region_mask.new_ones(rows, 1), batch.region_mask], dim=1)
+    return ImageElements(features, locations, mask)

@@ -25,13 +25,13 @@ from transformers import initialization as init
 
 from model.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStreamPooler, WeightNormedLinear
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
-from model.losses import PreTrainingOutput, accuracy, cross_entropy, kl_divergence, squared_error
-from model.regions import WHOLE_IMAGE_LOCATION, mean_feature, region_locations
+from model.losses import PreTrainingOutput
+from model.pretraining import MATCH_LOGIT, PreTrainingTerms
+from model.regions import LOCATION_SIZE, elements_with_whole_image
 from model.transformer import BERT_NORM_EPS, Attention, FeedForward, TransformerLayer
 from model.vilbert_config import ViLbertConfig
 
 PADDING_PIECE = 0
-MATCH_LOGIT = 0  # of the two match logits: 0 = the caption belongs to the image, 1 = it does not, in both releases
 
 
 class Step(NamedTuple):
@@ -111,32 +111,21 @@ class TextEmbeddings(nn.Module):
 class RegionEmbeddings(nn.Module):
     """Linear(feature) + Linear(location), LayerNorm, dropout (section 2.2, "Image Representations"); IMG comes first.
 
-    A masked region's feature is zero, its location stays ("image features zeroed out"). IMG is made here and nowhere
-    else: the mean of the features that are left, or the batch's own whole-image feature, at location (0, 0, 1, 1, 1).
+    A masked region's feature is zero, its location stays ("image features zeroed out").
     """
 
     def __init__(self, config: ViLbertConfig) -> None:
         super().__init__()
         self.whole_image_count = config.whole_image_count
         self.features = nn.Linear(config.region_feature_size, config.image_hidden_size)
-        self.locations = nn.Linear(len(WHOLE_IMAGE_LOCATION), config.image_hidden_size)
+        self.locations = nn.Linear(LOCATION_SIZE, config.image_hidden_size)
         self.norm = nn.LayerNorm(config.image_hidden_size, eps=BERT_NORM_EPS)
         self.dropout = nn.Dropout(config.region_embedding_dropout)
 
     def forward(self, batch: VLBatch) -> Stream:
-        features, rows = batch.region_features, batch.batch_size
-        visible = batch.region_mask & ~batch.masked_regions
-        whole = batch.whole_image_features
-        if whole is None:
-            counted = visible if self.whole_image_count == "visible" else batch.region_mask
-            whole = mean_feature(features, visible, counted)
-        features = features.masked_fill(~visible[..., None], 0.0)
-        features = torch.cat([whole[:, None].to(features.dtype), features], dim=1)
-        locations = region_locations(batch.region_boxes, batch.image_hw, batch.region_mask)
-        whole_location = locations.new_tensor(WHOLE_IMAGE_LOCATION).expand(rows, 1, -1)
-        locations = torch.cat([whole_location, locations], dim=1).to(features.dtype)
-        mask = torch.cat([batch.region_mask.new_ones(rows, 1), batch.region_mask], dim=1)
-        return Stream(self.dropout(self.norm(self.features(features) + self.locations(locations))), mask)
+        elements = elements_with_whole_image(batch, count=self.whole_image_count)
+        states = self.features(elements.features) + self.locations(elements.locations)
+        return Stream(self.dropout(self.norm(states)), elements.mask)
 
 
 class CoAttentionLayer(nn.Module):
@@ -364,11 +353,15 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
     def logits(self, output: VLOutput) -> PreTrainingLogits:
         """Of all positions: for looking at, not for training."""
         return PreTrainingLogits(
-            words=self.masked_word_head(output.text_states, self.vilbert.text_embeddings.words.weight),
+            words=self.word_logits(output.text_states),
             regions=self.masked_region_head(output.region_states),
             whole_image=self.masked_region_head(output.whole_image_state),
             match=None if self.match_head is None else self.match_head(output.pooled),
         )
+
+    def word_logits(self, states: Tensor) -> Tensor:
+        """(..., V) for text states (..., H)."""
+        return self.masked_word_head(states, self.vilbert.text_embeddings.words.weight)
 
     def match_scores(self, output: VLOutput) -> Tensor:
         """(B,) probability that caption and image belong together: what zero-shot retrieval sorts by (section 3.2).
@@ -390,32 +383,19 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
             raise ValueError("ViLbertForPreTraining: the batch has no text_labels or no region_targets")
         if batch.match_labels is None and self.match_head is not None:
             raise ValueError("ViLbertForPreTraining: the batch has no match_labels, the match head needs them")
-        losses, metrics = {}, {}
-        labelled, predicted = batch.text_labels != IGNORE_INDEX, batch.region_target_mask
+        labels, predicted = batch.text_labels, batch.region_target_mask
         if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
             matched = batch.match_labels.eq(1)[:, None]
-            labelled, predicted = labelled & matched, predicted & matched
-
-        # Logits only where a word is predicted: over all positions they would be most of this head's work and memory.
-        labels = batch.text_labels[labelled]
-        logits = self.masked_word_head(output.text_states[labelled], self.vilbert.text_embeddings.words.weight)
-        losses["masked_words"] = cross_entropy(logits, labels)
-        metrics["masked_word_accuracy"] = accuracy(logits, labels, torch.ones_like(labels, dtype=torch.bool))
-
-        targets = batch.region_targets[predicted]
-        every_row = predicted.new_ones(len(targets))
-        predictions = self.masked_region_head(output.region_states[predicted])
-        if self.config.region_loss == "kl":
-            losses["masked_regions"] = kl_divergence(predictions, targets, every_row)
-            metrics["masked_region_accuracy"] = accuracy(predictions, targets.argmax(dim=-1), every_row)
-        else:
-            losses["masked_regions"] = squared_error(predictions, targets, every_row)
-
+            labels, predicted = labels.masked_fill(~matched, IGNORE_INDEX), predicted & matched
+        terms = PreTrainingTerms()
+        terms.masked_words(self.word_logits, output.text_states, labels)
+        terms.masked_regions(
+            self.masked_region_head,
+            output.region_states,
+            batch.region_targets,
+            predicted,
+            loss=self.config.region_loss,
+        )
         if self.match_head is not None and batch.match_labels is not None:
-            # Ours: 1 = match. The releases': 0 = match. Their order of logits stays, so that their weights load.
-            counted = batch.match_labels.ne(IGNORE_INDEX)
-            labels = torch.where(counted, 1 - batch.match_labels, batch.match_labels)
-            logits = self.match_head(output.pooled)
-            losses["matching"] = cross_entropy(logits, labels)
-            metrics["matching_accuracy"] = accuracy(logits, labels, counted)
-        return PreTrainingOutput(losses, metrics)
+            terms.matching(self.match_head(output.pooled), batch.match_labels)
+        return terms.output()

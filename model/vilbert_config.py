@@ -8,10 +8,10 @@ from typing import Any
 
 from model.config import StrictConfig
 from model.heads import FUSIONS
+from model.regions import WHOLE_IMAGE_COUNTS
 from model.transformer import ACTIVATIONS
 
 REGION_LOSSES = ("kl", "regression")
-WHOLE_IMAGE_COUNTS = ("all", "visible")
 MASKED_LOSS_PAIRS = ("all", "matched")
 
 

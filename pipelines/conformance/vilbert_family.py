@@ -156,7 +156,7 @@ class _ForwardPass:
         model, output, logits = self.model, self.output, self.logits
         words = self._words(output)
         regions = constant(_with_img(logits.whole_image, logits.regions))
-        word_logits = constant(model.masked_word_head(words, model.vilbert.text_embeddings.words.weight))
+        word_logits = constant(model.word_logits(words))
         self.outputs |= {
             "sequence_output_t": constant(words),
             "sequence_output_v": constant(_with_img(output.whole_image_state, output.region_states)),

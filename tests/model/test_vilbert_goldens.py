@@ -186,7 +186,7 @@ def test_task_heads_of_the_multi_task_release(case):
             "vil_tri_prediction": model.entailment(output),
             "vision_prediction": torch.cat([logits.whole_image[:, None], logits.regions], dim=1),
             "vision_logit": model.score_regions(batch, output)[..., None],
-            "linguisic_prediction": model.masked_word_head(words, model.vilbert.text_embeddings.words.weight),
+            "linguisic_prediction": model.word_logits(words),
             "linguisic_logit": model.score_words(words)[..., None],
         }
         if count:
