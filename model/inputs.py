@@ -29,8 +29,10 @@ _SHAPES = {
     "region_target_mask": "BR",
     "match_labels": "B",
     "task_ids": "B",
+    "region_images": "BR",
+    "aligned_words": "BRA",
 }
-_LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids"}
+_LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids", "region_images", "aligned_words"}
 _BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask"}
 
 
@@ -56,6 +58,8 @@ class VLBatch:
             be predicted without being masked.
         match_labels: (B,) long, 1 = the caption belongs to the image, 0 = it does not.
         task_ids: (B,) long, which task the row belongs to, for models with task tokens.
+        region_images: (B, R) long, which image of the row a region is from, where a row has several; 0 is the first.
+        aligned_words: (B, R, A) long, positions of the text pieces that name a region, -1 where there are no more.
         sample_ids: what to call the rows in an error message; empty or B names.
 
     Raises:
@@ -76,6 +80,8 @@ class VLBatch:
     region_target_mask: Tensor | None = None
     match_labels: Tensor | None = None
     task_ids: Tensor | None = None
+    region_images: Tensor | None = None
+    aligned_words: Tensor | None = None
     sample_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The three pre-training tasks that ViLBERT, its baseline and its heirs share, each as (loss, accuracy).
+"""The pre-training tasks that ViLBERT, its baseline and its heirs share, each as (loss, accuracy).
 
 Logits are computed at masked positions only: over all positions they would be most of a head's work and memory.
 """
@@ -12,8 +12,6 @@ from torch import Tensor
 
 from model.inputs import IGNORE_INDEX
 from model.losses import PreTrainingOutput, SumCount, accuracy, cross_entropy, kl_divergence, squared_error
-
-MATCH_LOGIT = 0  # of the two match logits of ViLBERT and InterBERT: 0 = the pair belongs together, 1 = it does not
 
 
 class PreTrainingTerms:
@@ -43,10 +41,10 @@ class PreTrainingTerms:
         else:
             self.losses["masked_regions"] = squared_error(predictions, targets, every_row)
 
-    def matching(self, logits_B2: Tensor, match_labels: Tensor) -> None:
-        """Ours: 1 = match. Theirs: 0 = match. Their order of logits stays, so that their weights load."""
+    def matching(self, logits_B2: Tensor, match_labels: Tensor, *, match_logit: int) -> None:
+        """`match_logit`: which of the two logits says match. Each code's order stays, so that its weights load."""
         counted = match_labels != IGNORE_INDEX
-        labels = torch.where(counted, 1 - match_labels, match_labels)
+        labels = match_labels if match_logit == 1 else torch.where(counted, 1 - match_labels, match_labels)
         self.losses["matching"] = cross_entropy(logits_B2, labels)
         self.metrics["matching_accuracy"] = accuracy(logits_B2, labels, counted)
 

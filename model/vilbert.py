@@ -26,12 +26,13 @@ from transformers import initialization as init
 from model.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStreamPooler, WeightNormedLinear
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput
-from model.pretraining import MATCH_LOGIT, PreTrainingTerms
+from model.pretraining import PreTrainingTerms
 from model.regions import LOCATION_SIZE, elements_with_whole_image
 from model.transformer import BERT_NORM_EPS, Attention, FeedForward, TransformerLayer
 from model.vilbert_config import ViLbertConfig
 
 PADDING_PIECE = 0
+MATCH_LOGIT = 0  # in both releases: logit 0 = the caption belongs to the image, 1 = it does not
 
 
 class Step(NamedTuple):
@@ -397,5 +398,5 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
             loss=self.config.region_loss,
         )
         if self.match_head is not None and batch.match_labels is not None:
-            terms.matching(self.match_head(output.pooled), batch.match_labels)
+            terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
         return terms.output()

@@ -24,6 +24,7 @@ from model.regions import LOCATION_SIZE, elements_with_whole_image
 from model.transformer import BERT_NORM_EPS, TransformerEncoder
 
 REGION_SEGMENT = 1
+MATCH_LOGIT = 0  # as in ViLBERT
 
 
 class SingleStreamConfig(StrictConfig):
@@ -183,5 +184,5 @@ class SingleStreamForPreTraining(PreTrainedModel):
         terms = PreTrainingTerms()
         terms.masked_words(self.word_logits, output.text_states, labels)
         terms.masked_regions(self.masked_region_head, output.region_states, regions, predicted, loss="kl")
-        terms.matching(self.match_head(output.pooled), match)
+        terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
         return terms.output()

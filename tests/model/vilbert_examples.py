@@ -1,4 +1,4 @@
-"""Small ViLBERTs and batches for tests, with weights that are not at their start values."""
+"""Small ViLBERTs, and batches for tests of every model, with weights that are not at their start values."""
 
 import dataclasses
 
@@ -39,7 +39,7 @@ def randomised(model, seed=0):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            norm_weight = name.endswith("norm.weight")
+            norm_weight = name.lower().endswith("norm.weight")
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2 + (1.0 if norm_weight else 0.0))
     return model.eval()
 

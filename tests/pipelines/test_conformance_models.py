@@ -266,7 +266,7 @@ def test_close_is_absolute_and_relative_and_no_nan() -> None:
     assert not close("a", want[:1], want, Allclose(1e-4)).passed
 
 
-@pytest.mark.parametrize("family, cases", [("vilbert", 7)])
+@pytest.mark.parametrize("family, cases", [("vilbert", 7), ("visualbert", 7)])
 def test_the_reference_arrays_pass(family: str, cases: int) -> None:
     if not (GOLDENS / family).is_dir():
         pytest.skip(f"reference arrays not found at {GOLDENS / family}")
