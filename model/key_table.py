@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+
+from torch import Tensor
 
 
 class KeyTable:
@@ -39,6 +41,24 @@ class KeyTable:
         if name is None:
             raise ValueError(f"parameter {ours!r} has no name in a checkpoint of {self.what}")
         return name
+
+
+def tidy_names(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same with "module." taken off, and the gamma and beta of old LayerNorms as weight and bias.
+
+    Raises:
+        ValueError: when two parameters come to have one name.
+    """
+    tidy: dict[str, Tensor] = {}
+    for name, tensor in parameters.items():
+        new = name.removeprefix("module.")
+        for old_end, new_end in ((".gamma", ".weight"), (".beta", ".bias")):
+            if new.endswith(old_end):
+                new = new.removesuffix(old_end) + new_end
+        if new in tidy:
+            raise ValueError(f"the checkpoint has two parameters {new!r}, one of them as {name!r}")
+        tidy[new] = tensor
+    return tidy
 
 
 def _reader(rules: list[tuple[str, str]]) -> Callable[[str], str | None]:

@@ -78,7 +78,7 @@ def mask_overlapping_regions(
     threshold: float = 0.4,
     hide_overlapping: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Masks regions in groups, so that a masked one cannot be read off its neighbour (arXiv:1912.02315, section 3.1).
+    """Masks regions in groups, so that a masked one cannot be read off its neighbour (arXiv:1912.02315).
 
     A group is a predicted region and all with an IoU strictly above `threshold` to it.
 

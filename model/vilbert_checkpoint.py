@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from model.key_table import KeyTable
+from model.bert_checkpoint import tidy_bert
+from model.key_table import KeyTable, tidy_names
 from model.vilbert_config import ViLbertConfig
 
 _LAYER = (
@@ -96,28 +97,13 @@ _TIED_DECODER = "cls.predictions.decoder.weight"  # the word embedding a second 
 _WORDS = "bert.embeddings.word_embeddings.weight"
 
 
-def tidy_names(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Official parameters under the names of the tables.
-
-    Takes away the "module." of data-parallel training, puts "bert." before the names of a checkpoint that holds the
-    streams alone, and reads the gamma and beta of old LayerNorms as weight and bias.
-
-    Raises:
-        ValueError: when two parameters come to have one name.
-    """
-    alone = not any(name.removeprefix("module.").startswith("bert.") for name in official)
-    tidy: dict[str, Tensor] = {}
-    for name, tensor in official.items():
-        new = name.removeprefix("module.")
-        if alone and new.startswith(("embeddings.", "v_embeddings.", "encoder.", "t_pooler.", "v_pooler.")):
-            new = f"bert.{new}"
-        for old_end, new_end in ((".gamma", ".weight"), (".beta", ".bias")):
-            if new.endswith(old_end):
-                new = new.removesuffix(old_end) + new_end
-        if new in tidy:
-            raise ValueError(f"the checkpoint has two parameters {new!r}, one of them as {name!r}")
-        tidy[new] = tensor
-    return tidy
+def _official_names(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Under the names of the tables: `tidy_names`, and "bert." before those of a checkpoint of the streams alone."""
+    tidy = tidy_names(official)
+    if any(name.startswith("bert.") for name in tidy):
+        return tidy
+    parts = ("embeddings.", "v_embeddings.", "encoder.", "t_pooler.", "v_pooler.")
+    return {f"bert.{name}" if name.startswith(parts) else name: tensor for name, tensor in tidy.items()}
 
 
 def release_of(official: Mapping[str, Tensor]) -> str:
@@ -145,7 +131,7 @@ def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: for an unknown name, or when the file's masked-word decoder differs from its word embedding.
     """
-    official = tidy_names(official)
+    official = _official_names(official)
     decoder = official.get(_TIED_DECODER)
     if decoder is not None and (_WORDS not in official or not decoder.equal(official[_WORDS])):
         raise ValueError(f"{_TIED_DECODER} differs from {_WORDS}; here the two are one tensor")
@@ -155,6 +141,18 @@ def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, tensor in official.items()
         if name != _TIED_DECODER and not any(part in name for part in INERT)
     }
+
+
+def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The text stream and the masked-word head, for `load_start`: what both releases take from BERT (section 3.1).
+
+    BERT's pooler and next-sentence head have no place in ViLBERT.
+
+    Raises:
+        ValueError: for a parameter that is none of BERT's.
+    """
+    unused = ("bert.pooler.", "cls.seq_relationship.")
+    return {TABLES["release"].ours(n): t for n, t in tidy_bert(bert).items() if not n.startswith(unused)}
 
 
 def state_to_official(state: Mapping[str, Tensor], release: str) -> dict[str, Tensor]:

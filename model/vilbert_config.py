@@ -178,7 +178,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "paper": {},
         "release": {},
-        # arXiv:1912.02315, section 3.1: overlapping regions are masked together (model/masking.py), which leaves the
+        # arXiv:1912.02315: overlapping regions are masked together (model/masking.py), which leaves the
         # visible ones to average, and mismatched pairs have no masked losses (the README's --objective 1).
         "release-mt": {"whole_image_count": "visible", "masked_loss_pairs": "matched"},
         # The multi-task model itself: vilbert.py has a table of 20 task tokens.

@@ -1,6 +1,6 @@
 """Official VisualBERT checkpoints and configurations: their names, and ours.
 
-The hub's `visualbert-*` files have transformers' names; `tidy_names` turns those of UCLA's `.th` files into these.
+The hub's `visualbert-*` files have transformers' names; those of UCLA's `.th` files become these first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from model.key_table import KeyTable
+from model.bert_checkpoint import tidy_bert
+from model.key_table import KeyTable, tidy_names
 from model.visualbert import VisualBertConfig
 
 _LAYER = (
@@ -64,28 +65,21 @@ _UCLA_PARTS = (
 )
 
 
-def tidy_names(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Official parameters under the names of the table: "module." and UCLA's names replaced, gamma and beta too.
-
-    Raises:
-        ValueError: when two parameters come to have one name.
-    """
-    tidy: dict[str, Tensor] = {}
-    for name, tensor in official.items():
-        new = name.removeprefix("module.")
+def _official_names(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Under the names of the table: `tidy_names`, and UCLA's names replaced."""
+    names: dict[str, Tensor] = {}
+    for old_name, tensor in tidy_names(official).items():
+        name = old_name
         for old, replacement in _UCLA_PREFIXES:
-            if new.startswith(old):
-                new = replacement + new.removeprefix(old)
+            if name.startswith(old):
+                name = replacement + name.removeprefix(old)
                 for part, other in _UCLA_PARTS:
-                    new = new.replace(part, other)
+                    name = name.replace(part, other)
                 break
-        for old_end, new_end in ((".gamma", ".weight"), (".beta", ".bias")):
-            if new.endswith(old_end):
-                new = new.removesuffix(old_end) + new_end
-        if new in tidy:
-            raise ValueError(f"the checkpoint has two parameters {new!r}, one of them as {name!r}")
-        tidy[new] = tensor
-    return tidy
+        if name in names:
+            raise ValueError(f"the checkpoint has two parameters {name!r}, one of them as {old_name!r}")
+        names[name] = tensor
+    return names
 
 
 def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -94,11 +88,26 @@ def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: for an unknown name, or when a tensor that is one here differs from its copy in the file.
     """
-    official = tidy_names(official)
+    official = _official_names(official)
     for copy, first in _TIED.items():
         if copy in official and (first not in official or not official[copy].equal(official[first])):
             raise ValueError(f"{copy} differs from {first}; here the two are one tensor")
     return {TABLE.ours(name): t for name, t in official.items() if name not in _TIED and name not in INERT}
+
+
+def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All that BERT has, for `load_start`: the encoder, both heads, and its tables a second time for regions.
+
+    With `copy_text_tables` off, leave `visualbert.embeddings.region_positions.weight` and `region_segments.weight` out.
+
+    Raises:
+        ValueError: for a parameter that is none of BERT's.
+    """
+    renamed = {f"visual_{name}" if name.startswith("bert.") else name: t for name, t in tidy_bert(bert).items()}
+    state = {TABLE.ours(name): tensor for name, tensor in renamed.items()}
+    for table in ("positions", "segments"):
+        state[f"visualbert.embeddings.region_{table}.weight"] = state[f"visualbert.embeddings.{table}.weight"]
+    return state
 
 
 def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
