@@ -6,6 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 
 from torch import Tensor
 
+# A layer of BERT in every published code that grew out of it, and `TransformerLayer`.
+BERT_LAYER = (
+    ("attention.self.query.", "attention.query."),
+    ("attention.self.key.", "attention.key."),
+    ("attention.self.value.", "attention.value."),
+    ("attention.output.dense.", "attention.output."),
+    ("attention.output.LayerNorm.", "attention_norm."),
+    ("intermediate.dense.", "feed_forward.expand."),
+    ("output.dense.", "feed_forward.contract."),
+    ("output.LayerNorm.", "feed_forward_norm."),
+)
+
 
 class KeyTable:
     """Rules "official prefix", "our prefix"; what follows the prefix (weight, bias) is the same on both sides.

@@ -12,19 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from model.bert_checkpoint import tidy_bert
-from model.key_table import KeyTable, tidy_names
+from model.key_table import BERT_LAYER, KeyTable, tidy_names
 from model.vilbert_config import ViLbertConfig
 
-_LAYER = (
-    ("attention.self.query.", "attention.query."),
-    ("attention.self.key.", "attention.key."),
-    ("attention.self.value.", "attention.value."),
-    ("attention.output.dense.", "attention.output."),
-    ("attention.output.LayerNorm.", "attention_norm."),
-    ("intermediate.dense.", "feed_forward.expand."),
-    ("output.dense.", "feed_forward.contract."),
-    ("output.LayerNorm.", "feed_forward_norm."),
-)
 # In a co-attention 1 is the image and 2 the text. Who asks gives the query, who is asked gives key and value, so ours
 # cross: the text attends with query2, key1 and value1, and dense2 brings the result back to the text's width.
 _CO_LAYER = (
@@ -54,8 +44,8 @@ _SHARED = (
     ("bert.v_embeddings.image_embeddings.", "vilbert.region_embeddings.features."),
     ("bert.v_embeddings.image_location_embeddings.", "vilbert.region_embeddings.locations."),
     ("bert.v_embeddings.LayerNorm.", "vilbert.region_embeddings.norm."),
-    *((f"bert.encoder.layer.{{}}.{a}", f"vilbert.encoder.text_layers.{{}}.{b}") for a, b in _LAYER),
-    *((f"bert.encoder.v_layer.{{}}.{a}", f"vilbert.encoder.image_layers.{{}}.{b}") for a, b in _LAYER),
+    *((f"bert.encoder.layer.{{}}.{a}", f"vilbert.encoder.text_layers.{{}}.{b}") for a, b in BERT_LAYER),
+    *((f"bert.encoder.v_layer.{{}}.{a}", f"vilbert.encoder.image_layers.{{}}.{b}") for a, b in BERT_LAYER),
     *((f"bert.encoder.c_layer.{{}}.{a}", f"vilbert.encoder.co_layers.{{}}.{b}") for a, b in _CO_LAYER),
     ("bert.t_pooler.dense.", "vilbert.pooler.text."),
     ("bert.v_pooler.dense.", "vilbert.pooler.image."),

@@ -11,19 +11,9 @@ from typing import Any
 from torch import Tensor
 
 from model.bert_checkpoint import tidy_bert
-from model.key_table import KeyTable, tidy_names
+from model.key_table import BERT_LAYER, KeyTable, tidy_names
 from model.visualbert import VisualBertConfig
 
-_LAYER = (
-    ("attention.self.query.", "attention.query."),
-    ("attention.self.key.", "attention.key."),
-    ("attention.self.value.", "attention.value."),
-    ("attention.output.dense.", "attention.output."),
-    ("attention.output.LayerNorm.", "attention_norm."),
-    ("intermediate.dense.", "feed_forward.expand."),
-    ("output.dense.", "feed_forward.contract."),
-    ("output.LayerNorm.", "feed_forward_norm."),
-)
 _EMBEDDINGS = "visual_bert.embeddings."
 TABLE = KeyTable(
     "VisualBERT",
@@ -35,8 +25,8 @@ TABLE = KeyTable(
         (f"{_EMBEDDINGS}visual_projection.", "visualbert.embeddings.projection."),
         (f"{_EMBEDDINGS}visual_position_embeddings.", "visualbert.embeddings.region_positions."),
         (f"{_EMBEDDINGS}visual_token_type_embeddings.", "visualbert.embeddings.region_segments."),
-        *((f"visual_bert.encoder.layer.{{}}.{a}", f"visualbert.encoder.layers.{{}}.{b}") for a, b in _LAYER),
-        *((f"visual_bert.additional_layer.{a}", f"visualbert.late_layer.{b}") for a, b in _LAYER),
+        *((f"visual_bert.encoder.layer.{{}}.{a}", f"visualbert.encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
+        *((f"visual_bert.additional_layer.{a}", f"visualbert.late_layer.{b}") for a, b in BERT_LAYER),
         ("visual_bert.pooler.dense.", "visualbert.pooler.dense."),
         ("cls.predictions.bias", "masked_word_head.bias"),
         ("cls.predictions.transform.dense.", "masked_word_head.dense."),
