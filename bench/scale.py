@@ -3,20 +3,20 @@
     python bench/scale.py [--images N] [--workers N] [--seconds-per-image S] [--failures-per-hour F] ...
     python bench/scale.py --measure PHOTOS     the seconds per image and per shard that the simulation starts from
 
-Workers take shards from one queue. A worker that fails loses what it did of its shard; the shard goes back into the queue,
-the worker comes back after a while. Some workers are slow. Seeded: the same command prints the same table.
+Workers take shards from one queue. A worker that fails loses what it did of its shard; the shard goes back into the
+queue, the worker comes back after a while. Some workers are slow. Seeded: the same command prints the same table.
 
 Where the defaults come from:
 
-- 10.6 seconds per image: BENCHMARKS.md, "The detector at true size", 0.094 images/s from file to record in exact mode on two
-  CPU cores. The second table stands for a GPU that takes 20 images/s; that rate is assumed, none was at hand.
-- spread between images: --measure, processor seconds of the detector at true size over the COCO photos of ../shared.
-- seconds a shard costs beside its images: --measure gives it for a local disk; the default is 1 s, for the ten or so requests
-  of a bucket at 100 ms each (assumed).
-- failures: 0.05 per worker and hour is assumed; cloud providers state about 5 % per hour as the usual upper end of
-  preemption of spot machines. 5 minutes until a worker is there again: a machine starts, pulls the image (7 GB), loads.
-- slow workers: 2 % at a third of the speed, the others within 10 % of one another; the factor was seen on one machine
-  beside other work, the share is assumed.
+- 10.6 seconds per image: BENCHMARKS.md, "The detector at true size": 0.094 images/s from file to record in exact mode
+  on two CPU cores. The second table stands for a GPU that takes 20 images/s; that rate is assumed, none was at hand.
+- spread between images: --measure over the COCO photos of ../shared. Only backbone and RPN take longer for more pixels.
+- seconds a shard costs beside its images: --measure gives it for a local disk; the default is 1 s, for the ten or so
+  requests of a bucket at 100 ms each (assumed).
+- a failure of each worker in 20 hours: assumed. 5 minutes until it is there again: a machine starts, pulls the image
+  (7 GB) and loads; assumed.
+- slow workers: 2 % at a third of the speed, the others within some 10 % of one another; the factor was seen on one
+  machine beside other work, the shares are assumed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from __future__ import annotations
 import argparse
 import heapq
 import itertools
+import os
 import tempfile
 import time
 from collections import deque
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,6 +39,7 @@ from pipelines.plan import MAX_SHARD_IMAGES, shard_size_for
 
 SIZES = (100, 250, 500, 1000, 2000, 4000, 8000, 16000, 50000)
 MINUTE, HOUR = 60.0, 3600.0
+PIXEL_SHARE = (1432 + 248) / 10035  # ms of backbone and RPN, of all: BENCHMARKS.md, "The detector at true size", exact
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Cluster:
     images: int = 3_300_000
     workers: int = 500
     seconds_per_image: float = 10.6
-    image_spread: float = 0.1
+    image_spread: float = 0.02
     shard_seconds: float = 1.0
     failures_per_hour: float = 0.05
     restart_seconds: float = 300.0
@@ -194,41 +197,40 @@ def print_table(cluster: Cluster, seeds: int) -> None:
 
 
 def measure(photos: Path) -> None:
-    """Prints the spread of processor seconds over photos at true size, and what a shard costs on this disk."""
-    from extraction import ImageRef, build_detector, extract
-    from extraction.extract_options import ExtractOptions
+    """Prints how much the seconds of photos differ at true size, and what a shard costs on this disk."""
+    from extraction.config import DetectorConfig
+    from extraction.conventions import CONVENTIONS
+    from extraction.decode import decode_image
+    from extraction.preprocess import input_size
 
-    detector = build_detector("vg-r101-c4", weights="random:1")
-    images = [ImageRef(path.stem, str(path)) for path in sorted(photos.glob("*.jpg"))]
-    list(extract(images[:1], detector))  # warm
-    seconds = []
-    for image in images:
-        start = time.process_time()
-        list(extract([image], detector, options=ExtractOptions(decode_threads=1)))
-        seconds.append(time.process_time() - start)
-        print(f"{image.image_id}: {seconds[-1]:.2f} processor seconds", flush=True)
-    mean = float(np.mean(seconds))
-    print(
-        f"{len(images)} photos: mean {mean:.2f} processor seconds, standard deviation {np.std(seconds) / mean:.3f} of it"
-    )
+    config, pixels = DetectorConfig(), []
+    for path in sorted(photos.glob("*.jpg")):
+        height, width = decode_image(path.read_bytes()).shape[:2]
+        resized, _ = input_size((height, width), config.short_edge, config.long_edge, CONVENTIONS["hf"])
+        pixels.append(resized[0] * resized[1])
+    differ = float(np.std(pixels) / np.mean(pixels))
+    print(f"{len(pixels)} photos: after resizing, the standard deviation of their pixels is {differ:.3f} of the mean;")
+    print(f"of their seconds, of which {PIXEL_SHARE:.3f} grow with pixels, {differ * PIXEL_SHARE:.3f}")
     with tempfile.TemporaryDirectory() as folder:
-        print(f"a shard costs {shard_cost(Path(folder), 30):.3f} s beside its images on this disk")
+        costs = [shard_cost(Path(folder) / str(turn), 30) for turn in range(3)]
+    print(
+        f"a shard costs {np.median(costs):.3f} s beside its images on this disk ({min(costs):.3f} to {max(costs):.3f})"
+    )
 
 
 def shard_cost(folder: Path, count: int) -> float:
     """Seconds by which `count` shards of one image take longer than one shard of all of them, per shard."""
-    import functools
-
     from pipelines.cli import app
     from pipelines.toyworld.draw import draw_samples
 
     draw_samples(folder, count=count)
     took = {}
-    run = functools.partial(app, standalone_mode=False)
     for size in (count, 1, count):  # the first is to load everything
         store = folder / f"store{len(took)}-{size}"
         start = time.perf_counter()
-        run(["extract", str(folder / "images"), str(store), "--detector", "toy", "--shard-size", str(size)])
+        command = ["extract", str(folder / "images"), str(store), "--detector", "toy", "--shard-size", str(size)]
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+            app(command, standalone_mode=False)
         took[size] = time.perf_counter() - start
     return (took[1] - took[count]) / (count - 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -50,10 +51,11 @@ class BatchingDetector(RegionDetector, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Detected:
-    """What the detector says of one photo."""
+    """What the detector says of one photo, and its share of the seconds that the call took."""
 
     regions: Regions
     image_feature: np.ndarray | None
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class DetectorCalls:
 
         def call(group: Sequence[int]) -> list[Detected]:
             self.running = RunningCall(next(self._numbers), tuple(images[at].image_id for at in group))
+            start = time.monotonic()
             try:
                 found = self.detector(
                     [photos[at].prepared for at in group],
@@ -114,10 +117,12 @@ class DetectorCalls:
                 )
                 if len(found) != len(group):
                     raise AssertionError(f"the detector gave {len(found)} results for {len(group)} photos")
-                return [
-                    Detected(regions, _image_feature(photos[at], regions, global_feature))
+                features = [
+                    _image_feature(photos[at], regions, global_feature)
                     for at, regions in zip(group, found, strict=True)
                 ]
+                seconds = (time.monotonic() - start) / len(group)
+                return [Detected(*one, seconds) for one in zip(found, features, strict=True)]
             finally:
                 self.running = None
 

@@ -27,6 +27,7 @@ from extraction.loader_threads import LoaderThreads
 from extraction.photo_loading import Photo, PhotoLoad, read_local_file
 from extraction.photo_window import POLL_SECONDS, PhotoWindow, Place
 from extraction.region_records import to_record
+from extraction.stage_times import StageTimes
 from features.record import RegionRecord
 
 
@@ -42,6 +43,7 @@ def extract(
     read_bytes: Callable[[str], bytes] = read_local_file,
     global_feature: Callable[[np.ndarray], np.ndarray] | None = None,
     calls: DetectorCalls | None = None,
+    times: StageTimes | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[RegionRecord | Failure]:
     """One outcome for each image, in the order given.
@@ -56,6 +58,7 @@ def extract(
         read_bytes: location -> bytes of the file; raises OSError for what cannot be read. Called in several threads.
         global_feature: the network that `options.image_feature` names, for callers that keep it; None builds it here.
         calls: of this detector, for callers that run several extractions with it, one after another or at once.
+        times: gets the time of reading and detecting for each image that is yielded.
         should_stop: asked several times a second while waiting.
     Yields:
         RegionRecord, or Failure for an image that cannot be read, decoded, detected on or recorded, or not in time.
@@ -84,7 +87,10 @@ def extract(
     def next_outcome() -> RegionRecord | Failure:
         if should_stop():
             raise ExtractionStopped("the extraction was stopped")
-        return _outcome(window.oldest_done(watchdog), options)
+        place = window.oldest_done(watchdog)
+        if times is not None:
+            _note_times(place, times)
+        return _outcome(place, options)
 
     start_thread("detect regions", detect)
     try:
@@ -164,6 +170,13 @@ def _detected(
         )
     except BaseException as error:  # raised where the images' turn has come
         return [error] * len(group)
+
+
+def _note_times(place: Place, times: StageTimes) -> None:
+    if place.load_seconds is not None:  # None: given up
+        times.decode_ms.add(place.load_seconds)
+    if isinstance(place.outcome, Detected):
+        times.net_ms.add(place.outcome.seconds)
 
 
 def _outcome(place: Place, options: ExtractOptions) -> RegionRecord | Failure:

@@ -6,6 +6,7 @@ a dead network file system or a decoder's endless loop costs one image and one t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from extraction.background_threads import start_thread
@@ -69,7 +70,10 @@ class LoaderThreads:
 
     def _run(self) -> None:
         while (place := self._window.next_to_load()) is not None:
-            if not self._window.loaded(place, self._loaded(place)):
+            start = time.monotonic()
+            result = self._loaded(place)
+            place.load_seconds = time.monotonic() - start
+            if not self._window.loaded(place, result):
                 self._left_behind.discard(place)
                 return  # another thread has this one's seat
 

@@ -24,6 +24,7 @@ class Place:
         stage: "read" or "decode" while a thread loads it.
         loading_seconds: how long it has been watched while being loaded.
         photo: from when it is loaded until it is detected.
+        load_seconds: how long reading and decoding took, once they have ended.
         image_hw: of the photo, as soon as it is known.
         number: of the image, from 0.
         outcome: what became of it: the detector's word, a failure, or the error that stops the run.
@@ -34,6 +35,7 @@ class Place:
         self.number = number
         self.stage: str | None = None
         self.loading_seconds = 0.0
+        self.load_seconds: float | None = None
         self.photo: Photo | None = None
         self.image_hw: tuple[int, int] | None = None
         self.outcome: Detected | Failure | BaseException | None = None

@@ -10,13 +10,13 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
+from features.durable_files import read_regular_file
 from features.fingerprint import Fingerprint
 from features.layout import DTYPE_CODES
 
@@ -25,7 +25,6 @@ STORE_FORMAT = "roibeam-store"
 MANIFEST_VERSION = 1
 STORE_MANIFEST_NAME = "manifest.json"
 ANNOTATIONS_NAME = "annotations.parquet"
-TEMPORARY_SUFFIX = ".tmp"
 EMPTY_CONTENT_DIGEST = hashlib.sha256().hexdigest()
 
 
@@ -201,7 +200,7 @@ class ShardEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationsEntry:
-    """The table of captions and labels beside the shards, docs/store-format.md, section 7.
+    """The table of captions and labels beside the shards, docs/store-format.md, section 8.
 
     Attributes:
         file: its name in the same folder.
@@ -331,59 +330,6 @@ def _read_annotations(manifest: dict[str, Any], path: str | os.PathLike[str]) ->
         bytes=read.count("bytes"),
         sha256=read.digest("sha256"),
     )
-
-
-def write_json_atomically(path: str | os.PathLike[str], value: dict[str, Any]) -> str:
-    """Writes `value` so that `path` holds either its old content or all of the new one, also after a power cut.
-
-    Returns:
-        SHA-256 (hex) of the bytes written.
-    """
-    data = json_bytes(value)
-    write_bytes_atomically(Path(path), data)
-    return hashlib.sha256(data).hexdigest()
-
-
-def json_bytes(value: dict[str, Any]) -> bytes:
-    """A JSON file as all of a store's are written."""
-    # ASCII escapes: an id made of undecodable file name bytes (a dead letter) must still be writable.
-    return (json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n").encode("ascii")
-
-
-def write_bytes_atomically(path: Path, data: bytes) -> None:
-    """As `write_json_atomically`, for bytes."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
-    try:
-        write_durably(temporary, data)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    fsync_folder(path.parent)
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Writes a new file and waits until the disk has it."""
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def fsync_folder(folder: str | os.PathLike[str]) -> None:
-    """Makes names created or replaced in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def read_regular_file(path: Path) -> bytes:
-    """The bytes of a file; ValueError for what is none: a pipe would be waited for."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path}: is not a regular file; restore it or run the command that wrote it again")
-    return path.read_bytes()
 
 
 def _parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:

@@ -6,9 +6,7 @@ comes before the manifest that names it.
 
 from __future__ import annotations
 
-import errno
 import os
-import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from features.manifest import TEMPORARY_SUFFIX, fsync_folder, read_regular_file, write_bytes_atomically, write_durably
+from features.durable_files import TEMPORARY_SUFFIX, fsync_folder, read_regular_file, write_bytes_atomically
 
 SCRATCH_PREFIX = ".tmp-"
-# What file systems without hard links answer: there, two attempts in the same instant may both think they are first.
-_NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS))
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ class OutputFolder(Protocol):
         """Writes or replaces a small file."""
 
     def put_first(self, name: str, data: bytes) -> bool:
-        """As `put_bytes`, for a file that several attempts may put at once; False, and nothing written, when another's
+        """As `put_bytes`, for a file that several attempts may put at once: the first one's stays. False when another's
         was there."""
 
     def put_many(self, files: Iterable[tuple[str, bytes]]) -> None:
@@ -151,23 +147,7 @@ class LocalFolder:
         write_bytes_atomically(self.path / name, data)
 
     def put_first(self, name: str, data: bytes) -> bool:
-        aside = self.path / f".{name}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
-        try:
-            write_durably(aside, data)
-            try:
-                os.link(aside, self.path / name)  # a rename would replace another's
-            except FileExistsError:
-                return self.read_bytes(name) == data
-            except OSError as error:
-                if error.errno not in _NO_LINKS:
-                    raise
-                if (self.path / name).exists():
-                    return self.read_bytes(name) == data
-                os.replace(aside, self.path / name)
-        finally:
-            aside.unlink(missing_ok=True)
-        fsync_folder(self.path)
-        return True
+        return write_bytes_atomically(self.path / name, data, first=True)
 
     def put_many(self, files: Iterable[tuple[str, bytes]]) -> None:
         parents: set[Path] = set()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from features.digest import content_digest, merge_digests
+from features.durable_files import json_bytes
 from features.fingerprint import Fingerprint
 from features.manifest import (
     STORE_MANIFEST_NAME,
@@ -17,7 +18,6 @@ from features.manifest import (
     ShardEntry,
     ShardManifest,
     StoreManifest,
-    json_bytes,
     shard_manifest_name,
 )
 from features.output_folder import OutputFolder, output_folder
@@ -27,9 +27,21 @@ from features.shard_reader import stream_digests
 _Pair = tuple[bytes, bytes]  # key, record digest
 
 
-def publish_shard(folder: str | os.PathLike[str] | OutputFolder, manifest: ShardManifest) -> None:
-    """Writes or replaces `part-<shard>.json`; the data file it names, already in its place, is the shard from then."""
-    output_folder(folder).put_bytes(shard_manifest_name(manifest.shard), json_bytes(manifest.to_json()))
+def publish_shard(
+    folder: str | os.PathLike[str] | OutputFolder, manifest: ShardManifest, *, first: bool = False
+) -> bool:
+    """Writes `part-<shard>.json`; the data file it names, already in its final place, is the shard from now on.
+
+    Args:
+        first: leave a manifest that is there as it is: another attempt's, at work at the same time.
+    Returns:
+        False when there was one; then nothing was written.
+    """
+    output, name, data = output_folder(folder), shard_manifest_name(manifest.shard), json_bytes(manifest.to_json())
+    if first:
+        return output.put_first(name, data)
+    output.put_bytes(name, data)
+    return True
 
 
 def publish_store(

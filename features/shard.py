@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import Self
 
 from features.digest import content_digest, record_digest
+from features.durable_files import fsync_folder
 from features.growing_lmdb import COMMIT_BYTES, GrowingLmdb
 from features.layout import encode_meta, encode_regions
 from features.lmdb_pages import LmdbPages, ValuePlace
-from features.manifest import ShardSummary, fsync_folder
+from features.manifest import ShardSummary
 from features.offset_index import IndexRow, encode_index
 from features.record import RegionRecord
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from features.digest import content_digest, record_digest
+from features.durable_files import TEMPORARY_SUFFIX
 from features.manifest import (
     ANNOTATIONS_NAME,
     STORE_MANIFEST_NAME,
-    TEMPORARY_SUFFIX,
     ShardEntry,
     ShardManifest,
     StoreManifest,

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from features.manifest import STORE_MANIFEST_NAME, TEMPORARY_SUFFIX, ShardEntry, fsync_folder
+from features.durable_files import TEMPORARY_SUFFIX, fsync_folder
+from features.manifest import STORE_MANIFEST_NAME, ShardEntry
 
 _LOCK_NAME = ".staging.lock"
 _PATIENCE_SECONDS = 0.5

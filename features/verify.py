@@ -14,16 +14,10 @@ import lmdb
 from features.annotations_file import checked_annotations
 from features.counted import counted
 from features.digest import content_digest, merge_digests, record_digest
+from features.durable_files import TEMPORARY_SUFFIX
 from features.layout import decode
 from features.lmdb_pages import LmdbPages
-from features.manifest import (
-    STORE_MANIFEST_NAME,
-    TEMPORARY_SUFFIX,
-    AnnotationsEntry,
-    ShardEntry,
-    ShardManifest,
-    StoreManifest,
-)
+from features.manifest import STORE_MANIFEST_NAME, AnnotationsEntry, ShardEntry, ShardManifest, StoreManifest
 from features.publish import shard_entry
 from features.shard import META_DATABASE, REGIONS_DATABASE
 from features.shard_reader import ShardReader, stream_digests

@@ -5,7 +5,7 @@ Shapes: B rows, T text pieces, R regions, D feature width, C region labels (back
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -28,8 +28,11 @@ _SHAPES = {
     "region_targets": "BRC",
     "region_target_mask": "BR",
     "match_labels": "B",
+    "task_ids": "B",
+    "region_images": "BR",
+    "aligned_words": "BRA",
 }
-_LONG = {"text_ids", "text_segments", "text_labels", "match_labels"}
+_LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids", "region_images", "aligned_words"}
 _BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask"}
 
 
@@ -49,10 +52,14 @@ class VLBatch:
         whole_image_features: (B, D) float, one feature for the whole image, masked regions already left out of it; None
             lets the model take the mean of the regions at hand.
         text_labels: (B, T) long, piece to predict or `IGNORE_INDEX`.
-        region_targets: (B, R, C) float, class distribution to predict; rows of zeros where nothing is predicted.
+        region_targets: (B, R, C) float, class distribution to predict, or the feature (then C = D) for a model that
+            regresses it; rows of zeros where nothing is predicted.
         region_target_mask: (B, R) bool, True where `region_targets` counts; present exactly when they are. A region can
             be predicted without being masked.
         match_labels: (B,) long, 1 = the caption belongs to the image, 0 = it does not.
+        task_ids: (B,) long, which task the row belongs to, for models with task tokens.
+        region_images: (B, R) long, which image of the row a region is from, where a row has several; 0 is the first.
+        aligned_words: (B, R, A) long, positions of the text pieces that name a region, -1 where there are no more.
         sample_ids: what to call the rows in an error message; empty or B names.
 
     Raises:
@@ -72,6 +79,9 @@ class VLBatch:
     region_targets: Tensor | None = None
     region_target_mask: Tensor | None = None
     match_labels: Tensor | None = None
+    task_ids: Tensor | None = None
+    region_images: Tensor | None = None
+    aligned_words: Tensor | None = None
     sample_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -99,20 +109,49 @@ class VLBatch:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class AttentionMaps:
+    """Attention weights, one tensor (B, heads, positions that ask, positions that are asked) a layer, as layers run.
+
+    Weights of one asking position add up to 1 over the real positions and are 0 at padding. Text axes are those of
+    `VLBatch`; a task token stands after the first piece. Image axes have the whole image first.
+
+    Attributes:
+        text, image: of a stream to itself.
+        text_to_image, image_to_text: of one stream (which asks) to the other.
+        joint: of one sequence that holds both, in the model's own order.
+    """
+
+    text: list[Tensor] = field(default_factory=list)
+    image: list[Tensor] = field(default_factory=list)
+    text_to_image: list[Tensor] = field(default_factory=list)
+    image_to_text: list[Tensor] = field(default_factory=list)
+    joint: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class VLOutput:
     """Last states of a model, in the order of the batch that went in; padded positions hold values without meaning.
 
+    A model with two streams has two widths: H of the text, I of the image; elsewhere they are the same.
+
     Attributes:
         text_states: (B, T, H).
-        region_states: (B, R, H), one for each region of the batch.
-        whole_image_state: (B, H), state of the whole image where the model gives it an element of its own.
-        pooled: (B, H), one vector for the pair, where the model has a pooler.
+        region_states: (B, R, I), one for each region of the batch.
+        whole_image_state: (B, I), state of the whole image where the model gives it an element of its own.
+        task_state: (B, H), state of the task token where the model has one.
+        pooled: (B, P), one vector for the pair, where the model has a pooler.
+        pooled_text, pooled_image: (B, P), one vector for each side, where the model pools each stream by itself.
+        attention: the attention weights, when they were asked for.
     """
 
     text_states: Tensor
     region_states: Tensor
     whole_image_state: Tensor | None = None
+    task_state: Tensor | None = None
     pooled: Tensor | None = None
+    pooled_text: Tensor | None = None
+    pooled_image: Tensor | None = None
+    attention: AttentionMaps | None = None
 
 
 def _check_tensor(name: str, tensor: Tensor, axes: str, sizes: dict[str, int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -38,9 +39,24 @@ class SumCount:
         return SumCount(self.total.detach(), self.count)
 
 
+@dataclass(frozen=True, eq=False)
+class PreTrainingOutput:
+    """Sums and counts by name; a loss without targets in this batch has sum 0 and count 0.
+
+    Attributes:
+        losses: "masked_words", "masked_regions" and, where the model has such a head, "matching". The total loss is the
+            plain sum of their means.
+        metrics: "masked_word_accuracy", "masked_region_accuracy" (largest logit is the largest target; not where
+            features are regressed) and, with "matching", "matching_accuracy".
+    """
+
+    losses: dict[str, SumCount]
+    metrics: dict[str, SumCount]
+
+
 def cross_entropy(logits: Tensor, labels: Tensor) -> SumCount:
     """Cross-entropy of `logits` (N, V) with `labels` (N,) long; rows labelled `IGNORE_INDEX` do not count."""
-    total = F.cross_entropy(logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+    total = F.cross_entropy(_precise(logits), labels, ignore_index=IGNORE_INDEX, reduction="sum")
     return SumCount(total, (labels != IGNORE_INDEX).sum())
 
 
@@ -49,10 +65,31 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCoun
 
     VL-BERT's masked region loss (jackroos/VL-BERT common/utils/misc.py, soft_cross_entropy).
     """
-    per_row = -(targets.float() * F.log_softmax(logits.float(), dim=-1)).sum(dim=-1)
+    per_row = -(_precise(targets) * F.log_softmax(_precise(logits), dim=-1)).sum(dim=-1)
+    return SumCount((per_row * mask).sum(), mask.sum())
+
+
+def kl_divergence(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
+    """KL divergence of softmax(`logits`) (N, C) from distributions `targets` (N, C), over the rows of `mask` (N,).
+
+    ViLBERT's masked region loss (arXiv:1908.02265, section 2.2). Its gradient is that of `soft_cross_entropy`, its
+    value is 0 when the prediction is perfect.
+    """
+    per_class = F.kl_div(F.log_softmax(_precise(logits), dim=-1), _precise(targets), reduction="none")
+    return SumCount((per_class.sum(dim=-1) * mask).sum(), mask.sum())
+
+
+def squared_error(predictions: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
+    """Squared error of `predictions` (N, D), averaged over D, over the rows where `mask` (N,) is True."""
+    per_row = (_precise(predictions) - _precise(targets)).square().mean(dim=-1)
     return SumCount((per_row * mask).sum(), mask.sum())
 
 
 def accuracy(logits: Tensor, labels: Tensor, mask: Tensor) -> SumCount:
     """How often the largest of `logits` (N, C) is `labels` (N,), over the rows where `mask` (N,) is True."""
     return SumCount(((logits.argmax(dim=-1) == labels) & mask).sum(), mask.sum())
+
+
+def _precise(tensor: Tensor) -> Tensor:
+    """At least float32: a sum of many small terms in less is wrong."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

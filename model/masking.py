@@ -55,3 +55,43 @@ def mask_regions(
     """
     draws = generator.random(num_regions)
     return draws < probability * masked_share, draws < probability
+
+
+def overlaps_with_inclusive_sides(boxes_xyxy_px: np.ndarray) -> np.ndarray:
+    """(R, R) intersection over union of boxes (R, 4) in pixels, sides counted as x2 - x1 + 1.
+
+    Those of facebookresearch/vilbert-multi-task (concept_cap_dataset.py, iou), float64. InterBERT counts the same way.
+    """
+    boxes = boxes_xyxy_px.astype(np.float64)
+    starts, ends = boxes[:, :2], boxes[:, 2:] + 1
+    area = (ends - starts).prod(axis=1)
+    shared = np.minimum(ends[:, None], ends[None]) - np.maximum(starts[:, None], starts[None])
+    intersection = np.maximum(shared, 0.0).prod(axis=2)
+    return np.asarray(intersection / (area[:, None] + area[None] - intersection))
+
+
+def mask_overlapping_regions(
+    boxes_xyxy_px: np.ndarray,
+    masked: np.ndarray,
+    predicted: np.ndarray,
+    *,
+    threshold: float = 0.4,
+    hide_overlapping: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Masks regions in groups, so that a masked one cannot be read off its neighbour (arXiv:1912.02315).
+
+    A group is a predicted region and all with an IoU strictly above `threshold` to it.
+
+    Args:
+        boxes_xyxy_px: (R, 4), pixels of the original image.
+        masked, predicted: (R,) bool, from `mask_regions`.
+        hide_overlapping: True hides all regions of the group of a hidden region, which is what the paper says. False is
+            what the multi-task release does: it hides nothing more, but counts fewer regions for the whole image.
+    Returns:
+        `masked` (R,) bool, hidden from the model now, and `counted` (R,) bool, outside of every group: the release
+        divides the sum of the features that are left by their number. Hand `mean_feature(features, ~masked, counted)`
+        (model/regions.py) to the model as `whole_image_features` to do the same.
+    """
+    near = overlaps_with_inclusive_sides(boxes_xyxy_px) > threshold
+    counted = ~near[predicted].any(axis=0)
+    return masked | near[masked].any(axis=0) if hide_overlapping else masked.copy(), counted

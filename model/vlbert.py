@@ -12,7 +12,6 @@ Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (whole image 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -22,8 +21,8 @@ from transformers import initialization as init
 
 from model.config import StrictConfig
 from model.heads import MaskedWordHead, Pooler, RegionClassHead
-from model.inputs import IGNORE_INDEX, VLBatch, VLOutput
-from model.losses import SumCount, accuracy, cross_entropy, soft_cross_entropy
+from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
+from model.losses import PreTrainingOutput, accuracy, cross_entropy, soft_cross_entropy
 from model.transformer import BERT_NORM_EPS, TransformerEncoder
 
 REGION_SEGMENT = 2  # segment of image elements and [END]
@@ -330,8 +329,10 @@ class VLBertModel(VLBertPreTrainedModel):
         self.pooler = Pooler(config.hidden_size) if config.with_pooler else None
         self.post_init()
 
-    def forward(self, batch: VLBatch) -> VLOutput:
+    def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """
+        Args:
+            with_attention: fills `VLOutput.attention.joint`; the sequence is text, whole image, regions, [END].
         Raises:
             ValueError: when regions are masked in their pixels and the batch has no feature of the whole image.
         """
@@ -341,9 +342,9 @@ class VLBertModel(VLBertPreTrainedModel):
                 "VLBertModel: masked_appearance 'pixels' needs VLBatch.whole_image_features, the region encoder's "
                 "feature of the box [0, 0, width - 1, height - 1]"
             )
-        return self.encode(batch, image_elements(batch))
+        return self.encode(batch, image_elements(batch), with_attention=with_attention)
 
-    def encode(self, batch: VLBatch, elements: ImageElements) -> VLOutput:
+    def encode(self, batch: VLBatch, elements: ImageElements, *, with_attention: bool = False) -> VLOutput:
         """As `forward`, with image elements that the caller made: `batch` gives only text and image size."""
         masked = elements.masked[..., None]
         features = elements.features
@@ -361,28 +362,17 @@ class VLBertModel(VLBertPreTrainedModel):
             visuals,
         )
         end_mask = elements.mask.new_ones(batch.batch_size, 1)
-        states = self.encoder(states, torch.cat([batch.text_mask, elements.mask, end_mask], dim=1))
+        attention = AttentionMaps() if with_attention else None
+        mask = torch.cat([batch.text_mask, elements.mask, end_mask], dim=1)
+        states = self.encoder(states, mask, None if attention is None else attention.joint)
         text, whole, regions, _ = states.split([batch.text_ids.shape[1], 1, elements.mask.shape[1] - 1, 1], dim=1)
         return VLOutput(
             text_states=text,
             region_states=regions,
             whole_image_state=whole[:, 0],
             pooled=None if self.pooler is None else self.pooler(states[:, 0]),
+            attention=attention,
         )
-
-
-@dataclass(frozen=True, eq=False)
-class PreTrainingOutput:
-    """Sums and counts by name; a loss without targets in this batch has sum 0 and count 0.
-
-    Attributes:
-        losses: "masked_words", "masked_regions" and, with a relationship head, "matching".
-        metrics: "masked_word_accuracy", "masked_region_accuracy" (largest logit is the largest target) and, with a
-            relationship head, "matching_accuracy".
-    """
-
-    losses: dict[str, SumCount]
-    metrics: dict[str, SumCount]
 
 
 class VLBertForPreTraining(VLBertPreTrainedModel):

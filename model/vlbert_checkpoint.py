@@ -6,35 +6,31 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-# First matching prefix wins. Inside a layer the second table goes on.
-_PREFIXES = (
-    ("image_feature_extractor.obj_downsample.1.", "vlbert.region_projection.linear."),
-    ("object_linguistic_embeddings.", "vlbert.region_token."),
-    ("object_mask_visual_embedding.", "vlbert.masked_region_feature."),
-    ("object_mask_word_embedding.", "vlbert.masked_region_token."),
-    ("vlbert.word_embeddings.", "vlbert.embeddings.words."),
-    ("vlbert.end_embedding.", "vlbert.embeddings.end."),
-    ("vlbert.position_embeddings.", "vlbert.embeddings.positions."),
-    ("vlbert.token_type_embeddings.", "vlbert.embeddings.segments."),
-    ("vlbert.visual_ln_text.", "vlbert.embeddings.visual_norm_text."),
-    ("vlbert.visual_ln_object.", "vlbert.embeddings.visual_norm_region."),
-    ("vlbert.embedding_LayerNorm.", "vlbert.embeddings.norm."),
-    ("vlbert.encoder.layer.", "vlbert.encoder.layers."),
-    ("vlbert.pooler.", "vlbert.pooler."),
-    ("vlbert.relationsip_head.caption_image_relationship.", "relationship_head."),
-    ("vlbert.mlm_head.predictions.bias", "masked_word_head.bias"),
-    ("vlbert.mlm_head.predictions.transform.dense.", "masked_word_head.dense."),
-    ("vlbert.mlm_head.predictions.transform.LayerNorm.", "masked_word_head.norm."),
-    ("vlbert.mvrc_head.transform.dense.", "masked_region_head.dense."),
-    ("vlbert.mvrc_head.region_cls_pred.", "masked_region_head.decoder."),
-)
-_LAYER_PARTS = (
-    (".attention.self.", ".attention."),
-    (".attention.output.dense.", ".attention.output."),
-    (".attention.output.LayerNorm.", ".attention_norm."),
-    (".intermediate.dense.", ".feed_forward.expand."),
-    (".output.dense.", ".feed_forward.contract."),
-    (".output.LayerNorm.", ".feed_forward_norm."),
+from model.key_table import BERT_LAYER, KeyTable
+
+TABLE = KeyTable(
+    "VL-BERT",
+    (
+        ("image_feature_extractor.obj_downsample.1.", "vlbert.region_projection.linear."),
+        ("object_linguistic_embeddings.", "vlbert.region_token."),
+        ("object_mask_visual_embedding.", "vlbert.masked_region_feature."),
+        ("object_mask_word_embedding.", "vlbert.masked_region_token."),
+        ("vlbert.word_embeddings.", "vlbert.embeddings.words."),
+        ("vlbert.end_embedding.", "vlbert.embeddings.end."),
+        ("vlbert.position_embeddings.", "vlbert.embeddings.positions."),
+        ("vlbert.token_type_embeddings.", "vlbert.embeddings.segments."),
+        ("vlbert.visual_ln_text.", "vlbert.embeddings.visual_norm_text."),
+        ("vlbert.visual_ln_object.", "vlbert.embeddings.visual_norm_region."),
+        ("vlbert.embedding_LayerNorm.", "vlbert.embeddings.norm."),
+        *((f"vlbert.encoder.layer.{{}}.{a}", f"vlbert.encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
+        ("vlbert.pooler.", "vlbert.pooler."),
+        ("vlbert.relationsip_head.caption_image_relationship.", "relationship_head."),
+        ("vlbert.mlm_head.predictions.bias", "masked_word_head.bias"),
+        ("vlbert.mlm_head.predictions.transform.dense.", "masked_word_head.dense."),
+        ("vlbert.mlm_head.predictions.transform.LayerNorm.", "masked_word_head.norm."),
+        ("vlbert.mvrc_head.transform.dense.", "masked_region_head.dense."),
+        ("vlbert.mvrc_head.region_cls_pred.", "masked_region_head.decoder."),
+    ),
 )
 # The image network of an end-to-end checkpoint. It is no part of `model`; who builds it reads these names.
 _ENCODER = ("image_feature_extractor.backbone.", "image_feature_extractor.roi_head_feature_extractor.")
@@ -48,19 +44,12 @@ def name_from_official(name: str) -> str:
     Raises:
         ValueError: for a name that no rule covers.
     """
-    for official, ours in _PREFIXES:
-        if name.startswith(official):
-            rest = name.removeprefix(official)
-            if official == "vlbert.encoder.layer.":
-                for official_part, our_part in _LAYER_PARTS:
-                    if official_part in rest:
-                        return ours + rest.replace(official_part, our_part)
-                break
-            return ours + rest
-    raise ValueError(
-        f"parameter {name!r} is not one of VL-BERT in a pre-training checkpoint; "
-        f"split_official takes the image network out of an end-to-end one"
-    )
+    try:
+        return TABLE.ours(name)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} in a pre-training checkpoint; split_official takes the image network out of an end-to-end one"
+        ) from None
 
 
 def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -73,6 +62,18 @@ def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if decoder is not None and not decoder.equal(official["vlbert.word_embeddings.weight"]):
         raise ValueError(f"{_TIED_DECODER} differs from vlbert.word_embeddings.weight; here the two are one tensor")
     return {name_from_official(name): tensor for name, tensor in official.items() if name != _TIED_DECODER}
+
+
+def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Official names for our parameters, with the tied decoder, without a "module." prefix.
+
+    Raises:
+        ValueError: for a parameter that VL-BERT does not have.
+    """
+    official = {TABLE.official(name): tensor for name, tensor in state.items()}
+    if "vlbert.mlm_head.predictions.bias" in official:
+        official[_TIED_DECODER] = official["vlbert.word_embeddings.weight"]
+    return official
 
 
 def split_official(official: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

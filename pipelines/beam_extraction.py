@@ -8,11 +8,13 @@ Beam spreads and repeats shards; `pipelines.shard_job` makes repeating them safe
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import apache_beam as beam
 import lmdb
-from apache_beam.metrics import Metrics
+from apache_beam.metrics import Metrics, MetricsFilter
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, PortableOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineRunner
@@ -24,8 +26,9 @@ from pipelines.publish import StoreText, publish_run
 from pipelines.runners.option_sets import pipeline_options
 from pipelines.runners.with_workers import run_with_workers
 from pipelines.running_shards import stopping_with_the_caller
-from pipelines.shard_job import ShardResult, extract_shard
+from pipelines.shard_job import ShardMeter, ShardResult, extract_shard
 
+METRICS = "roibeam"  # the namespace
 STOP_SECONDS = 6.0  # for dropping the shards in work after Ctrl-C; a detector call is not waited for
 
 
@@ -34,17 +37,33 @@ class ExtractShards(beam.DoFn):
 
     def __init__(self, job: ExtractJob) -> None:
         self._job = job
-        self._records = Metrics.counter("roibeam", "records")
-        self._failures = Metrics.counter("roibeam", "failures")
-        self._seconds = Metrics.distribution("roibeam", "shard_seconds")
 
     def process(self, shard: PlannedShard) -> Iterator[ShardResult]:
-        result = extract_shard(self._job, shard)
+        meter = ShardMeter()
+        result = extract_shard(self._job, shard, meter)
         if result.seconds is not None:
-            self._records.inc(result.num_records)
-            self._failures.inc(result.num_failures)
-            self._seconds.update(round(result.seconds))
+            report_metrics(result, meter)
         yield result
+
+
+def report_metrics(result: ShardResult, meter: ShardMeter) -> None:
+    """Tells Beam of a shard that was extracted: counters ok, dead, dead_<reason>, regions, bytes; distributions
+    decode_ms, net_ms, write_ms over images and shard_seconds over shards. Namespace "roibeam".
+
+    A shard counts once it has its manifest, so what a repeated attempt did before it was lost is not in them.
+    """
+    Metrics.counter(METRICS, "ok").inc(result.num_records)
+    Metrics.counter(METRICS, "dead").inc(result.num_failures)
+    for reason, count in Counter(failure.reason for failure in meter.failures).items():
+        Metrics.counter(METRICS, f"dead_{reason.replace(' ', '_')}").inc(count)
+    Metrics.counter(METRICS, "regions").inc(meter.num_regions)
+    Metrics.counter(METRICS, "bytes").inc(meter.num_bytes)
+    for name in ("decode_ms", "net_ms", "write_ms"):
+        distribution = Metrics.distribution(METRICS, name)
+        for value in getattr(meter.times, name).values:
+            distribution.update(value)
+    assert result.seconds is not None
+    Metrics.distribution(METRICS, "shard_seconds").update(round(result.seconds))
 
 
 class PublishStore(beam.DoFn):
@@ -66,13 +85,16 @@ def run_extraction(
     runner: str,
     beam_args: Sequence[str],
     workers: int = 1,
-) -> None:
+) -> dict[str, Any]:
     """Runs the pipeline to its end.
 
     Args:
         runner: see `pipelines.runners.option_sets`.
         beam_args: further Beam pipeline options, as on its command line.
         workers: processes of the local runner; 1 means this one.
+    Returns:
+        What Beam counted, by the names of `report_metrics`: numbers, and {"count", "sum", "min", "max"} of
+        distributions. Committed values where the runner tells them, attempted ones elsewhere.
     Raises:
         ValueError: for an option that Beam does not know.
         OSError, ValueError, RuntimeError: whatever stopped a worker.
@@ -82,13 +104,13 @@ def run_extraction(
         with stopping_with_the_caller(STOP_SECONDS):
             if runner == "local" and workers == 1:
                 # The DirectRunner by name would first try to download Prism; the engine it falls back to is named.
-                _run(extraction_pipeline(job, shards, text, options, FnApiRunner()))
+                return _run(extraction_pipeline(job, shards, text, options, FnApiRunner()))
             elif runner == "local":
-                run_with_workers(functools.partial(_run_local, job, shards, text, options, workers))
+                return run_with_workers(functools.partial(_run_local, job, shards, text, options, workers))
             elif runner == "portable" and options.view_as(PortableOptions).environment_config is None:
-                run_with_workers(functools.partial(_run_portable, job, shards, text, options))
+                return run_with_workers(functools.partial(_run_portable, job, shards, text, options))
             else:
-                _run(extraction_pipeline(job, shards, text, options))
+                return _run(extraction_pipeline(job, shards, text, options))
     except Exception as error:
         raise _cause(error) from None
 
@@ -113,24 +135,32 @@ def extraction_pipeline(
     return pipeline
 
 
-def _run(pipeline: beam.Pipeline) -> None:
-    pipeline.run().wait_until_finish()
+def _run(pipeline: beam.Pipeline) -> dict[str, Any]:
+    result = pipeline.run()
+    result.wait_until_finish()
+    found = result.metrics().query(MetricsFilter().with_namespace(METRICS))
+    counters = {one.key.metric.name: one.result for one in found["counters"]}
+    distributions = {
+        one.key.metric.name: {name: getattr(one.result, name) for name in ("count", "sum", "min", "max")}
+        for one in found["distributions"]
+    }
+    return {**counters, **distributions}
 
 
 def _run_local(
     job: ExtractJob, shards: Iterable[PlannedShard], text: StoreText, options: PipelineOptions, workers: int, pool: str
-) -> None:
+) -> dict[str, Any]:
     """On Beam's local engine with so many processes of the pool."""
     options.view_as(DirectOptions).direct_num_workers = workers
-    _run(extraction_pipeline(job, shards, text, options, FnApiRunner(ExternalEnvironment(pool))))
+    return _run(extraction_pipeline(job, shards, text, options, FnApiRunner(ExternalEnvironment(pool))))
 
 
 def _run_portable(
     job: ExtractJob, shards: Iterable[PlannedShard], text: StoreText, options: PipelineOptions, pool: str
-) -> None:
+) -> dict[str, Any]:
     """Through the interfaces that clusters have: a job service, and workers of the pool."""
     options.view_as(PortableOptions).environment_config = pool
-    _run(extraction_pipeline(job, shards, text, options))
+    return _run(extraction_pipeline(job, shards, text, options))
 
 
 def _cause(error: Exception) -> BaseException:

@@ -21,8 +21,8 @@ def pretrain_command(
     captions: Annotated[
         str | None,
         typer.Option(
-            help="Captions: .json of COCO, Karpathy (train and restval) or SBU, .tsv or .token; joined by image id, path "
-            "or number, see docs/captions.md [default: the store's own].",
+            help="Captions: .json of COCO, Karpathy (train and restval) or SBU, .tsv or .token; joined by image id, "
+            "path or number, see docs/captions.md [default: the store's own].",
             show_default=False,
         ),
     ] = None,

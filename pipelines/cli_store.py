@@ -30,41 +30,50 @@ _JSON = typer.Option("--json/--no-json", help="JSON on standard output.")
 
 @store_app.command("info")
 def info_command(
-    store: Annotated[Path, _STORE],
+    store: Annotated[str, typer.Argument(help="Store: a folder, or its URL (s3://, gs://, ...).")],
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """What is in a store: counts, sizes, and what its features mean."""
+    manifest = _manifest_of(store)
+    num_bytes = sum(shard.data_bytes for shard in manifest.shards)
+    if as_json:
+        content = manifest.to_json()
+        typer.echo(json.dumps({**content, "data_bytes": num_bytes, "store": str(store)}))
+        return
+    details = manifest.fingerprint.details.get("detector", {})
+    rows = {
+        "records": f"{manifest.num_records:,}",
+        "regions": f"{manifest.num_regions:,}, {manifest.num_regions / max(manifest.num_records, 1):.1f} per image",
+        "dead letters": f"{manifest.num_dead_letters:,}",
+        "shards": f"{len(manifest.shards):,}, {_size(num_bytes)}",
+        "captions": _annotations_row(manifest),
+        "features": f"{manifest.feature_dim} x {manifest.feature_dtype}",
+        **_image_feature_row(manifest),
+        "classes": _vocabulary_row(manifest.classes, details.get("num_classes")),
+        "attributes": _vocabulary_row(manifest.attributes, details.get("num_attributes")),
+        "source": manifest.config.get("source", {}).get("location", "?"),
+        "weights": manifest.config.get("detector", {}).get("weights", "?"),
+        "conventions": manifest.config.get("conventions", "?"),
+        "selection": _selection_row(manifest),
+        "numerics": json.dumps(manifest.fingerprint.numerics),
+        **_rows_of_an_import(manifest),
+        **_rows_of_a_copy(manifest),
+        "feature space": manifest.fingerprint.feature_space,
+        "content digest": manifest.content_digest,
+    }
+    typer.echo("\n".join([str(store), *(f"  {name:<15} {value}" for name, value in rows.items())]))
+
+
+def _manifest_of(store: str) -> StoreManifest:
+    from features.manifest import STORE_MANIFEST_NAME, StoreManifest
+    from features.output_folder import output_folder
     from features.store import FeatureStore
 
+    if "://" in store:
+        folder = output_folder(store)
+        return StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
     with FeatureStore(store) as opened:
-        manifest = opened.manifest
-        num_bytes = sum(shard.data_bytes for shard in manifest.shards)
-        if as_json:
-            content = manifest.to_json()
-            typer.echo(json.dumps({**content, "data_bytes": num_bytes, "store": str(store)}))
-            return
-        details = manifest.fingerprint.details.get("detector", {})
-        rows = {
-            "records": f"{manifest.num_records:,}",
-            "regions": f"{manifest.num_regions:,}, {manifest.num_regions / max(manifest.num_records, 1):.1f} per image",
-            "dead letters": f"{manifest.num_dead_letters:,}",
-            "shards": f"{len(manifest.shards):,}, {_size(num_bytes)}",
-            "captions": _annotations_row(manifest),
-            "features": f"{manifest.feature_dim} x {manifest.feature_dtype}",
-            **_image_feature_row(manifest),
-            "classes": _vocabulary_row(manifest.classes, details.get("num_classes")),
-            "attributes": _vocabulary_row(manifest.attributes, details.get("num_attributes")),
-            "source": manifest.config.get("source", {}).get("location", "?"),
-            "weights": manifest.config.get("detector", {}).get("weights", "?"),
-            "conventions": manifest.config.get("conventions", "?"),
-            "selection": _selection_row(manifest),
-            "numerics": json.dumps(manifest.fingerprint.numerics),
-            **_rows_of_an_import(manifest),
-            **_rows_of_a_copy(manifest),
-            "feature space": manifest.fingerprint.feature_space,
-            "content digest": manifest.content_digest,
-        }
-        typer.echo("\n".join([str(store), *(f"  {name:<15} {value}" for name, value in rows.items())]))
+        return opened.manifest
 
 
 @store_app.command("verify")

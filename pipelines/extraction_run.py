@@ -51,7 +51,8 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How a run ended. `seconds` and `new_images` are of this run, the counts of the whole store."""
+    """How a run ended. `seconds`, `new_images` and `metrics` (Beam's) are of this run, the counts of the whole
+    store."""
 
     manifest: StoreManifest
     num_images: int
@@ -60,6 +61,7 @@ class RunSummary:
     failures: Counter[str]
     notes: tuple[str, ...]
     max_failures: float
+    metrics: dict[str, Any]
 
     @property
     def failed_share(self) -> float:
@@ -90,19 +92,19 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
         view = ProgressView(folder, plan)
         before = view.read()
         shards_before = list(view.finished.values())
-
         all_notes = (*work.source.notes, *notes)
 
-        def end(status: str, error: str | None, content_digest: str | None = None) -> None:
+        def end(status: str, error: str | None, done: RunSummary | None = None) -> None:
             told = RunEnd(
-                status, error, options.runner, options.beam_args, started, time.time(), all_notes, content_digest
-            )
+                status, error, options.runner, options.beam_args, started, time.time(), all_notes,
+                None if done is None else done.manifest.content_digest, None if done is None else done.metrics,
+            )  # fmt: skip
             write_run_summary(folder, plan, told, shards_before, view)
 
         least_seconds = 0.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
         try:
             with ProgressPrinter(view, plan.num_images, as_json=options.as_json, least_seconds=least_seconds):
-                run_extraction(
+                metrics = run_extraction(
                     job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers
                 )
             after = view.read()
@@ -121,10 +123,10 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
             raise
         summary = RunSummary(
             manifest, plan.num_images, after.images - before.images, seconds, after.failures, all_notes,
-            options.max_failures,
+            options.max_failures, metrics,
         )  # fmt: skip
         failed = None if summary.succeeded else f"{summary.failed_share:.1%} of the images failed"
-        end("finished" if failed is None else "failed", failed, manifest.content_digest)
+        end("finished" if failed is None else "failed", failed, summary)
     return summary
 
 
@@ -167,7 +169,7 @@ def summary_event(summary: RunSummary, store: OutputFolder) -> str:
             "summary": store.where(SUMMARY_NAME), "images": summary.num_images,
             "new_images": summary.new_images, "records": manifest.num_records, "regions": manifest.num_regions,
             "failures": dict(summary.failures), "seconds": round(summary.seconds, 3), "notes": list(summary.notes),
-            "content_digest": manifest.content_digest, "succeeded": summary.succeeded,
+            "metrics": summary.metrics, "content_digest": manifest.content_digest, "succeeded": summary.succeeded,
             "join": manifest.config.get("captions"), "held_out": manifest.config.get("held_out"),
         }
     )  # fmt: skip

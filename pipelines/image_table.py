@@ -17,6 +17,8 @@ from pipelines.scratch_database import ScratchDatabase
 
 _Row = tuple[str, str, str | None, str | None]  # id, location, captions and labels as json
 _COLUMNS = "id, location, captions, labels"
+_TYPES = "(id TEXT, location TEXT, captions TEXT, labels TEXT)"
+_INSERT = "INSERT INTO images VALUES (?, ?, ?, ?)"
 _text_json = json.JSONEncoder(ensure_ascii=False).encode  # of a text alone it is ten times as quick as of a list
 _parsed = json.JSONDecoder().raw_decode  # json.loads also looks for white space around: half of its time here
 
@@ -37,12 +39,17 @@ class ImageTable(Sequence[ImageRef]):
     def __init__(self, images: Iterable[ImageRef]) -> None:
         self._database = ScratchDatabase()
         self._is_sorted = True
-        self._num_rows = self._fill("images", self._checked_rows(images))
+        self._database.rows(f"CREATE TABLE images {_TYPES}")
+        self._database.add(_INSERT, self._checked_rows(images))
         if not self._is_sorted:
-            self._database.rows("ALTER TABLE images RENAME TO unsorted")
-            rows = self._database.stream(f"SELECT {_COLUMNS} FROM unsorted ORDER BY id, rowid")
-            self._num_rows = self._fill("images", _merged(rows))
-            self._database.rows("DROP TABLE unsorted")
+            self._replace(f"INSERT INTO images SELECT {_COLUMNS} FROM replaced ORDER BY id, rowid")
+            same = (
+                "SELECT 1 FROM images one JOIN images next ON next.rowid = one.rowid + 1 WHERE one.id = next.id LIMIT 1"
+            )
+            if self._database.rows(same):
+                self._replace()
+        ((count,),) = self._database.rows("SELECT coalesce(max(rowid), 0) FROM images")
+        self._num_rows = int(count)
 
     def __len__(self) -> int:
         return self._num_rows
@@ -79,11 +86,16 @@ class ImageTable(Sequence[ImageRef]):
         where = "WHERE rowid > ? AND rowid <= ? ORDER BY rowid"
         return list(map(_image, self._database.stream(f"SELECT {_COLUMNS} FROM images {where}", (start, stop))))
 
-    def _fill(self, table: str, rows: Iterable[_Row]) -> int:
-        self._database.rows(f"CREATE TABLE {table} (id TEXT, location TEXT, captions TEXT, labels TEXT)")
-        self._database.add(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", rows)
-        ((count,),) = self._database.rows(f"SELECT coalesce(max(rowid), 0) FROM {table}")
-        return int(count)
+    def _replace(self, statement: str | None = None) -> None:
+        """The table written anew: by one statement, which is quicker, or with rows of one image made one."""
+        self._database.rows("ALTER TABLE images RENAME TO replaced")
+        self._database.rows(f"CREATE TABLE images {_TYPES}")
+        if statement is not None:
+            self._database.rows(statement)
+        else:
+            rows = self._database.stream(f"SELECT {_COLUMNS} FROM replaced ORDER BY rowid")
+            self._database.add(_INSERT, _merged(rows))
+        self._database.rows("DROP TABLE replaced")
 
     def _checked_rows(self, images: Iterable[ImageRef]) -> Iterator[_Row]:
         last = ""

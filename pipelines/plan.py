@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from extraction.images import ImageRef
-from features.manifest import json_bytes
+from features.durable_files import json_bytes
 from features.output_folder import OutputFolder, output_folder
 from pipelines.given_boxes import GivenBoxes
 
@@ -92,13 +92,13 @@ def members_digest(members: Iterable[ImageRef]) -> str:
     """
     digest = hashlib.sha256()
 
-    def add(text: str) -> None:
-        data = text.encode("utf-8")
-        digest.update(len(data).to_bytes(4, "little") + data)
+    def add(*texts: str) -> None:
+        for text in texts:
+            data = text.encode("utf-8")
+            digest.update(len(data).to_bytes(4, "little") + data)
 
     for member in members:
-        add(member.image_id)
-        add(member.location)
+        add(member.image_id, member.location)
         if member.boxes is not None:
             digest.update(b"\xff\xff\xff\xff" + struct.pack("<3Q", len(member.boxes), *(member.boxes_hw or (0, 0))))
             edges = itertools.chain.from_iterable(member.boxes)
@@ -106,8 +106,7 @@ def members_digest(members: Iterable[ImageRef]) -> str:
         for mark, texts in ((b"\xfe\xff\xff\xff", member.captions), (b"\xfd\xff\xff\xff", member.labels)):
             if texts:
                 digest.update(mark + struct.pack("<Q", len(texts)))
-                for text in texts:
-                    add(text)
+                add(*texts)
     return digest.hexdigest()
 
 

@@ -20,7 +20,7 @@ from pipelines.progress import Standing
 
 log = logging.getLogger(__name__)
 REMOTE_LOOK_SECONDS = 15.0  # between two looks at a store at a URL: its heartbeats come no faster
-_TIMES = ("seconds", "decode_ms", "net_ms", "write_ms", "attempts")
+_TIMES = ("seconds", "decode_ms", "net_ms", "write_ms")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class FinishedShard:
     Attributes:
         num_bytes: of its data file.
         failures: dead letters by (stage, reason).
-        times: those of `seconds`, `decode_ms`, `net_ms`, `write_ms` and `attempts` that its stats have.
+        times: those of `seconds`, `decode_ms`, `net_ms` and `write_ms` (sums over its images) that its stats have.
     """
 
     number: int
@@ -83,11 +83,12 @@ class ProgressView:
 
 
 def _finished(manifest: ShardManifest) -> FinishedShard:
-    times = {
-        name: float(value)
-        for name in _TIMES
-        if isinstance(value := manifest.stats.get(name), int | float) and math.isfinite(value)
-    }
+    times = {}
+    for name in _TIMES:
+        value = manifest.stats.get(name)
+        value = value.get("sum") if isinstance(value, dict) else value
+        if isinstance(value, int | float) and math.isfinite(value):
+            times[name] = float(value)
     failures = Counter((letter.stage, letter.reason) for letter in manifest.dead_letters)
     return FinishedShard(
         manifest.shard, manifest.attempt, manifest.num_records, manifest.num_regions, manifest.data_bytes, failures,

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from features.manifest import json_bytes
+from features.durable_files import json_bytes
 from features.output_folder import OutputFolder
 from pipelines.plan import Plan
 from pipelines.progress_view import FinishedShard, ProgressView
@@ -36,6 +36,7 @@ class RunEnd:
         status: "finished", "failed" (by an error, or past --max-failures) or "interrupted".
         error: what stopped it, in one line; None where nothing did.
         started, ended: Unix seconds.
+        metrics: what Beam counted; None where the run did not end well.
     """
 
     status: str
@@ -46,6 +47,7 @@ class RunEnd:
     ended: float
     notes: tuple[str, ...] = ()
     content_digest: str | None = None
+    metrics: dict[str, Any] | None = None
 
 
 def write_run_summary(
@@ -70,7 +72,7 @@ def write_run_summary(
 def run_summary(
     store: str, plan: Plan, end: RunEnd, before: Collection[FinishedShard], after: Collection[FinishedShard]
 ) -> dict[str, Any]:
-    """The content of run_summary.json; docs/cluster.md says what the fields mean."""
+    """The content of run_summary.json; docs/remote-stores.md says what the fields mean."""
     earlier = {(shard.number, shard.attempt) for shard in before}
     new = [shard for shard in after if (shard.number, shard.attempt) not in earlier]
     seconds = end.ended - end.started
@@ -82,6 +84,7 @@ def run_summary(
         "runner": end.runner, "beam_args": list(end.beam_args), "versions": _versions(), "notes": list(end.notes),
         "planned": {"shards": len(plan.shards), "images": plan.num_images},
         "this_run": this_run | rate, "in_all": _counts(after), "content_digest": end.content_digest,
+        "beam_metrics": end.metrics,
     }  # fmt: skip
 
 

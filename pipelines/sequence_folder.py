@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from features.counted import counted
+from features.durable_files import TEMPORARY_SUFFIX
 from features.manifest import (
     ANNOTATIONS_NAME,
     STORE_MANIFEST_NAME,
-    TEMPORARY_SUFFIX,
     ShardManifest,
     StoreManifest,
     shard_manifest_name,

@@ -8,16 +8,20 @@ Where OUT is a URL, work happens in a temporary folder of the worker's disk, and
 from __future__ import annotations
 
 import functools
+import os
 import secrets
+import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from extraction.engine import extract
 from extraction.images import Failure, ImageRef
-from features.manifest import DeadLetter, ShardManifest, ShardSummary, json_bytes, shard_manifest_name
+from extraction.stage_times import StageTimes
+from features.manifest import DeadLetter, ShardManifest, ShardSummary
 from features.output_folder import OutputFolder, output_folder
+from features.publish import publish_shard
 from features.record import RegionRecord
 from features.shard import ShardWriter
 from pipelines.heartbeat import Heartbeat
@@ -30,7 +34,7 @@ from pipelines.store_folder import finished_manifest
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What one shard gave. `seconds` is None when an earlier run had finished it."""
+    """What one shard gave. `seconds` is None when another attempt, of this run or an earlier one, finished it."""
 
     number: int
     num_records: int
@@ -38,19 +42,37 @@ class ShardResult:
     seconds: float | None
 
 
-def extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
+@dataclass
+class ShardMeter:
+    """What a shard's extraction is measured by, besides its result; filled while it runs.
+
+    Attributes:
+        times: of each image.
+        failures: images that gave no record.
+        num_regions, num_bytes: of the written records, and of their file.
+    """
+
+    times: StageTimes = field(default_factory=StageTimes)
+    failures: list[Failure] = field(default_factory=list)
+    num_regions: int = 0
+    num_bytes: int = 0
+
+
+def extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter | None = None) -> ShardResult:
     """Extracts one shard, or returns at once when it is finished.
 
+    Args:
+        meter: gets what there is to measure; stays empty when the shard was finished.
     Raises:
         ValueError: if this worker's detector is not the one that the run was planned with.
         OSError: if the store cannot be written, or the image folder has gone.
         ExtractionStopped: when the run was stopped; the shard is dropped then.
     """
     with running_shard():
-        return _extract_shard(job, shard)
+        return _extract_shard(job, shard, meter or ShardMeter())
 
 
-def _extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
+def _extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter) -> ShardResult:
     folder = output_folder(job.store)
     done = finished_manifest(folder, shard, job.feature_space)
     if done is not None:
@@ -64,8 +86,8 @@ def _extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
         Heartbeat(folder, scratch, attempt, shard.number) as heartbeat,
     ):
         start = time.monotonic()
-        failures: list[Failure] = []
-        summary = _write_data(job, shard, scratch, heartbeat, failures)
+        failures = meter.failures
+        summary = _write_data(job, shard, scratch, heartbeat, meter)
         seconds = time.monotonic() - start
         manifest = ShardManifest.from_summary(
             summary,
@@ -74,27 +96,35 @@ def _extract_shard(job: ExtractJob, shard: PlannedShard) -> ShardResult:
             fingerprint=fingerprint,
             members_digest=shard.members_digest,
             dead_letters=tuple(DeadLetter(**asdict(failure)) for failure in failures),
-            stats={"seconds": round(seconds, 3)},
+            stats={
+                "seconds": round(seconds, 3),
+                "host": socket.gethostname(),
+                "process": os.getpid(),
+                **meter.times.summaries(),
+            },
         )
         heartbeat.uploading(manifest.num_records, failures)
         counting = _publish(folder, shard, scratch, manifest)
-    return ShardResult(shard.number, counting.num_records, len(counting.dead_letters), seconds)
+    if counting is not manifest:
+        return ShardResult(shard.number, counting.num_records, len(counting.dead_letters), None)
+    meter.num_regions, meter.num_bytes = manifest.num_regions, manifest.data_bytes
+    return ShardResult(shard.number, manifest.num_records, len(failures), seconds)
 
 
 def _publish(folder: OutputFolder, shard: PlannedShard, scratch: Path, manifest: ShardManifest) -> ShardManifest:
     """Puts data file and manifest into their places; gives the manifest that counts.
 
-    That is another attempt's where one finished the shard meanwhile: a cluster may start a second attempt while the
-    first, cut off from it, goes on. The first manifest must stay as it is, since the run may have ended with it.
+    That is another attempt's where one finished the shard meanwhile, unknown to this one: a runner may start two, or go
+    on with one whose run is over. Its manifest must stay as it is, since a run that publishes has read it, and then
+    removes what no manifest named.
     """
     if manifest.data_file is not None:
         folder.put_file(scratch / "data.lmdb", manifest.data_file)
-    name, content = shard_manifest_name(shard.number), json_bytes(manifest.to_json())
-    if folder.put_first(name, content):
+    if publish_shard(folder, manifest, first=True):
         return manifest
     other = finished_manifest(folder, shard, manifest.fingerprint.feature_space)
     if other is None:  # damaged, or of another plan
-        folder.put_bytes(name, content)
+        publish_shard(folder, manifest)
         return manifest
     if manifest.data_file is not None:
         folder.delete(manifest.data_file)
@@ -102,23 +132,28 @@ def _publish(folder: OutputFolder, shard: PlannedShard, scratch: Path, manifest:
 
 
 def _write_data(
-    job: ExtractJob, shard: PlannedShard, scratch: Path, heartbeat: Heartbeat, failures: list[Failure]
+    job: ExtractJob, shard: PlannedShard, scratch: Path, heartbeat: Heartbeat, meter: ShardMeter
 ) -> ShardSummary:
-    """Writes scratch/data.lmdb, or no file when no image gave a record; failed images go to `failures`."""
+    """Writes scratch/data.lmdb, or no file when no image gave a record; times and failed images go to `meter`."""
+    failures = meter.failures
     members = read_members(output_folder(job.store), shard)
     num_records = 0
     with ShardWriter(scratch / "data.lmdb", planned_bytes=planned_bytes(job, members)) as writer:
-        for outcome in extract_members(job, members):
+        for outcome in extract_members(job, members, meter.times):
             if isinstance(outcome, Failure):
                 failures.append(outcome)
             else:
+                start = time.monotonic()
                 writer.put(outcome)
+                meter.times.write_ms.add(time.monotonic() - start)
                 num_records += 1
             heartbeat.beat(num_records, failures)
         return writer.finish() if num_records else ShardSummary()
 
 
-def extract_members(job: ExtractJob, members: Sequence[ImageRef]) -> Iterator[RegionRecord | Failure]:
+def extract_members(
+    job: ExtractJob, members: Sequence[ImageRef], times: StageTimes | None = None
+) -> Iterator[RegionRecord | Failure]:
     """One outcome for each image, in the order given, by the detector of this process.
 
     Raises:
@@ -131,6 +166,7 @@ def extract_members(job: ExtractJob, members: Sequence[ImageRef]) -> Iterator[Re
         read_bytes=functools.partial(read_image, job.image_root),
         global_feature=shared_global_feature(job.detector, job.options),
         calls=shared_calls(job.detector),
+        times=times,
         should_stop=shards_must_stop,
     )
 

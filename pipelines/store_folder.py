@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from features.manifest import TEMPORARY_SUFFIX, ShardManifest, shard_manifest_name
+from features.durable_files import TEMPORARY_SUFFIX
+from features.manifest import ShardManifest, shard_manifest_name
 from features.output_folder import SCRATCH_PREFIX, OutputFolder, output_folder
 from features.shard_reader import ShardReader
 from pipelines.heartbeat import REMOTE_PREFIX

@@ -24,8 +24,9 @@ from extraction.detector_folder import read_detector_folder
 from extraction.extract_options import ExtractOptions
 from extraction.images import Failure, ImageRef
 from features.counted import counted
+from features.durable_files import fsync_folder
 from features.fingerprint import IMPORTED_PREFIX, Fingerprint, merged_numerics
-from features.manifest import DeadLetter, ShardManifest, StoreManifest, fsync_folder, shard_manifest_name
+from features.manifest import DeadLetter, ShardManifest, StoreManifest, shard_manifest_name
 from features.output_folder import SCRATCH_PREFIX
 from features.publish import publish_shard
 from features.record import RegionRecord

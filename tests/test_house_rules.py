@@ -124,8 +124,7 @@ def test_beam_workers_ignore_decoys_and_write_what_one_process_writes(
 
     draw_samples(decoys / "samples", count=3)
     command = [str(BIN / "roibeam"), "extract", "samples/images", "out", *tiny_network, "--shard-size", "2"]
-    workers = ["--", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
-    done = run_outside([*command, *workers], decoys)
+    done = run_outside([*command, "--workers", "2"], decoys)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 records" in done.stdout
     assert roibeam("extract", decoys / "samples" / "images", decoys / "alone", *tiny_network).code == 0

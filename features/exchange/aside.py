@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from features.manifest import TEMPORARY_SUFFIX, fsync_folder
+from features.durable_files import TEMPORARY_SUFFIX, fsync_folder
 
 _LONGEST_NAME = 255 - len("..00000000") - len(TEMPORARY_SUFFIX)  # bytes; what ext4, XFS and NTFS take
 

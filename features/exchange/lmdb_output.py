@@ -7,9 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from features.durable_files import fsync_folder
 from features.exchange.lmdb_entries import DATA_FILE_NAME
 from features.growing_lmdb import GrowingLmdb
-from features.manifest import fsync_folder
 
 _FIRST_MAP_BYTES = 64 * 2**20
 _MAX_KEY_BYTES = 511

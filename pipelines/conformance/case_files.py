@@ -26,7 +26,7 @@ class Arrays:
     """The arrays of one .npz file; remembers which of them were asked for.
 
     Args:
-        path: an .npz of plain numbers. Pickled arrays are refused, as is a file whose arrays take over 1 GiB.
+        path: an .npz of plain numbers and text. Pickled arrays are refused, as is a file whose arrays take over 1 GiB.
     Raises:
         ValueError, OSError: one line, when the file cannot be read as such.
     """
@@ -68,11 +68,28 @@ class Arrays:
             raise ArrayError(name, f"has shape {array.shape}, expected ({wanted})")
         return array
 
+    def take_json_object(self, name: str) -> dict[str, Any]:
+        """The JSON object in an array that holds one text.
+
+        Raises:
+            ArrayError: when there is no such array, or no JSON object in it.
+        """
+        text = self.take(name)
+        if text.dtype.kind != "U" or text.ndim:
+            raise ArrayError(name, f"has shape {text.shape} and holds {text.dtype}, expected one text")
+        try:
+            content = json.loads(str(text))
+        except (ValueError, RecursionError) as error:
+            raise ArrayError(name, f"is no JSON: {_one_line(error)}") from None
+        if not isinstance(content, dict):
+            raise ArrayError(name, f"holds a {type(content).__name__}, expected an object of names and values")
+        return content
+
     def take_finite(self, name: str, *shape: int | None) -> np.ndarray:
         """As `take`, and every number finite: for what a network is fed with."""
         array = self.take(name, *shape)
-        if not np.isfinite(array).all():
-            raise ArrayError(name, "holds NaN or infinity")
+        if array.dtype.kind == "U" or not np.isfinite(array).all():
+            raise ArrayError(name, "holds NaN, infinity or text")
         return array
 
 
@@ -102,8 +119,8 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarra
             if read_header is None:
                 raise ValueError(f"format version {major} is unknown")
             shape, _, dtype = read_header(file)
-            if dtype.kind not in "biuf":
-                raise ValueError(f"holds {dtype}; only plain numbers are read, never pickled objects")
+            if dtype.kind not in "biufU":
+                raise ValueError(f"holds {dtype}; only plain numbers and text are read, never pickled objects")
             count = 1
             for length in shape:
                 count *= length

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from pipelines.conformance.case_files import ArrayError
-from pipelines.conformance.tolerances import Closeness
+from pipelines.conformance.tolerances import Allclose, Closeness
 
 _STEPS = (1, 4, 16, 64, 128)  # strides at which reference arrays are thinned out
 
@@ -78,6 +78,25 @@ def near(array: str, got: object, want: np.ndarray, closeness: Closeness) -> Che
     elif error > closeness.max_rel:
         note = f"within the relative {closeness.rtol:g}"
     return Check(array, error, closeness.max_rel, "of max|reference|", not misses.any(), note)
+
+
+def close(array: str, got: object, want: np.ndarray, closeness: Allclose) -> Check:
+    """|ours - theirs| <= allowed * (1 + |theirs|) for every element.
+
+    The error shown is the largest |ours - theirs| / (1 + |theirs|).
+    """
+    ours, theirs = _numbers(got), _numbers(want)
+    if ours.shape != theirs.shape:
+        return failed(array, _shapes(ours, theirs))
+    rule = "of 1 + |reference|"
+    if not ours.size:
+        return within(array, 0.0, closeness.allowed, rule, "no element")
+    error = np.abs(ours - theirs) / (1 + np.abs(theirs))
+    misses = ~(error <= closeness.allowed)  # so that a NaN on either side is a miss
+    note = ""
+    if misses.any():
+        note = f"{int(misses.sum())} of {misses.size} miss, first at {_first(misses)}: {_values(ours, theirs, misses)}"
+    return Check(array, float(error.max()), closeness.allowed, rule, not misses.any(), note)
 
 
 def near_thinned(array: str, got: object, want: np.ndarray, closeness: Closeness) -> Check:

@@ -14,6 +14,13 @@ class Closeness:
 
 
 @dataclass(frozen=True)
+class Allclose:
+    """|a - b| <= allowed * (1 + |b|), b being the reference: the same tolerance, absolute and relative."""
+
+    allowed: float
+
+
+@dataclass(frozen=True)
 class DetectorTolerances:
     """Of the detector family (goldens/detector/README.md, "Tolerances").
 
@@ -52,4 +59,18 @@ class DetectorTolerances:
     unstable: float = 0.5
 
 
+@dataclass(frozen=True)
+class ModelTolerances:
+    """Of the families of models (the line above the cases in goldens/vilbert/README.md).
+
+    Attributes:
+        values: of outputs, losses, attention weights and gradients.
+        gradient_norm: of the norm of all gradients together, relative.
+    """
+
+    values: Allclose = Allclose(1e-4)
+    gradient_norm: float = 1e-3
+
+
 DETECTOR = DetectorTolerances()
+MODELS = ModelTolerances()

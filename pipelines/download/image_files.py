@@ -16,7 +16,7 @@ from io import FileIO
 from pathlib import Path
 
 from extraction.decode import DecodeError, check_image
-from features.manifest import fsync_folder
+from features.durable_files import fsync_folder
 from features.printable import printable
 from pipelines.download.failures import DownloadError, LocalFaultError
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.manifest import TEMPORARY_SUFFIX, DeadLetter, fsync_folder, write_json_atomically
+from features.durable_files import TEMPORARY_SUFFIX, fsync_folder, write_json_atomically
+from features.manifest import DeadLetter
 from pipelines.datasets.rows import BadRow
 from pipelines.dead_letters import write_letters
 from pipelines.download.image_files import StoredImage, image_id

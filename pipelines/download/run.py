@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aiohttp.abc import AbstractResolver
 
-from features.manifest import fsync_folder
+from features.durable_files import fsync_folder
 from pipelines.datasets.rows import UrlRow
 from pipelines.download.addresses import AddressRule
 from pipelines.download.failures import LocalFaultError

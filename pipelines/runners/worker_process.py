@@ -14,6 +14,7 @@ import sys
 import threading
 
 from pipelines.our_logs import show_our_logs
+from pipelines.runners.hang_ups import keep_hang_ups_quiet
 from pipelines.running_shards import stop_running_shards
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ def main() -> None:
     importlib.import_module("pipelines.beam_extraction")
     # Beam prints the traceback of every failed bundle, beside sending it to the runner, which tells the user.
     vars(sdk_worker)["print"] = lambda *words, **_: log.debug("%s", words)
+    keep_hang_ups_quiet()
     if provision:
         _take_options(provision, worker_id)
     try:

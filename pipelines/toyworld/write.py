@@ -32,7 +32,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from features.manifest import TEMPORARY_SUFFIX, write_json_atomically
+from features.durable_files import TEMPORARY_SUFFIX, write_json_atomically
 from pipelines.duration import duration
 from pipelines.store_lock import LOCK_NAME, store_lock
 from pipelines.toyworld.captions import Caption, write_captions

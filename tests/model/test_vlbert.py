@@ -15,6 +15,7 @@ from model.vlbert import (
     vlbert_base,
     vlbert_small,
 )
+from model.vlbert_checkpoint import state_from_official, state_to_official
 
 VOCAB_SIZE, FEATURES, LABELS = 300, 32, 41
 
@@ -242,6 +243,20 @@ def test_save_and_load_give_the_same_model(tmp_path):
     assert state.keys() == other.keys() and all(torch.equal(state[name], other[name]) for name in state)
     with torch.no_grad():
         assert torch.equal(model(batch).losses["masked_words"].total, loaded(batch).losses["masked_words"].total)
+
+
+def test_names_go_to_the_official_ones_and_back():
+    state = make_model(with_pooler=True, with_relationship_head=True).state_dict()
+    official = state_to_official(state)
+    assert "vlbert.encoder.layer.1.attention.output.LayerNorm.bias" in official
+    assert "image_feature_extractor.obj_downsample.1.weight" in official
+    assert torch.equal(
+        official["vlbert.mlm_head.predictions.decoder.weight"], official["vlbert.word_embeddings.weight"]
+    )
+    back = state_from_official(official)
+    assert back.keys() == state.keys() and all(torch.equal(back[name], state[name]) for name in state)
+    with pytest.raises(ValueError, match=r"'vlbert\.rotary' has no name in a checkpoint of VL-BERT"):
+        state_to_official({"vlbert.rotary": torch.ones(1)})
 
 
 def test_a_file_with_an_unknown_field_is_refused(tmp_path):

@@ -36,8 +36,10 @@ SHARD_MANIFEST = "shard manifest"  # before the n-th of them gets its name
 DEAD_LETTERS = "dead letters"  # before their table gets its name
 STORE_MANIFEST = "store manifest"
 REPORT = "report"
+SUMMARY = "summary"  # before run_summary.json gets its name
 STAGES = (
     PLAN, READ, DECODE, DETECT, RECORD, WRITE, COMMIT, SYNC, MOVE, SHARD_MANIFEST, DEAD_LETTERS, STORE_MANIFEST, REPORT,
+    SUMMARY,
 )  # fmt: skip
 _NAMES = {
     PLAN: "plan.json",
@@ -46,6 +48,7 @@ _NAMES = {
     DEAD_LETTERS: "dead_letters.parquet",
     STORE_MANIFEST: "manifest.json",
     REPORT: "report.html",
+    SUMMARY: "run_summary.json",
 }
 _PAGE = 4096
 _FIRST_PAGES = 2  # LMDB writes its meta pages when it makes the file
@@ -176,9 +179,9 @@ def _count_file_operations(reached: _Reached) -> None:
         gets_its_name(target)
         replace(source, target)
 
-    def counted_link(source: Any, target: Any, **options: Any) -> None:
+    def counted_link(source: Any, target: Any) -> None:
         gets_its_name(target)
-        link(source, target, **options)
+        link(source, target)
 
     os.fsync, os.replace, os.link = counted_fsync, counted_replace, counted_link
 

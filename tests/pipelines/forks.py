@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-EVENTS = {"open", "os.link", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
+EVENTS = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 KILLED = 9
 
 
@@ -22,7 +22,7 @@ def in_a_fork(
     file operation.
 
     Args:
-        folder: operations on paths that begin like this count: what is created, linked, renamed, cut or removed there.
+        folder: operations on paths that begin like this count: what is created, renamed, cut or removed there.
         reads: files that are opened to be read count too.
     Returns:
         `KILLED`, or 0, 1 for an exception, or the number that `work` exits with; and the operations, such as

@@ -15,17 +15,12 @@ import sys
 from pathlib import Path
 
 import torch
+from disturbed_runs import NETWORK
 from forks import KILLED, in_a_fork
 
 from features.verify import verify_store
 from pipelines import cli, extraction_run
 from pipelines.toyworld.draw import draw_samples
-
-NETWORK = (
-    "--detector", "small", "--weights", "random:1", "--threads", "1", "--set", "detector.short_edge=48",
-    "--set", "detector.long_edge=80", "--set", "detector.proposals_after_nms=16", "--set", "detector.base_channels=4",
-    "--set", "selection.max_regions=12",
-)  # fmt: skip
 
 
 def run(photos: Path, store: Path, kill_at: int | None, output: Path, options: list[str]) -> tuple[int, list[str]]:

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from features.manifest import ANNOTATIONS_NAME, StoreManifest, write_json_atomically
+from features.durable_files import write_json_atomically
+from features.manifest import ANNOTATIONS_NAME, StoreManifest
 from features.store import FeatureStore
 from features.verify import verify_store
 from pipelines.annotations import Annotation, annotation_of, read_annotations, write_annotations

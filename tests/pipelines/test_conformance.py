@@ -313,17 +313,17 @@ def test_a_missing_photo_and_names_that_leave_the_folder_fail(folder: Path) -> N
 
 def test_unknown_files_and_families_fail_unless_left_out(folder: Path, roibeam: Any) -> None:
     (folder / f"{SET}_dog.npz").write_bytes(b"?")
-    (folder.parent / "vilbert").mkdir()
-    (folder.parent / "vilbert" / "pretrain.npz").write_bytes(b"?")
-    results = run(folder.parent, only="*dog") | run(folder.parent, only="vilbert")
+    (folder.parent / "lxmert").mkdir()
+    (folder.parent / "lxmert" / "pretrain.npz").write_bytes(b"?")
+    results = run(folder.parent, only="*dog") | run(folder.parent, only="lxmert")
     assert "no case of family 'detector'" in missed(results[f"detector/{SET}_dog"])[f"{SET}_dog.npz"]
-    assert "no family 'vilbert'" in missed(results["vilbert/pretrain"])["pretrain.npz"]
+    assert "no family 'lxmert'" in missed(results["lxmert/pretrain"])["pretrain.npz"]
     done = roibeam("conformance", folder.parent, "--only", f"weight_sums_{SET}")
     assert done.code == 0, done.out
-    done = roibeam("conformance", folder.parent, "--only", "vilbert")
+    done = roibeam("conformance", folder.parent, "--only", "lxmert")
     assert done.code == 1
-    (line,) = [line for line in done.out.splitlines() if line.startswith("vilbert/pretrain")]
-    assert line.startswith("vilbert/pretrain: UNKNOWN CASE: no family 'vilbert'") and "inf" not in line
+    (line,) = [line for line in done.out.splitlines() if line.startswith("lxmert/pretrain")]
+    assert line.startswith("lxmert/pretrain: UNKNOWN CASE: no family 'lxmert'") and "inf" not in line
 
 
 def test_json_and_only(reference: Path, roibeam: Any) -> None:

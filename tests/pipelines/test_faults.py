@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -44,14 +43,6 @@ def digest(store: Path) -> str:
 def warnings_and_errors(result: Any) -> list[str]:
     assert "Traceback" not in result.err, result.err
     return [line for line in result.err.splitlines() if line.startswith("roibeam: ")]
-
-
-@pytest.mark.slow
-def test_a_kill_at_a_file_operation_is_mended_by_a_rerun(tmp_path: Path) -> None:
-    steps = ["7", "16", "25", "33"]  # while plan, shard manifest, data file and store manifest get their names
-    done = run_script(KILL_SCRIPT, tmp_path, *steps)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" ok\n") == len(steps)
 
 
 @pytest.mark.slow
@@ -251,25 +242,6 @@ def test_shards_computed_differently_are_warned_about(
     assert "shards were computed differently (threads [2, 1])" in line
     with FeatureStore(out) as store:
         assert store.fingerprint.numerics["threads"] == [2, 1]
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_line_and_nothing_half_written(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
-) -> None:
-    out = tmp_path / "store"
-    command = [ROIBEAM, "extract", str(photos), str(out), *tiny_network]
-
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
-
-    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert "cannot write the store" in done.stderr.splitlines()[-1]
-    assert not list(out.glob("part-*")) and not list(out.glob(".*"))
-    assert roibeam("extract", photos, out, *tiny_network).code == 0
-    assert roibeam("store", "verify", out, "--deep").code == 0
 
 
 def test_pipes_are_dead_letters_not_a_wait(

@@ -18,6 +18,7 @@ from fail_points import (
     SHARD_MANIFEST,
     STAGES,
     STORE_MANIFEST,
+    SUMMARY,
     SYNC,
     WRITE,
     FailPoint,
@@ -29,7 +30,7 @@ from fail_points import (
 from features.verify import verify_store
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
-ONCE = (PLAN, DEAD_LETTERS, STORE_MANIFEST, REPORT)  # stages that a run passes once
+ONCE = (PLAN, DEAD_LETTERS, STORE_MANIFEST, REPORT, SUMMARY)  # stages that a run passes once
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -40,11 +41,11 @@ def test_killed(stage: str, faulty_photos: Path, undisturbed: Path, tmp_path: Pa
     assert ended.code == -9 and ended.last_line.startswith(f"fail point: {stage}, number {count}: "), ended
     # No shard or a whole one; what else is there is named as left over.
     problems = [problem for problem in verify_store(extraction.store, deep=True) if not problem.leftover]
-    assert [problem.file for problem in problems] == ([] if stage == REPORT else ["manifest.json"])
+    assert [problem.file for problem in problems] == ([] if stage in (REPORT, SUMMARY) else ["manifest.json"])
     assert_mended(extraction, undisturbed, dead=BAD)
 
 
-@pytest.mark.parametrize("stage", [PLAN, SYNC, MOVE, SHARD_MANIFEST, DEAD_LETTERS, STORE_MANIFEST, REPORT])
+@pytest.mark.parametrize("stage", [PLAN, SYNC, MOVE, SHARD_MANIFEST, DEAD_LETTERS, STORE_MANIFEST, REPORT, SUMMARY])
 def test_a_disk_that_breaks(stage: str, faulty_photos: Path, undisturbed: Path, tmp_path: Path) -> None:
     extraction = Extraction(faulty_photos, tmp_path / "store", tmp_path)
     ended = extraction.run(points=[FailPoint(stage, 1 if stage in ONCE else 3, broken_disk)])

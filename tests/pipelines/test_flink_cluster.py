@@ -55,7 +55,8 @@ def options(tiny_network: tuple[str, ...]) -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def local_digest(photos: Path, options: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> str:
     store = tmp_path_factory.mktemp("local") / "store"
-    subprocess.run([*ROIBEAM, "extract", str(photos), str(store), *options], check=True, capture_output=True)
+    command = [*ROIBEAM, "extract", str(photos), str(store), *options, "--workers", "2"]
+    subprocess.run(command, check=True, capture_output=True)
     return checked_digest(store)
 
 

@@ -115,6 +115,9 @@ def test_a_store_in_memory_is_the_local_one(
 
     again = extract(url)
     assert again.code == 0 and "0 images extracted" in again.out
+    info = roibeam("store", "info", url)
+    assert info.code == 0 and wanted in info.out
+    assert "manifest.json: is not there" in one_line(roibeam("store", "info", f"{url}/none"))
     status = json.loads(roibeam("progress", url, "--json").out)
     assert status["complete"] and status["shards"]["finished"] == SHARDS and status["failures"] == {"empty file": 1}
     other = [option if option != "random:1" else "random:2" for option in tiny_network]
@@ -207,9 +210,14 @@ def test_of_two_attempts_at_once_one_counts_and_nothing_of_the_other_stays(
 ) -> None:
     """While the first attempt is between its data and its manifest, a second one does the whole shard."""
     store = bucket / "store"
-    jobs: list[tuple[Any, Any]] = []
+    jobs: list[tuple[Any, Any, Any]] = []
     once = shard_job._extract_shard
-    monkeypatch.setattr(shard_job, "_extract_shard", lambda job, shard: jobs.append((job, shard)) or once(job, shard))
+
+    def noted(job: Any, shard: Any, meter: Any) -> Any:
+        jobs.append((job, shard, shard_job.ShardMeter()))
+        return once(job, shard, meter)
+
+    monkeypatch.setattr(shard_job, "_extract_shard", noted)
     results: list[Any] = []
 
     def twin(name: str) -> None:

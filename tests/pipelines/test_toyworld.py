@@ -387,7 +387,7 @@ def test_a_run_that_was_killed_within_its_first_file_leaves_no_foreign_folder(
     tmp_path: Path, roibeam: Callable[..., Any]
 ) -> None:
     killed = (
-        "import os, sys; from features.manifest import write_json_atomically; os.fsync = lambda _: os._exit(9); "
+        "import os, sys; from features.durable_files import write_json_atomically; os.fsync = lambda _: os._exit(9); "
         "write_json_atomically(sys.argv[1], {})"
     )
     command = [sys.executable, "-c", killed, str(tmp_path / ".plan.json")]

@@ -1,0 +1,98 @@
+"""Names of parameters in a published checkpoint and here, translated both ways by one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from torch import Tensor
+
+# A layer of BERT in every published code that grew out of it, and `TransformerLayer`.
+BERT_LAYER = (
+    ("attention.self.query.", "attention.query."),
+    ("attention.self.key.", "attention.key."),
+    ("attention.self.value.", "attention.value."),
+    ("attention.output.dense.", "attention.output."),
+    ("attention.output.LayerNorm.", "attention_norm."),
+    ("intermediate.dense.", "feed_forward.expand."),
+    ("output.dense.", "feed_forward.contract."),
+    ("output.LayerNorm.", "feed_forward_norm."),
+)
+
+
+class KeyTable:
+    """Rules "official prefix", "our prefix"; what follows the prefix (weight, bias) is the same on both sides.
+
+    A prefix ends with "." or is a whole name. "{}" in both stands for one number, that of a layer.
+
+    Raises:
+        ValueError: when two rules have the same prefix on one side: then a name could not be translated back.
+    """
+
+    def __init__(self, what: str, rules: Iterable[tuple[str, str]]) -> None:
+        self.what = what
+        rules = list(rules)
+        self._to_ours = _reader(rules)
+        self._to_official = _reader([(ours, official) for official, ours in rules])
+
+    def ours(self, official: str) -> str:
+        """
+        Raises:
+            ValueError: for a name that no rule covers.
+        """
+        name = self._to_ours(official)
+        if name is None:
+            raise ValueError(f"parameter {official!r} is not one of {self.what}")
+        return name
+
+    def official(self, ours: str) -> str:
+        """
+        Raises:
+            ValueError: for a name that no rule covers.
+        """
+        name = self._to_official(ours)
+        if name is None:
+            raise ValueError(f"parameter {ours!r} has no name in a checkpoint of {self.what}")
+        return name
+
+
+def tidy_names(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same with "module." taken off, and the gamma and beta of old LayerNorms as weight and bias.
+
+    Raises:
+        ValueError: when two parameters come to have one name.
+    """
+    tidy: dict[str, Tensor] = {}
+    for name, tensor in parameters.items():
+        new = name.removeprefix("module.")
+        for old_end, new_end in ((".gamma", ".weight"), (".beta", ".bias")):
+            if new.endswith(old_end):
+                new = new.removesuffix(old_end) + new_end
+        if new in tidy:
+            raise ValueError(f"the checkpoint has two parameters {new!r}, one of them as {name!r}")
+        tidy[new] = tensor
+    return tidy
+
+
+def _reader(rules: list[tuple[str, str]]) -> Callable[[str], str | None]:
+    """Looks a name up by its longest known prefix, with the numbers in it set aside."""
+    table: dict[str, str] = {}
+    for source, target in rules:
+        if source in table:
+            raise ValueError(f"two rules for {source!r}: {table[source]!r} and {target!r}")
+        table[source] = target
+
+    def read(name: str) -> str | None:
+        parts = name.split(".")
+        numbers = [part for part in parts if part.isdigit()]
+        # Numbers beyond the first belong to the rule's own words ("logit_fc.0"), so try with one set aside, then none.
+        for number in [*dict.fromkeys(numbers), None]:
+            words = ["{}" if part == number else part for part in parts]
+            for end in range(len(words), 0, -1):
+                prefix, rest = ".".join(words[:end]), words[end:]
+                target = table.get(prefix + "." if rest else prefix)
+                if target is not None:
+                    found = target + ".".join(rest)
+                    return found if number is None else found.replace("{}", number)
+        return None
+
+    return read

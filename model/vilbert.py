@@ -1,0 +1,402 @@
+"""ViLBERT (arXiv:1908.02265) as its release builds it (jiasenlu/vilbert_beta and facebookresearch/vilbert-multi-task).
+
+Two streams: text through BERT, regions through a narrower stack. Before each of the last text layers they look at each
+other (co-attention, section 2.2 and figure 2b). The region stream begins with IMG, the whole image.
+
+    text   t0 ... t5        t6        t7        ...  t11
+                     \\    /   \\    /   \\
+                      co0      co1      co2     ...
+                     /    \\   /    \\   /
+    image           -       v0        v1        ...  v5
+
+Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (IMG first), D feature width, H text width, I image
+width, P pooled width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from model.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStreamPooler, WeightNormedLinear
+from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
+from model.losses import PreTrainingOutput
+from model.pretraining import PreTrainingTerms
+from model.regions import LOCATION_SIZE, elements_with_whole_image
+from model.transformer import BERT_NORM_EPS, Attention, FeedForward, TransformerLayer
+from model.vilbert_config import ViLbertConfig
+
+PADDING_PIECE = 0
+MATCH_LOGIT = 0  # in both releases: logit 0 = the caption belongs to the image, 1 = it does not
+
+
+class Step(NamedTuple):
+    """One step of the encoder: which layer of "text", of "image", or of "co"."""
+
+    kind: str
+    layer: int
+
+
+def layer_plan(config: ViLbertConfig) -> tuple[Step, ...]:
+    """The order in which layers run: for each co-attention what must come before it, then itself, then what is left."""
+    steps: list[Step] = []
+    text_done = image_done = 0
+    pairs = zip(config.text_co_attention, config.image_co_attention, strict=True)
+    for number, (text_layer, image_layer) in enumerate(pairs):
+        steps += [Step("image", index) for index in range(image_done, image_layer)]
+        steps += [Step("text", index) for index in range(text_done, text_layer)]
+        steps.append(Step("co", number))
+        text_done, image_done = text_layer, image_layer
+    steps += [Step("image", index) for index in range(image_done, config.image_num_hidden_layers)]
+    steps += [Step("text", index) for index in range(text_done, config.num_hidden_layers)]
+    return tuple(steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """One side on its way through the encoder.
+
+    Attributes:
+        states: (B, S, width); mask: (B, S) bool, True at real positions.
+    """
+
+    states: Tensor
+    mask: Tensor
+
+    def rows(self, count: int) -> Stream:
+        """One row, repeated (without copying) for `count` rows of the other stream."""
+        return Stream(self.states.expand(count, -1, -1), self.mask.expand(count, -1))
+
+
+class TextEmbeddings(nn.Module):
+    """BERT's: word + segment + position, LayerNorm, dropout. A task token joins after [CLS], before the LayerNorm."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.words = nn.Embedding(config.vocab_size, hidden, padding_idx=PADDING_PIECE)
+        self.positions = nn.Embedding(config.max_position_embeddings, hidden)
+        self.segments = nn.Embedding(config.num_segments, hidden)
+        self.tasks = nn.Embedding(config.num_task_tokens, hidden) if config.num_task_tokens else None
+        self.norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(self, batch: VLBatch) -> Stream:
+        """
+        Raises:
+            ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
+        """
+        length = batch.text_ids.shape[1]
+        if not 1 <= length <= self.positions.num_embeddings:
+            raise ValueError(
+                f"ViLBERT: text of {length} pieces; this model takes 1 ([CLS]) to {self.positions.num_embeddings}"
+            )
+        if (self.tasks is None) != (batch.task_ids is None):
+            needs = "has no task tokens, but the batch has" if self.tasks is None else "needs"
+            raise ValueError(f"ViLBERT: this model {needs} VLBatch.task_ids (config field num_task_tokens)")
+        states = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
+        mask = batch.text_mask
+        if self.tasks is not None:
+            # Neither position nor segment; words keep the positions they have without it (vilbert-multi-task).
+            task = self.tasks(batch.task_ids)[:, None]
+            states = torch.cat([states[:, :1], task, states[:, 1:]], dim=1)
+            mask = torch.cat([mask[:, :1], mask.new_ones(len(mask), 1), mask[:, 1:]], dim=1)
+        return Stream(self.dropout(self.norm(states)), mask)
+
+
+class RegionEmbeddings(nn.Module):
+    """Linear(feature) + Linear(location), LayerNorm, dropout (section 2.2, "Image Representations"); IMG comes first.
+
+    A masked region's feature is zero, its location stays ("image features zeroed out").
+    """
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__()
+        self.whole_image_count = config.whole_image_count
+        self.features = nn.Linear(config.region_feature_size, config.image_hidden_size)
+        self.locations = nn.Linear(LOCATION_SIZE, config.image_hidden_size)
+        self.norm = nn.LayerNorm(config.image_hidden_size, eps=BERT_NORM_EPS)
+        self.dropout = nn.Dropout(config.region_embedding_dropout)
+
+    def forward(self, batch: VLBatch) -> Stream:
+        elements = elements_with_whole_image(batch, count=self.whole_image_count)
+        states = self.features(elements.features) + self.locations(elements.locations)
+        return Stream(self.dropout(self.norm(states)), elements.mask)
+
+
+class CoAttentionLayer(nn.Module):
+    """Co-TRM (figure 2b): each stream asks, the other answers; then residual, LayerNorm and feed-forward of its own."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__()
+        text, image = config.hidden_size, config.image_hidden_size
+        heads, inner = config.co_attention_num_heads, config.co_attention_size
+        # The dropout on the weights is that of the stream that is asked (vilbert.py, BertBiAttention).
+        self.text_attention = Attention(
+            text,
+            heads,
+            context_size=image,
+            inner_size=inner,
+            attention_dropout=config.image_attention_dropout,
+            dropout=config.hidden_dropout,
+        )
+        self.text_attention_norm = nn.LayerNorm(text, eps=BERT_NORM_EPS)
+        self.text_feed_forward = FeedForward(
+            text, config.intermediate_size, dropout=config.hidden_dropout, activation=config.hidden_activation
+        )
+        self.text_feed_forward_norm = nn.LayerNorm(text, eps=BERT_NORM_EPS)
+        self.image_attention = Attention(
+            image,
+            heads,
+            context_size=text,
+            inner_size=inner,
+            attention_dropout=config.attention_dropout,
+            dropout=config.image_hidden_dropout,
+        )
+        self.image_attention_norm = nn.LayerNorm(image, eps=BERT_NORM_EPS)
+        self.image_feed_forward = FeedForward(
+            image,
+            config.image_intermediate_size,
+            dropout=config.image_hidden_dropout,
+            activation=config.image_hidden_activation,
+        )
+        self.image_feed_forward_norm = nn.LayerNorm(image, eps=BERT_NORM_EPS)
+
+    def forward(self, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
+        text_maps, image_maps = (None, None) if maps is None else (maps.text_to_image, maps.image_to_text)
+        seen = self.text_attention(text.states, image.mask, image.states, text_maps)
+        read = self.image_attention(image.states, text.mask, text.states, image_maps)
+        text_states = self.text_attention_norm(text.states + seen)
+        image_states = self.image_attention_norm(image.states + read)
+        text_states = self.text_feed_forward_norm(text_states + self.text_feed_forward(text_states))
+        image_states = self.image_feed_forward_norm(image_states + self.image_feed_forward(image_states))
+        return replace(text, states=text_states), replace(image, states=image_states)
+
+
+class TwoStreamEncoder(nn.Module):
+    """The layers of both streams and the co-attentions between them, run by `layer_plan`."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__()
+        self.text_layers = nn.ModuleList(
+            TransformerLayer(
+                config.hidden_size,
+                config.num_attention_heads,
+                config.intermediate_size,
+                attention_dropout=config.attention_dropout,
+                dropout=config.hidden_dropout,
+                activation=config.hidden_activation,
+            )
+            for _ in range(config.num_hidden_layers)
+        )
+        self.image_layers = nn.ModuleList(
+            TransformerLayer(
+                config.image_hidden_size,
+                config.image_num_attention_heads,
+                config.image_intermediate_size,
+                attention_dropout=config.image_attention_dropout,
+                dropout=config.image_hidden_dropout,
+                activation=config.image_hidden_activation,
+            )
+            for _ in range(config.image_num_hidden_layers)
+        )
+        self.co_layers = nn.ModuleList(CoAttentionLayer(config) for _ in config.text_co_attention)
+        plan = layer_plan(config)
+        first = next((place for place, step in enumerate(plan) if step.kind == "co"), len(plan))
+        self.apart, self.together = plan[:first], plan[first:]
+
+    def read(self, kind: str, stream: Stream, maps: list[Tensor] | None) -> Stream:
+        """The layers of one stream, "text" or "image", that come before the first co-attention."""
+        for step in self.apart:
+            if step.kind == kind:
+                stream = self._own_layer(step, stream, maps)
+        return stream
+
+    def forward(self, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
+        """All other layers."""
+        for step in self.together:
+            if step.kind == "co":
+                text, image = self.co_layers[step.layer](text, image, maps)
+            elif step.kind == "text":
+                text = self._own_layer(step, text, None if maps is None else maps.text)
+            else:
+                image = self._own_layer(step, image, None if maps is None else maps.image)
+        return text, image
+
+    def _own_layer(self, step: Step, stream: Stream, maps: list[Tensor] | None) -> Stream:
+        layers = self.text_layers if step.kind == "text" else self.image_layers
+        return replace(stream, states=layers[step.layer](stream.states, stream.mask, maps))
+
+
+class ViLbertPreTrainedModel(PreTrainedModel):
+    """Initialisation and file handling shared by the bare model and the models with heads."""
+
+    config_class = ViLbertConfig
+    config: ViLbertConfig
+    base_model_prefix = "vilbert"
+    main_input_name = "batch"
+    _supports_sdpa = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+        elif isinstance(module, WeightNormedLinear):
+            # The release's initialisation writes into a weight that weight_norm makes anew: what remains is PyTorch's.
+            init.kaiming_uniform_(module.direction, a=5**0.5)
+            init.copy_(module.scale, module.direction.norm())
+        bias = getattr(module, "bias", None)
+        if isinstance(bias, Tensor):
+            init.zeros_(bias)
+
+
+class ViLbertModel(ViLbertPreTrainedModel):
+    """The two streams: a `VLBatch` in, a `VLOutput` out. Labels and targets in the batch are not read.
+
+    `forward` is `fuse(read_text(batch), read_images(batch))`. Up to the first co-attention neither stream depends on
+    the other, so to score one caption against many images (section 3.2, "we cache the linguistic stream
+    representation"), read it once and fuse it with each batch of images; the result is the same.
+    """
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__(config)
+        self.text_embeddings = TextEmbeddings(config)
+        self.region_embeddings = RegionEmbeddings(config)
+        self.encoder = TwoStreamEncoder(config)
+        self.pooler = TwoStreamPooler(
+            config.hidden_size, config.image_hidden_size, config.co_attention_size, fusion=config.fusion
+        )
+        self.post_init()
+
+    def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """
+        Args:
+            with_attention: fills `VLOutput.attention`, at the cost of its memory.
+        Raises:
+            ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
+        """
+        maps = AttentionMaps() if with_attention else None
+        return self.fuse(self.read_text(batch, maps), self.read_images(batch, maps), maps)
+
+    def read_text(self, batch: VLBatch, maps: AttentionMaps | None = None) -> Stream:
+        """The captions of `batch` up to the first co-attention; its images are not read."""
+        return self.encoder.read("text", self.text_embeddings(batch), None if maps is None else maps.text)
+
+    def read_images(self, batch: VLBatch, maps: AttentionMaps | None = None) -> Stream:
+        """The images of `batch` up to the first co-attention; its captions are not read."""
+        return self.encoder.read("image", self.region_embeddings(batch), None if maps is None else maps.image)
+
+    def fuse(self, text: Stream, image: Stream, maps: AttentionMaps | None = None) -> VLOutput:
+        """Both streams from the first co-attention on. One caption goes with all images, one image with all captions.
+
+        Raises:
+            ValueError: when neither side has one row and their numbers differ.
+        """
+        captions, images = len(text.states), len(image.states)
+        if captions != images and 1 not in (captions, images):
+            raise ValueError(f"ViLBERT: {captions} captions and {images} images do not pair; one of them may be 1")
+        text = text.rows(images) if captions == 1 else text
+        image = image.rows(captions) if images == 1 else image
+        text, image = self.encoder(text, image, maps)
+        pooled_text, pooled_image, pair = self.pooler(text.states[:, 0], image.states[:, 0])
+        words, task = text.states, None
+        if self.config.num_task_tokens:
+            words, task = torch.cat([words[:, :1], words[:, 2:]], dim=1), words[:, 1]
+        return VLOutput(
+            text_states=words,
+            region_states=image.states[:, 1:],
+            whole_image_state=image.states[:, 0],
+            task_state=task,
+            pooled=pair,
+            pooled_text=pooled_text,
+            pooled_image=pooled_image,
+            attention=maps,
+        )
+
+
+class PreTrainingLogits(NamedTuple):
+    """What the pre-training heads say of every position, real or not."""
+
+    words: Tensor  # (B, T, V)
+    regions: Tensor  # (B, R, C), or features (B, R, D)
+    whole_image: Tensor  # (B, C) or (B, D), never trained
+    match: Tensor | None  # (B, 2), in the releases' order: matching first
+
+
+class ViLbertForPreTraining(ViLbertPreTrainedModel):
+    """ViLBERT with its pre-training heads (section 2.2, "Training Tasks and Objectives"); losses weigh the same."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__(config)
+        self.vilbert = ViLbertModel(config)
+        self.masked_word_head = MaskedWordHead(
+            config.hidden_size, config.vocab_size, activation=config.hidden_activation
+        )
+        # The head's activation is that of the text (BertImgPredictionHeadTransform reads hidden_act).
+        self.masked_region_head = NormedRegionHead(
+            config.image_hidden_size, config.region_target_size, activation=config.hidden_activation
+        )
+        self.match_head = (
+            DroppedLinear(config.co_attention_size, 2, dropout=config.pair_dropout) if config.with_match_head else None
+        )
+        self.post_init()
+
+    def forward(self, batch: VLBatch) -> PreTrainingOutput:
+        return self.score(batch, self.vilbert(batch))
+
+    def logits(self, output: VLOutput) -> PreTrainingLogits:
+        """Of all positions: for looking at, not for training."""
+        return PreTrainingLogits(
+            words=self.word_logits(output.text_states),
+            regions=self.masked_region_head(output.region_states),
+            whole_image=self.masked_region_head(output.whole_image_state),
+            match=None if self.match_head is None else self.match_head(output.pooled),
+        )
+
+    def word_logits(self, states: Tensor) -> Tensor:
+        """(..., V) for text states (..., H)."""
+        return self.masked_word_head(states, self.vilbert.text_embeddings.words.weight)
+
+    def match_scores(self, output: VLOutput) -> Tensor:
+        """(B,) probability that caption and image belong together: what zero-shot retrieval sorts by (section 3.2).
+
+        Raises:
+            ValueError: when the model has no match head.
+        """
+        if self.match_head is None:
+            raise ValueError("ViLBERT: this model has no match head (config field with_match_head)")
+        return self.match_head(output.pooled).softmax(dim=-1)[:, MATCH_LOGIT]
+
+    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
+        """Losses and accuracies of the states in `output`.
+
+        Raises:
+            ValueError: when the batch lacks the targets of a head.
+        """
+        if batch.text_labels is None or batch.region_targets is None or batch.region_target_mask is None:
+            raise ValueError("ViLbertForPreTraining: the batch has no text_labels or no region_targets")
+        if batch.match_labels is None and self.match_head is not None:
+            raise ValueError("ViLbertForPreTraining: the batch has no match_labels, the match head needs them")
+        labels, predicted = batch.text_labels, batch.region_target_mask
+        if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
+            matched = batch.match_labels.eq(1)[:, None]
+            labels, predicted = labels.masked_fill(~matched, IGNORE_INDEX), predicted & matched
+        terms = PreTrainingTerms()
+        terms.masked_words(self.word_logits, output.text_states, labels)
+        terms.masked_regions(
+            self.masked_region_head,
+            output.region_states,
+            batch.region_targets,
+            predicted,
+            loss=self.config.region_loss,
+        )
+        if self.match_head is not None and batch.match_labels is not None:
+            terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
+        return terms.output()

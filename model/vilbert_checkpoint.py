@@ -1,0 +1,250 @@
+"""Official ViLBERT checkpoints and configurations: their names, and ours.
+
+Two releases share most names: jiasenlu/vilbert_beta ("release") and facebookresearch/vilbert-multi-task ("release-mt").
+Their task checkpoints differ in the answer heads, `main.*` and `logit_fc.*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from model.bert_checkpoint import tidy_bert
+from model.key_table import BERT_LAYER, KeyTable, tidy_names
+from model.vilbert_config import ViLbertConfig
+
+# In a co-attention 1 is the image and 2 the text. Who asks gives the query, who is asked gives key and value, so ours
+# cross: the text attends with query2, key1 and value1, and dense2 brings the result back to the text's width.
+_CO_LAYER = (
+    ("biattention.query2.", "text_attention.query."),
+    ("biattention.key1.", "text_attention.key."),
+    ("biattention.value1.", "text_attention.value."),
+    ("biOutput.dense2.", "text_attention.output."),
+    ("biOutput.LayerNorm2.", "text_attention_norm."),
+    ("t_intermediate.dense.", "text_feed_forward.expand."),
+    ("t_output.dense.", "text_feed_forward.contract."),
+    ("t_output.LayerNorm.", "text_feed_forward_norm."),
+    ("biattention.query1.", "image_attention.query."),
+    ("biattention.key2.", "image_attention.key."),
+    ("biattention.value2.", "image_attention.value."),
+    ("biOutput.dense1.", "image_attention.output."),
+    ("biOutput.LayerNorm1.", "image_attention_norm."),
+    ("v_intermediate.dense.", "image_feed_forward.expand."),
+    ("v_output.dense.", "image_feed_forward.contract."),
+    ("v_output.LayerNorm.", "image_feed_forward_norm."),
+)
+_SHARED = (
+    ("bert.embeddings.word_embeddings.", "vilbert.text_embeddings.words."),
+    ("bert.embeddings.position_embeddings.", "vilbert.text_embeddings.positions."),
+    ("bert.embeddings.token_type_embeddings.", "vilbert.text_embeddings.segments."),
+    ("bert.embeddings.task_embeddings.", "vilbert.text_embeddings.tasks."),
+    ("bert.embeddings.LayerNorm.", "vilbert.text_embeddings.norm."),
+    ("bert.v_embeddings.image_embeddings.", "vilbert.region_embeddings.features."),
+    ("bert.v_embeddings.image_location_embeddings.", "vilbert.region_embeddings.locations."),
+    ("bert.v_embeddings.LayerNorm.", "vilbert.region_embeddings.norm."),
+    *((f"bert.encoder.layer.{{}}.{a}", f"vilbert.encoder.text_layers.{{}}.{b}") for a, b in BERT_LAYER),
+    *((f"bert.encoder.v_layer.{{}}.{a}", f"vilbert.encoder.image_layers.{{}}.{b}") for a, b in BERT_LAYER),
+    *((f"bert.encoder.c_layer.{{}}.{a}", f"vilbert.encoder.co_layers.{{}}.{b}") for a, b in _CO_LAYER),
+    ("bert.t_pooler.dense.", "vilbert.pooler.text."),
+    ("bert.v_pooler.dense.", "vilbert.pooler.image."),
+    ("cls.predictions.bias", "masked_word_head.bias"),
+    ("cls.predictions.transform.dense.", "masked_word_head.dense."),
+    ("cls.predictions.transform.LayerNorm.", "masked_word_head.norm."),
+    ("cls.imagePredictions.transform.dense.", "masked_region_head.dense."),
+    ("cls.imagePredictions.transform.LayerNorm.", "masked_region_head.norm."),
+    ("cls.imagePredictions.decoder.", "masked_region_head.decoder."),
+    ("cls.bi_seq_relationship.", "match_head."),
+    ("vil_logit.", "pair_score."),
+    ("vision_logit.", "region_score."),
+    ("linguisic_logit.", "word_score."),  # sic
+)
+_RELEASE_HEADS = tuple(
+    (f"vil_prediction.main.{place}.{official}", f"answer_head.{part}.{ours}")
+    for place, part in ((0, "expand"), (3, "decoder"))
+    for official, ours in (("weight_g", "scale"), ("weight_v", "direction"), ("bias", "bias"))
+)
+_MT_HEADS = (
+    *(
+        (f"{official}.logit_fc.{place}.", f"{ours}.{part}.")
+        for official, ours in (
+            ("vil_prediction", "answer_head"),
+            ("vil_prediction_gqa", "gqa_answer_head"),
+            ("vil_binary_prediction", "image_pair_head"),
+        )
+        for place, part in ((0, "dense"), (2, "norm"), (3, "decoder"))
+    ),
+    ("vil_tri_prediction.", "entailment_head."),
+)
+TABLES: Mapping[str, KeyTable] = {
+    "release": KeyTable("ViLBERT's first release", (*_SHARED, *_RELEASE_HEADS)),
+    "release-mt": KeyTable("ViLBERT's multi-task release", (*_SHARED, *_MT_HEADS)),
+}
+# In every checkpoint, read by nothing: BertBiOutput makes these layers and never calls them.
+INERT = (".biOutput.q_dense1.", ".biOutput.q_dense2.")
+_TIED_DECODER = "cls.predictions.decoder.weight"  # the word embedding a second time
+_WORDS = "bert.embeddings.word_embeddings.weight"
+
+
+def _official_names(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Under the names of the tables: `tidy_names`, and "bert." before those of a checkpoint of the streams alone."""
+    tidy = tidy_names(official)
+    if any(name.startswith("bert.") for name in tidy):
+        return tidy
+    parts = ("embeddings.", "v_embeddings.", "encoder.", "t_pooler.", "v_pooler.")
+    return {f"bert.{name}" if name.startswith(parts) else name: tensor for name, tensor in tidy.items()}
+
+
+def release_of(official: Mapping[str, Tensor]) -> str:
+    """The key of `TABLES` that official names belong to; "release" for pre-training alone, where both are the same."""
+    marks = (".logit_fc.", "vil_tri_prediction.", "embeddings.task_embeddings.")
+    return "release-mt" if any(mark in name for name in official for mark in marks) else "release"
+
+
+def name_from_official(name: str, release: str = "release") -> str:
+    """The name here of one official parameter.
+
+    Raises:
+        ValueError: for a name that no rule covers.
+    """
+    return TABLES[release].ours(name)
+
+
+def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """State for `load_state_dict` of `ViLbertForPreTraining`, `ViLbertForTasks` or `ViLbertForMultiTask`.
+
+    Which of them: task models hold `pair_score.weight`, those of the multi-task release `entailment_head.weight` too.
+
+    Args:
+        official: the state dict of a checkpoint of either release.
+    Raises:
+        ValueError: for an unknown name, or when the file's masked-word decoder differs from its word embedding.
+    """
+    official = _official_names(official)
+    decoder = official.get(_TIED_DECODER)
+    if decoder is not None and (_WORDS not in official or not decoder.equal(official[_WORDS])):
+        raise ValueError(f"{_TIED_DECODER} differs from {_WORDS}; here the two are one tensor")
+    table = TABLES[release_of(official)]
+    return {
+        table.ours(name): tensor
+        for name, tensor in official.items()
+        if name != _TIED_DECODER and not any(part in name for part in INERT)
+    }
+
+
+def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The text stream and the masked-word head, for `load_start`: what both releases take from BERT (section 3.1).
+
+    BERT's pooler and next-sentence head have no place in ViLBERT.
+
+    Raises:
+        ValueError: for a parameter that is none of BERT's.
+    """
+    unused = ("bert.pooler.", "cls.seq_relationship.")
+    return {TABLES["release"].ours(n): t for n, t in tidy_bert(bert).items() if not n.startswith(unused)}
+
+
+def state_to_official(state: Mapping[str, Tensor], release: str) -> dict[str, Tensor]:
+    """Official names for our parameters, with the tied decoder; the `INERT` ones are missing, which their code allows.
+
+    Args:
+        release: a key of `TABLES`.
+    Raises:
+        ValueError: for a parameter that this release does not have.
+    """
+    official = {TABLES[release].official(name): tensor for name, tensor in state.items()}
+    if "cls.predictions.bias" in official:
+        official[_TIED_DECODER] = official[_WORDS]
+    return official
+
+
+_FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "hidden_act": "hidden_activation",
+    "hidden_dropout_prob": "hidden_dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "max_position_embeddings": "max_position_embeddings",
+    "type_vocab_size": "num_segments",
+    "initializer_range": "initializer_range",
+    "v_feature_size": "region_feature_size",
+    "v_target_size": "region_target_size",
+    "v_hidden_size": "image_hidden_size",
+    "v_num_hidden_layers": "image_num_hidden_layers",
+    "v_num_attention_heads": "image_num_attention_heads",
+    "v_intermediate_size": "image_intermediate_size",
+    "v_hidden_act": "image_hidden_activation",
+    "v_hidden_dropout_prob": "image_hidden_dropout",
+    "v_attention_probs_dropout_prob": "image_attention_dropout",
+    "bi_hidden_size": "co_attention_size",
+    "bi_num_attention_heads": "co_attention_num_heads",
+    "t_biattention_id": "text_co_attention",
+    "v_biattention_id": "image_co_attention",
+    "num_labels": "num_answers",
+}
+# What the releases' config class fills in for a size that a file leaves out, where ours has another default.
+_OFFICIAL_DEFAULTS: Mapping[str, Any] = {
+    "v_hidden_size": 768,
+    "v_num_hidden_layers": 3,
+    "v_num_attention_heads": 12,
+    "v_intermediate_size": 3072,
+    "bi_num_attention_heads": 16,
+    "v_biattention_id": [0, 1],
+    "t_biattention_id": [10, 11],
+}
+# Read by nothing there, or without effect on what a model computes: `fusion_method` is what counts, not
+# `pooling_method`; fast mode is `ViLbertModel.fuse` here; maps are asked for in the call.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "bi_attention_type",
+        "bi_intermediate_size",
+        "fast_mode",
+        "fixed_t_layer",
+        "fixed_v_layer",
+        "in_batch_pairs",
+        "intra_gate",
+        "num_negative",
+        "objective",
+        "pooling_method",
+        "v_initializer_range",
+        "visualization",
+    }
+)
+_FUSION = {"mul": "product", "sum": "sum"}
+_ONLY = {"dynamic_attention": False, "with_coattention": True, "model": "bert"}
+
+
+def config_from_official(options: Mapping[str, Any], **overrides: Any) -> ViLbertConfig:
+    """Our configuration for an official JSON one (vilbert_beta and vilbert-multi-task config/*.json).
+
+    Args:
+        overrides: fields of `ViLbertConfig` that differ from it.
+    Raises:
+        ValueError: for an option that is unknown or asks for what these classes do not compute.
+    """
+    fields: dict[str, Any] = {}
+    for name, value in (dict(_OFFICIAL_DEFAULTS) | dict(options)).items():
+        if name in _FIELDS:
+            fields[_FIELDS[name]] = value
+        elif name == "fusion_method":
+            fields["fusion"] = _FUSION.get(value, value)
+        elif name == "predict_feature":
+            fields["region_loss"] = "regression" if value else "kl"
+        elif name == "visual_target":
+            if value not in (0, 1):
+                raise ValueError(f"ViLBERT option visual_target {value!r} is not computed here; 0 (KL) and 1 (MSE) are")
+            fields["region_loss"] = ("kl", "regression")[value]
+        elif name == "task_specific_tokens":
+            fields["num_task_tokens"] = 20 if value else 0
+        elif name in _ONLY:
+            if value != _ONLY[name]:
+                raise ValueError(f"ViLBERT option {name} {value!r} is not computed here, only {_ONLY[name]!r} is")
+        elif name not in _WITHOUT_EFFECT:
+            raise ValueError(f"ViLBERT has no option {name!r}; known are {', '.join(sorted(_FIELDS))}")
+    if "hidden_dropout" in fields:
+        fields["region_embedding_dropout"] = fields["hidden_dropout"]  # BertImageEmbeddings reads hidden_dropout_prob
+    return ViLbertConfig(**(fields | overrides))

@@ -1,0 +1,188 @@
+"""The single-stream baseline of ViLBERT (arXiv:1908.02265, section 4, "Baselines"; vilbert_beta vilbert/basebert.py).
+
+"A single BERT architecture that processes both modality inputs through the same set of transformer blocks":
+text pieces, then IMG and regions. Heads and tasks are those of ViLBERT; BERT's pooler on [CLS] sums up a pair.
+
+Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (IMG first), D feature width, H hidden width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from model.config import StrictConfig
+from model.heads import MaskedWordHead, NormedRegionHead, Pooler
+from model.inputs import AttentionMaps, VLBatch, VLOutput
+from model.losses import PreTrainingOutput
+from model.pretraining import PreTrainingTerms
+from model.regions import LOCATION_SIZE, elements_with_whole_image
+from model.transformer import BERT_NORM_EPS, TransformerEncoder
+
+REGION_SEGMENT = 1
+MATCH_LOGIT = 0  # as in ViLBERT
+
+
+class SingleStreamConfig(StrictConfig):
+    """Sizes of the baseline; defaults are those of the release (config/bert_base_baseline.json).
+
+    Fields:
+        vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, max_position_embeddings,
+            num_segments, hidden_dropout, attention_dropout, initializer_range: of BERT.
+        region_feature_size: D, width of a stored region feature.
+        region_target_size: classes with background.
+    """
+
+    model_type = "roibeam-vilbert-single-stream"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 30522,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        max_position_embeddings: int = 512,
+        num_segments: int = 2,
+        hidden_dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        initializer_range: float = 0.02,
+        region_feature_size: int = 2048,
+        region_target_size: int = 1601,
+        **unknown: Any,
+    ) -> None:
+        super().__init__(**unknown)
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.intermediate_size = intermediate_size
+        self.max_position_embeddings = max_position_embeddings
+        self.num_segments = num_segments
+        self.hidden_dropout = hidden_dropout
+        self.attention_dropout = attention_dropout
+        self.initializer_range = initializer_range
+        self.region_feature_size = region_feature_size
+        self.region_target_size = region_target_size
+        if hidden_size % num_attention_heads:
+            raise ValueError(
+                f"SingleStreamConfig: hidden_size {hidden_size} is not a multiple of {num_attention_heads} heads"
+            )
+        if num_segments <= REGION_SEGMENT:
+            raise ValueError(f"SingleStreamConfig: num_segments must be at least 2, got {num_segments}")
+
+
+class SingleStreamEmbeddings(nn.Module):
+    """Text as BERT embeds it; regions as Linear(feature) + Linear(location) + a segment from a table of their own."""
+
+    def __init__(self, config: SingleStreamConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.words = nn.Embedding(config.vocab_size, hidden, padding_idx=0)
+        self.positions = nn.Embedding(config.max_position_embeddings, hidden)
+        self.segments = nn.Embedding(config.num_segments, hidden)
+        self.text_norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
+        self.features = nn.Linear(config.region_feature_size, hidden)
+        self.locations = nn.Linear(LOCATION_SIZE, hidden)
+        self.region_segments = nn.Embedding(config.num_segments, hidden)
+        self.region_norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(self, batch: VLBatch) -> tuple[Tensor, Tensor]:
+        """States (B, T + E, H) and their mask."""
+        length = batch.text_ids.shape[1]
+        if not 1 <= length <= self.positions.num_embeddings:
+            raise ValueError(
+                f"single-stream ViLBERT: text of {length} pieces; this model takes 1 to {self.positions.num_embeddings}"
+            )
+        text = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
+        elements = elements_with_whole_image(batch, count="all")
+        regions = self.features(elements.features) + self.locations(elements.locations)
+        regions = regions + self.region_segments.weight[REGION_SEGMENT]
+        states = torch.cat([self.text_norm(text), self.region_norm(regions)], dim=1)
+        return self.dropout(states), torch.cat([batch.text_mask, elements.mask], dim=1)
+
+
+class SingleStreamForPreTraining(PreTrainedModel):
+    """The baseline with ViLBERT's pre-training heads; losses weigh the same."""
+
+    config_class = SingleStreamConfig
+    config: SingleStreamConfig
+    base_model_prefix = "single_stream"
+    main_input_name = "batch"
+    _supports_sdpa = True
+
+    def __init__(self, config: SingleStreamConfig) -> None:
+        super().__init__(config)
+        hidden = config.hidden_size
+        self.embeddings = SingleStreamEmbeddings(config)
+        self.encoder = TransformerEncoder(
+            config.num_hidden_layers,
+            hidden,
+            config.num_attention_heads,
+            config.intermediate_size,
+            attention_dropout=config.attention_dropout,
+            dropout=config.hidden_dropout,
+        )
+        self.pooler = Pooler(hidden)
+        self.masked_word_head = MaskedWordHead(hidden, config.vocab_size)
+        self.masked_region_head = NormedRegionHead(hidden, config.region_target_size)
+        self.match_head = nn.Linear(hidden, 2)
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+        bias = getattr(module, "bias", None)
+        if isinstance(bias, Tensor):
+            init.zeros_(bias)
+
+    def forward(self, batch: VLBatch) -> PreTrainingOutput:
+        return self.score(batch, self.encode(batch))
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """
+        Args:
+            with_attention: fills `VLOutput.attention.joint`; the sequence is text, IMG, regions.
+        Raises:
+            ValueError: for a text too long or without [CLS].
+        """
+        maps = AttentionMaps() if with_attention else None
+        states, mask = self.embeddings(batch)
+        states = self.encoder(states, mask, None if maps is None else maps.joint)
+        text, whole, regions = states.split([batch.text_ids.shape[1], 1, batch.region_mask.shape[1]], dim=1)
+        return VLOutput(
+            text_states=text,
+            region_states=regions,
+            whole_image_state=whole[:, 0],
+            pooled=self.pooler(states[:, 0]),
+            attention=maps,
+        )
+
+    def word_logits(self, states: Tensor) -> Tensor:
+        """(..., V) for text states (..., H)."""
+        return self.masked_word_head(states, self.embeddings.words.weight)
+
+    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
+        """Losses and accuracies of the states in `output`.
+
+        Raises:
+            ValueError: when the batch lacks the targets of a head.
+        """
+        targets = (batch.text_labels, batch.region_targets, batch.region_target_mask, batch.match_labels)
+        labels, regions, predicted, match = targets
+        if labels is None or regions is None or predicted is None or match is None:
+            raise ValueError("SingleStreamForPreTraining: the batch lacks text_labels, region_targets or match_labels")
+        terms = PreTrainingTerms()
+        terms.masked_words(self.word_logits, output.text_states, labels)
+        terms.masked_regions(self.masked_region_head, output.region_states, regions, predicted, loss="kl")
+        terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
+        return terms.output()

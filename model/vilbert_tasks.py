@@ -1,0 +1,108 @@
+"""ViLBERT with the task heads of its two releases, as their fine-tuned checkpoints hold them.
+
+The first release (jiasenlu/vilbert_beta, VILBertForVLTasks) has one answer classifier, the multi-task release
+(facebookresearch/vilbert-multi-task, arXiv:1912.02315) classifiers of another kind, more of them, and a head for pairs
+of images. All heads stand in every checkpoint; a task uses one or two.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from model.heads import DroppedLinear, NormedClassifier, WeightNormedClassifier
+from model.inputs import VLBatch, VLOutput
+from model.vilbert import ViLbertForPreTraining
+from model.vilbert_config import ViLbertConfig
+
+# What padded regions get added (vilbert.py, vision_logit): finite, so that a loss over all rows stays finite.
+PADDED_SCORE = -10_000.0
+
+
+class ViLbertWithScores(ViLbertForPreTraining):
+    """What both releases share: the pre-training heads and one score for the pair, each region and each piece."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__(config)
+        dropout = config.pair_dropout
+        self.pair_dropout = nn.Dropout(dropout)
+        self.pair_score = DroppedLinear(config.co_attention_size, 1, dropout=dropout)
+        self.region_score = DroppedLinear(config.image_hidden_size, 1, dropout=dropout)
+        self.word_score = DroppedLinear(config.hidden_size, 1, dropout=dropout)
+
+    def score_pairs(self, output: VLOutput) -> Tensor:
+        """(B,) how well each caption fits its image: choices of VCR, candidates of retrieval (section 3.2)."""
+        return self.pair_score(output.pooled).squeeze(-1)
+
+    def score_regions(self, batch: VLBatch, output: VLOutput) -> Tensor:
+        """(B, R + 1) how well IMG and each region fit the text (RefCOCO+, section 3.2); `PADDED_SCORE` at padding.
+
+        IMG takes part, in the releases' losses and in their choice of the best.
+        """
+        assert output.whole_image_state is not None
+        states = torch.cat([output.whole_image_state[:, None], output.region_states], dim=1)
+        mask = torch.cat([batch.region_mask.new_ones(len(states), 1), batch.region_mask], dim=1)
+        return self.region_score(states).squeeze(-1) + (~mask).to(states.dtype) * PADDED_SCORE
+
+    def score_words(self, states: Tensor) -> Tensor:
+        """(...) one number for each of `states` (..., H)."""
+        return self.word_score(states).squeeze(-1)
+
+
+class ViLbertForTasks(ViLbertWithScores):
+    """The first release: one classifier of answers."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__(config)
+        pooled = config.co_attention_size
+        self.answer_head = WeightNormedClassifier(pooled, 2 * pooled, config.num_answers)
+        self.post_init()
+
+    def answers(self, output: VLOutput) -> Tensor:
+        """(B, num_answers) logits of VQA's answers (section 3.2, "a two layer MLP")."""
+        return self.answer_head(self.pair_dropout(output.pooled))
+
+
+class ViLbertForMultiTask(ViLbertWithScores):
+    """The multi-task release: answers of two data sets, statements about two images, entailment."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__(config)
+        pooled = config.co_attention_size
+        self.answer_head = NormedClassifier(pooled, 2 * pooled, config.num_answers) if config.num_answers else None
+        self.gqa_answer_head = (
+            NormedClassifier(pooled, 2 * pooled, config.num_gqa_answers) if config.num_gqa_answers else None
+        )
+        self.image_pair_head = NormedClassifier(2 * pooled, 2 * pooled, 2)
+        self.entailment_head = DroppedLinear(pooled, 3, dropout=config.pair_dropout)
+        self.post_init()
+
+    def answers(self, output: VLOutput) -> Tensor:
+        """(B, num_answers) logits of VQA's answers."""
+        return self._classify(self.answer_head, "num_answers", output)
+
+    def gqa_answers(self, output: VLOutput) -> Tensor:
+        """(B, num_gqa_answers) logits of GQA's answers."""
+        return self._classify(self.gqa_answer_head, "num_gqa_answers", output)
+
+    def image_pairs(self, output: VLOutput) -> Tensor:
+        """(B / 2, 2) logits of NLVR2: rows 2i and 2i + 1 of the batch are one statement with its two images.
+
+        Raises:
+            ValueError: for an odd number of rows.
+        """
+        assert output.pooled is not None
+        if len(output.pooled) % 2:
+            raise ValueError(
+                f"ViLBERT: {len(output.pooled)} rows are no pairs of images; rows 2i and 2i + 1 go together"
+            )
+        return self.image_pair_head(self.pair_dropout(output.pooled).reshape(-1, 2 * output.pooled.shape[1]))
+
+    def entailment(self, output: VLOutput) -> Tensor:
+        """(B, 3) logits of visual entailment."""
+        return self.entailment_head(output.pooled)
+
+    def _classify(self, head: NormedClassifier | None, field: str, output: VLOutput) -> Tensor:
+        if head is None:
+            raise ValueError(f"ViLBERT: this model was made with {field}=0 and has no such head")
+        return head(self.pair_dropout(output.pooled))

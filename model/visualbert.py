@@ -1,0 +1,273 @@
+"""VisualBERT (arXiv:1908.03557) as its releases build it (uclanlp/visualbert; transformers models/visual_bert).
+
+One sequence through BERT: text pieces, then regions; padding of the text stays between the two. A region is its
+projected feature with a segment and a position of its own tables (section 3.2 of the paper: f_o + f_s + f_p). Regions
+are never masked: `VLBatch.masked_regions` is not read, nor are boxes (wider features may hold them).
+
+Shapes: B rows, T text pieces, R regions, A aligned pieces, D feature width, H hidden width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from model.config import StrictConfig
+from model.heads import MaskedWordHead, Pooler
+from model.inputs import AttentionMaps, VLBatch, VLOutput
+from model.losses import PreTrainingOutput
+from model.pretraining import PreTrainingTerms
+from model.transformer import ACTIVATIONS, BERT_NORM_EPS, TransformerEncoder, TransformerLayer
+
+MATCH_LOGIT = 1  # UCLA's data code: 1 = the caption describes the image (the transformers documentation says 0)
+ALIGNMENTS = ("mean", "sum")
+
+
+class VisualBertConfig(StrictConfig):
+    """Sizes and choices of a VisualBERT; defaults are those of the UCLA release for COCO and VQA.
+
+    Fields:
+        vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, hidden_activation,
+            max_position_embeddings, num_segments, hidden_dropout, attention_dropout, initializer_range: of BERT.
+        padding_piece: the row of the word table that gets no gradient as an input; -1 for none.
+        region_feature_size: D: 2048 for VQA, 1024 NLVR2, 512 VCR, 2054 Flickr30k (the feature and six box numbers).
+        first_region_segment: segment of the regions of a row's first image; the next image has the next one. UCLA gives
+            0, transformers 1; in a trained model the two are different vectors, so it belongs to the checkpoint.
+        alignment: how position embeddings of the pieces aligned with a region join: "mean" in both codes, "sum" in
+            section 3.2 of the paper.
+        copy_text_tables: a new model's region tables start as copies of the text's ("special initialize").
+        early_fusion: False is the paper's ablation (section 5.1): the encoder reads text only, one more layer both.
+        with_match_head: adds sentence-image prediction; without it is the paper's ablation of the second objective.
+        num_answers: outputs of the linear head of a task model.
+    """
+
+    model_type = "roibeam-visualbert"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 30522,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        hidden_activation: str = "gelu",
+        max_position_embeddings: int = 512,
+        num_segments: int = 2,
+        hidden_dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        initializer_range: float = 0.02,
+        padding_piece: int = 0,
+        region_feature_size: int = 2048,
+        first_region_segment: int = 0,
+        alignment: str = "mean",
+        copy_text_tables: bool = True,
+        early_fusion: bool = True,
+        with_match_head: bool = True,
+        num_answers: int = 3129,
+        **unknown: Any,
+    ) -> None:
+        super().__init__(**unknown)
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.intermediate_size = intermediate_size
+        self.hidden_activation = hidden_activation
+        self.max_position_embeddings = max_position_embeddings
+        self.num_segments = num_segments
+        self.hidden_dropout = hidden_dropout
+        self.attention_dropout = attention_dropout
+        self.initializer_range = initializer_range
+        self.padding_piece = padding_piece
+        self.region_feature_size = region_feature_size
+        self.first_region_segment = first_region_segment
+        self.alignment = alignment
+        self.copy_text_tables = copy_text_tables
+        self.early_fusion = early_fusion
+        self.with_match_head = with_match_head
+        self.num_answers = num_answers
+        if hidden_size % num_attention_heads:
+            raise ValueError(
+                f"VisualBertConfig: hidden_size {hidden_size} is not a multiple of {num_attention_heads} heads"
+            )
+        for name, allowed in (("hidden_activation", tuple(ACTIVATIONS)), ("alignment", ALIGNMENTS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"VisualBertConfig: {name} is {getattr(self, name)!r}; it must be one of "
+                    f"{', '.join(map(repr, allowed))}"
+                )
+        if not 0 <= first_region_segment < num_segments:
+            raise ValueError(
+                f"VisualBertConfig: first_region_segment {first_region_segment} is none of {num_segments} segments"
+            )
+
+
+class VisualBertEmbeddings(nn.Module):
+    """Word + segment + position; projected feature + segment + position; one LayerNorm and dropout over all rows."""
+
+    def __init__(self, config: VisualBertConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        padding = config.padding_piece if config.padding_piece >= 0 else None
+        self.first_region_segment = config.first_region_segment
+        self.alignment = config.alignment
+        self.words = nn.Embedding(config.vocab_size, hidden, padding_idx=padding)
+        self.positions = nn.Embedding(config.max_position_embeddings, hidden)
+        self.segments = nn.Embedding(config.num_segments, hidden)
+        self.projection = nn.Linear(config.region_feature_size, hidden)
+        self.region_positions = nn.Embedding(config.max_position_embeddings, hidden)  # only row 0 is ever read
+        self.region_segments = nn.Embedding(config.num_segments, hidden)
+        self.norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(self, batch: VLBatch) -> Tensor:
+        """(B, T + R, H).
+
+        Raises:
+            ValueError: for a text too long or without [CLS].
+        """
+        length = batch.text_ids.shape[1]
+        if not 1 <= length <= self.positions.num_embeddings:
+            raise ValueError(
+                f"VisualBERT: text of {length} pieces; this model takes 1 ([CLS]) to {self.positions.num_embeddings}"
+            )
+        text = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
+        features = batch.region_features.masked_fill(~batch.region_mask[..., None], 0.0)
+        segments = torch.zeros_like(batch.region_mask, dtype=torch.long)
+        if batch.region_images is not None:
+            segments = batch.region_images
+        regions = self.projection(features) + self.region_segments(segments + self.first_region_segment)
+        regions = regions + self.region_positions.weight[0]
+        if batch.aligned_words is not None:
+            regions = regions + self._aligned_positions(batch.aligned_words)
+        return self.dropout(self.norm(torch.cat([text, regions], dim=1)))
+
+    def _aligned_positions(self, words_BRA: Tensor) -> Tensor:
+        """(B, R, H): position embeddings of the aligned pieces, 0 where there are none."""
+        real = words_BRA >= 0
+        positions = self.positions(words_BRA.clamp(min=0)) * real[..., None]
+        total = positions.sum(dim=2)
+        return total / real.sum(dim=2, keepdim=True).clamp(min=1) if self.alignment == "mean" else total
+
+
+class VisualBertPreTrainedModel(PreTrainedModel):
+    """Initialisation and file handling shared by the bare model and the models with heads."""
+
+    config_class = VisualBertConfig
+    config: VisualBertConfig
+    base_model_prefix = "visualbert"
+    main_input_name = "batch"
+    _supports_sdpa = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+        bias = getattr(module, "bias", None)
+        if isinstance(bias, Tensor):
+            init.zeros_(bias)
+
+
+class VisualBertModel(VisualBertPreTrainedModel):
+    """The encoder: a `VLBatch` in, a `VLOutput` out. Labels in the batch are not read."""
+
+    def __init__(self, config: VisualBertConfig) -> None:
+        super().__init__(config)
+        self.embeddings = VisualBertEmbeddings(config)
+        self.encoder = TransformerEncoder(
+            config.num_hidden_layers,
+            config.hidden_size,
+            config.num_attention_heads,
+            config.intermediate_size,
+            attention_dropout=config.attention_dropout,
+            dropout=config.hidden_dropout,
+            activation=config.hidden_activation,
+        )
+        self.late_layer = None
+        if not config.early_fusion:
+            self.late_layer = TransformerLayer(
+                config.hidden_size,
+                config.num_attention_heads,
+                config.intermediate_size,
+                attention_dropout=config.attention_dropout,
+                dropout=config.hidden_dropout,
+                activation=config.hidden_activation,
+            )
+        self.pooler = Pooler(config.hidden_size)
+        self.post_init()
+        if config.copy_text_tables:
+            self.copy_text_tables()
+
+    @torch.no_grad()
+    def copy_text_tables(self) -> None:
+        """The region tables become copies of the text's, as UCLA starts from BERT; call it again after loading BERT."""
+        self.embeddings.region_positions.weight.copy_(self.embeddings.positions.weight)
+        self.embeddings.region_segments.weight.copy_(self.embeddings.segments.weight)
+
+    def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """
+        Args:
+            with_attention: fills `VLOutput.attention.joint`; the sequence is text, regions. Without early fusion the
+                encoder's maps are in `text`, and `joint` holds the last layer's.
+        Raises:
+            ValueError: for a text too long or without [CLS].
+        """
+        length = batch.text_ids.shape[1]
+        maps = AttentionMaps() if with_attention else None
+        states = self.embeddings(batch)
+        mask = torch.cat([batch.text_mask, batch.region_mask], dim=1)
+        joint_maps = None if maps is None else maps.joint
+        if self.late_layer is None:
+            states = self.encoder(states, mask, joint_maps)
+        else:
+            text = self.encoder(states[:, :length], batch.text_mask, None if maps is None else maps.text)
+            states = self.late_layer(torch.cat([text, states[:, length:]], dim=1), mask, joint_maps)
+        return VLOutput(
+            text_states=states[:, :length],
+            region_states=states[:, length:],
+            pooled=self.pooler(states[:, 0]),
+            attention=maps,
+        )
+
+
+class VisualBertForPreTraining(VisualBertPreTrainedModel):
+    """VisualBERT with its two objectives (section 3.3): masked words, and whether a sentence describes the image."""
+
+    def __init__(self, config: VisualBertConfig) -> None:
+        super().__init__(config)
+        self.visualbert = VisualBertModel(config)
+        self.masked_word_head = MaskedWordHead(
+            config.hidden_size, config.vocab_size, activation=config.hidden_activation
+        )
+        self.match_head = nn.Linear(config.hidden_size, 2) if config.with_match_head else None
+        self.post_init()
+
+    def forward(self, batch: VLBatch) -> PreTrainingOutput:
+        return self.score(batch, self.visualbert(batch))
+
+    def word_logits(self, states: Tensor) -> Tensor:
+        """(..., V) for states (..., H)."""
+        return self.masked_word_head(states, self.visualbert.embeddings.words.weight)
+
+    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
+        """Losses and accuracies of the states in `output`; the total loss is the plain sum of the means.
+
+        A batch without `match_labels` has no matching loss: pre-training on a task's own text predicts words only.
+
+        Raises:
+            ValueError: when the batch has no `text_labels`.
+        """
+        if batch.text_labels is None:
+            raise ValueError("VisualBertForPreTraining: the batch has no text_labels")
+        terms = PreTrainingTerms()
+        terms.masked_words(self.word_logits, output.text_states, batch.text_labels)
+        if self.match_head is not None and batch.match_labels is not None:
+            terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
+        return terms.output()

@@ -1,0 +1,264 @@
+"""The family "vilbert": ViLBERT of both releases, and masking by overlap (goldens/vilbert/README.md).
+
+The model is told from the parameters: task heads or not, of the first or of the multi-task release. Which outputs are
+compared is told by the file's "out/" arrays, so any choice of them makes a case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from model.inputs import IGNORE_INDEX, VLBatch, VLOutput
+from model.masking import mask_overlapping_regions, overlaps_with_inclusive_sides
+from model.regions import mean_feature
+from model.vilbert import ViLbertForPreTraining
+from model.vilbert_checkpoint import TABLES, config_from_official, release_of, state_from_official
+from model.vilbert_config import ViLbertConfig
+from model.vilbert_tasks import ViLbertForMultiTask, ViLbertForTasks, ViLbertWithScores
+from pipelines.conformance.checks import Check, close, equal, failed
+from pipelines.conformance.model_case import (
+    ModelArrays,
+    build_model,
+    check_sizes,
+    constant,
+    gradient_checks,
+    model_family,
+    output_checks,
+)
+from pipelines.conformance.tolerances import MODELS
+
+PRETRAINING_LOSSES = {
+    "masked_lm_loss": "masked_words",
+    "masked_img_loss": "masked_regions",
+    "next_sentence_loss": "matching",
+}
+
+
+def _run(arrays: ModelArrays) -> Iterable[Check]:
+    return _overlap_checks(arrays) if "rule" in arrays.options else _model_checks(arrays)
+
+
+VILBERT_FAMILY = model_family("vilbert", ("param/bert.encoder.c_layer.", "out/0.overlap_mask"), _run)
+
+
+def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
+    official = arrays.parameters()
+    check_sizes(arrays.options, len(official))
+    state = state_from_official(official)
+    release = release_of(official)
+    config = config_from_official(
+        arrays.options,
+        num_answers=_rows(state, "answer_head.decoder.bias"),
+        num_gqa_answers=_rows(state, "gqa_answer_head.decoder.bias"),
+        num_task_tokens=_rows(state, "vilbert.text_embeddings.tasks.weight"),
+    )
+    if len(config.text_co_attention) > len(official):
+        raise ValueError(f"config: t_biattention_id names {len(config.text_co_attention)} layers")
+    kinds = {"release": ViLbertForTasks, "release-mt": ViLbertForMultiTask}
+    make = kinds[release] if "pair_score.weight" in state else ViLbertForPreTraining
+    model = build_model(lambda: make(config), state)
+    run = _ForwardPass(arrays, model, config)
+    yield from output_checks(arrays, run.outputs)
+    losses = [loss for name, loss in run.losses.items() if f"out/{name}" in arrays]
+    if losses:
+        yield from gradient_checks(
+            arrays,
+            model,
+            lambda: torch.stack([loss() for loss in losses]).sum(),
+            TABLES[release].ours,
+        )
+
+
+def _rows(state: dict[str, Tensor], name: str) -> int:
+    return len(state[name]) if name in state else 0
+
+
+class _ForwardPass:
+    """One batch through the model, and everything a reference may hold of it, by its official name."""
+
+    def __init__(self, arrays: ModelArrays, model: ViLbertForPreTraining, config: ViLbertConfig) -> None:
+        self.arrays, self.model, self.config = arrays, model, config
+        if "in/co_attention_mask" in arrays:
+            arrays.arrays.take("in/co_attention_mask")  # the releases take it and never apply it
+        self.batch = self._batch()
+        captions = int(arrays.arrays.take("in/input_ids").shape[0])
+        text = model.vilbert.read_text(self._first_rows(captions))
+        self.output = model.vilbert.fuse(text, model.vilbert.read_images(self.batch))
+        self.logits = model.logits(self.output)
+        self.losses: dict[str, Callable[[], Tensor]] = {}
+        self.outputs: dict[str, Callable[[], Tensor]] = {}
+        self._shared()
+        if isinstance(model, ViLbertWithScores):
+            self._scores(model)
+        if isinstance(model, ViLbertForTasks):
+            self._first_release(model)
+        if isinstance(model, ViLbertForMultiTask):
+            self._multi_task(model)
+        self.outputs |= self.losses
+
+    def _batch(self) -> VLBatch:
+        arrays, config = self.arrays, self.config
+        features = arrays.floats("in/image_feat", None, None, config.region_feature_size)
+        rows, elements = features.shape[:2]
+        if elements < 1:
+            raise ValueError("in/image_feat has no IMG token; it comes first")
+        ids = arrays.whole("in/input_ids", 0, config.vocab_size, None, None)
+        if len(ids) not in (1, rows):
+            raise ValueError(f"in/input_ids has {len(ids)} rows for {rows} images; expected as many, or 1")
+        captions = tuple(ids.shape)
+        locations = arrays.floats("in/image_loc", rows, elements, 5)
+        mask = arrays.mask("in/image_attention_mask", rows, elements)
+        areas = (locations[..., 2] - locations[..., 0]) * (locations[..., 3] - locations[..., 1])
+        # Our batch has boxes; a reference whose area is not that of its corners would be computed as another one.
+        if not torch.allclose(areas, locations[..., 4], atol=1e-6) or not mask[:, 0].all():
+            raise ValueError("in/image_loc: the fifth number is not the area of the corners, or IMG is masked out")
+        tasks = None
+        if config.num_task_tokens:
+            tasks = arrays.whole("in/task_ids", 0, config.num_task_tokens, len(ids), 1)[:, 0].expand(rows)
+        labels: dict[str, Any] = {}
+        if "in/masked_lm_labels" in arrays:
+            words = arrays.whole("in/masked_lm_labels", -1, config.vocab_size, *captions)
+            labels["text_labels"] = words.masked_fill(words == -1, IGNORE_INDEX).expand(rows, -1)
+        if "in/image_target" in arrays:
+            regions = arrays.whole("in/image_label", -1, 2, rows, elements - 1)
+            labels["region_target_mask"] = regions == 1
+            labels["region_targets"] = arrays.floats("in/image_target", rows, elements - 1, config.region_target_size)
+        if "in/next_sentence_label" in arrays:
+            random = arrays.whole("in/next_sentence_label", -1, 2, rows)
+            labels["match_labels"] = torch.where(random == -1, IGNORE_INDEX, 1 - random)  # 0 = match there
+        return VLBatch(
+            text_ids=ids.expand(rows, -1),
+            text_mask=arrays.mask("in/attention_mask", *captions).expand(rows, -1),
+            text_segments=arrays.whole("in/token_type_ids", 0, config.num_segments, *captions).expand(rows, -1),
+            # Features are masked already, and IMG is given.
+            region_features=features[:, 1:],
+            region_boxes=locations[:, 1:, :4],
+            region_mask=mask[:, 1:],
+            image_hw=torch.ones(rows, 2),
+            masked_regions=torch.zeros_like(mask[:, 1:]),
+            whole_image_features=features[:, 0],
+            task_ids=tasks,
+            **labels,
+        )
+
+    def _first_rows(self, count: int) -> VLBatch:
+        """The captions of the file: one of them in a case of fast mode."""
+        tensors: dict[str, Any] = {name: value for name, value in vars(self.batch).items() if isinstance(value, Tensor)}
+        return VLBatch(**{name: value[:count] for name, value in tensors.items()})
+
+    def _shared(self) -> None:
+        model, output, logits = self.model, self.output, self.logits
+        words = self._words(output)
+        regions = constant(_with_img(logits.whole_image, logits.regions))
+        word_logits = constant(model.word_logits(words))
+        self.outputs |= {
+            "sequence_output_t": constant(words),
+            "sequence_output_v": constant(_with_img(output.whole_image_state, output.region_states)),
+            "pooled_output_t": constant(output.pooled_text),
+            "pooled_output_v": constant(output.pooled_image),
+            "prediction_scores_t": word_logits,
+            "linguisic_prediction": word_logits,
+            "prediction_scores_v": regions,
+            "vision_prediction": regions,
+            "seq_relationship_score": constant(logits.match),
+            "match_score": lambda: model.match_scores(output),
+        }
+        if any(name.startswith(("attention_", "co_attention.")) for name in self.arrays.names("out/")):
+            self._maps()
+        if any(f"out/{name}" in self.arrays for name in PRETRAINING_LOSSES):
+            scored = model.score(self.batch, output).losses
+            self.losses |= {name: constant(scored[ours].mean) for name, ours in PRETRAINING_LOSSES.items()}
+            self.outputs["total_loss"] = constant(torch.stack([term.mean for term in scored.values()]).sum())
+
+    def _words(self, output: VLOutput) -> Tensor:
+        """Text states as the reference has them: the task token stays where it stood."""
+        words = output.text_states
+        if output.task_state is None:
+            return words
+        return torch.cat([words[:, :1], output.task_state[:, None], words[:, 1:]], dim=1)
+
+    def _maps(self) -> None:
+        with torch.no_grad():
+            maps = self.model.vilbert(self.batch, with_attention=True).attention
+        assert maps is not None
+        for name, found in (
+            ("attention_t.{}", maps.text),
+            ("attention_v.{}", maps.image),
+            ("co_attention.{}.text_to_image", maps.text_to_image),
+            ("co_attention.{}.image_to_text", maps.image_to_text),
+        ):
+            self.outputs |= {name.format(number): constant(weights) for number, weights in enumerate(found)}
+
+    def _scores(self, model: ViLbertWithScores) -> None:
+        output, batch, arrays = self.output, self.batch, self.arrays
+        self.outputs |= {
+            "vil_logit": lambda: model.score_pairs(output)[:, None],
+            "vision_logit": lambda: model.score_regions(batch, output)[..., None],
+            "linguisic_logit": lambda: model.score_words(self._words(output))[..., None],
+        }
+        rows, elements = batch.batch_size, batch.region_mask.shape[1] + 1
+        if "in/refer_target" in arrays:
+            target = arrays.floats("in/refer_target", rows, elements, 1)
+            self.losses["refer_loss"] = lambda: (
+                F.binary_cross_entropy_with_logits(self.outputs["vision_logit"](), target) * elements
+            )
+        if "in/choice_target" in arrays:
+            questions = len(arrays.arrays.take("in/choice_target", None))
+            if not questions or rows % questions:
+                raise ValueError(f"in/choice_target has {questions} questions for {rows} rows of choices")
+            choice = arrays.whole("in/choice_target", 0, rows // questions, questions)
+            self.losses["choice_loss"] = lambda: F.cross_entropy(
+                model.score_pairs(output).reshape(questions, -1), choice
+            )
+
+    def _first_release(self, model: ViLbertForTasks) -> None:
+        self.outputs["vil_prediction"] = lambda: model.answers(self.output)
+        self.outputs["vil_binary_prediction"] = self.outputs["seq_relationship_score"]
+        if "in/vqa_target" in self.arrays:
+            count = self.config.num_answers
+            target = self.arrays.floats("in/vqa_target", self.batch.batch_size, count)
+            self.losses["vqa_loss"] = lambda: (
+                F.binary_cross_entropy_with_logits(model.answers(self.output), target) * count
+            )
+
+    def _multi_task(self, model: ViLbertForMultiTask) -> None:
+        self.outputs |= {
+            "vil_binary_prediction": lambda: model.image_pairs(self.output),
+            "vil_tri_prediction": lambda: model.entailment(self.output),
+            "vil_prediction": lambda: model.answers(self.output),
+            "vil_prediction_gqa": lambda: model.gqa_answers(self.output),
+        }
+
+
+def _with_img(whole: Tensor | None, regions: Tensor) -> Tensor:
+    return torch.cat([constant(whole)()[:, None], regions], dim=1)
+
+
+def _overlap_checks(arrays: ModelArrays) -> Iterator[Check]:
+    """Masked-region bookkeeping of the multi-task release; case "<n>." for each n."""
+    threshold = arrays.options.get("threshold")
+    if not isinstance(threshold, float) or not 0 <= threshold <= 1:
+        yield failed("config", f"threshold is {threshold!r}; expected a number from 0 to 1")
+        return
+    for prefix in sorted({name.split(".", 1)[0] for name in arrays.names("in/")}):
+        boxes = arrays.arrays.take_finite(f"in/{prefix}.boxes", None, 4)
+        anchors = np.zeros(len(boxes), bool)
+        anchors[arrays.whole(f"in/{prefix}.anchors", 0, len(boxes), None).numpy()] = True
+        features = arrays.floats(f"in/{prefix}.features", len(boxes), None)
+        masked, counted = mask_overlapping_regions(boxes, anchors, anchors, threshold=threshold, hide_overlapping=False)
+        left = features.masked_fill(torch.from_numpy(masked)[:, None], 0.0)
+        whole = mean_feature(features, torch.from_numpy(~masked), torch.from_numpy(counted))
+        for name, got in (
+            ("iou", overlaps_with_inclusive_sides(boxes)),
+            ("masked_features", left),
+            ("global_feature", whole),
+        ):
+            yield close(f"out/{prefix}.{name}", got, arrays.arrays.take(f"out/{prefix}.{name}"), MODELS.values)
+        for name, marks in (("image_label", np.where(anchors, 1, -1)), ("overlap_mask", ~counted)):
+            yield equal(f"out/{prefix}.{name}", marks.astype(np.int64), arrays.arrays.take(f"out/{prefix}.{name}"))

@@ -1,0 +1,87 @@
+"""Starting from BERT: a model that sees no image is BERT, and what BERT lacks is told."""
+
+import pytest
+import torch
+import transformers
+from vilbert_examples import POSITIONS, VOCAB_SIZE, make_batch, randomised, tiny
+
+from model.bert_checkpoint import load_start, tidy_bert
+from model.vilbert import ViLbertForPreTraining
+from model.vilbert_checkpoint import state_from_bert as vilbert_state
+from model.visualbert import VisualBertConfig, VisualBertForPreTraining
+from model.visualbert_checkpoint import state_from_bert as visualbert_state
+
+SIZES = {"vocab_size": VOCAB_SIZE, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}
+SIZES |= {"intermediate_size": 32, "max_position_embeddings": POSITIONS}
+
+
+@pytest.fixture(scope="module")
+def bert():
+    model = randomised(transformers.BertForPreTraining(transformers.BertConfig(**SIZES)))
+    model.tie_weights()
+    return model
+
+
+def bert_states(bert, batch):
+    with torch.no_grad():
+        return bert(
+            batch.text_ids,
+            attention_mask=batch.text_mask.long(),
+            token_type_ids=batch.text_segments,
+            output_hidden_states=True,
+        )
+
+
+def test_visualbert_without_regions_is_bert(bert):
+    model = VisualBertForPreTraining(VisualBertConfig(**SIZES, region_feature_size=12)).eval()
+    left = load_start(model, visualbert_state(bert.state_dict()))
+    assert left == ["visualbert.embeddings.projection.weight", "visualbert.embeddings.projection.bias"]
+    batch = make_batch(regions=(0, 0, 0))
+    theirs = bert_states(bert, batch)
+    with torch.no_grad():
+        output = model.visualbert(batch)
+        real = batch.text_mask
+        logits, match = model.word_logits(output.text_states), model.match_head(output.pooled)
+    torch.testing.assert_close(logits[real], theirs.prediction_logits[real], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(match, theirs.seq_relationship_logits, rtol=1e-4, atol=1e-5)
+    tables = model.visualbert.embeddings
+    assert torch.equal(tables.region_segments.weight, bert.bert.embeddings.token_type_embeddings.weight)
+
+
+def test_vilbert_s_text_before_the_first_co_attention_is_bert(bert):
+    model = ViLbertForPreTraining(tiny(text_co_attention=(2,), image_co_attention=(1,))).eval()
+    left = load_start(model, vilbert_state(bert.state_dict()))
+    of_text = ("text_embeddings", "encoder.text_layers", "masked_word_head")
+    assert left and not any(part in name for name in left for part in of_text)
+    batch = make_batch()
+    with torch.no_grad():
+        states = model.vilbert.read_text(batch).states
+    real = batch.text_mask
+    theirs = bert_states(bert, batch).hidden_states[2]
+    torch.testing.assert_close(states[real], theirs[real], rtol=1e-4, atol=1e-5)
+    assert torch.equal(model.masked_word_head.bias, bert.cls.predictions.bias)
+
+
+def test_old_names_and_the_encoder_alone(bert):
+    wanted = tidy_bert(bert.state_dict())
+    old = {
+        n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t
+        for n, t in bert.state_dict().items()
+    }
+    assert tidy_bert(old).keys() == wanted.keys()
+    alone = tidy_bert(bert.bert.state_dict() | {"embeddings.position_ids": torch.arange(4)})
+    assert alone.keys() == {name for name in wanted if name.startswith("bert.")}
+    state = vilbert_state(bert.bert.state_dict())
+    assert "vilbert.text_embeddings.words.weight" in state and "masked_word_head.bias" not in state
+
+
+def test_what_does_not_fit_is_named(bert):
+    state = vilbert_state(bert.state_dict())
+    with pytest.raises(ValueError, match=r"words\.weight: BERT has \(90, 24\), this model \(91, 24\); do its sizes"):
+        load_start(ViLbertForPreTraining(tiny(vocab_size=91)), state)
+    with pytest.raises(ValueError, match=r"text_layers\.2.*this model no such parameter"):
+        load_start(ViLbertForPreTraining(tiny(num_hidden_layers=2, text_co_attention=(0, 1))), state)
+    with pytest.raises(ValueError, match="is no BERT"):
+        vilbert_state({"weight": torch.ones(2)})
+    with pytest.raises(ValueError, match=r"'bert\.encoder\.rotary' is not one of"):
+        vilbert_state(bert.state_dict() | {"bert.encoder.rotary": torch.ones(2)})

@@ -1,0 +1,407 @@
+"""ViLBERT's invariances, gradients, configuration and files."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch, randomised, take_rows, tiny
+
+from model.inputs import IGNORE_INDEX
+from model.losses import SumCount
+from model.vilbert import Step, ViLbertForPreTraining, layer_plan
+from model.vilbert_config import DEPTHS, PRESETS, ViLbertConfig, vilbert_config
+from model.vilbert_tasks import ViLbertForMultiTask, ViLbertForTasks
+
+
+def make_model(**overrides):
+    return randomised(ViLbertForPreTraining(tiny(**overrides)))
+
+
+def assert_same(ours, theirs, batch):
+    """States of real positions, and pooled vectors; summation order differs with the shape."""
+    text, regions = batch.text_mask, batch.region_mask
+    pairs = {
+        "text": (ours.text_states[text], theirs.text_states[:, : text.shape[1]][text]),
+        "regions": (ours.region_states[regions], theirs.region_states[:, : regions.shape[1]][regions]),
+        "IMG": (ours.whole_image_state, theirs.whole_image_state),
+        "pair": (ours.pooled, theirs.pooled),
+        "pooled text": (ours.pooled_text, theirs.pooled_text),
+        "pooled image": (ours.pooled_image, theirs.pooled_image),
+    }
+    for name, (got, want) in pairs.items():
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("text_pad, region_pad", [(6, 0), (0, 5), (3, 2)])
+@pytest.mark.parametrize("count", ["all", "visible"])
+def test_padding_does_not_matter(text_pad, region_pad, count):
+    model, batch = make_model(whole_image_count=count), make_batch()
+    padded = make_batch(text_pad=text_pad, region_pad=region_pad)
+    with torch.no_grad():
+        output, other = model.vilbert(batch), model.vilbert(padded)
+        assert_same(output, other, batch)
+        losses, others = model.score(batch, output).losses, model.score(padded, other).losses
+    for name, term in losses.items():
+        assert term.count == others[name].count > 0
+        torch.testing.assert_close(term.total, others[name].total, rtol=1e-5, atol=1e-5)
+
+
+def test_batch_order_and_neighbours_do_not_matter():
+    model, batch = make_model(), make_batch()
+    with torch.no_grad():
+        whole = model.vilbert(batch)
+        for order in ([2, 0, 1], [1]):
+            part = take_rows(batch, order)
+            rows = {f.name: getattr(whole, f.name) for f in dataclasses.fields(whole)}
+            expected = type(whole)(**{k: v[order] for k, v in rows.items() if isinstance(v, torch.Tensor)})
+            assert_same(model.vilbert(part), expected, part)
+
+
+def test_region_order_does_not_matter():
+    model, batch = make_model(), take_rows(make_batch(), [0, 1])
+    order = [4, 2, 0, 1, 3]  # of row 0's five regions
+    turned = {name: getattr(batch, name).clone() for name in ("region_features", "region_boxes", "masked_regions")}
+    for value in turned.values():
+        value[0, :5] = value[0, order]
+    with torch.no_grad():
+        before, after = model.vilbert(batch), model.vilbert(dataclasses.replace(batch, **turned))
+    torch.testing.assert_close(after.region_states[0, :5], before.region_states[0, order], rtol=0, atol=2e-5)
+    torch.testing.assert_close(after.text_states[0], before.text_states[0], rtol=0, atol=2e-5)
+
+
+def test_a_masked_region_cannot_be_seen_but_its_box_can():
+    model, batch = make_model(), make_batch()
+    features = batch.region_features.clone()
+    features[batch.masked_regions] += 5.0
+    boxes = batch.region_boxes.clone()
+    boxes[batch.masked_regions] += 9.0
+    with torch.no_grad():
+        before = model.vilbert(batch)
+        hidden = model.vilbert(dataclasses.replace(batch, region_features=features))
+        moved = model.vilbert(dataclasses.replace(batch, region_boxes=boxes))
+        shown = model.vilbert(dataclasses.replace(batch, masked_regions=torch.zeros_like(batch.masked_regions)))
+    assert torch.equal(before.region_states, hidden.region_states)
+    assert torch.equal(before.pooled, hidden.pooled)
+    assert (before.text_states - moved.text_states).abs().max() > 1e-3
+    assert (before.text_states - shown.text_states).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("count, divisor", [("all", 5), ("visible", 4)])
+def test_img_is_the_mean_of_what_is_left(count, divisor):
+    """Row 0 has five regions, the first of them masked."""
+    model, batch = make_model(whole_image_count=count), make_batch()
+    mean = torch.zeros(3, FEATURES)
+    mean[0] = batch.region_features[0, 1:5].sum(dim=0) / divisor
+    given = dataclasses.replace(batch, whole_image_features=mean)
+    with torch.no_grad():
+        torch.testing.assert_close(model.vilbert(batch).pooled[0], model.vilbert(given).pooled[0], rtol=1e-5, atol=1e-6)
+        other = dataclasses.replace(batch, whole_image_features=mean * 1.2)
+        assert (model.vilbert(batch).pooled[0] - model.vilbert(other).pooled[0]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("words, regions", [(False, True), (True, False), (False, False)])
+@pytest.mark.parametrize("region_loss", ["kl", "regression"])
+def test_half_empty_batches_give_finite_losses_and_gradients(words, regions, region_loss):
+    size = FEATURES if region_loss == "regression" else LABELS
+    model = make_model(region_loss=region_loss, region_target_size=size).train()
+    batch = make_batch(target_size=size)
+    if not words:
+        batch = dataclasses.replace(batch, text_labels=torch.full_like(batch.text_labels, IGNORE_INDEX))
+    if not regions:
+        batch = dataclasses.replace(batch, region_target_mask=torch.zeros_like(batch.region_target_mask))
+    losses = model(batch).losses
+    assert (losses["masked_words"].mean > 0, losses["masked_regions"].mean > 0) == (words, regions)
+    sum(term.mean for term in losses.values()).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("lengths, regions", [((2, 2, 2), (1, 1, 1)), ((1, 3, 2), (0, 2, 1)), ((2, 2, 2), (0, 0, 0))])
+def test_little_or_nothing_on_one_side(lengths, regions):
+    """One region, none, only [CLS] [SEP], only [CLS]: everything stays finite, forwards and backwards."""
+    model, batch = make_model(), make_batch((9, 4, 7), regions)
+    batch = dataclasses.replace(batch, text_mask=torch.arange(9) < torch.tensor(lengths)[:, None])
+    with torch.no_grad():
+        output = model.vilbert(batch)
+    assert all(v.isfinite().all() for v in vars(output).values() if isinstance(v, torch.Tensor))
+    terms = model(batch).losses.values()
+    sum(term.mean for term in terms).backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_row_without_any_text_stays_finite_and_leaves_others_alone():
+    model, batch = make_model(), make_batch()
+    mask = batch.text_mask.clone()
+    mask[1] = False
+    without = dataclasses.replace(batch, text_mask=mask)
+    with torch.no_grad():
+        output, maps = model.vilbert(without), model.vilbert(without, with_attention=True)
+        usual = model.vilbert(batch)
+    assert output.text_states.isfinite().all() and output.region_states.isfinite().all()
+    torch.testing.assert_close(maps.region_states, output.region_states, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(output.pooled[[0, 2]], usual.pooled[[0, 2]], rtol=1e-4, atol=1e-5)
+    # What stands in the pieces of a text that is not there does not reach the image.
+    other = dataclasses.replace(without, text_ids=batch.text_ids.roll(1, dims=1))
+    with torch.no_grad():
+        assert torch.equal(model.vilbert(other).region_states[1], output.region_states[1])
+
+
+def test_one_caption_against_many_images_and_back():
+    model, batch = make_model(), make_batch()
+    caption, image = take_rows(batch, [1]), take_rows(batch, [2])
+    names = ("text_ids", "text_mask", "text_segments")
+    same_text = dataclasses.replace(batch, **{name: getattr(caption, name).expand(3, -1) for name in names})
+    many = take_rows(batch, [2, 2, 2])
+    same_image = dataclasses.replace(many, **{name: getattr(batch, name) for name in names})
+    bare = model.vilbert
+    with torch.no_grad():
+        fast, slow = bare.fuse(bare.read_text(caption), bare.read_images(batch)), bare(same_text)
+        assert_same(fast, slow, same_text)
+        assert model.match_scores(fast).shape == (3,)
+        assert_same(bare.fuse(bare.read_text(batch), bare.read_images(image)), bare(same_image), same_image)
+        with pytest.raises(ValueError, match="3 captions and 2 images do not pair"):
+            bare.fuse(bare.read_text(batch), bare.read_images(take_rows(batch, [0, 1])))
+
+
+def test_attention_maps_add_up_to_one_over_what_is_real():
+    model, batch = make_model(), make_batch()
+    with torch.no_grad():
+        output, plain = model.vilbert(batch, with_attention=True), model.vilbert(batch)
+    assert_same(output, plain, batch)
+    maps = output.attention
+    assert [len(m) for m in (maps.text, maps.image, maps.text_to_image, maps.image_to_text)] == [3, 2, 2, 2]
+    assert maps.text[0].shape == (3, 4, 9, 9) and maps.image[0].shape == (3, 5, 7, 7)
+    assert maps.text_to_image[0].shape == (3, 2, 9, 7) and maps.image_to_text[0].shape == (3, 2, 7, 9)
+    for weights, mask in ((maps.text_to_image[1], batch.region_mask), (maps.image_to_text[1], batch.text_mask)):
+        real = mask if weights.shape[-1] == mask.shape[1] else torch.cat([torch.ones(3, 1, dtype=bool), mask], dim=1)
+        torch.testing.assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
+        assert weights.masked_select(~real[:, None, None]).abs().max() == 0
+
+
+def test_task_token_stands_after_cls_and_changes_no_length():
+    model, batch = make_model(num_task_tokens=3), make_batch()
+    with pytest.raises(ValueError, match=r"this model needs VLBatch\.task_ids"):
+        model.vilbert(batch)
+    with pytest.raises(ValueError, match="no task tokens, but the batch has"):
+        make_model().vilbert(dataclasses.replace(batch, task_ids=torch.zeros(3, dtype=torch.long)))
+    with torch.no_grad():
+        first, second = (
+            model.vilbert(dataclasses.replace(batch, task_ids=torch.tensor(ids)), with_attention=True)
+            for ids in ([0, 1, 2], [0, 2, 2])
+        )
+    assert first.text_states.shape == (3, 9, 24) and first.task_state.shape == (3, 24)
+    assert first.attention.text[0].shape == (3, 4, 10, 10)
+    changed = (first.text_states - second.text_states).abs().amax(dim=(1, 2)) > 1e-4
+    assert changed.tolist() == [False, True, False]
+
+
+def test_masked_losses_of_matched_pairs_only():
+    batch = make_batch()
+    every, matched = make_model()(batch).losses, make_model(masked_loss_pairs="matched")(batch).losses
+    assert (every["masked_words"].count, every["masked_regions"].count, every["matching"].count) == (6, 5, 3)
+    assert (matched["masked_words"].count, matched["masked_regions"].count, matched["matching"].count) == (4, 3, 3)
+    none = dataclasses.replace(batch, match_labels=torch.zeros(3, dtype=torch.long))
+    assert make_model(masked_loss_pairs="matched")(none).losses["masked_words"].mean == 0
+
+
+def test_our_match_label_is_one_and_the_release_s_logit_is_the_first():
+    model, batch = make_model(), make_batch()
+    with torch.no_grad():
+        model.match_head.weight.zero_()
+        model.match_head.bias.copy_(torch.tensor([9.0, 0.0]))  # says: all match
+        scored = model(dataclasses.replace(batch, match_labels=torch.tensor([1, 1, IGNORE_INDEX])))
+        assert scored.losses["matching"].mean < 0.01 and scored.losses["matching"].count == 2
+        assert scored.metrics["matching_accuracy"].mean == 1
+        assert (model.match_scores(model.vilbert(batch)) > 0.99).all()
+        assert model(dataclasses.replace(batch, match_labels=torch.zeros(3).long())).losses["matching"].mean > 8
+
+
+def test_without_a_match_head():
+    model = make_model(with_match_head=False)
+    output = model(dataclasses.replace(make_batch(), match_labels=None))
+    assert set(output.losses) == {"masked_words", "masked_regions"}
+    with pytest.raises(ValueError, match="no match head"):
+        model.match_scores(model.vilbert(make_batch()))
+
+
+@pytest.mark.parametrize("missing", ["text_labels", "match_labels"])
+def test_missing_targets_are_named(missing):
+    with pytest.raises(ValueError, match=missing):
+        make_model()(dataclasses.replace(make_batch(), **{missing: None}))
+
+
+@pytest.mark.parametrize("region_loss", ["kl", "regression"])
+def test_gradients_are_those_of_finite_differences(region_loss):
+    """float64, every parameter tensor, along a random direction."""
+    size = FEATURES if region_loss == "regression" else LABELS
+    layers = {
+        "num_hidden_layers": 2,
+        "text_co_attention": (1,),
+        "image_num_hidden_layers": 1,
+        "image_co_attention": (0,),
+    }
+    model = make_model(region_loss=region_loss, region_target_size=size, **layers).double()
+    batch = make_batch((5, 4), (3, 2), target_size=size)
+    double = {
+        f.name: v.double()
+        for f in dataclasses.fields(batch)
+        if (v := getattr(batch, f.name)) is not None and isinstance(v, torch.Tensor) and v.is_floating_point()
+    }
+    batch = dataclasses.replace(batch, **double)
+
+    def total():
+        losses = model(batch).losses
+        assert set(losses) == {"masked_words", "masked_regions", "matching"}
+        return sum(term.mean for term in losses.values())
+
+    total().backward()
+    generator = torch.Generator().manual_seed(1)
+    step = 1e-6
+    for name, parameter in model.named_parameters():
+        direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        expected = (parameter.grad * direction).sum().item()
+        with torch.no_grad():
+            parameter.add_(direction, alpha=step)
+            above = total().item()
+            parameter.sub_(direction, alpha=2 * step)
+            below = total().item()
+            parameter.add_(direction, alpha=step)
+        assert (above - below) / (2 * step) == pytest.approx(expected, rel=1e-5, abs=1e-7), name
+
+
+def test_dropout_acts_in_training_only():
+    model, batch = make_model(), make_batch()
+    with torch.no_grad():
+        assert torch.equal(model.vilbert(batch).pooled, model.vilbert(batch).pooled)
+        model.train()
+        assert not torch.equal(model.vilbert(batch).pooled, model.vilbert(batch).pooled)
+
+
+@pytest.mark.parametrize(
+    "text, image, expected",
+    [
+        ((1, 2), (0, 1), "t0 C0 v0 t1 C1 v1 t2"),
+        ((0, 2), (1, 2), "v0 C0 v1 t0 t1 C1 v2 t2"),  # gaps, and one image layer more than co-attentions
+        ((0,), (0,), "C0 v0 t0 t1 t2"),
+    ],
+)
+def test_layer_plan(text, image, expected):
+    layers = max(2, max(image) + 1)
+    config = tiny(text_co_attention=text, image_co_attention=image, image_num_hidden_layers=layers)
+    wanted = expected.split() + [f"v{layer}" for layer in range(layers) if f"v{layer}" not in expected]
+    letters = {"text": "t", "image": "v", "co": "C"}
+    steps = [f"{letters[step.kind]}{step.layer}" for step in layer_plan(config)]
+    # Streams do not see each other between co-attentions, so only the order inside a stream and around one counts.
+    for kind in "tvC":
+        assert [s for s in steps if s[0] == kind] == sorted(s for s in wanted if s[0] == kind)
+    for number in range(len(text)):
+        before = set(steps[: steps.index(f"C{number}")])
+        assert before == set(wanted[: wanted.index(f"C{number}")])
+    with torch.no_grad():
+        assert randomised(ViLbertForPreTraining(config)).vilbert(make_batch()).pooled.isfinite().all()
+
+
+def test_published_depths():
+    for depth in DEPTHS:
+        plan = layer_plan(vilbert_config("paper", depth=depth))
+        assert [step for step in plan if step.kind == "co"] == [Step("co", k) for k in range(depth)]
+        # Co-attention k stands right before the text layer 12 - depth + k and image layer k (reference, section 1).
+        for k in range(depth):
+            after = plan[plan.index(Step("co", k)) + 1 :]
+            assert next(s for s in after if s.kind == "text").layer == 12 - depth + k
+            assert next(s for s in after if s.kind == "image").layer == k
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: ViLbertConfig(hiden_size=64), "unknown field 'hiden_size'; did you mean"),
+        (lambda: ViLbertConfig(hidden_size=762), "hidden_size 762 is not a multiple of num_attention_heads 12"),
+        (lambda: ViLbertConfig(co_attention_size=100), "co_attention_size 100"),
+        (lambda: ViLbertConfig(fusion="mul"), "fusion is 'mul'; it must be one of 'product', 'sum'"),
+        (lambda: ViLbertConfig(hidden_activation="tanh"), "hidden_activation is 'tanh'"),
+        (lambda: ViLbertConfig(text_co_attention=[3]), "names 1 layers, image_co_attention 6"),
+        (lambda: ViLbertConfig(text_co_attention=[12], image_co_attention=[0]), "name layers 0 to 11"),
+        (lambda: tiny(text_co_attention=[2, 1]), "must rise"),
+        (lambda: tiny(region_loss="regression"), "predicts features of width 12, region_target_size is 7"),
+        (lambda: tiny(with_match_head=False, masked_loss_pairs="matched"), "masked_loss_pairs='all'"),
+        (lambda: vilbert_config("mt"), "no ViLBERT preset 'mt'; there are paper, release"),
+        (lambda: vilbert_config(depth=5), "depth 5; there are 2, 4, 6, 8"),
+    ],
+)
+def test_config_refuses(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_presets_are_the_published_sizes():
+    assert set(PRESETS) == {"paper", "release", "release-mt", "release-mt-tasks"}
+    with torch.device("meta"):
+        model = ViLbertForPreTraining(vilbert_config())
+        multi_task = ViLbertForMultiTask(vilbert_config("release-mt-tasks"))
+    count = sum(parameter.numel() for parameter in model.parameters())
+    # From the sizes: BERT-base 108.9e6 without pooler, six image layers, six co-attentions, poolers and heads.
+    text = (30522 + 512 + 2 + 2) * 768 + 12 * (4 * 768 * 769 + 2 * 768 * 3072 + 3072 + 768 + 4 * 768)
+    image_layer = 6 * 1024 * 1025 + 4 * 1024
+    image = 1024 * 2049 + 1024 * 6 + 2 * 1024 + 6 * image_layer
+    one_co = 3 * 1024 * 1025 + 3 * 1024 * 769 + 1024 * 1025 + 768 * 1025 + 2 * (1024 + 768)
+    one_co += 2 * 1024 * 1025 + 2 * 1024 + 2 * 768 * 3072 + 3072 + 768 + 2 * 768
+    heads = 1024 * 769 + 1024 * 1025 + 768 * 769 + 2 * 768 + 30522 + 1024 * 1025 + 2 * 1024 + 1601 * 1025 + 2 * 1025
+    assert count == text + image + 6 * one_co + heads
+    assert multi_task.vilbert.text_embeddings.tasks.weight.shape == (20, 768)
+    assert multi_task.answer_head.decoder.weight.shape == (3129, 2048)
+
+
+def test_untrained_losses_are_those_of_guessing():
+    torch.manual_seed(0)
+    model = ViLbertForPreTraining(tiny(vocab_size=2000, region_target_size=500))
+    batch = make_batch((20,) * 3, (10,) * 3, target_size=500)
+    targets = torch.nn.functional.one_hot(batch.region_targets.argmax(-1), 500).float()
+    losses = model(dataclasses.replace(batch, region_targets=targets)).losses
+    assert losses["masked_words"].mean.item() == pytest.approx(math.log(2000), rel=0.1)
+    assert losses["masked_regions"].mean.item() == pytest.approx(math.log(500), rel=0.1)
+    assert losses["matching"].mean.item() == pytest.approx(math.log(2), rel=0.1)
+    assert all(isinstance(term, SumCount) for term in losses.values())
+
+
+@pytest.mark.parametrize("model_class", [ViLbertForPreTraining, ViLbertForTasks, ViLbertForMultiTask])
+def test_save_and_load_give_the_same_model(model_class, tmp_path):
+    model, batch = randomised(model_class(tiny(whole_image_count="visible"))), make_batch()
+    model.save_pretrained(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    loaded = model_class.from_pretrained(tmp_path).eval()
+    assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
+    assert loaded.config.text_co_attention == [1, 2] and loaded.config.whole_image_count == "visible"
+    state, other = model.state_dict(), loaded.state_dict()
+    assert state.keys() == other.keys() and all(torch.equal(state[name], other[name]) for name in state)
+    with torch.no_grad():
+        assert torch.equal(model.vilbert(batch).pooled, loaded.vilbert(batch).pooled)
+
+
+def test_a_task_model_starts_from_a_pretrained_one(tmp_path):
+    torch.manual_seed(0)
+    pretrained = randomised(ViLbertForPreTraining(tiny()))
+    pretrained.save_pretrained(tmp_path)
+    model = ViLbertForTasks.from_pretrained(tmp_path).eval()
+    state, other = pretrained.state_dict(), model.state_dict()
+    assert all(torch.equal(state[name], other[name]) for name in state)
+    new = model.answer_head.expand
+    torch.testing.assert_close(new.scale, new.direction.norm())  # starts as the plain layer it stands for
+    assert new.bias.abs().max() == 0 and new.direction.std() > 0.01
+
+
+def test_task_heads_and_their_losses_are_finite_with_padding():
+    model, batch = randomised(ViLbertForMultiTask(tiny())), take_rows(make_batch(), [0, 1])
+    output = model.vilbert(batch)
+    assert model.answers(output).shape == (2, 11) and model.gqa_answers(output).shape == (2, 5)
+    assert model.entailment(output).shape == (2, 3) and model.image_pairs(output).shape == (1, 2)
+    regions = model.score_regions(batch, output)
+    assert regions.shape == (2, 7) and (regions[0, 6] < -9000) and (regions[:, :6] > -9000).all()
+    with pytest.raises(ValueError, match="3 rows are no pairs"):
+        model.image_pairs(model.vilbert(make_batch()))
+
+
+def test_text_too_long_for_the_positions():
+    with pytest.raises(ValueError, match=f"text of 25 pieces; this model takes 1 .* to {POSITIONS}"):
+        make_model()(make_batch(lengths=(25, 3, 3)))
+    assert VOCAB_SIZE == make_model().logits(make_model().vilbert(make_batch())).words.shape[-1]

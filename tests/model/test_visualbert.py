@@ -1,0 +1,274 @@
+"""VisualBERT against transformers' on random configurations; its invariances, configuration, names and files.
+
+The reference arrays are compared by tests/pipelines/test_conformance_models.py.
+"""
+
+import dataclasses
+import random
+
+import pytest
+import torch
+import transformers
+from vilbert_examples import FEATURES, POSITIONS, VOCAB_SIZE, make_batch, randomised, take_rows
+
+from model.inputs import IGNORE_INDEX
+from model.visualbert import VisualBertConfig, VisualBertForPreTraining
+from model.visualbert_checkpoint import config_from_official, state_from_official, state_to_official
+from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels, grounding_loss
+
+
+def tiny(**overrides):
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+    sizes |= {"vocab_size": VOCAB_SIZE, "max_position_embeddings": POSITIONS, "region_feature_size": FEATURES}
+    return VisualBertConfig(**(sizes | {"num_answers": 9} | overrides))
+
+
+def make_model(**overrides):
+    return randomised(VisualBertForPreTraining(tiny(**overrides)))
+
+
+def with_alignment(batch, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.randint(-1, 4, (*batch.region_mask.shape, 3), generator=generator)
+    images = torch.randint(2, batch.region_mask.shape, generator=generator)
+    return dataclasses.replace(batch, aligned_words=words, region_images=images)
+
+
+def official_inputs(batch):
+    return {
+        "input_ids": batch.text_ids,
+        "attention_mask": batch.text_mask.long(),
+        "token_type_ids": batch.text_segments,
+        # Ours does not read padded features; transformers' computes states of them.
+        "visual_embeds": batch.region_features.masked_fill(~batch.region_mask[..., None], 0.0),
+        "visual_attention_mask": batch.region_mask.long(),
+        "visual_token_type_ids": batch.region_images,
+        "image_text_alignment": batch.aligned_words,
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_equal_to_transformers_on_random_configurations(seed):
+    """States, logits, both losses and every gradient."""
+    pick = random.Random(seed)
+    heads = pick.choice([2, 3, 4])
+    config = transformers.VisualBertConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=heads * pick.choice([4, 6]),
+        visual_embedding_dim=FEATURES,
+        num_hidden_layers=pick.randint(1, 3),
+        num_attention_heads=heads,
+        intermediate_size=pick.choice([20, 33]),
+        hidden_act=pick.choice(["gelu", "relu"]),
+        max_position_embeddings=pick.choice([16, 24]),
+        pad_token_id=0,
+    )
+    official = randomised(transformers.VisualBertForPreTraining(config), seed)
+    official.tie_weights()
+    options = {name: getattr(config, name) for name in ("vocab_size", "hidden_size", "num_hidden_layers", "hidden_act")}
+    options |= {"num_attention_heads": heads, "visual_embedding_dim": FEATURES, "pad_token_id": 0}
+    options |= {name: getattr(config, name) for name in ("intermediate_size", "max_position_embeddings")}
+    model = VisualBertForPreTraining(config_from_official(options, first_region_segment=0)).eval()
+    model.load_state_dict(state_from_official(official.state_dict()))
+    lengths, regions = ([pick.randint(3, 9) for _ in range(3)] for _ in range(2))
+    batch = with_alignment(make_batch(lengths, regions, seed=seed), seed)
+    labels = torch.cat([batch.text_labels, torch.full_like(batch.region_images, IGNORE_INDEX)], dim=1)
+    theirs = official(**official_inputs(batch), labels=labels, sentence_image_labels=batch.match_labels)
+    output = model.visualbert(batch)
+    total = sum(term.mean for term in model.score(batch, output).losses.values())
+    torch.testing.assert_close(total, theirs.loss, rtol=1e-5, atol=1e-5)
+    states = torch.cat([output.text_states, output.region_states], dim=1)
+    torch.testing.assert_close(model.word_logits(states), theirs.prediction_logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.match_head(output.pooled), theirs.seq_relationship_logits, rtol=1e-4, atol=1e-5)
+    total.backward()
+    theirs.loss.backward()
+    gradients = {
+        name: p.grad for name, p in official.named_parameters() if not name.startswith("cls.predictions.decoder")
+    }
+    ours = {name: p.grad for name, p in model.named_parameters()}
+    compared = state_from_official(gradients)
+    assert compared.keys() == ours.keys()
+    for name, gradient in compared.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-3, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("text_pad, region_pad", [(6, 0), (0, 5)])
+def test_padding_does_not_matter(text_pad, region_pad, early):
+    model, batch = make_model(early_fusion=early), make_batch()
+    padded = make_batch(text_pad=text_pad, region_pad=region_pad)
+    with torch.no_grad():
+        output, other = model.visualbert(batch), model.visualbert(padded)
+        losses, others = model.score(batch, output).losses, model.score(padded, other).losses
+    torch.testing.assert_close(other.pooled, output.pooled, rtol=1e-4, atol=2e-5)
+    real = batch.region_mask
+    ours, theirs = output.region_states[real], other.region_states[:, : real.shape[1]][real]
+    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=2e-5)
+    for name, term in losses.items():
+        assert term.count == others[name].count > 0
+        torch.testing.assert_close(term.total, others[name].total, rtol=1e-5, atol=1e-5)
+
+
+def test_row_and_region_order_do_not_matter():
+    model, batch = make_model(), with_alignment(make_batch())
+    order = [4, 2, 0, 1, 3]  # of row 0's five regions
+    names = ("region_features", "region_boxes", "aligned_words", "region_images")
+    turned = {name: getattr(batch, name).clone() for name in names}
+    for value in turned.values():
+        value[0, :5] = value[0, order]
+    with torch.no_grad():
+        whole, after = model.visualbert(batch), model.visualbert(dataclasses.replace(batch, **turned))
+        rows = model.visualbert(take_rows(batch, [2, 0]))
+    torch.testing.assert_close(after.region_states[0, :5], whole.region_states[0, order], rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(rows.pooled, whole.pooled[[2, 0]], rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("regions", [(5, 6, 1), (0, 2, 1), (0, 0, 0)])
+@pytest.mark.parametrize("early", [True, False])
+def test_half_empty_batches_stay_finite(regions, early):
+    model, batch = make_model(early_fusion=early), make_batch(regions=regions)
+    batch = dataclasses.replace(batch, text_labels=torch.full_like(batch.text_labels, IGNORE_INDEX))
+    losses = model(batch).losses
+    assert losses["masked_words"].mean == 0 and losses["matching"].mean > 0
+    sum(term.mean for term in losses.values()).backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_alignment_is_a_mean_in_the_codes_and_a_sum_in_the_paper():
+    batch = make_batch()
+    once = dataclasses.replace(batch, aligned_words=torch.full((3, 6, 1), 2))
+    twice = dataclasses.replace(batch, aligned_words=torch.full((3, 6, 2), 2))
+    none = dataclasses.replace(batch, aligned_words=torch.full((3, 6, 2), -1))
+    for kind, same in (("mean", True), ("sum", False)):
+        model = make_model(alignment=kind)
+        with torch.no_grad():
+            first, second, without = (model.visualbert(b).region_states[0] for b in (once, twice, none))
+            plain = model.visualbert(batch).region_states[0]
+        assert torch.allclose(first, second, atol=1e-5) == same
+        assert torch.equal(without, plain) and not torch.allclose(first, plain, atol=1e-3)
+
+
+def test_match_label_one_is_the_second_logit():
+    model, batch = make_model(), make_batch()
+    with torch.no_grad():
+        model.match_head.weight.zero_()
+        model.match_head.bias.copy_(torch.tensor([0.0, 9.0]))  # says: all match
+        assert model(dataclasses.replace(batch, match_labels=torch.ones(3).long())).losses["matching"].mean < 0.01
+    assert set(model(dataclasses.replace(batch, match_labels=None)).losses) == {"masked_words"}
+    assert set(make_model(with_match_head=False)(batch).losses) == {"masked_words"}
+    with pytest.raises(ValueError, match="no text_labels"):
+        model(dataclasses.replace(batch, text_labels=None))
+
+
+def test_late_fusion_reads_text_alone_first():
+    model, batch = make_model(early_fusion=False), make_batch()
+    output = model.visualbert(batch, with_attention=True)
+    assert [len(output.attention.text), len(output.attention.joint)] == [2, 1]
+    assert output.attention.text[0].shape == (3, 4, 9, 9) and output.attention.joint[0].shape == (3, 4, 15, 15)
+    torch.testing.assert_close(output.pooled, model.visualbert(batch).pooled, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_region_tables_start_as_copies_of_the_text_s(copied):
+    torch.manual_seed(0)
+    tables = VisualBertForPreTraining(tiny(copy_text_tables=copied)).visualbert.embeddings
+    assert torch.equal(tables.region_positions.weight, tables.positions.weight) == copied
+    assert torch.equal(tables.region_segments.weight, tables.segments.weight) == copied
+
+
+def test_heads_of_tasks():
+    batch = make_batch()
+    labels, grounding = randomised(VisualBertForLabels(tiny())), randomised(VisualBertForGrounding(tiny()))
+    output = labels.visualbert(batch)
+    assert labels.from_pooled(output).shape == (3, 9)
+    answers = labels.from_mask_piece(batch, output)  # rows have 9, 4 and 7 pieces
+    torch.testing.assert_close(answers, labels.label_head(output.text_states[[0, 1, 2], [7, 2, 5]]))
+    scores = grounding.score_regions(batch, grounding.visualbert(batch), torch.tensor([[3, -1], [0, 2], [1, -1]]))
+    assert scores.shape == (3, 2, 6) and scores.isfinite().all()
+    targets = torch.zeros(3, 2, 6)
+    targets[0, 0, 1] = 1.0
+    term = grounding_loss(scores, targets)
+    assert term.count == 3  # rows, not phrases
+    torch.testing.assert_close(term.total, -scores[0, 0].log_softmax(dim=-1)[1])
+    grounding_loss(scores, torch.zeros_like(targets)).mean.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in grounding.parameters())
+
+
+def ucla_names(official):
+    parts = {
+        "visual_bert.": "bert.bert.",
+        "visual_token_type_embeddings": "token_type_embeddings_visual",
+        "visual_position_embeddings": "position_embeddings_visual",
+        "visual_projection": "projection",
+    }
+    renamed = {}
+    for name, tensor in official.items():
+        name = f"bert.{name}" if name.startswith("cls.") else name
+        for ours, theirs in parts.items():
+            name = name.replace(ours, theirs)
+        renamed[name] = tensor
+    return renamed
+
+
+@pytest.mark.parametrize(
+    "model_class, options",
+    [
+        (VisualBertForPreTraining, {}),
+        (VisualBertForPreTraining, {"early_fusion": False}),
+        (VisualBertForLabels, {}),
+        (VisualBertForGrounding, {}),
+    ],
+)
+def test_names_go_there_and_back(model_class, options):
+    state = randomised(model_class(tiny(**options))).state_dict()
+    official = state_to_official(state)
+    for names in (official, {f"module.{name}": tensor for name, tensor in official.items()}):
+        back = state_from_official(names)
+        assert back.keys() == state.keys() and all(torch.equal(back[name], state[name]) for name in state)
+
+
+def test_names_of_ucla_files():
+    state = randomised(VisualBertForPreTraining(tiny())).state_dict()
+    official = ucla_names(state_to_official(state))
+    official.pop("bert.cls.predictions.decoder.bias")  # only transformers has it
+    assert "bert.bert.embeddings.token_type_embeddings_visual.weight" in official
+    assert "bert.bert.embeddings.projection.bias" in official
+    assert state_from_official(official).keys() == state.keys()
+
+
+def test_what_does_not_belong_is_named():
+    official = state_to_official(VisualBertForPreTraining(tiny()).state_dict())
+    with pytest.raises(ValueError, match=r"'visual_bert\.rotary' is not one of VisualBERT"):
+        state_from_official(official | {"visual_bert.rotary": torch.ones(1)})
+    with pytest.raises(ValueError, match=r"decoder\.bias differs"):
+        state_from_official(official | {"cls.predictions.decoder.bias": torch.ones(VOCAB_SIZE)})
+    inert = {"attention.value.weight": torch.ones(1), "visual_bert.embeddings.position_ids": torch.ones(1)}
+    assert state_from_official(official | inert).keys() == state_from_official(official).keys()
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: VisualBertConfig(hiden_size=3), "unknown field 'hiden_size'"),
+        (lambda: VisualBertConfig(hidden_size=100), "not a multiple of 12 heads"),
+        (lambda: VisualBertConfig(alignment="max"), "alignment is 'max'; it must be one of 'mean', 'sum'"),
+        (lambda: VisualBertConfig(first_region_segment=2), "is none of 2 segments"),
+        (lambda: config_from_official({"layer_norm_eps": 1e-5}), "layer_norm_eps 1e-05 is not computed here"),
+        (lambda: config_from_official({"depth": 1}), "no option 'depth'"),
+        (lambda: make_model()(make_batch((25, 3, 3))), "takes 1 .* to 24"),
+    ],
+)
+def test_what_it_refuses(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize("model_class", [VisualBertForPreTraining, VisualBertForLabels, VisualBertForGrounding])
+def test_save_and_load_give_the_same_model(model_class, tmp_path):
+    model, batch = randomised(model_class(tiny(early_fusion=False))), make_batch()
+    model.save_pretrained(tmp_path)
+    loaded = model_class.from_pretrained(tmp_path).eval()
+    state, other = model.state_dict(), loaded.state_dict()
+    assert state.keys() == other.keys() and all(torch.equal(state[name], other[name]) for name in state)
+    with torch.no_grad():
+        assert torch.equal(model.visualbert(batch).pooled, loaded.visualbert(batch).pooled)

@@ -1,0 +1,134 @@
+"""What is told of a run: progress seen from elsewhere, and its summary."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from features.output_folder import LocalFolder
+from pipelines.heartbeat import Beat, Heartbeat, read_heartbeats
+from pipelines.plan import Plan, PlannedShard
+from pipelines.progress import Standing
+from pipelines.progress_view import FinishedShard
+from pipelines.run_summary import RunEnd, run_summary
+from pipelines.store_status import Status, status_json, status_text
+from pipelines.toyworld.draw import draw_samples
+
+Cli = Callable[..., Any]
+PLAN = Plan({}, {}, tuple(PlannedShard(number, 100, "") for number in range(40)))
+NOW = 1_800_000_000.0
+
+
+def beat(shard: int, images: int, *, silent: float = 5.0, ran: float = 100.0) -> Beat:
+    return Beat(shard, images, {}, NOW - silent - ran, NOW - silent, f"a{shard}", f"host{shard}")
+
+
+def status(*in_work: Beat, finished: int = 2, complete: bool = False) -> Status:
+    images = finished * 100 + sum(each.images for each in in_work)
+    return Status(PLAN, Standing(images - 3, Counter(timeout=3)), finished, in_work, complete, NOW)
+
+
+def test_a_look_tells_rate_stragglers_and_what_waits() -> None:
+    look = status(beat(7, 30, silent=400.0), beat(2, 50), beat(3, 70))
+    assert look.images_per_second == pytest.approx(1.2)  # the silent one counts for nothing
+    first, shards, *in_work = status_text(look, "store").splitlines()
+    assert first == "350/4,000 images  1.20 images/s  ETA 50 min 42 s  3 failed (3 timeout)"
+    assert shards == "2 of 40 shards finished, 3 in work, 35 waiting"
+    assert [line.split()[1] for line in in_work] == ["7", "2", "3"]
+    assert "30/100" in in_work[0] and "heard of 6 min 40 s ago  (silent)  host7 a7" in in_work[0]
+    assert "(silent)" not in in_work[1] and "0.50 images/s" in in_work[1]
+    told = status_json(look, "store")
+    assert told["shards"] == {"planned": 40, "finished": 2, "in_work": 3, "waiting": 35}
+    assert told["in_work"][0] == {
+        "shard": 7, "images": 30, "total": 100, "stage": "extracting", "images_per_second": 0.3,
+        "silent_seconds": 400.0, "attempt": "a7", "host": "host7",
+    }  # fmt: skip
+    assert told["eta_seconds"] == pytest.approx((4000 - 350) / 1.2, abs=0.1) and not told["complete"]
+
+
+def test_a_look_at_runs_that_stand_still() -> None:
+    assert "no shard is in work" in status_text(status(), "store")
+    assert status_json(status(), "store")["eta_seconds"] is None
+    assert "being published, or the run was stopped" in status_text(status(finished=40), "store")
+    text = status_text(status(finished=40, complete=True), "store")
+    assert "the store is complete: 40 of 40 shards" in text and "images/s" not in text
+    many = status_text(status(*(beat(number, 1) for number in range(30)), finished=0), "store")
+    assert many.splitlines()[-1] == "  and 10 more, heard of later"
+
+
+def test_beats_on_a_disk_and_files_that_are_none(tmp_path: Path) -> None:
+    folder = LocalFolder(tmp_path)
+    with folder.scratch("ab", None) as scratch, Heartbeat(folder, scratch, "ab", 3) as heart:
+        assert read_heartbeats(folder, ()) == []
+        heart.beat(4, [])
+        heart.beat(5, [])  # too soon after the one before
+        (found,) = read_heartbeats(folder, ())
+        assert (found.shard, found.images, found.attempt, found.stage) == (3, 4, "ab", "extracting")
+        assert 0 <= time.time() - found.beaten_at < 60
+        for content in (b"", b"[]", b"{}", b'{"shard": "3"}', b'{"shard": 3, "failures": 5}', b"\xff", b"[" * 10**5):
+            (scratch / "heartbeat.json").write_bytes(content)
+            assert read_heartbeats(folder, ()) == [], content
+    assert read_heartbeats(folder, ()) == []
+
+
+def shard(number: int, seconds: float | None, *, attempt: str = "a", **times: float) -> FinishedShard:
+    failures = Counter({("decode", "truncated"): 2, ("read", "not found"): 1})
+    all_times = times if seconds is None else {"seconds": seconds, **times}
+    return FinishedShard(number, attempt, 97, 970, 1000, failures, all_times)
+
+
+def test_a_summary_counts_this_run_and_all() -> None:
+    before = [shard(0, 10.0), shard(1, 20.0)]
+    after = [shard(0, 10.0), shard(1, 30.0, attempt="b", net_ms=5000.0), shard(2, 50.0, net_ms=4000.0), shard(3, None)]
+    end = RunEnd("finished", None, "local", ("--x=1",), NOW, NOW + 60, ("a note",), "0" * 64)
+    content = run_summary("store", PLAN, end, before, after)
+    assert json.loads(json.dumps(content)) == content
+    now, in_all = content["this_run"], content["in_all"]
+    assert (now["shards"], now["images"], now["records"], now["regions"], now["bytes"]) == (3, 300, 291, 2910, 3000)
+    assert now["images_per_second"] == 5.0 and content["seconds"] == 60.0 and in_all["images"] == 400
+    assert now["dead_letters"] == {
+        "total": 9, "by_stage_and_reason": {"decode": {"truncated": 6}, "read": {"not found": 3}},
+    }  # fmt: skip
+    assert now["times"]["net_ms"] == {"total": 9000.0, "mean_per_image": 45.0}  # of the two shards that tell
+    assert now["times"]["decode_ms"] is None
+    seconds = now["shard_seconds"]
+    assert (seconds["min"], seconds["median"], seconds["max"]) == (30.0, 40.0, 50.0)
+    assert [each["shard"] for each in seconds["slowest"]] == [2, 1]
+    assert content["started"].startswith("2027-01-15T08:00:00") and content["notes"] == ["a note"]
+    empty = run_summary("store", PLAN, replace(end, ended=NOW), after, after)["this_run"]
+    assert empty["images"] == 0 and empty["images_per_second"] is None and empty["shard_seconds"] is None
+
+
+def test_the_summary_of_a_local_run_and_the_command(
+    roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    draw_samples(tmp_path / "samples", count=3)
+    photos, out = tmp_path / "samples" / "images", tmp_path / "store"
+    (photos / "bad.jpg").write_bytes(b"")
+    run = ("extract", photos, out, *tiny_network, "--shard-size", 2)
+    assert roibeam(*run).code == 1  # one of four failed
+    summary = json.loads((out / "run_summary.json").read_bytes())
+    assert (summary["status"], summary["error"]) == ("failed", "25.0% of the images failed")
+    assert summary["runner"] == "local" and {"python", "torch", "apache-beam"} <= summary["versions"].keys()
+    assert summary["this_run"]["shards"] == 2 and summary["planned"] == {"shards": 2, "images": 4}
+    assert 0 < summary["this_run"]["shard_seconds"]["max"] <= summary["seconds"]
+    assert summary["this_run"]["times"]["net_ms"]["total"] > 0 and summary["beam_metrics"]["ok"] == 3
+
+    assert roibeam(*run).code == 1
+    again = json.loads((out / "run_summary.json").read_bytes())
+    assert again["this_run"]["images"] == 0 and again["in_all"] == summary["in_all"]
+
+    look = roibeam("progress", out, "--watch")  # ends by itself: the store is complete
+    assert look.code == 0 and "4/4 images  1 failed (1 empty file)" in look.out and "is complete" in look.out
+    (out / "part-00001.json").unlink()
+    look = roibeam("progress", out)
+    assert look.code == 0 and "1 of 2 shards finished, 0 in work, 1 waiting" in look.out
+    none = roibeam("progress", tmp_path)
+    assert none.code == 1 and "has no plan.json" in none.err

@@ -1,0 +1,198 @@
+"""Each runner's options: what we fill in, what users override, and the pipeline translated with them, without a run."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    FlinkRunnerOptions,
+    GoogleCloudOptions,
+    PortableOptions,
+    SparkRunnerOptions,
+    WorkerOptions,
+)
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.portability.portable_runner import PortableRunner
+from apache_beam.transforms import environments
+
+from extraction.config import DetectorConfig
+from extraction.extract_options import ExtractOptions
+from extraction.selection import SELECTIONS
+from features.fingerprint import Fingerprint
+from pipelines.beam_extraction import extraction_pipeline
+from pipelines.job import DetectorSpec, ExtractJob
+from pipelines.plan import PlannedShard
+from pipelines.publish import StoreText
+from pipelines.runners.option_sets import FLINK_VERSION, WORKER_POOL, pipeline_options, runner_flags
+from pipelines.vocabulary import Vocabulary
+
+CLOUD = [
+    "--project=my-project",
+    "--region=us-central1",
+    "--temp_location=gs://my-bucket/tmp",
+    "--sdk_container_image=repo/roibeam:1",
+]
+CLUSTERS = {
+    "flink": ["--flink_master=h:8081", "--parallelism=8"],
+    "spark": ["--spark_master_url=spark://h:7077"],
+    "dataflow": CLOUD,
+}
+MAX_PROTO_BYTES = 4_000_000  # gRPC's limit for one message, which job services have
+
+
+def job(device: str = "cpu") -> ExtractJob:
+    spec = DetectorSpec(DetectorConfig(), SELECTIONS["butd-10-100"], "random:1", device)
+    return ExtractJob("/store", "/photos", spec, ExtractOptions(), "f" * 64, "v" * 64, False)
+
+
+def pipeline(options: Any, *, num_shards: int = 825, device: str = "cpu") -> beam.Pipeline:
+    """That of 3.3 million images in shards of 4,000, with a vocabulary of Visual Genome's size."""
+    names = tuple(f"name number {number}" for number in range(1600))
+    text = StoreText({}, Vocabulary(names, names[:400]), Fingerprint("f" * 64, {}, {}))
+    shards = [PlannedShard(number, 4000, f"{number:064x}") for number in range(num_shards)]
+    return extraction_pipeline(job(device), shards, text, options)
+
+
+def environment_of(proto: beam_runner_api_pb2.Pipeline) -> beam_runner_api_pb2.Environment:
+    """The one environment that all our transforms run in; a second would be a second process and model per machine."""
+    used = {one.environment_id for one in proto.components.transforms.values() if one.environment_id}
+    assert len({proto.components.environments[name].SerializeToString() for name in used}) == 1
+    return proto.components.environments[used.pop()]
+
+
+@pytest.mark.parametrize("runner", ["flink", "spark"])
+def test_pipelines_for_portable_clusters_translate(runner: str) -> None:
+    options = pipeline_options(runner, CLUSTERS[runner])
+    proto = PortableRunner.get_proto_pipeline(pipeline(options), options)
+    environment = environment_of(proto)
+    assert environment.urn == common_urns.environments.EXTERNAL.urn
+    payload = beam_runner_api_pb2.ExternalPayload.FromString(environment.payload)
+    assert payload.endpoint.url == WORKER_POOL
+    assert not environment.dependencies  # nothing is staged
+    assert proto.ByteSize() < MAX_PROTO_BYTES
+    assert options.view_as(PortableOptions).sdk_worker_parallelism == "1"
+    assert any(
+        "Reshuffle" in one.spec.urn or "reshuffle" in one.spec.urn for one in proto.components.transforms.values()
+    )
+
+
+def test_flink_and_spark_options_are_read_by_beam() -> None:
+    flink = pipeline_options("flink", CLUSTERS["flink"]).view_as(FlinkRunnerOptions)
+    assert (flink.flink_master, flink.flink_version, flink.parallelism) == ("h:8081", FLINK_VERSION, 8)
+    spark = pipeline_options("spark", CLUSTERS["spark"]).view_as(SparkRunnerOptions)
+    assert spark.spark_master_url == "spark://h:7077"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_dataflow_gets_one_process_and_one_gpu_per_machine(device: str) -> None:
+    options = pipeline_options("dataflow", CLOUD, device=device)
+    google, workers = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
+    assert (google.project, workers.sdk_container_image) == ("my-project", "repo/roibeam:1")
+    assert "no_use_multiple_sdk_containers" in options.view_as(DebugOptions).experiments
+    proto = pipeline(options, device=device).to_runner_api(
+        default_environment=environments.DockerEnvironment.from_container_image(
+            workers.sdk_container_image, resource_hints=environments.resource_hints_from_options(options)
+        )
+    )
+    environment = environment_of(proto)
+    assert beam_runner_api_pb2.DockerPayload.FromString(environment.payload).container_image == "repo/roibeam:1"
+    hints = environment.resource_hints
+    assert int(hints[common_urns.resource_hints.MIN_RAM_BYTES.urn]) == 8 * 10**9
+    wanted = common_urns.resource_hints.ACCELERATOR.urn
+    service = google.dataflow_service_options or []
+    assert (wanted in hints) == any(one.startswith("worker_accelerator=") for one in service) == (device == "cuda")
+
+
+def test_the_dataflow_runner_makes_a_job_of_it() -> None:
+    pytest.importorskip("google.auth", reason="needs apache-beam[gcp]")
+    pytest.importorskip("google.cloud.storage", reason="needs apache-beam[gcp]")
+    done = pipeline(pipeline_options("dataflow", [*CLOUD, "--dry_run=True"], device="cuda"), device="cuda").run()
+    described = json.loads(str(done.job))
+    assert described["environment"]["sdkPipelineOptions"]["options"]["machine_type"] == "g2-standard-8"
+
+
+def test_what_workers_get_is_small() -> None:
+    assert len(pickle.dumps(job())) < 20_000
+
+
+def test_options_of_the_user_count() -> None:
+    flags = runner_flags("flink", [*CLUSTERS["flink"], "--environment_config=other:1", "--experiments=mine"])
+    assert [flag for flag in flags if flag.startswith("--environment_config")] == ["--environment_config=other:1"]
+    assert sum(flag.startswith("--experiments=") for flag in flags) == 2
+    options = pipeline_options("flink", [*CLUSTERS["flink"], "--sdk_worker_parallelism=4"])
+    assert options.view_as(PortableOptions).sdk_worker_parallelism == "4"
+    assert runner_flags("FlinkRunner", ["--x=1"])[0] == "--runner=FlinkRunner"  # Beam's own name: Beam's own options
+    assert "--environment_type=EXTERNAL" not in runner_flags("FlinkRunner", ["--x=1"])
+
+
+@pytest.mark.parametrize(
+    ("runner", "beam_args", "words"),
+    [
+        ("flink", [], "needs -- --flink_master=HOST:8081"),
+        ("spark", [], "needs -- --spark_master_url="),
+        ("dataflow", CLOUD[1:], "needs -- --project=my-project"),
+        ("dataflow", CLOUD[:-1], "needs -- --sdk_container_image="),
+        ("local", ["--no_such=1"], "does not know --no_such"),
+        ("local", ["words"], "unexpected argument 'words'"),
+        ("local", ["--runner=x"], "goes before the --"),
+        ("flink", ["--flink_master=localhost:1"], "does not answer as a Flink JobManager"),
+    ],
+)
+def test_what_is_missing_is_said(runner: str, beam_args: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        pipeline_options(runner, beam_args)
+
+
+@pytest.fixture
+def job_manager() -> Iterator[tuple[str, dict[str, int]]]:
+    """An HTTP server that answers as Flink's REST interface does when asked for an overview."""
+    overview = {"taskmanagers": 2, "slots-total": 6}
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/overview"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(overview).encode())
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = http.server.HTTPServer(("localhost", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"localhost:{server.server_port}", overview
+    server.shutdown()
+    server.server_close()
+
+
+def test_flink_uses_all_slots_unless_told_otherwise(job_manager: tuple[str, dict[str, int]]) -> None:
+    address, overview = job_manager
+    assert "--parallelism=6" in runner_flags("flink", [f"--flink_master={address}"])
+    overview["slots-total"] = 0
+    with pytest.raises(ValueError, match="has no task slots"):
+        runner_flags("flink", [f"--flink_master=http://{address}"])
+
+
+def test_a_dry_run_shows_the_options(
+    roibeam: Callable[..., Any], tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    from pipelines.toyworld.draw import draw_samples
+
+    draw_samples(tmp_path, count=1)
+    arguments = ("extract", tmp_path / "images", tmp_path / "store", *tiny_network, "--dry-run", "--runner", "dataflow")
+    shown = roibeam(*arguments, "--", *CLOUD)
+    assert shown.code == 0 and "--experiments=no_use_multiple_sdk_containers" in shown.out
+    refused = roibeam(*arguments)
+    assert refused.code == 1 and "needs -- --project" in refused.err
+    refused = roibeam(*arguments, "--workers", 2, "--", *CLOUD)
+    assert refused.code == 1 and "--workers 2 goes with --runner local" in refused.err
