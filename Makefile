@@ -66,6 +66,7 @@ format: setup ## rewrite the code the way lint wants it
 bench: setup ## the measurements behind BENCHMARKS.md
 	$(BIN)/python bench/store_bytes.py
 	$(BIN)/python bench/extraction_memory.py
+	$(BIN)/python bench/planning.py
 	PYTHONSAFEPATH= $(BIN)/python bench/engine.py
 	PYTHONSAFEPATH= $(BIN)/python bench/engine.py --memory 5000
 	$(BIN)/python bench/toyworld.py

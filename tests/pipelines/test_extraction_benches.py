@@ -43,3 +43,11 @@ def test_every_mode_is_compared_with_exact(photos: Path) -> None:
 def test_the_port_is_handed_in(photos: Path, tmp_path: Path) -> None:
     done = run("extraction_speed.py", str(tmp_path), "--images", str(photos), "--detector", "small")
     assert done.returncode != 0 and "modeling_frcnn.py, processing_image.py, utils.py missing" in done.stderr
+
+
+@pytest.mark.slow
+def test_planning_is_timed_for_a_new_and_a_grown_list() -> None:
+    done = run("planning.py", "--rows", "9000")
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in done.stdout.splitlines()[-2:]]
+    assert rows == [["9,000 rows", "9,000"], ["9,900 rows", "900"]]
