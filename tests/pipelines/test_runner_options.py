@@ -116,9 +116,19 @@ def test_dataflow_gets_one_process_and_one_gpu_per_machine(device: str) -> None:
 def test_the_dataflow_runner_makes_a_job_of_it() -> None:
     pytest.importorskip("google.auth", reason="needs apache-beam[gcp]")
     pytest.importorskip("google.cloud.storage", reason="needs apache-beam[gcp]")
-    done = pipeline(pipeline_options("dataflow", [*CLOUD, "--dry_run=True"], device="cuda"), device="cuda").run()
-    described = json.loads(str(done.job))
-    assert described["environment"]["sdkPipelineOptions"]["options"]["machine_type"] == "g2-standard-8"
+    from apache_beam.runners.dataflow.internal import apiclient
+
+    job = pipeline(pipeline_options("dataflow", [*CLOUD, "--dry_run=True"], device="cuda"), device="cuda").run().job
+    assert environment_of(job.proto_pipeline).urn == common_urns.environments.DOCKER.urn
+    made = apiclient.Environment([], job.options, "2", "gs://my-bucket/pipeline", job.proto_pipeline).proto
+    assert any(option.startswith("worker_accelerator=") for option in made.service_options)
+    # Beam adds the first of these by itself, and does not when the second is there.
+    assert "use_multiple_sdk_containers" not in made.experiments
+    assert "no_use_multiple_sdk_containers" in made.experiments
+    (pool,) = made.worker_pools
+    assert pool.machine_type == "g2-standard-8"
+    (container,) = pool.sdk_harness_container_images
+    assert container.container_image == "repo/roibeam:1"
 
 
 def test_what_workers_get_is_small() -> None:
