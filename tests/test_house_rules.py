@@ -145,3 +145,12 @@ def test_the_image_refuses_a_base_of_another_python_in_one_line(version: tuple[i
     command = [sys.executable, "-c", f"import sys; sys.version_info = {version}; {check.removeprefix('import sys; ')}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode == 0) == (not said) and said in done.stderr and done.stderr.count("\n") == bool(said)
+
+
+def test_a_beam_worker_without_boot_is_one_line() -> None:
+    if Path("/opt/apache/beam/boot").exists():
+        pytest.skip("this machine has Beam's boot program")
+    entry = REPOSITORY / "docker" / "entrypoint.sh"
+    done = subprocess.run(["sh", entry, "--id=1", "--provision_endpoint=localhost:1"], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "BASE_IMAGE=apache/beam_python3.11_sdk" in done.stderr
