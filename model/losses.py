@@ -85,6 +85,19 @@ def squared_error(predictions: Tensor, targets: Tensor, mask: Tensor) -> SumCoun
     return SumCount((per_row * mask).sum(), mask.sum())
 
 
+def contrastive(predictions: Tensor, positives: Tensor, negatives: Tensor) -> SumCount:
+    """Cross-entropy of picking the right feature by its dot product with the prediction, over N rows.
+
+    The multi-task ViLBERT's NCE (facebookresearch/vilbert-multi-task vilbert/vilbert.py, visual_target 2).
+
+    Args:
+        predictions, positives: (N, D); negatives: (N, K, D).
+    """
+    candidates = torch.cat([positives[:, None], negatives], dim=1)
+    scores = (_precise(candidates) @ _precise(predictions)[..., None]).squeeze(-1)
+    return cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
+
+
 def accuracy(logits: Tensor, labels: Tensor, mask: Tensor) -> SumCount:
     """How often the largest of `logits` (N, C) is `labels` (N,), over the rows where `mask` (N,) is True."""
     return SumCount(((logits.argmax(dim=-1) == labels) & mask).sum(), mask.sum())

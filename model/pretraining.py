@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from model.inputs import IGNORE_INDEX
-from model.losses import PreTrainingOutput, SumCount, accuracy, cross_entropy, kl_divergence, squared_error
+from model.losses import PreTrainingOutput, SumCount, accuracy, contrastive, cross_entropy, kl_divergence, squared_error
 
 
 class PreTrainingTerms:
@@ -28,6 +28,18 @@ class PreTrainingTerms:
         logits = head(states_BTH[labelled])
         self.losses["masked_words"] = cross_entropy(logits, labels)
         self.metrics["masked_word_accuracy"] = accuracy(logits, labels, torch.ones_like(labels, dtype=torch.bool))
+
+    def contrasted_regions(
+        self,
+        head: Callable[[Tensor], Tensor],
+        states_BRI: Tensor,
+        features_BRD: Tensor,
+        mask_BR: Tensor,
+        negatives_NK: Tensor,
+    ) -> None:
+        """`negatives_NK` are the flat places (in B x R) of each predicted region's negatives, from `draw_negatives`."""
+        negatives = features_BRD.flatten(0, 1)[negatives_NK]
+        self.losses["masked_regions"] = contrastive(head(states_BRI[mask_BR]), features_BRD[mask_BR], negatives)
 
     def masked_regions(
         self, head: Callable[[Tensor], Tensor], states_BRI: Tensor, targets_BRC: Tensor, mask_BR: Tensor, *, loss: str
@@ -50,3 +62,37 @@ class PreTrainingTerms:
 
     def output(self) -> PreTrainingOutput:
         return PreTrainingOutput(self.losses, self.metrics)
+
+
+def draw_negatives(
+    region_mask_BR: Tensor, predicted_BR: Tensor, count: int, generator: torch.Generator, *, from_other_images: float
+) -> Tensor:
+    """Which regions each predicted one is told apart from.
+
+    Uniformly among the real regions of other images, and among the other real regions of its own; where one kind does
+    not exist, the other kind takes its place. The multi-task release draws padding too, and leaves one region out.
+
+    Args:
+        count: K, of which the share `from_other_images` comes from other images.
+        generator: on the CPU; the same generator gives the same negatives on every device.
+    Returns:
+        (N, K) long, flat places in B x R, one row for each True of `predicted_BR`; K is 0 when a region is alone.
+    """
+    num_regions = region_mask_BR.shape[1]
+    real = region_mask_BR.flatten().cpu()
+    places = predicted_BR.flatten().cpu().nonzero().squeeze(1)
+    image = torch.arange(len(real)) // max(num_regions, 1)
+    same_image = image[places][:, None] == image[None]
+    own = (real & same_image).float()
+    own[torch.arange(len(places)), places] = 0.0
+    other = (real & ~same_image).float()
+    own, other = torch.where(own.sum(1, True) > 0, own, other), torch.where(other.sum(1, True) > 0, other, own)
+    num_other = int(count * from_other_images)
+    if not len(places) or not bool((own.sum(dim=1) > 0).all()):
+        return places.new_zeros(len(places), 0).to(predicted_BR.device)
+    drawn = [
+        kind.multinomial(number, replacement=True, generator=generator)
+        for kind, number in ((other, num_other), (own, count - num_other))
+        if number
+    ]
+    return torch.cat(drawn, dim=1).to(predicted_BR.device)

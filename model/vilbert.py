@@ -26,7 +26,7 @@ from transformers import initialization as init
 from model.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStreamPooler, WeightNormedLinear
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput
-from model.pretraining import PreTrainingTerms
+from model.pretraining import PreTrainingTerms, draw_negatives
 from model.regions import LOCATION_SIZE, elements_with_whole_image
 from model.transformer import BERT_NORM_EPS, Attention, FeedForward, TransformerLayer
 from model.vilbert_config import ViLbertConfig
@@ -348,8 +348,9 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         )
         self.post_init()
 
-    def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.vilbert(batch))
+    def forward(self, batch: VLBatch, generator: torch.Generator | None = None) -> PreTrainingOutput:
+        """As `score`."""
+        return self.score(batch, self.vilbert(batch), generator)
 
     def logits(self, output: VLOutput) -> PreTrainingLogits:
         """Of all positions: for looking at, not for training."""
@@ -374,11 +375,13 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
             raise ValueError("ViLBERT: this model has no match head (config field with_match_head)")
         return self.match_head(output.pooled).softmax(dim=-1)[:, MATCH_LOGIT]
 
-    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
+    def score(self, batch: VLBatch, output: VLOutput, generator: torch.Generator | None = None) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`.
 
+        Args:
+            generator: on the CPU; draws the negatives of the region loss "contrastive", and nothing else.
         Raises:
-            ValueError: when the batch lacks the targets of a head.
+            ValueError: when the batch lacks the targets of a head, or "contrastive" its generator.
         """
         if batch.text_labels is None or batch.region_targets is None or batch.region_target_mask is None:
             raise ValueError("ViLbertForPreTraining: the batch has no text_labels or no region_targets")
@@ -390,13 +393,23 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
             labels, predicted = labels.masked_fill(~matched, IGNORE_INDEX), predicted & matched
         terms = PreTrainingTerms()
         terms.masked_words(self.word_logits, output.text_states, labels)
-        terms.masked_regions(
-            self.masked_region_head,
-            output.region_states,
-            batch.region_targets,
-            predicted,
-            loss=self.config.region_loss,
-        )
+        head, config = self.masked_region_head, self.config
+        if config.region_loss == "contrastive":
+            if generator is None:
+                raise ValueError(
+                    "ViLbertForPreTraining: region_loss 'contrastive' draws negatives; hand in a generator"
+                )
+            negatives = draw_negatives(
+                batch.region_mask,
+                predicted,
+                config.num_negatives,
+                generator,
+                from_other_images=config.negatives_from_other_images,
+            )
+            terms.contrasted_regions(head, output.region_states, batch.region_targets, predicted, negatives)
+        else:
+            loss = config.region_loss
+            terms.masked_regions(head, output.region_states, batch.region_targets, predicted, loss=loss)
         if self.match_head is not None and batch.match_labels is not None:
             terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
         return terms.output()

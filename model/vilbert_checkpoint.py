@@ -185,6 +185,7 @@ _FIELDS = {
     "t_biattention_id": "text_co_attention",
     "v_biattention_id": "image_co_attention",
     "num_labels": "num_answers",
+    "num_negative": "num_negatives",
 }
 # What the releases' config class fills in for a size that a file leaves out, where ours has another default.
 _OFFICIAL_DEFAULTS: Mapping[str, Any] = {
@@ -207,13 +208,13 @@ _WITHOUT_EFFECT = frozenset(
         "fixed_v_layer",
         "in_batch_pairs",
         "intra_gate",
-        "num_negative",
         "objective",
         "pooling_method",
         "v_initializer_range",
         "visualization",
     }
 )
+_VISUAL_TARGETS = {0: "kl", 1: "regression", 2: "contrastive"}
 _FUSION = {"mul": "product", "sum": "sum"}
 _ONLY = {"dynamic_attention": False, "with_coattention": True, "model": "bert"}
 
@@ -235,9 +236,9 @@ def config_from_official(options: Mapping[str, Any], **overrides: Any) -> ViLber
         elif name == "predict_feature":
             fields["region_loss"] = "regression" if value else "kl"
         elif name == "visual_target":
-            if value not in (0, 1):
-                raise ValueError(f"ViLBERT option visual_target {value!r} is not computed here; 0 (KL) and 1 (MSE) are")
-            fields["region_loss"] = ("kl", "regression")[value]
+            if value not in _VISUAL_TARGETS:
+                raise ValueError(f"ViLBERT option visual_target is {value!r}; it must be 0 (KL), 1 (MSE) or 2 (NCE)")
+            fields["region_loss"] = _VISUAL_TARGETS[value]
         elif name == "task_specific_tokens":
             fields["num_task_tokens"] = 20 if value else 0
         elif name in _ONLY:

@@ -11,7 +11,7 @@ from model.heads import FUSIONS
 from model.regions import WHOLE_IMAGE_COUNTS
 from model.transformer import ACTIVATIONS
 
-REGION_LOSSES = ("kl", "regression")
+REGION_LOSSES = ("kl", "regression", "contrastive")
 MASKED_LOSS_PAIRS = ("all", "matched")
 
 
@@ -36,7 +36,10 @@ class ViLbertConfig(StrictConfig):
             image layer image_co_attention[k]; in rising order.
         fusion: how the pooled vectors become the pair, "product" or "sum".
         pair_dropout: on the pair, before every head that reads it, and on states before the score heads.
-        region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature.
+        region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature, "contrastive"
+            picks that feature among those of other regions.
+        num_negatives: other regions, with "contrastive".
+        negatives_from_other_images: share of them that come from other images of the batch.
         region_target_size: width of the region head: number of classes with background (first in the published stores),
             or D.
         whole_image_count: by what the IMG token divides the sum of the features that are not masked: "all" regions of
@@ -79,6 +82,8 @@ class ViLbertConfig(StrictConfig):
         fusion: str = "product",
         pair_dropout: float = 0.1,
         region_loss: str = "kl",
+        num_negatives: int = 128,
+        negatives_from_other_images: float = 0.7,
         region_target_size: int = 1601,
         whole_image_count: str = "all",
         masked_loss_pairs: str = "all",
@@ -116,6 +121,8 @@ class ViLbertConfig(StrictConfig):
         self.fusion = fusion
         self.pair_dropout = pair_dropout
         self.region_loss = region_loss
+        self.num_negatives = num_negatives
+        self.negatives_from_other_images = negatives_from_other_images
         self.region_target_size = region_target_size
         self.whole_image_count = whole_image_count
         self.masked_loss_pairs = masked_loss_pairs
@@ -160,10 +167,15 @@ class ViLbertConfig(StrictConfig):
         ):
             if sorted(ids) != ids or any(not 0 <= layer < count for layer in ids):
                 raise ValueError(f"ViLbertConfig: {name} {ids} must rise and name layers 0 to {count - 1}")
-        if self.region_loss == "regression" and self.region_target_size != self.region_feature_size:
+        if self.region_loss != "kl" and self.region_target_size != self.region_feature_size:
             raise ValueError(
-                f"ViLbertConfig: region_loss 'regression' predicts features of width {self.region_feature_size}, "
-                f"region_target_size is {self.region_target_size}"
+                f"ViLbertConfig: region_loss {self.region_loss!r} predicts features of width "
+                f"{self.region_feature_size}, region_target_size is {self.region_target_size}"
+            )
+        if self.num_negatives < 1 or not 0 <= self.negatives_from_other_images <= 1:
+            raise ValueError(
+                f"ViLbertConfig: num_negatives {self.num_negatives} must be at least 1, "
+                f"negatives_from_other_images {self.negatives_from_other_images} from 0 to 1"
             )
         if not self.with_match_head and self.masked_loss_pairs == "matched":
             raise ValueError(

@@ -324,6 +324,8 @@ def test_published_depths():
         (lambda: ViLbertConfig(text_co_attention=[12], image_co_attention=[0]), "name layers 0 to 11"),
         (lambda: tiny(text_co_attention=[2, 1]), "must rise"),
         (lambda: tiny(region_loss="regression"), "predicts features of width 12, region_target_size is 7"),
+        (lambda: tiny(region_loss="contrastive"), "'contrastive' predicts features of width 12"),
+        (lambda: tiny(num_negatives=0), "num_negatives 0 must be at least 1"),
         (lambda: tiny(with_match_head=False, masked_loss_pairs="matched"), "masked_loss_pairs='all'"),
         (lambda: vilbert_config("mt"), "no ViLBERT preset 'mt'; there are paper, release"),
         (lambda: vilbert_config(depth=5), "depth 5; there are 2, 4, 6, 8"),

@@ -146,6 +146,8 @@ def test_the_official_configuration_is_the_preset():
     config = config_from_official(SIX_LAYERS | options, whole_image_count="visible")
     assert (config.num_task_tokens, config.fusion, config.region_loss) == (20, "sum", "regression")
     assert config.whole_image_count == "visible"
+    contrastive = config_from_official(SIX_LAYERS | {"visual_target": 2, "v_target_size": 2048, "num_negative": 255})
+    assert (contrastive.region_loss, contrastive.num_negatives) == ("contrastive", 255)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_the_official_configuration_is_the_preset():
         ({"hidden_sise": 3}, "no option 'hidden_sise'"),
         ({"dynamic_attention": True}, "dynamic_attention True is not computed here"),
         ({"model": "roberta"}, "model 'roberta' is not computed here"),
-        ({"visual_target": 2}, "visual_target 2 is not computed here"),
+        ({"visual_target": 3}, "visual_target is 3; it must be 0"),
         ({"fusion_method": "cat"}, "fusion is 'cat'"),
     ],
 )
