@@ -117,7 +117,7 @@ def test_a_run_whose_detector_does_not_come_back_ends(
     wait_for(lambda: (out / "part-00000.json").exists() and bool(list(out.glob(".tmp-*/data.lmdb"))), process)
     time.sleep(1)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=10)
+    _, errors = process.communicate(timeout=30)  # the call itself would take 60
     assert process.returncode == 130 and "Traceback" not in errors and "terminate" not in errors
     *_, told, last = errors.splitlines()
     assert told.startswith("roibeam: 1 of 3 shards finished; those stay, the one in work is dropped")
