@@ -15,10 +15,10 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak flink-cluster lint format bench bench-store bench-extraction toy-detector image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak flink-packages flink-cluster lint format bench bench-store bench-extraction toy-detector image-check lock
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## make the environment in .venv (exact versions from constraints.txt)
 
@@ -43,12 +43,13 @@ test-faults: setup ## kills, full disks, a shard done twice, sources that vanish
 test-all: test test-slow test-cluster ## everything but the soaks
 	$(MAKE) test-faults FAULTS="faults and slow"
 
-test-cluster: setup ## a real Flink (fetched into FLINK once: pip, mvn and Java 11 or 17 are needed), a TaskManager killed in mid-run
+flink-packages: setup ## fetch Flink and Beam's job server for it into FLINK, once (pip, mvn)
 	$(BIN)/python -m pipelines.runners.flink_cluster fetch $(FLINK)
+
+test-cluster: flink-packages ## a real Flink (Java 11 or 17), a TaskManager killed in mid-run
 	ROIBEAM_FLINK=$(abspath $(FLINK)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m cluster $(ARGS)
 
-flink-cluster: setup ## start a small Flink on this machine to try `--runner flink` on; COMMAND=stop ends it
-	$(BIN)/python -m pipelines.runners.flink_cluster fetch $(FLINK)
+flink-cluster: flink-packages ## start a small Flink on this machine to try `--runner flink` on; COMMAND=stop ends it
 	$(BIN)/python -m pipelines.runners.flink_cluster $(COMMAND) $(FLINK)
 
 test-soak: setup ## hours of faults and mutations
