@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 SHARED = REPOSITORY.parent / "shared"
+
+# A shell starts background jobs with Ctrl-C ignored, and processes that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
