@@ -336,6 +336,7 @@ def test_trained_batch_norm_is_a_weight_file_of_the_frozen_detector():
     assert trained.describe() == frozen.describe()
 
 
+@pytest.mark.slow
 def test_two_photos_are_learned_by_heart():
     """From random weights, with batch norm and the 7x7 head. Other processors round otherwise and so take another path:
     of three seeds the least sure object ends at 0.88 with these steps, at 0.08 with 60 of a higher rate."""

@@ -31,6 +31,7 @@ def sit(folder: Path, *names: str) -> tuple[subprocess.Popen[str], int]:
     return process, int(first)
 
 
+@pytest.mark.slow
 def test_processes_spread_evenly_and_a_killed_one_leaves_its_seat(tmp_path: Path) -> None:
     processes = []
     try:

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "bench" / "engine.py"
 
 
+@pytest.mark.slow
 def test_arms_and_stages_are_printed() -> None:
     # A script's own folder must be on the import path, for the modules that benchmarks share.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}

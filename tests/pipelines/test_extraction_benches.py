@@ -40,6 +40,7 @@ def test_every_mode_is_compared_with_exact(photos: Path) -> None:
         assert 0.99 < float(row[3]) <= float(row[4]) <= 1.0000001
 
 
+@pytest.mark.slow
 def test_the_port_is_handed_in(photos: Path, tmp_path: Path) -> None:
     done = run("extraction_speed.py", str(tmp_path), "--images", str(photos), "--detector", "small")
     assert done.returncode != 0 and "modeling_frcnn.py, processing_image.py, utils.py missing" in done.stderr

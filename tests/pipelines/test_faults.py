@@ -60,7 +60,8 @@ def wait_for(found: Callable[[], bool], process: subprocess.Popen[str], seconds:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("disturb", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("disturb", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_stopped_in_its_second_shard_goes_on_there(
     roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], disturb: signal.Signals
 ) -> None:
