@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -41,7 +42,8 @@ class ObjectStore(LocalFileSystem):
         path = self._strip_protocol(path)
         if type(self).before_put is not None:
             type(self).before_put(os.path.basename(path))
-        arriving = os.path.join(os.path.dirname(os.path.dirname(path)), f"arriving-{os.getpid()}-{id(data)}")
+        # Outside of the bucket: what is on its way when the process is killed is no object.
+        arriving = os.path.join(tempfile.gettempdir(), f"arriving-{os.getpid()}-{id(data)}")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(arriving, "wb") as file:
             file.write(data)
