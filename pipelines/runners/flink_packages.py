@@ -71,6 +71,7 @@ def fetch(folder: Path) -> None:
     Raises:
         RuntimeError: if pip or mvn cannot.
     """
+    folder = folder.absolute()  # Maven takes relative ones from where its pom.xml is
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "flink").exists():
         _fetch_flink(folder)

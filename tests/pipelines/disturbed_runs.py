@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -101,6 +102,18 @@ class Command:
 
         sys.argv = ["roibeam", *self.arguments]
         cli.main()
+
+
+def plan_only(command: Command, where: Path) -> None:
+    """A run that ends where its workers would begin; leaves in `where` what they would get: the job, and the shards."""
+    from pipelines import extraction_run
+
+    def keep(job: Any, shards: Any, *_: object, **__: object) -> None:
+        where.write_bytes(pickle.dumps((job, list(shards))))
+        raise SystemExit(0)
+
+    extraction_run.run_extraction = keep
+    command()
 
 
 @dataclass(frozen=True)

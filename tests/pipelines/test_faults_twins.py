@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disturbed_runs import BAD, Command, Extraction, Run, assert_mended
+from disturbed_runs import BAD, Extraction, Run, assert_mended, plan_only
 from fail_points import DEAD_LETTERS, MOVE, READ, REPORT, SHARD_MANIFEST, STORE_MANIFEST, WRITE, FailPoint, hold
 
 from features.manifest import ShardManifest
@@ -19,18 +19,6 @@ from features.verify import verify_store
 
 ONE_SHARD = ("--shard-size", "100")
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
-
-
-def plan_only(command: Command, where: Path) -> None:
-    """A run that ends where its workers would begin; leaves in `where` what they would get: the job, and the shards."""
-    from pipelines import extraction_run
-
-    def keep(job: Any, shards: Any, *_: object, **__: object) -> None:
-        where.write_bytes(pickle.dumps((job, list(shards))))
-        raise SystemExit(0)
-
-    extraction_run.run_extraction = keep
-    command()
 
 
 @pytest.fixture(scope="module")
