@@ -12,6 +12,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from extraction.images import ImageRef
@@ -21,7 +22,7 @@ from pipelines.datasets.image_ids import IMAGE_EXTENSIONS, image_id_of
 _WILDCARDS = frozenset("*?[")
 
 
-class Listing:
+class Listing(ABC):
     """The files of a source, found anew each time one asks, so that millions of them need no memory.
 
     Attributes:
@@ -35,9 +36,9 @@ class Listing:
         self.num_other_files = 0
         self.num_folder_links = 0
 
+    @abstractmethod
     def paths(self) -> Iterator[str]:
         """Of all files, below the root."""
-        raise NotImplementedError
 
     def images(self, *, id_rule: str = "no-extension") -> Iterator[ImageRef]:
         self.num_other_files = 0
