@@ -7,7 +7,7 @@ stream, N heads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 import torch
@@ -130,31 +130,11 @@ class TransformerLayer(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-    """A stack of equal `TransformerLayer`s."""
+    """A stack of `TransformerLayer`s."""
 
-    def __init__(
-        self,
-        num_layers: int,
-        hidden_size: int,
-        num_heads: int,
-        intermediate_size: int,
-        *,
-        attention_dropout: float,
-        dropout: float,
-        activation: str = "gelu",
-    ) -> None:
+    def __init__(self, layers: Iterable[TransformerLayer]) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            TransformerLayer(
-                hidden_size,
-                num_heads,
-                intermediate_size,
-                attention_dropout=attention_dropout,
-                dropout=dropout,
-                activation=activation,
-            )
-            for _ in range(num_layers)
-        )
+        self.layers = nn.ModuleList(layers)
 
     def forward(self, states_BSH: Tensor, mask_BS: Tensor, maps: list[Tensor] | None = None) -> Tensor:
         for layer in self.layers:

@@ -23,10 +23,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
+from model.bert import bert_layer, draw_as_bert
 from model.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStreamPooler, WeightNormedLinear
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput
-from model.pretraining import PreTrainingTerms, draw_negatives
+from model.pretraining import PreTrainingTerms, draw_negatives, log_odds
 from model.regions import LOCATION_SIZE, elements_with_whole_image
 from model.transformer import BERT_NORM_EPS, Attention, FeedForward, TransformerLayer
 from model.vilbert_config import ViLbertConfig
@@ -183,17 +184,7 @@ class TwoStreamEncoder(nn.Module):
 
     def __init__(self, config: ViLbertConfig) -> None:
         super().__init__()
-        self.text_layers = nn.ModuleList(
-            TransformerLayer(
-                config.hidden_size,
-                config.num_attention_heads,
-                config.intermediate_size,
-                attention_dropout=config.attention_dropout,
-                dropout=config.hidden_dropout,
-                activation=config.hidden_activation,
-            )
-            for _ in range(config.num_hidden_layers)
-        )
+        self.text_layers = nn.ModuleList(bert_layer(config) for _ in range(config.num_hidden_layers))
         self.image_layers = nn.ModuleList(
             TransformerLayer(
                 config.image_hidden_size,
@@ -244,17 +235,11 @@ class ViLbertPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-        elif isinstance(module, WeightNormedLinear):
+        draw_as_bert(module, self.config.initializer_range)
+        if isinstance(module, WeightNormedLinear):
             # The release's initialisation writes into a weight that weight_norm makes anew: what remains is PyTorch's.
             init.kaiming_uniform_(module.direction, a=5**0.5)
             init.copy_(module.scale, module.direction.norm())
-        bias = getattr(module, "bias", None)
-        if isinstance(bias, Tensor):
-            init.zeros_(bias)
 
 
 class ViLbertModel(ViLbertPreTrainedModel):
@@ -350,7 +335,11 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
 
     def forward(self, batch: VLBatch, generator: torch.Generator | None = None) -> PreTrainingOutput:
         """As `score`."""
-        return self.score(batch, self.vilbert(batch), generator)
+        return self.score(batch, self.encode(batch), generator)
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """As `ViLbertModel.forward`."""
+        return self.vilbert(batch, with_attention=with_attention)
 
     def logits(self, output: VLOutput) -> PreTrainingLogits:
         """Of all positions: for looking at, not for training."""
@@ -365,15 +354,13 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         """(..., V) for text states (..., H)."""
         return self.masked_word_head(states, self.vilbert.text_embeddings.words.weight)
 
-    def match_scores(self, output: VLOutput) -> Tensor:
-        """(B,) probability that caption and image belong together: what zero-shot retrieval sorts by (section 3.2).
+    def region_logits(self, states: Tensor) -> Tensor | None:
+        """(..., C) for region states (..., I); None where the head predicts features."""
+        return self.masked_region_head(states) if self.config.region_loss == "kl" else None
 
-        Raises:
-            ValueError: when the model has no match head.
-        """
-        if self.match_head is None:
-            raise ValueError("ViLBERT: this model has no match head (config field with_match_head)")
-        return self.match_head(output.pooled).softmax(dim=-1)[:, MATCH_LOGIT]
+    def match_log_odds(self, output: VLOutput) -> Tensor | None:
+        """(B,) what zero-shot retrieval sorts by (section 3.2), see `PreTrainingModel`; None without a match head."""
+        return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
     def score(self, batch: VLBatch, output: VLOutput, generator: torch.Generator | None = None) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`.

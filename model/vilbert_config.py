@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from model.config import StrictConfig
+from model.bert import BertSizes
 from model.heads import FUSIONS
 from model.regions import WHOLE_IMAGE_COUNTS
 from model.transformer import ACTIVATIONS
@@ -15,15 +15,13 @@ REGION_LOSSES = ("kl", "regression", "contrastive")
 MASKED_LOSS_PAIRS = ("all", "matched")
 
 
-class ViLbertConfig(StrictConfig):
+class ViLbertConfig(BertSizes):
     """Sizes and choices of a ViLBERT; defaults are those of the first release, six co-attentions deep.
 
-    Fields:
-        vocab_size: word pieces of the tokenizer; piece 0 is padding and gets no gradient as an input.
-        hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, hidden_activation, hidden_dropout,
-            attention_dropout: of the text stream, which is BERT. (The paper prints hidden size 762: a misprint.)
-        max_position_embeddings: the longest text.
-        num_segments: of the text.
+    The fields of `BertSizes` are those of the text stream. (The paper prints hidden size 762: a misprint.) Word piece 0
+    is padding and gets no gradient as an input.
+
+    Fields, beside those of `BertSizes`:
         num_task_tokens: rows of the table of task tokens; above 0, every batch needs `task_ids`, and the token stands
             after [CLS].
         region_feature_size: D, width of a stored region feature.
@@ -47,114 +45,45 @@ class ViLbertConfig(StrictConfig):
         masked_loss_pairs: whether masked words and regions are predicted in "all" pairs or only in "matched" ones.
         with_match_head: adds the alignment loss; without it pairs need no `match_labels`.
         num_answers, num_gqa_answers: labels of the answer classifiers of the task models; 0 leaves one out.
-        initializer_range: standard deviation of new weights.
     """
 
     model_type = "roibeam-vilbert"
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int = 30522,
-        hidden_size: int = 768,
-        num_hidden_layers: int = 12,
-        num_attention_heads: int = 12,
-        intermediate_size: int = 3072,
-        hidden_activation: str = "gelu",
-        hidden_dropout: float = 0.1,
-        attention_dropout: float = 0.1,
-        max_position_embeddings: int = 512,
-        num_segments: int = 2,
-        num_task_tokens: int = 0,
-        region_feature_size: int = 2048,
-        image_hidden_size: int = 1024,
-        image_num_hidden_layers: int = 6,
-        image_num_attention_heads: int = 8,
-        image_intermediate_size: int = 1024,
-        image_hidden_activation: str = "gelu",
-        image_hidden_dropout: float = 0.1,
-        image_attention_dropout: float = 0.1,
-        region_embedding_dropout: float = 0.1,
-        co_attention_size: int = 1024,
-        co_attention_num_heads: int = 8,
-        text_co_attention: Sequence[int] = (6, 7, 8, 9, 10, 11),
-        image_co_attention: Sequence[int] = (0, 1, 2, 3, 4, 5),
-        fusion: str = "product",
-        pair_dropout: float = 0.1,
-        region_loss: str = "kl",
-        num_negatives: int = 128,
-        negatives_from_other_images: float = 0.7,
-        region_target_size: int = 1601,
-        whole_image_count: str = "all",
-        masked_loss_pairs: str = "all",
-        with_match_head: bool = True,
-        num_answers: int = 3129,
-        num_gqa_answers: int = 1533,
-        initializer_range: float = 0.02,
-        **unknown: Any,
-    ) -> None:
-        super().__init__(**unknown)
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.intermediate_size = intermediate_size
-        self.hidden_activation = hidden_activation
-        self.hidden_dropout = hidden_dropout
-        self.attention_dropout = attention_dropout
-        self.max_position_embeddings = max_position_embeddings
-        self.num_segments = num_segments
-        self.num_task_tokens = num_task_tokens
-        self.region_feature_size = region_feature_size
-        self.image_hidden_size = image_hidden_size
-        self.image_num_hidden_layers = image_num_hidden_layers
-        self.image_num_attention_heads = image_num_attention_heads
-        self.image_intermediate_size = image_intermediate_size
-        self.image_hidden_activation = image_hidden_activation
-        self.image_hidden_dropout = image_hidden_dropout
-        self.image_attention_dropout = image_attention_dropout
-        self.region_embedding_dropout = region_embedding_dropout
-        self.co_attention_size = co_attention_size
-        self.co_attention_num_heads = co_attention_num_heads
-        self.text_co_attention = list(text_co_attention)  # as JSON reads it
-        self.image_co_attention = list(image_co_attention)
-        self.fusion = fusion
-        self.pair_dropout = pair_dropout
-        self.region_loss = region_loss
-        self.num_negatives = num_negatives
-        self.negatives_from_other_images = negatives_from_other_images
-        self.region_target_size = region_target_size
-        self.whole_image_count = whole_image_count
-        self.masked_loss_pairs = masked_loss_pairs
-        self.with_match_head = with_match_head
-        self.num_answers = num_answers
-        self.num_gqa_answers = num_gqa_answers
-        self.initializer_range = initializer_range
-        self._check()
+    num_task_tokens: int = 0
+    region_feature_size: int = 2048
+    image_hidden_size: int = 1024
+    image_num_hidden_layers: int = 6
+    image_num_attention_heads: int = 8
+    image_intermediate_size: int = 1024
+    image_hidden_activation: str = "gelu"
+    image_hidden_dropout: float = 0.1
+    image_attention_dropout: float = 0.1
+    region_embedding_dropout: float = 0.1
+    co_attention_size: int = 1024
+    co_attention_num_heads: int = 8
+    text_co_attention: tuple[int, ...] = (6, 7, 8, 9, 10, 11)
+    image_co_attention: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
+    fusion: str = "product"
+    pair_dropout: float = 0.1
+    region_loss: str = "kl"
+    num_negatives: int = 128
+    negatives_from_other_images: float = 0.7
+    region_target_size: int = 1601
+    whole_image_count: str = "all"
+    masked_loss_pairs: str = "all"
+    with_match_head: bool = True
+    num_answers: int = 3129
+    num_gqa_answers: int = 1533
 
-    def _check(self) -> None:
-        for size, heads in (
-            ("hidden_size", "num_attention_heads"),
-            ("image_hidden_size", "image_num_attention_heads"),
-            ("co_attention_size", "co_attention_num_heads"),
-        ):
-            if getattr(self, size) % getattr(self, heads):
-                raise ValueError(
-                    f"ViLbertConfig: {size} {getattr(self, size)} is not a multiple of {heads} {getattr(self, heads)}"
-                )
-        for name, allowed in (
-            ("hidden_activation", tuple(ACTIVATIONS)),
-            ("image_hidden_activation", tuple(ACTIVATIONS)),
-            ("fusion", FUSIONS),
-            ("region_loss", REGION_LOSSES),
-            ("whole_image_count", WHOLE_IMAGE_COUNTS),
-            ("masked_loss_pairs", MASKED_LOSS_PAIRS),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"ViLbertConfig: {name} is {getattr(self, name)!r}; it must be one of "
-                    f"{', '.join(map(repr, allowed))}"
-                )
+    def check(self) -> None:
+        super().check()
+        self.check_multiple("image_hidden_size", "image_num_attention_heads")
+        self.check_multiple("co_attention_size", "co_attention_num_heads")
+        self.check_choice("image_hidden_activation", tuple(ACTIVATIONS))
+        self.check_choice("fusion", FUSIONS)
+        self.check_choice("region_loss", REGION_LOSSES)
+        self.check_choice("whole_image_count", WHOLE_IMAGE_COUNTS)
+        self.check_choice("masked_loss_pairs", MASKED_LOSS_PAIRS)
         text, image = self.text_co_attention, self.image_co_attention
         if len(text) != len(image):
             raise ValueError(
@@ -165,7 +94,7 @@ class ViLbertConfig(StrictConfig):
             ("text_co_attention", text, self.num_hidden_layers),
             ("image_co_attention", image, self.image_num_hidden_layers),
         ):
-            if sorted(ids) != ids or any(not 0 <= layer < count for layer in ids):
+            if list(ids) != sorted(ids) or any(not 0 <= layer < count for layer in ids):
                 raise ValueError(f"ViLbertConfig: {name} {ids} must rise and name layers 0 to {count - 1}")
         if self.region_loss != "kl" and self.region_target_size != self.region_feature_size:
             raise ValueError(
@@ -217,7 +146,7 @@ def vilbert_config(preset: str = "release", *, depth: int = 6, **overrides: Any)
         raise ValueError(f"no published ViLBERT has depth {depth}; there are {', '.join(map(str, DEPTHS))}")
     layers: dict[str, Any] = {
         "image_num_hidden_layers": depth,
-        "text_co_attention": range(12 - depth, 12),
-        "image_co_attention": range(depth),
+        "text_co_attention": tuple(range(12 - depth, 12)),
+        "image_co_attention": tuple(range(depth)),
     }
     return ViLbertConfig(**(layers | dict(PRESETS[preset]) | overrides))

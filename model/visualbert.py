@@ -9,30 +9,25 @@ Shapes: B rows, T text pieces, R regions, A aligned pieces, D feature width, H h
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers import initialization as init
 
-from model.config import StrictConfig
+from model.bert import BertSizes, bert_encoder, bert_layer, draw_as_bert
 from model.heads import MaskedWordHead, Pooler
 from model.inputs import AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput
-from model.pretraining import PreTrainingTerms
-from model.transformer import ACTIVATIONS, BERT_NORM_EPS, TransformerEncoder, TransformerLayer
+from model.pretraining import PreTrainingTerms, log_odds
+from model.transformer import BERT_NORM_EPS
 
 MATCH_LOGIT = 1  # UCLA's data code: 1 = the caption describes the image (the transformers documentation says 0)
 ALIGNMENTS = ("mean", "sum")
 
 
-class VisualBertConfig(StrictConfig):
+class VisualBertConfig(BertSizes):
     """Sizes and choices of a VisualBERT; defaults are those of the UCLA release for COCO and VQA.
 
-    Fields:
-        vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, hidden_activation,
-            max_position_embeddings, num_segments, hidden_dropout, attention_dropout, initializer_range: of BERT.
+    Fields, beside those of `BertSizes`:
         padding_piece: the row of the word table that gets no gradient as an input; -1 for none.
         region_feature_size: D: 2048 for VQA, 1024 NLVR2, 512 VCR, 2054 Flickr30k (the feature and six box numbers).
         first_region_segment: segment of the regions of a row's first image; the next image has the next one. UCLA gives
@@ -47,63 +42,22 @@ class VisualBertConfig(StrictConfig):
 
     model_type = "roibeam-visualbert"
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int = 30522,
-        hidden_size: int = 768,
-        num_hidden_layers: int = 12,
-        num_attention_heads: int = 12,
-        intermediate_size: int = 3072,
-        hidden_activation: str = "gelu",
-        max_position_embeddings: int = 512,
-        num_segments: int = 2,
-        hidden_dropout: float = 0.1,
-        attention_dropout: float = 0.1,
-        initializer_range: float = 0.02,
-        padding_piece: int = 0,
-        region_feature_size: int = 2048,
-        first_region_segment: int = 0,
-        alignment: str = "mean",
-        copy_text_tables: bool = True,
-        early_fusion: bool = True,
-        with_match_head: bool = True,
-        num_answers: int = 3129,
-        **unknown: Any,
-    ) -> None:
-        super().__init__(**unknown)
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.intermediate_size = intermediate_size
-        self.hidden_activation = hidden_activation
-        self.max_position_embeddings = max_position_embeddings
-        self.num_segments = num_segments
-        self.hidden_dropout = hidden_dropout
-        self.attention_dropout = attention_dropout
-        self.initializer_range = initializer_range
-        self.padding_piece = padding_piece
-        self.region_feature_size = region_feature_size
-        self.first_region_segment = first_region_segment
-        self.alignment = alignment
-        self.copy_text_tables = copy_text_tables
-        self.early_fusion = early_fusion
-        self.with_match_head = with_match_head
-        self.num_answers = num_answers
-        if hidden_size % num_attention_heads:
+    padding_piece: int = 0
+    region_feature_size: int = 2048
+    first_region_segment: int = 0
+    alignment: str = "mean"
+    copy_text_tables: bool = True
+    early_fusion: bool = True
+    with_match_head: bool = True
+    num_answers: int = 3129
+
+    def check(self) -> None:
+        super().check()
+        self.check_choice("alignment", ALIGNMENTS)
+        if not 0 <= self.first_region_segment < self.num_segments:
             raise ValueError(
-                f"VisualBertConfig: hidden_size {hidden_size} is not a multiple of {num_attention_heads} heads"
-            )
-        for name, allowed in (("hidden_activation", tuple(ACTIVATIONS)), ("alignment", ALIGNMENTS)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"VisualBertConfig: {name} is {getattr(self, name)!r}; it must be one of "
-                    f"{', '.join(map(repr, allowed))}"
-                )
-        if not 0 <= first_region_segment < num_segments:
-            raise ValueError(
-                f"VisualBertConfig: first_region_segment {first_region_segment} is none of {num_segments} segments"
+                f"VisualBertConfig: first_region_segment {self.first_region_segment} is none of {self.num_segments} "
+                f"segments"
             )
 
 
@@ -164,15 +118,8 @@ class VisualBertPreTrainedModel(PreTrainedModel):
     main_input_name = "batch"
     _supports_sdpa = True
 
-    @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-        bias = getattr(module, "bias", None)
-        if isinstance(bias, Tensor):
-            init.zeros_(bias)
+        draw_as_bert(module, self.config.initializer_range)
 
 
 class VisualBertModel(VisualBertPreTrainedModel):
@@ -181,25 +128,8 @@ class VisualBertModel(VisualBertPreTrainedModel):
     def __init__(self, config: VisualBertConfig) -> None:
         super().__init__(config)
         self.embeddings = VisualBertEmbeddings(config)
-        self.encoder = TransformerEncoder(
-            config.num_hidden_layers,
-            config.hidden_size,
-            config.num_attention_heads,
-            config.intermediate_size,
-            attention_dropout=config.attention_dropout,
-            dropout=config.hidden_dropout,
-            activation=config.hidden_activation,
-        )
-        self.late_layer = None
-        if not config.early_fusion:
-            self.late_layer = TransformerLayer(
-                config.hidden_size,
-                config.num_attention_heads,
-                config.intermediate_size,
-                attention_dropout=config.attention_dropout,
-                dropout=config.hidden_dropout,
-                activation=config.hidden_activation,
-            )
+        self.encoder = bert_encoder(config)
+        self.late_layer = None if config.early_fusion else bert_layer(config)
         self.pooler = Pooler(config.hidden_size)
         self.post_init()
         if config.copy_text_tables:
@@ -250,11 +180,22 @@ class VisualBertForPreTraining(VisualBertPreTrainedModel):
         self.post_init()
 
     def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.visualbert(batch))
+        return self.score(batch, self.encode(batch))
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """As `VisualBertModel.forward`."""
+        return self.visualbert(batch, with_attention=with_attention)
 
     def word_logits(self, states: Tensor) -> Tensor:
         """(..., V) for states (..., H)."""
         return self.masked_word_head(states, self.visualbert.embeddings.words.weight)
+
+    def region_logits(self, states: Tensor) -> None:
+        """None: VisualBERT predicts nothing of regions."""
+
+    def match_log_odds(self, output: VLOutput) -> Tensor | None:
+        """(B,) see `PreTrainingModel`; None without a match head."""
+        return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`; the total loss is the plain sum of the means.

@@ -19,23 +19,24 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from model.config import StrictConfig
+from model.bert import BertSizes, bert_encoder
 from model.heads import MaskedWordHead, Pooler, RegionClassHead
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput, accuracy, cross_entropy, soft_cross_entropy
-from model.transformer import BERT_NORM_EPS, TransformerEncoder
+from model.pretraining import log_odds
+from model.transformer import BERT_NORM_EPS
 
+MATCH_LOGIT = 1  # of the relationship head: 1 = the caption belongs to the image
 REGION_SEGMENT = 2  # segment of image elements and [END]
 COORDINATE_SCALE = 100.0  # common/utils/bbox.py, coordinate_embeddings
 COORDINATE_PERIOD = 1000.0
 MASKED_APPEARANCES = ("learned", "pixels")
 
 
-class VLBertConfig(StrictConfig):
+class VLBertConfig(BertSizes):
     """Sizes and choices of a VL-BERT; defaults are those of the released base model without a relationship head.
 
-    Fields:
-        vocab_size: word pieces of the tokenizer.
+    Fields, beside those of `BertSizes`:
         region_feature_size: D, width of a stored region feature.
         num_region_labels: C, classes of the detector and background, which is last.
         coordinate_embedding_size: width of the embedded box; a multiple of 8 (four numbers, sine and cosine).
@@ -54,66 +55,29 @@ class VLBertConfig(StrictConfig):
 
     model_type = "roibeam-vlbert"
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int = 30522,
-        hidden_size: int = 768,
-        num_hidden_layers: int = 12,
-        num_attention_heads: int = 12,
-        intermediate_size: int = 3072,
-        region_feature_size: int = 2048,
-        num_region_labels: int = 1601,
-        coordinate_embedding_size: int = 2048,
-        max_position_embeddings: int = 512,
-        num_segments: int = 3,
-        hidden_dropout: float = 0.1,
-        attention_dropout: float = 0.1,
-        region_dropout: float = 0.1,
-        initializer_range: float = 0.02,
-        visual_norm_text_init: float = 0.0,
-        visual_norm_region_init: float = 0.0,
-        masked_appearance: str = "learned",
-        with_pooler: bool = False,
-        with_relationship_head: bool = False,
-        **unknown: Any,
-    ) -> None:
-        super().__init__(**unknown)
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.intermediate_size = intermediate_size
-        self.region_feature_size = region_feature_size
-        self.num_region_labels = num_region_labels
-        self.coordinate_embedding_size = coordinate_embedding_size
-        self.max_position_embeddings = max_position_embeddings
-        self.num_segments = num_segments
-        self.hidden_dropout = hidden_dropout
-        self.attention_dropout = attention_dropout
-        self.region_dropout = region_dropout
-        self.initializer_range = initializer_range
-        self.visual_norm_text_init = visual_norm_text_init
-        self.visual_norm_region_init = visual_norm_region_init
-        self.masked_appearance = masked_appearance
-        self.with_pooler = with_pooler
-        self.with_relationship_head = with_relationship_head
-        if hidden_size % num_attention_heads:
+    region_feature_size: int = 2048
+    num_region_labels: int = 1601
+    coordinate_embedding_size: int = 2048
+    num_segments: int = 3
+    region_dropout: float = 0.1
+    visual_norm_text_init: float = 0.0
+    visual_norm_region_init: float = 0.0
+    masked_appearance: str = "learned"
+    with_pooler: bool = False
+    with_relationship_head: bool = False
+
+    def check(self) -> None:
+        super().check()
+        if self.coordinate_embedding_size % 8:
             raise ValueError(
-                f"VLBertConfig: hidden_size {hidden_size} is not a multiple of {num_attention_heads} heads"
+                f"VLBertConfig: coordinate_embedding_size must be a multiple of 8, got {self.coordinate_embedding_size}"
             )
-        if coordinate_embedding_size % 8:
+        self.check_choice("masked_appearance", MASKED_APPEARANCES)
+        if self.num_segments <= REGION_SEGMENT:
             raise ValueError(
-                f"VLBertConfig: coordinate_embedding_size must be a multiple of 8, got {coordinate_embedding_size}"
+                f"VLBertConfig: num_segments must be at least {REGION_SEGMENT + 1}, got {self.num_segments}"
             )
-        if masked_appearance not in MASKED_APPEARANCES:
-            raise ValueError(
-                f"VLBertConfig: masked_appearance is {masked_appearance!r}; it must be one of "
-                f"{', '.join(map(repr, MASKED_APPEARANCES))}"
-            )
-        if num_segments <= REGION_SEGMENT:
-            raise ValueError(f"VLBertConfig: num_segments must be at least {REGION_SEGMENT + 1}, got {num_segments}")
-        if with_relationship_head and not with_pooler:
+        if self.with_relationship_head and not self.with_pooler:
             raise ValueError("VLBertConfig: the relationship head reads the pooled state; set with_pooler=True as well")
 
 
@@ -318,14 +282,7 @@ class VLBertModel(VLBertPreTrainedModel):
         learned = config.masked_appearance == "learned"
         self.masked_region_feature = ZeroEmbedding(1, config.region_feature_size) if learned else None
         self.embeddings = VLBertEmbeddings(config)
-        self.encoder = TransformerEncoder(
-            config.num_hidden_layers,
-            config.hidden_size,
-            config.num_attention_heads,
-            config.intermediate_size,
-            attention_dropout=config.attention_dropout,
-            dropout=config.hidden_dropout,
-        )
+        self.encoder = bert_encoder(config)
         self.pooler = Pooler(config.hidden_size) if config.with_pooler else None
         self.post_init()
 
@@ -381,13 +338,31 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
     def __init__(self, config: VLBertConfig) -> None:
         super().__init__(config)
         self.vlbert = VLBertModel(config)
-        self.masked_word_head = MaskedWordHead(config.hidden_size, config.vocab_size)
+        self.masked_word_head = MaskedWordHead(
+            config.hidden_size, config.vocab_size, activation=config.hidden_activation
+        )
         self.masked_region_head = RegionClassHead(config.hidden_size, config.num_region_labels)
         self.relationship_head = nn.Linear(config.hidden_size, 2) if config.with_relationship_head else None
         self.post_init()
 
     def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.vlbert(batch))
+        return self.score(batch, self.encode(batch))
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """As `VLBertModel.forward`."""
+        return self.vlbert(batch, with_attention=with_attention)
+
+    def word_logits(self, states: Tensor) -> Tensor:
+        """(..., V) for text states (..., H)."""
+        return self.masked_word_head(states, self.vlbert.embeddings.words.weight)
+
+    def region_logits(self, states: Tensor) -> Tensor:
+        """(..., C) for region states (..., H)."""
+        return self.masked_region_head(states)
+
+    def match_log_odds(self, output: VLOutput) -> Tensor | None:
+        """(B,) see `PreTrainingModel`; None without the relationship head."""
+        return None if self.relationship_head is None else log_odds(self.relationship_head(output.pooled), MATCH_LOGIT)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`.
@@ -402,7 +377,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         # Logits only where a word is predicted: over all positions they would be most of this head's work and memory.
         labelled = batch.text_labels != IGNORE_INDEX
         labels = batch.text_labels[labelled]
-        logits = self.masked_word_head(output.text_states[labelled], self.vlbert.embeddings.words.weight)
+        logits = self.word_logits(output.text_states[labelled])
         losses["masked_words"] = cross_entropy(logits, labels)
         metrics["masked_word_accuracy"] = accuracy(logits, labels, torch.ones_like(labels, dtype=torch.bool))
 

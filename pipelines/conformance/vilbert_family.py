@@ -156,7 +156,7 @@ class _ForwardPass:
         model, output, logits = self.model, self.output, self.logits
         words = self._words(output)
         regions = constant(_with_img(logits.whole_image, logits.regions))
-        word_logits = constant(model.word_logits(words))
+        word_logits, log_odds = constant(model.word_logits(words)), model.match_log_odds(output)
         self.outputs |= {
             "sequence_output_t": constant(words),
             "sequence_output_v": constant(_with_img(output.whole_image_state, output.region_states)),
@@ -167,7 +167,7 @@ class _ForwardPass:
             "prediction_scores_v": regions,
             "vision_prediction": regions,
             "seq_relationship_score": constant(logits.match),
-            "match_score": lambda: model.match_scores(output),
+            "match_score": constant(None if log_odds is None else log_odds.sigmoid()),
         }
         if any(name.startswith(("attention_", "co_attention.")) for name in self.arrays.names("out/")):
             self._maps()

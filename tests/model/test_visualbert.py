@@ -250,7 +250,7 @@ def test_what_does_not_belong_is_named():
     "build, message",
     [
         (lambda: VisualBertConfig(hiden_size=3), "unknown field 'hiden_size'"),
-        (lambda: VisualBertConfig(hidden_size=100), "not a multiple of 12 heads"),
+        (lambda: VisualBertConfig(hidden_size=100), "not a multiple of num_attention_heads 12"),
         (lambda: VisualBertConfig(alignment="max"), "alignment is 'max'; it must be one of 'mean', 'sum'"),
         (lambda: VisualBertConfig(first_region_segment=2), "is none of 2 segments"),
         (lambda: config_from_official({"layer_norm_eps": 1e-5}), "layer_norm_eps 1e-05 is not computed here"),

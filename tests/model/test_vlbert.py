@@ -214,7 +214,7 @@ def test_relationship_head():
         (lambda: VLBertConfig(hiden_size=64), "unknown field 'hiden_size'; did you mean hidden_size"),
         (lambda: vlbert_small(num_layers=3), "num_hidden_layers"),
         (lambda: VLBertConfig(id2label={0: "a"}), "unknown field 'id2label'"),
-        (lambda: VLBertConfig(hidden_size=100), "not a multiple of 12 heads"),
+        (lambda: VLBertConfig(hidden_size=100), "not a multiple of num_attention_heads 12"),
         (lambda: VLBertConfig(coordinate_embedding_size=20), "multiple of 8"),
         (lambda: VLBertConfig(with_relationship_head=True), "with_pooler=True"),
     ],
