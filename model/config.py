@@ -54,7 +54,7 @@ class StrictConfig(PretrainedConfig):
         if refused:
             raise ValueError(f"{type(self).__name__}: " + "; ".join(_describe(name, list(known)) for name in refused))
         for name, kind in known.items():
-            value = getattr(self, name)
+            value: Any = getattr(self, name)
             if not isinstance(value, _TYPES[kind]) or (kind != "bool" and isinstance(value, bool)):
                 raise ValueError(f"{type(self).__name__}: {name} must be of type {kind}, got {value!r}")
             if kind.startswith("tuple"):
