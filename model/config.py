@@ -54,11 +54,11 @@ class StrictConfig(PretrainedConfig):
         if refused:
             raise ValueError(f"{type(self).__name__}: " + "; ".join(_describe(name, list(known)) for name in refused))
         for name, kind in known.items():
-            value: Any = getattr(self, name)
+            value = getattr(self, name)
             if not isinstance(value, _TYPES[kind]) or (kind != "bool" and isinstance(value, bool)):
                 raise ValueError(f"{type(self).__name__}: {name} must be of type {kind}, got {value!r}")
             if kind.startswith("tuple"):
-                setattr(self, name, tuple(value))  # JSON gives lists
+                setattr(self, name, tuple(getattr(self, name)))  # JSON gives lists
         # model_type is a constant of the class; files carry it, and setting it again would shadow the constant.
         unknown.pop("model_type", None)
         super().__post_init__(**unknown)
