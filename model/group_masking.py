@@ -24,7 +24,7 @@ def mask_segments(
     vocab_size: int,
     probability: float = 0.1,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The paper's masked segments: every word is an anchor with `probability`, and takes 0, 1 or 2 words after it along.
+    """The paper's masked segments: each word is an anchor with `probability` and takes 0 to 2 words after it along.
 
     Each word of a segment, anchor or not, then becomes `mask_id` (80 %), random (10 %) or stays (10 %), all its pieces
     alike, as in `mask_words`. Segments may touch and overlap; they end with the text.
