@@ -4,40 +4,15 @@ import dataclasses
 
 import pytest
 import torch
-from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch, randomised, take_rows
+from interbert_examples import make_model, tiny
+from vilbert_examples import FEATURES, LABELS, POSITIONS, make_batch, randomised, take_rows
 
 from model.inputs import IGNORE_INDEX
 from model.interbert import InterBertForPreTraining
 from model.interbert_config import PRESETS, InterBertConfig, interbert_config
 from model.interbert_tasks import PADDED_SCORE, InterBertForTasks
 
-SIZES = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "text_num_hidden_layers": 1,
-    "image_num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "image_num_attention_heads": 3,
-    "intermediate_size": 32,
-    "image_intermediate_size": 28,
-    "max_position_embeddings": POSITIONS,
-    "region_feature_size": FEATURES,
-    "region_target_size": LABELS,
-    "pooled_size": 16,
-    "num_answers": 11,
-}
 KINDS = ["release", "paper", "single-stream"]
-
-
-def tiny(preset="release", **overrides):
-    """The preset's choices at small sizes; the baseline keeps its missing layers."""
-    layers = {name: 0 for name in ("text_num_hidden_layers", "image_num_hidden_layers") if preset == "single-stream"}
-    return interbert_config(preset, **(SIZES | layers | overrides))
-
-
-def make_model(preset="release", **overrides):
-    return randomised(InterBertForPreTraining(tiny(preset, **overrides)))
 
 
 def assert_same(ours, theirs, batch):
