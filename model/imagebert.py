@@ -20,7 +20,7 @@ from model.heads import MaskedWordHead, Pooler
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
 from model.losses import WIDTH_REDUCTIONS, PreTrainingOutput
 from model.pretraining import MASKED_LOSS_PAIRS, PreTrainingTerms
-from model.regions import LOCATION_SIZE, WHOLE_IMAGE_LOCATION, region_locations
+from model.regions import LOCATION_SIZE, MASKED_APPEARANCES, WHOLE_IMAGE_LOCATION, region_locations
 from model.transformer import BERT_NORM_EPS
 
 IMAGE_SEGMENT = 1  # "segment embedding is added to each input token to distinguish different modalities" (4.1)
@@ -37,8 +37,9 @@ class ImageBertConfig(BertSizes):
         dummy_position: row of the position table that all visual elements share.
         final_separator: whether a [SEP] ends the row, and on which position: "none", on the "dummy" one, or on the
             "next" one after the row's real text.
-        separator_piece: word piece of that [SEP].
         global_feature_size: G, width of `VLBatch.global_features`, which become one more visual element; 0 for none.
+        masked_appearance: "zero": a masked region's feature is 0. "pixels": it is the feature that the batch brings,
+            made end to end of blanked pixels.
         feature_reduction: whether the squared error of a region's feature is a "mean" over its D numbers or their
             "sum", as the formula of section 4.3 prints.
         masked_loss_pairs: whether masked words and regions are predicted only in "matched" pairs ("conditional mask")
@@ -53,8 +54,8 @@ class ImageBertConfig(BertSizes):
     num_region_labels: int = 1600
     dummy_position: int = 0
     final_separator: str = "none"
-    separator_piece: int = 102
     global_feature_size: int = 0
+    masked_appearance: str = "zero"
     feature_reduction: str = "mean"
     masked_loss_pairs: str = "matched"
     with_word_head: bool = True
@@ -65,13 +66,15 @@ class ImageBertConfig(BertSizes):
     def check(self) -> None:
         super().check()
         self.check_choice("final_separator", FINAL_SEPARATORS)
+        self.check_choice("masked_appearance", MASKED_APPEARANCES)
         self.check_choice("feature_reduction", WIDTH_REDUCTIONS)
         self.check_choice("masked_loss_pairs", MASKED_LOSS_PAIRS)
         if self.num_segments <= IMAGE_SEGMENT:
             raise ValueError(f"ImageBertConfig: num_segments must be at least 2, got {self.num_segments}")
-        for name, rows in (("dummy_position", self.max_position_embeddings), ("separator_piece", self.vocab_size)):
-            if not 0 <= getattr(self, name) < rows:
-                raise ValueError(f"ImageBertConfig: {name} {getattr(self, name)} is none of {rows} rows")
+        if not 0 <= self.dummy_position < self.max_position_embeddings:
+            raise ValueError(
+                f"ImageBertConfig: dummy_position {self.dummy_position} is none of {self.max_position_embeddings} rows"
+            )
         if self.global_feature_size < 0:
             raise ValueError(f"ImageBertConfig: global_feature_size {self.global_feature_size} must not be negative")
         if not self.with_match_head and self.masked_loss_pairs == "matched":
@@ -104,8 +107,8 @@ class ImageBertEmbeddings(nn.Module):
         super().__init__()
         hidden = config.hidden_size
         self.dummy_position = config.dummy_position
+        self.masked_appearance = config.masked_appearance
         self.final_separator = config.final_separator
-        self.separator_piece = config.separator_piece
         self.words = nn.Embedding(config.vocab_size, hidden)
         self.positions = nn.Embedding(config.max_position_embeddings, hidden)
         self.segments = nn.Embedding(config.num_segments, hidden)
@@ -147,8 +150,10 @@ class ImageBertEmbeddings(nn.Module):
     def _embed_regions(self, batch: VLBatch) -> Tensor:
         """(B, R, H), "Image embedding": e = LN(v + s + p_img + p_seq)."""
         # 4.3, task 2, "zero out the masked token": what is in the region, not where it is.
-        seen = batch.region_mask & ~batch.masked_regions
-        features = batch.region_features.masked_fill(~seen[..., None], 0.0)
+        hidden = ~batch.region_mask
+        if self.masked_appearance == "zero":
+            hidden = hidden | batch.masked_regions
+        features = batch.region_features.masked_fill(hidden[..., None], 0.0)
         locations = region_locations(batch.region_boxes, batch.image_hw, batch.region_mask)
         return self._sum_visual(self.features(features), locations.to(features.dtype))
 
@@ -167,11 +172,13 @@ class ImageBertEmbeddings(nn.Module):
         return self.region_norm(v + s + self.locations(c) + p_seq)
 
     def _embed_separator(self, batch: VLBatch) -> Tensor:
-        """(B, 1, H): a word, in the segment that it closes."""
-        position = batch.text_mask.sum(dim=1, keepdim=True)
+        """(B, 1, H): the row's last word, which is the tokenizer's [SEP], again, in the segment that it closes."""
+        next_position = batch.text_mask.sum(dim=1, keepdim=True)
+        piece = batch.text_ids.gather(1, (next_position - 1).clamp(min=0))
+        position = next_position
         if self.final_separator == "dummy":
             position = torch.full_like(position, self.dummy_position)
-        word = self.words.weight[self.separator_piece] + self.segments.weight[IMAGE_SEGMENT]
+        word = self.words(piece) + self.segments.weight[IMAGE_SEGMENT]
         return self.text_norm(word + self.positions(position))
 
 

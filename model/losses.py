@@ -92,13 +92,14 @@ def squared_error(predictions: Tensor, targets: Tensor, mask: Tensor, *, over_wi
     return SumCount((per_row * mask).sum(), mask.sum())
 
 
-def binary_cross_entropy(logits: Tensor, labels: Tensor) -> SumCount:
-    """Binary cross-entropy of sigmoid(`logits`) (N,) with `labels` (N,) long, 1 or 0; `IGNORE_INDEX` does not count."""
-    counted = labels != IGNORE_INDEX
-    total = F.binary_cross_entropy_with_logits(
-        _precise(logits[counted]), _precise(labels[counted]).to(_precise(logits).dtype), reduction="sum"
-    )
-    return SumCount(total, counted.sum())
+def binary_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
+    """Cross-entropy of sigmoid(`logits`) with probabilities `targets`, over the single numbers where `mask` is True.
+
+    Args:
+        logits, targets, mask: of one shape.
+    """
+    per_number = F.binary_cross_entropy_with_logits(_precise(logits), _precise(targets), reduction="none")
+    return SumCount(per_number.masked_fill(~mask, 0.0).sum(), mask.sum())
 
 
 def contrastive(predictions: Tensor, positives: Tensor, negatives: Tensor) -> SumCount:

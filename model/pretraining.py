@@ -116,9 +116,9 @@ class PreTrainingTerms:
 
     def matching_odds(self, log_odds_B: Tensor, match_labels: Tensor) -> None:
         """Of a head with one logit: its sigmoid is the probability of a match."""
-        self.losses["matching"] = binary_cross_entropy(log_odds_B, match_labels)
-        says_match = (log_odds_B > 0).eq(match_labels.eq(1))
-        counted = match_labels != IGNORE_INDEX
+        counted, matched = match_labels != IGNORE_INDEX, match_labels.eq(1)
+        self.losses["matching"] = binary_cross_entropy(log_odds_B, matched.to(log_odds_B.dtype), counted)
+        says_match = (log_odds_B > 0).eq(matched)
         self.metrics["matching_accuracy"] = SumCount((says_match & counted).sum(), counted.sum())
 
     def matching(self, logits_B2: Tensor, match_labels: Tensor, *, match_logit: int) -> None:

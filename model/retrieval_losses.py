@@ -24,7 +24,8 @@ TRIPLET_MARGIN = 0.2  # not in the paper, whose formula has none
 
 def binary_loss(log_odds_NP: Tensor, true_N: Tensor) -> SumCount:
     """L_BCE: is this pair a match? Every pair by itself; counts N x P. The best alone, table 4."""
-    return binary_cross_entropy(log_odds_NP.flatten(), _is_true(log_odds_NP, true_N).long().flatten())
+    is_true = _is_true(log_odds_NP, true_N)
+    return binary_cross_entropy(log_odds_NP, is_true.to(log_odds_NP.dtype), torch.ones_like(is_true))
 
 
 def multi_class_loss(log_odds_NP: Tensor, true_N: Tensor) -> SumCount:

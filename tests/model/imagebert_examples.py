@@ -15,7 +15,6 @@ def tiny(**overrides):
         "max_position_embeddings": POSITIONS,
         "region_feature_size": FEATURES,
         "num_region_labels": LABELS,
-        "separator_piece": 3,
     }
     return ImageBertConfig(**(sizes | overrides))
 

@@ -85,7 +85,6 @@ def make_model(sizes, parameters, **choices):
         num_region_labels=sizes.object_classes,
         dummy_position=sizes.dummy_position,
         final_separator=sizes.final_separator or "none",
-        separator_piece=reference.SEP,
         global_feature_size=sizes.global_feature,
         **choices,
     )
