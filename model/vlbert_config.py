@@ -165,7 +165,7 @@ class VLBertTaskConfig(VLBertConfig):
     positive_weight: float = 1.0
     object_loss: str = "none"
     num_object_labels: int = 81
-    object_dropout: float = 0.1
+    object_dropout: float = 0.0
 
     def check(self) -> None:
         super().check()
