@@ -85,6 +85,16 @@ def squared_error(predictions: Tensor, targets: Tensor, mask: Tensor) -> SumCoun
     return SumCount((per_row * mask).sum(), mask.sum())
 
 
+def binary_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
+    """Cross-entropy of sigmoid(`logits`) with probabilities `targets`, over the single numbers where `mask` is True.
+
+    Args:
+        logits, targets, mask: of one shape.
+    """
+    per_number = F.binary_cross_entropy_with_logits(_precise(logits), _precise(targets), reduction="none")
+    return SumCount(per_number.masked_fill(~mask, 0.0).sum(), mask.sum())
+
+
 def contrastive(predictions: Tensor, positives: Tensor, negatives: Tensor) -> SumCount:
     """Cross-entropy of picking the right feature by its dot product with the prediction, over N rows.
 

@@ -21,7 +21,7 @@ from transformers import initialization as init
 
 from model.bert import BertSizes, bert_encoder
 from model.heads import MaskedWordHead, Pooler, RegionClassHead
-from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
+from model.inputs import IGNORE_INDEX, AttentionMaps, OutputWidths, VLBatch, VLOutput
 from model.losses import PreTrainingOutput, accuracy, cross_entropy, soft_cross_entropy
 from model.pretraining import log_odds
 from model.transformer import BERT_NORM_EPS
@@ -65,6 +65,10 @@ class VLBertConfig(BertSizes):
     masked_appearance: str = "learned"
     with_pooler: bool = False
     with_relationship_head: bool = False
+
+    @property
+    def output_widths(self) -> OutputWidths:
+        return OutputWidths(self.hidden_size, self.hidden_size, self.hidden_size if self.with_pooler else None)
 
     def check(self) -> None:
         super().check()
