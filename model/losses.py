@@ -60,15 +60,6 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> SumCount:
     return SumCount(total, (labels != IGNORE_INDEX).sum())
 
 
-def sigmoid_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
-    """Binary cross-entropy of each of `logits` with `targets` from 0 to 1, over the places where `mask` is True.
-
-    All three have one shape.
-    """
-    each = F.binary_cross_entropy_with_logits(_precise(logits), _precise(targets), reduction="none")
-    return SumCount((each * mask).sum(), mask.sum())
-
-
 def soft_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
     """Cross-entropy of `logits` (N, C) with distributions `targets` (N, C), over the rows where `mask` (N,) is True.
 
@@ -92,6 +83,16 @@ def squared_error(predictions: Tensor, targets: Tensor, mask: Tensor) -> SumCoun
     """Squared error of `predictions` (N, D), averaged over D, over the rows where `mask` (N,) is True."""
     per_row = (_precise(predictions) - _precise(targets)).square().mean(dim=-1)
     return SumCount((per_row * mask).sum(), mask.sum())
+
+
+def binary_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
+    """Cross-entropy of sigmoid(`logits`) with probabilities `targets`, over the single numbers where `mask` is True.
+
+    Args:
+        logits, targets, mask: of one shape.
+    """
+    per_number = F.binary_cross_entropy_with_logits(_precise(logits), _precise(targets), reduction="none")
+    return SumCount(per_number.masked_fill(~mask, 0.0).sum(), mask.sum())
 
 
 def contrastive(predictions: Tensor, positives: Tensor, negatives: Tensor) -> SumCount:
