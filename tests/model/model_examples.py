@@ -3,6 +3,11 @@
 Batches of `vilbert_examples.make_batch` fit them all.
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
 from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, randomised
 from vilbert_examples import tiny as tiny_vilbert
 
@@ -32,17 +37,29 @@ def _visualbert(**overrides):
     return VisualBertForPreTraining(VisualBertConfig(**(SIZES | overrides)))
 
 
-BUILDERS = {
-    "VL-BERT": _vlbert,
-    "VL-BERT with relationship": lambda **o: _vlbert(with_pooler=True, with_relationship_head=True, **o),
-    "ViLBERT": _vilbert,
-    "ViLBERT, matched pairs": lambda **o: _vilbert(masked_loss_pairs="matched", whole_image_count="visible", **o),
-    "ViLBERT single-stream": _single_stream,
-    "VisualBERT": _visualbert,
-    "VisualBERT, late fusion": lambda **o: _visualbert(early_fusion=False, **o),
+class Example(NamedTuple):
+    """How a model is made, and what the tests must know about it."""
+
+    make: Callable[..., torch.nn.Module]
+    joint: tuple[str, ...] = ()  # parts of the sequence whose attention maps are in `AttentionMaps.joint`
+    masks_regions: bool = True
+
+
+EXAMPLES = {
+    "VL-BERT": Example(_vlbert, ("text", "whole image", "regions", "end")),
+    "VL-BERT with relationship": Example(
+        partial(_vlbert, with_pooler=True, with_relationship_head=True), ("text", "whole image", "regions", "end")
+    ),
+    "ViLBERT": Example(_vilbert),
+    "ViLBERT, multi-task": Example(partial(_vilbert, masked_loss_pairs="matched", whole_image_count="visible")),
+    "ViLBERT single-stream": Example(_single_stream, ("text", "whole image", "regions")),
+    "VisualBERT": Example(_visualbert, ("text", "regions"), masks_regions=False),
+    "VisualBERT, late fusion": Example(
+        partial(_visualbert, early_fusion=False), ("text", "regions"), masks_regions=False
+    ),
 }
 
 
 def build(name, **overrides):
     """In evaluation mode."""
-    return randomised(BUILDERS[name](**overrides))
+    return randomised(EXAMPLES[name].make(**overrides))

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from model_examples import BUILDERS, build
+from model_examples import EXAMPLES, build
 from vilbert_examples import make_batch, randomised
 
 from model.inputs import IGNORE_INDEX
@@ -148,7 +148,7 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("task", TASKS)
 def test_each_head_on_each_model(task, name):
     make_head, make_its_batch, loss, shape = TASKS[task]
@@ -165,7 +165,7 @@ def test_each_head_on_each_model(task, name):
     assert {f"head.{name}" for name, _ in task_model.head.named_parameters()} <= gradients.keys()
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("task", TASKS)
 def test_padding_does_not_matter_to_heads(task, name):
     make_head, make_its_batch, loss, _ = TASKS[task]
@@ -198,7 +198,7 @@ def pad(batch):
     return dataclasses.replace(batch, **{n: longer(v, n) for n, v in values.items() if v is not None})
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_match_log_odds_train_retrieval(name):
     """InterBERT's way: the match head again, each candidate by itself."""
     model, batch = build(name), four_rows()
@@ -267,7 +267,7 @@ def test_what_a_model_lacks_is_said():
         GroundingHead(GroundingHeadConfig.for_model(bare.config))(batch, bare.encode(batch))
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_widths_are_those_of_the_output(name):
     model, batch = build(name), four_rows()
     output, widths = model.encode(batch), model.config.output_widths
