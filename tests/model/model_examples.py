@@ -65,6 +65,7 @@ class Example(NamedTuple):
     Attributes:
         joint, image: parts of the sequences whose maps are in `AttentionMaps.joint` and on its image axes.
         region_order_counts: a choice of its paper; in all others it does not.
+        mismatched: losses beside "matching" that act on mismatched pairs too (docs/models.md has the table).
     """
 
     make: Callable[..., torch.nn.Module]
@@ -72,6 +73,7 @@ class Example(NamedTuple):
     image: tuple[str, ...] = ("whole image", "regions")
     masks_regions: bool = True
     region_order_counts: bool = False
+    mismatched: tuple[str, ...] = ("masked_words", "masked_regions")
 
 
 _VLBERT = ("text", "whole image", "regions", "end")
@@ -82,26 +84,30 @@ EXAMPLES = {
     "VL-BERT": Example(_vlbert, _VLBERT),
     "VL-BERT with relationship": Example(partial(_vlbert, with_pooler=True, with_relationship_head=True), _VLBERT),
     "ViLBERT": Example(_vilbert),
-    "ViLBERT, multi-task": Example(partial(_vilbert, masked_loss_pairs="matched", whole_image_count="visible")),
-    "ViLBERT single-stream": Example(_single_stream, ("text", "whole image", "regions")),
-    "VisualBERT": Example(_visualbert, ("text", "regions"), masks_regions=False),
-    "VisualBERT, late fusion": Example(
-        partial(_visualbert, early_fusion=False), ("text", "regions"), masks_regions=False
+    "ViLBERT, multi-task": Example(
+        partial(_vilbert, masked_loss_pairs="matched", whole_image_count="visible"), mismatched=()
     ),
-    "ImageBERT": Example(_imagebert, ("text", "regions")),
+    "ViLBERT single-stream": Example(_single_stream, ("text", "whole image", "regions")),
+    "VisualBERT": Example(_visualbert, ("text", "regions"), masks_regions=False, mismatched=("masked_words",)),
+    "VisualBERT, late fusion": Example(
+        partial(_visualbert, early_fusion=False), ("text", "regions"), masks_regions=False, mismatched=("masked_words",)
+    ),
+    "ImageBERT": Example(_imagebert, ("text", "regions"), mismatched=()),
     "ImageBERT, whole image and [SEP]": Example(
         partial(_imagebert, global_feature_size=GLOBAL_FEATURES, final_separator="next"),
         ("text", "regions", "whole image", "end"),
+        mismatched=(),
     ),
-    "InterBERT": Example(_interbert, _INTERBERT),
+    "InterBERT": Example(_interbert, _INTERBERT, mismatched=("masked_words",)),
     "InterBERT, paper": Example(
         partial(_interbert, "paper", image_num_attention_heads=4),
         _INTERBERT_PAPER,
         ("whole image", "regions", "end"),
         region_order_counts=True,
+        mismatched=("masked_words",),
     ),
     "InterBERT single-stream": Example(
-        partial(_interbert, "single-stream"), _INTERBERT_PAPER, region_order_counts=True
+        partial(_interbert, "single-stream"), _INTERBERT_PAPER, region_order_counts=True, mismatched=("masked_words",)
     ),
 }
 

@@ -243,6 +243,23 @@ def test_log_odds_and_matching_loss_say_the_same(name):
     torch.testing.assert_close(term.total, F.softplus(-odds[0]) + F.softplus(odds[2]), rtol=1e-5, atol=1e-6)
 
 
+@every_model
+def test_losses_of_mismatched_pairs(name):
+    """The table of docs/models.md; a loss that skips such pairs leaves them out of its denominator too."""
+    model, batch = build(name), make_full_batch()
+    with torch.no_grad():
+        if model.match_log_odds(model.encode(batch)) is None:
+            return  # not told that a pair is mismatched
+        matched = model(with_match_labels(batch, 1)).losses
+        mixed, none = model(batch).losses, model(with_match_labels(batch, 0)).losses
+    masked = {key: (int(matched[key].count), int(mixed[key].count), int(none[key].count)) for key in matched}
+    assert masked.pop("matching") == (3, 3, 3)
+    for key, counts in masked.items():
+        every, of_matched = (6, 4) if key == "masked_words" else (5, 3)
+        assert counts == ((every,) * 3 if key in EXAMPLES[name].mismatched else (every, of_matched, 0)), key
+        assert counts[2] or none[key].total == 0
+
+
 def parts(batch):
     """Masks of what sequences consist of."""
     one = batch.text_mask.new_ones(batch.batch_size, 1)
