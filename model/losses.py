@@ -47,7 +47,8 @@ class PreTrainingOutput:
 
     Attributes:
         losses: "masked_words", "masked_regions" and, where the model has such a head, "matching" and
-            "masked_region_features" (regressed beside classes). The total loss is the plain sum of their means.
+            "masked_region_features" (regressed beside classes); VL-BERT's words of rows without an image are
+            "text_only_words". The total loss is the plain sum of their means.
         metrics: "masked_word_accuracy", "masked_region_accuracy" (largest logit is the largest target; not where
             features are regressed) and, with "matching", "matching_accuracy".
     """
