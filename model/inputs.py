@@ -35,10 +35,11 @@ _SHAPES = {
     "region_images": "BR",
     "aligned_words": "BRA",
     "phrase_positions": "BP",
+    "text_only": "B",
 }
 _LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids", "region_images", "aligned_words"}
 _LONG |= {"phrase_positions"}
-_BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask"}
+_BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask", "text_only"}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -71,6 +72,7 @@ class VLBatch:
         aligned_words: (B, R, A) long, positions of the text pieces that name a region, -1 where there are no more.
         phrase_positions: (B, P) long, the text piece that stands for each phrase of the row, -1 where there are no
             more; read by the grounding head alone.
+        text_only: (B,) bool, True where the row has no image: no region, and `image_hw` means nothing.
         sample_ids: what to call the rows in an error message; empty or B names.
 
     Raises:
@@ -96,6 +98,7 @@ class VLBatch:
     region_images: Tensor | None = None
     aligned_words: Tensor | None = None
     phrase_positions: Tensor | None = None
+    text_only: Tensor | None = None
     sample_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
