@@ -248,6 +248,7 @@ class VLBertPreTrainedModel(PreTrainedModel):
     base_model_prefix = "vlbert"
     main_input_name = "batch"
     _supports_sdpa = True
+    supports_gradient_checkpointing = True
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
