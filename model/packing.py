@@ -74,7 +74,3 @@ class Packing:
         if self.places is not None:
             packed = packed.new_zeros(self.mask.numel(), *packed.shape[1:]).index_copy(0, self.places, packed)
         return packed.unflatten(0, self.mask.shape)
-
-    def repeat(self, count: int) -> Packing:
-        """Of `count` copies of all rows, to go with `packed.repeat(count, ...)`."""
-        return Packing(self.mask.repeat(count, 1))

@@ -67,6 +67,7 @@ class Attention(nn.Module):
         context_KC: Tensor | None = None,
         context_packing: Packing | None = None,
         maps: list[Tensor] | None = None,
+        query_factor: Tensor | None = None,
     ) -> Tensor:
         """(Q, H).
 
@@ -75,12 +76,16 @@ class Attention(nn.Module):
             context_KC, context_packing: what is attended to; None for the states themselves.
             maps: where given, the weights (B, N, S, S of the context) are appended to it, at the cost of their memory;
                 0 at padding that is asked, without meaning at padding that asks.
+            query_factor: (Q, inner), multiplies the queries before they are cut into heads.
         """
         context, asked = states_QH, packing
         if context_KC is not None and context_packing is not None:
             context, asked = context_KC, context_packing
+        queries = self.query(states_QH)
+        if query_factor is not None:
+            queries = queries * query_factor
         query, key, value = (
-            self._heads(self.query(states_QH)),
+            self._heads(queries),
             self._heads(self.key(context)),
             self._heads(self.value(context)),
         )

@@ -49,13 +49,6 @@ def test_pack_and_pad(rows):
     assert torch.equal(states.grad, 2.0 * mask[..., None].expand_as(states))
 
 
-def test_repeated_rows():
-    packing = Packing(bools([[1, 0, 1, 1]]))
-    states = draw((3, 2))
-    repeated = packing.repeat(2)
-    assert torch.equal(repeated.pad(states.repeat(2, 1)), packing.pad(states).repeat(2, 1, 1))
-
-
 @pytest.mark.parametrize("rows", MASKS.values(), ids=MASKS.keys())
 def test_a_row_gets_what_it_gets_alone(rows):
     """Against each row by itself without its padding, with and without maps."""
