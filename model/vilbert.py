@@ -28,9 +28,10 @@ from model.bert import bert_layer, draw_as_bert
 from model.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStreamPooler, WeightNormedLinear
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput
+from model.packing import Packing
 from model.pretraining import PreTrainingTerms, draw_negatives, log_odds
 from model.regions import LOCATION_SIZE, elements_with_whole_image
-from model.transformer import BERT_NORM_EPS, Attention, FeedForward, TransformerLayer
+from model.transformer import BERT_NORM_EPS, Attention, CheckpointedLayer, FeedForward, TransformerLayer
 from model.vilbert_config import ViLbertConfig
 from model.vilbert_gated import TextGatedLayer
 
@@ -65,27 +66,25 @@ def layer_plan(config: ViLbertConfig) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """One side on its way through the encoder.
-
-    Attributes:
-        states: (B, S, width); mask: (B, S) bool, True at real positions.
-    """
+    """One side on its way through the encoder: packed states (P, width) and how they are packed."""
 
     states: Tensor
-    mask: Tensor
+    packing: Packing
 
     def rows(self, count: int) -> Stream:
-        """One row, repeated (without copying) for `count` rows of the other stream."""
-        return Stream(self.states.expand(count, -1, -1), self.mask.expand(count, -1))
+        """One row, repeated for `count` rows of the other stream."""
+        return self.take(torch.zeros(count, dtype=torch.long, device=self.states.device))
 
     def take(self, rows: Tensor) -> Stream:
         """The rows of these numbers (long), as often as they are named."""
-        return Stream(self.states[rows], self.mask[rows])
+        packing = Packing(self.packing.mask[rows])
+        return Stream(packing.pack(self.packing.pad(self.states)[rows]), packing)
 
     def mean(self) -> Tensor:
         """(B, width), over real positions; 0 for a row without any."""
-        total = self.states.masked_fill(~self.mask[..., None], 0.0).sum(dim=1)
-        return total / self.mask.sum(dim=1, keepdim=True).clamp(min=1)
+        mask = self.packing.mask
+        total = self.packing.pad(self.states).masked_fill(~mask[..., None], 0.0).sum(dim=1)
+        return total / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 class TextEmbeddings(nn.Module):
@@ -127,7 +126,8 @@ class TextEmbeddings(nn.Module):
             task = self.tasks(batch.task_ids)[:, None]
             states = torch.cat([states[:, :1], task, states[:, 1:]], dim=1)
             mask = torch.cat([mask[:, :1], mask.new_ones(len(mask), 1), mask[:, 1:]], dim=1)
-        return Stream(self.dropout(self.norm(states)), mask)
+        packing = Packing(mask)
+        return Stream(self.dropout(self.norm(packing.pack(states))), packing)
 
 
 class RegionEmbeddings(nn.Module):
@@ -146,11 +146,13 @@ class RegionEmbeddings(nn.Module):
 
     def forward(self, batch: VLBatch) -> Stream:
         elements = elements_with_whole_image(batch, count=self.whole_image_count)
-        states = self.features(elements.features) + self.locations(elements.locations)
-        return Stream(self.dropout(self.norm(states)), elements.mask)
+        packing = Packing(elements.mask)
+        features, locations = packing.pack(elements.features), packing.pack(elements.locations)
+        states = self.features(features) + self.locations(locations)
+        return Stream(self.dropout(self.norm(states)), packing)
 
 
-class CoAttentionLayer(nn.Module):
+class CoAttentionLayer(CheckpointedLayer):
     """Co-TRM (figure 2b): each stream asks, the other answers; then residual, LayerNorm and feed-forward of its own."""
 
     def __init__(self, config: ViLbertConfig) -> None:
@@ -189,9 +191,10 @@ class CoAttentionLayer(nn.Module):
         self.image_feed_forward_norm = nn.LayerNorm(image, eps=BERT_NORM_EPS)
 
     def forward(self, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
+        self.check_maps(maps)
         text_maps, image_maps = (None, None) if maps is None else (maps.text_to_image, maps.image_to_text)
-        seen = self.text_attention(text.states, image.mask, image.states, text_maps)
-        read = self.image_attention(image.states, text.mask, text.states, image_maps)
+        seen = self.text_attention(text.states, text.packing, image.states, image.packing, text_maps)
+        read = self.image_attention(image.states, image.packing, text.states, text.packing, image_maps)
         text_states = self.text_attention_norm(text.states + seen)
         image_states = self.image_attention_norm(image.states + read)
         text_states = self.text_feed_forward_norm(text_states + self.text_feed_forward(text_states))
@@ -233,7 +236,7 @@ class TwoStreamEncoder(nn.Module):
         for step in self.apart:
             if step.kind == kind:
                 with self._gradients(step):
-                    states = layers[step.layer](stream.states, stream.mask, maps)
+                    states = layers[step.layer](stream.states, stream.packing, maps)
                 stream = replace(stream, states=states)
         return stream
 
@@ -245,12 +248,13 @@ class TwoStreamEncoder(nn.Module):
                     text, image = self.co_layers[step.layer](text, image, maps)
                 elif step.kind == "text":
                     text_maps = None if maps is None else maps.text
-                    text = replace(text, states=self.text_layers[step.layer](text.states, text.mask, text_maps))
+                    text = replace(text, states=self.text_layers[step.layer](text.states, text.packing, text_maps))
                 else:
                     layer, image_maps = self.image_layers[step.layer], None if maps is None else maps.image
                     # What the text says enters here and nowhere else before the first co-attention.
-                    gate = (layer.gate(text.mean())[:, None],) if isinstance(layer, TextGatedLayer) else ()
-                    image = replace(image, states=layer(image.states, image.mask, image_maps, *gate))
+                    gates = isinstance(layer, TextGatedLayer)
+                    gate = (layer.gate(text.mean())[image.packing.rows],) if gates else ()
+                    image = replace(image, states=layer(image.states, image.packing, image_maps, *gate))
         return text, image
 
     def _gradients(self, step: Step) -> AbstractContextManager[object]:
@@ -267,6 +271,7 @@ class ViLbertPreTrainedModel(PreTrainedModel):
     base_model_prefix = "vilbert"
     main_input_name = "batch"
     _supports_sdpa = True
+    supports_gradient_checkpointing = True
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -336,8 +341,8 @@ class ViLbertModel(ViLbertPreTrainedModel):
 
         The multi-task release's `in_batch_pairs`.
         """
-        captions, images = len(text.mask), len(image.mask)
-        device = text.mask.device
+        captions, images = len(text.packing), len(image.packing)
+        device = text.states.device
         of_text = torch.arange(captions, device=device).repeat_interleave(images)
         of_image = torch.arange(images, device=device).repeat(captions)
         return self.fuse(text.take(of_text), image.take(of_image), maps)
@@ -348,20 +353,21 @@ class ViLbertModel(ViLbertPreTrainedModel):
         Raises:
             ValueError: when neither side has one row and their numbers differ.
         """
-        captions, images = len(text.states), len(image.states)
+        captions, images = len(text.packing), len(image.packing)
         if captions != images and 1 not in (captions, images):
             raise ValueError(f"ViLBERT: {captions} captions and {images} images do not pair; one of them may be 1")
         text = text.rows(images) if captions == 1 else text
         image = image.rows(captions) if images == 1 else image
         text, image = self.encoder(text, image, maps)
-        pooled_text, pooled_image, pair = self.pooler(text.states[:, 0], image.states[:, 0])
-        words, task = text.states, None
+        words, elements = text.packing.pad(text.states), image.packing.pad(image.states)
+        pooled_text, pooled_image, pair = self.pooler(words[:, 0], elements[:, 0])
+        task = None
         if self.config.num_task_tokens:
             words, task = torch.cat([words[:, :1], words[:, 2:]], dim=1), words[:, 1]
         return VLOutput(
             text_states=words,
-            region_states=image.states[:, 1:],
-            whole_image_state=image.states[:, 0],
+            region_states=elements[:, 1:],
+            whole_image_state=elements[:, 0],
             task_state=task,
             pooled=pair,
             pooled_text=pooled_text,

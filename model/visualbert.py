@@ -21,6 +21,7 @@ from model.bert import BertSizes, bert_encoder, bert_layer, draw_as_bert
 from model.heads import MaskedWordHead, Pooler
 from model.inputs import AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput
+from model.packing import Packing
 from model.pretraining import PreTrainingTerms, log_odds
 from model.transformer import BERT_NORM_EPS
 
@@ -120,8 +121,8 @@ class VisualBertEmbeddings(nn.Module):
         self.norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
         self.dropout = nn.Dropout(config.hidden_dropout)
 
-    def forward(self, batch: VLBatch) -> Tensor:
-        """(B, T + R, H).
+    def forward(self, batch: VLBatch, packing: Packing) -> Tensor:
+        """(P, H), packed by `packing` of the T + R positions of each row.
 
         Raises:
             ValueError: for a text too long or without [CLS].
@@ -133,14 +134,16 @@ class VisualBertEmbeddings(nn.Module):
             )
         text = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
         features = batch.region_features.masked_fill(~batch.region_mask[..., None], 0.0)
+        real_regions = Packing(batch.region_mask)
         segments = torch.zeros_like(batch.region_mask, dtype=torch.long)
         if batch.region_images is not None:
             segments = batch.region_images
-        regions = self.projection(features) + self.region_segments(segments + self.first_region_segment)
+        regions = real_regions.pad(self.projection(real_regions.pack(features)))
+        regions = regions + self.region_segments(segments + self.first_region_segment)
         regions = regions + self.region_positions.weight[0]
         if batch.aligned_words is not None:
             regions = regions + self._aligned_positions(batch.aligned_words)
-        return self.dropout(self.norm(torch.cat([text, regions], dim=1)))
+        return self.dropout(self.norm(packing.pack(torch.cat([text, regions], dim=1))))
 
     def _aligned_positions(self, words_BRA: Tensor) -> Tensor:
         """(B, R, H): position embeddings of the aligned pieces, 0 where there are none."""
@@ -158,6 +161,7 @@ class VisualBertPreTrainedModel(PreTrainedModel):
     base_model_prefix = "visualbert"
     main_input_name = "batch"
     _supports_sdpa = True
+    supports_gradient_checkpointing = True
 
     def _init_weights(self, module: nn.Module) -> None:
         draw_as_bert(module, self.config.initializer_range)
@@ -192,14 +196,16 @@ class VisualBertModel(VisualBertPreTrainedModel):
         """
         length = batch.text_ids.shape[1]
         maps = AttentionMaps() if with_attention else None
-        states = self.embeddings(batch)
-        mask = torch.cat([batch.text_mask, batch.region_mask], dim=1)
+        packing = Packing(torch.cat([batch.text_mask, batch.region_mask], dim=1))
+        states = self.embeddings(batch, packing)
         joint_maps = None if maps is None else maps.joint
         if self.late_layer is None:
-            states = self.encoder(states, mask, joint_maps)
+            states = self.encoder.packed(states, packing, joint_maps)
         else:
-            text = self.encoder(states[:, :length], batch.text_mask, None if maps is None else maps.text)
-            states = self.late_layer(torch.cat([text, states[:, length:]], dim=1), mask, joint_maps)
+            text, regions = packing.pad(states).split([length, batch.region_mask.shape[1]], dim=1)
+            text = self.encoder(text, batch.text_mask, None if maps is None else maps.text)
+            states = self.late_layer(packing.pack(torch.cat([text, regions], dim=1)), packing, joint_maps)
+        states = packing.pad(states)
         return VLOutput(
             text_states=states[:, :length],
             region_states=states[:, length:],

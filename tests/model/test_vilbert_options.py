@@ -191,8 +191,7 @@ def test_roberta_weights_give_roberta_states():
         states = model.vilbert.read_text(batch).states
         theirs = roberta(batch.text_ids, batch.text_mask.long(), output_hidden_states=True)
         logits = model.word_logits(theirs.hidden_states[-1])
-    real = batch.text_mask
-    torch.testing.assert_close(states[real], theirs.hidden_states[2][real], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(states, theirs.hidden_states[2][batch.text_mask], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(logits, theirs.logits, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match=r"takes 1 .* to 22"):
         model.vilbert.read_text(make_batch((23, 3, 3)))

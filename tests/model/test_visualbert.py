@@ -12,6 +12,7 @@ import transformers
 from vilbert_examples import FEATURES, POSITIONS, VOCAB_SIZE, make_batch, randomised, take_rows
 
 from model.inputs import IGNORE_INDEX
+from model.packing import computing_padding
 from model.task_losses import grounding_loss
 from model.visualbert import PRESETS, VisualBertConfig, VisualBertForPreTraining, visualbert_config
 from model.visualbert_checkpoint import config_from_official, state_from_official, state_to_official
@@ -78,7 +79,9 @@ def test_equal_to_transformers_on_random_configurations(seed):
     output = model.visualbert(batch)
     total = sum(term.mean for term in model.score(batch, output).losses.values())
     torch.testing.assert_close(total, theirs.loss, rtol=1e-5, atol=1e-5)
-    states = torch.cat([output.text_states, output.region_states], dim=1)
+    with torch.no_grad(), computing_padding():
+        padded = model.visualbert(batch)
+    states = torch.cat([padded.text_states, padded.region_states], dim=1)
     torch.testing.assert_close(model.word_logits(states), theirs.prediction_logits, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(model.match_head(output.pooled), theirs.seq_relationship_logits, rtol=1e-4, atol=1e-5)
     total.backward()
