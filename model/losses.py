@@ -63,15 +63,6 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> SumCount:
     return SumCount(total, (labels != IGNORE_INDEX).sum())
 
 
-def sigmoid_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
-    """Binary cross-entropy of each of `logits` with `targets` from 0 to 1, over the places where `mask` is True.
-
-    All three have one shape.
-    """
-    each = F.binary_cross_entropy_with_logits(_precise(logits), _precise(targets), reduction="none")
-    return SumCount((each * mask).sum(), mask.sum())
-
-
 def soft_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
     """Cross-entropy of `logits` (N, C) with distributions `targets` (N, C), over the rows where `mask` (N,) is True.
 

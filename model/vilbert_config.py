@@ -8,6 +8,7 @@ from typing import Any
 
 from model.bert import BertSizes
 from model.heads import FUSIONS
+from model.inputs import OutputWidths
 from model.pretraining import MASKED_LOSS_PAIRS
 from model.regions import WHOLE_IMAGE_COUNTS
 from model.transformer import ACTIVATIONS
@@ -74,6 +75,10 @@ class ViLbertConfig(BertSizes):
     with_match_head: bool = True
     num_answers: int = 3129
     num_gqa_answers: int = 1533
+
+    @property
+    def output_widths(self) -> OutputWidths:
+        return OutputWidths(self.hidden_size, self.image_hidden_size, self.co_attention_size)
 
     def check(self) -> None:
         super().check()
