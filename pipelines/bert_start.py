@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from extraction.weight_files import read_tensors
@@ -101,8 +100,7 @@ def _state_for(model: nn.Module, bert: Mapping[str, Tensor]) -> dict[str, Tensor
         return vlbert_start.state_from_bert(
             bert,
             with_pooler=model.config.with_pooler,
-            with_relationship_head=model.config.with_relationship_head
-            and model.config.relationship_loss == "softmax",
+            with_relationship_head=model.config.with_relationship_head and model.config.relationship_loss == "softmax",
         )
     if isinstance(model, ViLbertForPreTraining):
         return vilbert_checkpoint.state_from_bert(bert)
