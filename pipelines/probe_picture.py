@@ -174,7 +174,8 @@ def _guess_block(title: str, guesses: Sequence[Guess], left: float, top: float) 
     yield f'<text x="{left:.1f}" y="{top + 14:.1f}" font-weight="600">{escaped(title, 34)}</text>'
     for number, guess in enumerate(guesses):
         y = top + 22 + number * _LINE
-        yield f'<rect x="{left:.1f}" y="{y:.1f}" width="{max(60 * guess.probability, 1):.1f}" height="14" fill="#9ecae1"/>'
+        width = max(60 * guess.probability, 1)
+        yield f'<rect x="{left:.1f}" y="{y:.1f}" width="{width:.1f}" height="14" fill="#9ecae1"/>'
         yield (
             f'<text x="{left + 100:.1f}" y="{y + 11.5:.1f}" font-size="12" text-anchor="end">'
             f"{100 * guess.probability:.1f} %</text>"
