@@ -39,6 +39,9 @@ def probe_command(
     vocab: Annotated[
         str | None, typer.Option(help="Class names, as in extract [default: those of the store or detector].")
     ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="section.field=value of the detector, as in extract.")
+    ] = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="As in pretrain [default: that of the checkpoint's run].")
     ] = None,
@@ -86,12 +89,14 @@ def probe_command(
         raise ValueError(f"--tokenizer is missing: {found.source} has none beside it")
     pieces = load_tokenizer(spec)
     if store is not None:
-        if vocab is not None or weights is not None:
-            raise ValueError("--vocab and --weights are for a detector; with --store the regions and names are its own")
+        if vocab is not None or weights is not None or settings:
+            raise ValueError(
+                "--vocab, --weights and --set are for a detector; with --store the regions and names are its own"
+            )
         record, classes = _stored(store, image)
         pixels = None if photo is None else _pixels(photo, record)
     else:
-        record, classes, pixels = _detected(image, detector, weights, conventions, selection, vocab)
+        record, classes, pixels = _detected(image, detector, weights, conventions, selection, settings or [], vocab)
     names = Names(classes, background_first=background_first)
     result = probe(model, record, text, pieces, names, hide=hide, layer=layer, head=head, top=top)
     out.write_text(probe_svg(result, record, names, text=text, photo=pixels), "utf-8")
@@ -152,21 +157,37 @@ def _stored(store: str, image_id: str) -> tuple[RegionRecord, tuple[str, ...]]:
 
 
 def _detected(
-    image: str, detector: str, weights: str | None, conventions: str | None, selection: str, vocab: str | None
+    image: str,
+    detector: str,
+    weights: str | None,
+    conventions: str | None,
+    selection: str,
+    settings: list[str],
+    vocab: str | None,
 ) -> tuple[RegionRecord, tuple[str, ...], np.ndarray | None]:
     from extraction import ImageRef, build_detector, extract
     from extraction.images import Failure
-    from pipelines.detector_choice import choose_detector
+    from extraction.selection import SELECTIONS
+    from pipelines.detector_choice import choose_detector, preset
+    from pipelines.overrides import apply_overrides
     from pipelines.vocabulary import load_vocabulary
 
     chosen = choose_detector(detector, weights=weights, conventions=conventions)
-    built = build_detector(chosen.config, weights=chosen.weights, selection=selection, conventions=chosen.conventions)
+    parts: dict[str, Any] = {
+        "detector": chosen.config,
+        "conventions": chosen.conventions,
+        "selection": preset("selection", selection, SELECTIONS),
+    }
+    parts = apply_overrides(parts, settings)
+    built = build_detector(
+        parts["detector"], weights=chosen.weights, selection=parts["selection"], conventions=parts["conventions"]
+    )
     (outcome,) = extract([ImageRef(Path(image).stem, image)], built)
     if isinstance(outcome, Failure):
         raise ValueError(f"{image}: {outcome.reason} ({outcome.stage}): {outcome.detail}")
     names = chosen.vocabulary
     if vocab is not None:
-        sizes = chosen.config
+        sizes = parts["detector"]
         names = load_vocabulary(vocab, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes)
     return outcome, tuple(names.classes or ()), _pixels(Path(image), outcome)
 
