@@ -195,7 +195,7 @@ class VisualBertModel(VisualBertPreTrainedModel):
             ValueError: for a text too long or without [CLS].
         """
         length = batch.text_ids.shape[1]
-        maps = AttentionMaps() if with_attention else None
+        maps = AttentionMaps(joint_regions=length) if with_attention else None
         packing = Packing(torch.cat([batch.text_mask, batch.region_mask], dim=1))
         states = self.embeddings(batch, packing)
         joint_maps = None if maps is None else maps.joint
