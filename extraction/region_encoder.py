@@ -56,8 +56,9 @@ class RegionEncoder(nn.Module):
         self.config = config
         self.conventions = conventions or CONVENTIONS["vlbert-e2e"]
         self.backbone = backbone or Backbone(config, self.conventions)
+        self.frozen_stages = tuple(sorted(frozen_stages))
         self.roi_heads = nn.ModuleDict({"res5": build_res5(config, self.conventions)})
-        for stage in frozen_stages:
+        for stage in self.frozen_stages:
             self.get_submodule(STAGES[stage]).requires_grad_(False)
 
     @property
@@ -77,7 +78,7 @@ class RegionEncoder(nn.Module):
             boxes: (B, R, 4) float, x1 y1 x2 y2 in pixels of `pixels`, x1 <= x2, y1 <= y2; R may be 0.
             region_mask: (B, R) bool, True at real boxes; the others are not computed.
         Returns:
-            (B, R, D), zeros where there is no box; float32, or autocast's type inside autocast.
+            (B, R, D), zeros where there is no box; of the type of the weights, or autocast's inside autocast.
         Raises:
             ValueError: for shapes that do not belong together.
         """
@@ -89,8 +90,9 @@ class RegionEncoder(nn.Module):
             )
         feature_map = self.backbone(pixels)
         real = [rows[mask] for rows, mask in zip(boxes, region_mask, strict=True)]
-        # In float32 also under autocast: half-precision coordinates move a box by whole cells.
-        pooled = pool_regions(feature_map.float(), real, self.conventions, cells=self.config.pooled_cells)
+        # At least float32, also under autocast: half-precision coordinates move a box by whole cells.
+        precise = feature_map.to(torch.promote_types(feature_map.dtype, torch.float32))
+        pooled = pool_regions(precise, real, self.conventions, cells=self.config.pooled_cells)
         found = self.roi_heads["res5"](pooled).mean(dim=(2, 3))
         features = found.new_zeros(batch_size, count, found.shape[1])
         features[region_mask] = found

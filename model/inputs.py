@@ -27,6 +27,7 @@ _SHAPES = {
     "text_labels": "BT",
     "region_targets": "BRC",
     "region_target_mask": "BR",
+    "region_feature_targets": "BRD",
     "match_labels": "B",
     "task_ids": "B",
     "region_images": "BR",
@@ -56,6 +57,8 @@ class VLBatch:
             regresses it; rows of zeros where nothing is predicted.
         region_target_mask: (B, R) bool, True where `region_targets` counts; present exactly when they are. A region can
             be predicted without being masked.
+        region_feature_targets: (B, R, D) float, the stored features, for a model that predicts them beside classes;
+            None where `region_features` are those.
         match_labels: (B,) long, 1 = the caption belongs to the image, 0 = it does not.
         task_ids: (B,) long, which task the row belongs to, for models with task tokens.
         region_images: (B, R) long, which image of the row a region is from, where a row has several; 0 is the first.
@@ -78,6 +81,7 @@ class VLBatch:
     text_labels: Tensor | None = None
     region_targets: Tensor | None = None
     region_target_mask: Tensor | None = None
+    region_feature_targets: Tensor | None = None
     match_labels: Tensor | None = None
     task_ids: Tensor | None = None
     region_images: Tensor | None = None

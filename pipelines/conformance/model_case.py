@@ -95,13 +95,21 @@ def build_model(make: Callable[[], AnyModule], state: Mapping[str, Tensor]) -> A
     """
     with torch.device("meta"):  # nothing is allocated for sizes that the parameters do not have
         model = make()
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    for name in [*wanted, *state]:
-        got, want = tuple(state[name].shape) if name in state else None, wanted.get(name)
-        if got != want:
-            raise ValueError(f"parameter {name}: the file has {got or 'none'}, the config makes it {want or 'none'}")
+    check_parameters(state, model.state_dict())
     model.load_state_dict(dict(state), assign=True)
     return model.eval()
+
+
+def check_parameters(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Whether `state` has the names and shapes of a model's own state, no more and no less.
+
+    Raises:
+        ValueError: naming the first parameter that is missing, too much, or of another shape.
+    """
+    for name in [*wanted, *state]:
+        got, want = (tuple(each[name].shape) if name in each else "none" for each in (state, wanted))
+        if got != want:
+            raise ValueError(f"parameter {name}: the file has {got}, the config makes it {want}")
 
 
 def output_checks(arrays: ModelArrays, outputs: Outputs) -> Iterator[Check]:
