@@ -87,13 +87,13 @@ class TestWhatIsRefused:
 
     def test_an_unknown_field(self, folder):
         change(folder, end_to_end={"masked": "black"})
-        with pytest.raises(ValueError, match="config.json: 'end_to_end' must have the fields .* 'masked'"):
+        with pytest.raises(ValueError, match=r"config.json: 'end_to_end' must have the fields .* 'masked'"):
             load_joint(folder)
 
     @pytest.mark.parametrize("stages", [["1"], None, [7]])
     def test_stages_that_do_not_exist(self, folder, stages):
         change(folder, region_encoder={"frozen_stages": stages})
-        with pytest.raises(ValueError, match="joint.*frozen_stages"):
+        with pytest.raises(ValueError, match=r"joint.*frozen_stages"):
             load_joint(folder)
 
     @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}'])
@@ -111,12 +111,12 @@ class TestWhatIsRefused:
     def test_damaged_weights(self, folder):
         path = folder / "model.safetensors"
         path.write_bytes(path.read_bytes()[:-100])
-        with pytest.raises(ValueError, match="model.safetensors: not a complete safetensors file"):
+        with pytest.raises(ValueError, match=r"model\.safetensors: not a complete safetensors file"):
             load_joint(folder)
 
     def test_a_missing_file(self, folder):
         (folder / "model.safetensors").unlink()
-        with pytest.raises(ValueError, match="joint: model.safetensors is missing"):
+        with pytest.raises(ValueError, match=r"joint: model\.safetensors is missing"):
             load_joint(folder)
 
     def test_an_encoder_that_its_config_does_not_make(self, tmp_path):
