@@ -27,16 +27,21 @@ class MaskedWordHead(nn.Module):
 
 
 class RegionClassHead(nn.Module):
-    """Class of a region: dense, GELU (no LayerNorm: jackroos/VL-BERT visual_linguistic_bert.py, MVRC head), linear."""
+    """Class of a region: dense, activation, dropout, linear.
 
-    def __init__(self, hidden_size: int, num_labels: int) -> None:
+    No LayerNorm: jackroos/VL-BERT visual_linguistic_bert.py, MVRC head; its task models put dropout between.
+    """
+
+    def __init__(self, hidden_size: int, num_labels: int, *, activation: str = "gelu", dropout: float = 0.0) -> None:
         super().__init__()
         self.dense = nn.Linear(hidden_size, hidden_size)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = nn.Dropout(dropout)
         self.decoder = nn.Linear(hidden_size, num_labels)
 
     def forward(self, states: Tensor) -> Tensor:
         """Logits (..., num_labels) for `states` (..., H)."""
-        return self.decoder(F.gelu(self.dense(states)))
+        return self.decoder(self.dropout(self.activation(self.dense(states))))
 
 
 class NormedRegionHead(nn.Module):

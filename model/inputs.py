@@ -34,9 +34,10 @@ _SHAPES = {
     "task_ids": "B",
     "region_images": "BR",
     "aligned_words": "BRA",
+    "text_only": "B",
 }
 _LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids", "region_images", "aligned_words"}
-_BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask"}
+_BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask", "text_only"}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -67,6 +68,7 @@ class VLBatch:
         task_ids: (B,) long, which task the row belongs to, for models with task tokens.
         region_images: (B, R) long, which image of the row a region is from, where a row has several; 0 is the first.
         aligned_words: (B, R, A) long, positions of the text pieces that name a region, -1 where there are no more.
+        text_only: (B,) bool, True where the row has no image: no region, and `image_hw` means nothing.
         sample_ids: what to call the rows in an error message; empty or B names.
 
     Raises:
@@ -91,6 +93,7 @@ class VLBatch:
     task_ids: Tensor | None = None
     region_images: Tensor | None = None
     aligned_words: Tensor | None = None
+    text_only: Tensor | None = None
     sample_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

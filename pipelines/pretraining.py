@@ -22,7 +22,8 @@ from features.store import FeatureStore
 from model.inputs import IGNORE_INDEX, VLBatch
 from model.losses import SumCount
 from model.masking import mask_regions, mask_words
-from model.vlbert import PreTrainingOutput, VLBertConfig, VLBertForPreTraining, vlbert_small
+from model.vlbert import PreTrainingOutput, VLBertForPreTraining
+from model.vlbert_config import VLBertConfig, vlbert_small
 from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable, TextColumn
 from pipelines.captions import CaptionJoin, JoinReport, check_match

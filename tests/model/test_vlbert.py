@@ -7,15 +7,10 @@ import pytest
 import torch
 
 from model.inputs import IGNORE_INDEX, VLBatch
-from model.vlbert import (
-    VLBertConfig,
-    VLBertForPreTraining,
-    average_visible_regions,
-    image_elements,
-    vlbert_base,
-    vlbert_small,
-)
+from model.vlbert import VLBertForPreTraining
 from model.vlbert_checkpoint import state_from_official, state_to_official
+from model.vlbert_config import VLBertConfig, vlbert_base, vlbert_small
+from model.vlbert_embeddings import average_visible_regions, image_elements
 
 VOCAB_SIZE, FEATURES, LABELS = 300, 32, 41
 

@@ -24,8 +24,10 @@ from extraction.resnet import Backbone, Stem, build_stage
 from extraction.state import check_state
 from extraction.weight_families import name_weights
 from model.inputs import IGNORE_INDEX, VLBatch, VLOutput
-from model.vlbert import VLBertConfig, VLBertForPreTraining, image_elements
+from model.vlbert import VLBertForPreTraining
 from model.vlbert_checkpoint import name_from_official, split_official, state_from_official
+from model.vlbert_config import VLBertConfig
+from model.vlbert_embeddings import image_elements
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
 pytestmark = pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found at {GOLDENS}")

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from model.inputs import IGNORE_INDEX, VLBatch
-from model.vlbert import ImageElements, VLBertConfig, VLBertForPreTraining, embed_coordinates
+from model.vlbert import VLBertForPreTraining
 from model.vlbert_checkpoint import name_from_official, state_from_official
+from model.vlbert_config import VLBertConfig
+from model.vlbert_embeddings import ImageElements, embed_coordinates
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
 pytestmark = pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found at {GOLDENS}")
