@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from model.inputs import VLBatch, VLOutput
 from model.losses import PreTrainingOutput
@@ -32,13 +33,16 @@ class RegionEncoder(Protocol):
     def feature_dim(self) -> int:
         """D, numbers in a feature."""
 
-    def __call__(self, pixels: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
+    def __call__(
+        self, pixels: Tensor, boxes: Tensor, region_mask: Tensor, cell_weights: Tensor | None = None
+    ) -> Tensor:
         """(B, R, D), zeros where there is no box.
 
         Args:
-            pixels: (B, 3, H, W) float.
+            pixels: (B, 3, H, W) float; B may be 0.
             boxes: (B, R, 4) float, x1 y1 x2 y2 in pixels of `pixels`; R may be 0.
             region_mask: (B, R) bool, True at real boxes.
+            cell_weights: see `ImageBatch`.
         """
 
 
@@ -74,18 +78,23 @@ class EndToEndChoices:
 class ImageBatch:
     """What the encoder reads of the photos of a `VLBatch`; rows and regions stand in the same order.
 
+    Rows of text alone (`VLBatch.text_only`) have no photo and no row here: B counts the others.
+
     Attributes:
         pixels: (B, 3, H, W) float, mean removed, zeros right of and below each photo.
         boxes: (B, R, 4) float, x1 y1 x2 y2 in pixels of `pixels`; rows of padding are not read.
         blanked_regions: (B, R) bool, True where the box is blank in `pixels`.
         whole_image_boxes: (B, 4) float, the box of the whole photo in pixels of `pixels`; only for whole images that
             come from a "box".
+        cell_weights: (B, R, h, w) float, what each cell of a region counts before the mean over its cells: VCR's
+            instance masks. The whole image has no such mask.
     """
 
     pixels: Tensor
     boxes: Tensor
     blanked_regions: Tensor
     whole_image_boxes: Tensor | None = None
+    cell_weights: Tensor | None = None
 
     def to(self, device: torch.device | str) -> ImageBatch:
         """The same batch with every tensor on `device`."""
@@ -105,8 +114,8 @@ class EndToEndModel(nn.Module):
         choices: see there.
 
     Raises:
-        ValueError: when the encoder's features are not as wide as the model's, or a model that shows masked regions
-            would be shown whole ones.
+        ValueError: when the encoder's features are not as wide as the model's, a model that shows masked regions would
+            be shown whole ones, or a whole image is asked for that the model does not read.
     """
 
     def __init__(self, model: PreTrainingModel, region_encoder: RegionEncoder, choices: EndToEndChoices) -> None:
@@ -116,6 +125,11 @@ class EndToEndModel(nn.Module):
             raise ValueError(
                 f"the model reads region features of width {config.region_feature_size} (region_feature_size), the "
                 f"region encoder makes {region_encoder.feature_dim}; give both the same width"
+            )
+        if choices.whole_image == "box" and not getattr(config, "reads_whole_image", True):
+            raise ValueError(
+                f"{type(model).__name__} reads no feature of the whole image: set whole_image='model', or it would be "
+                f"made for nothing"
             )
         if getattr(config, "masked_appearance", None) == "pixels" and choices.masked_pixels != "blank":
             raise ValueError(
@@ -135,11 +149,11 @@ class EndToEndModel(nn.Module):
             score_arguments: what the model's `score` takes after batch and output, such as ViLBERT's generator.
         """
         batch = self.with_features(batch, images)
-        return self.model.score(batch, self._encode(batch), *score_arguments)
+        return self.model.score(batch, self.model.encode(batch), *score_arguments)
 
     def encode(self, batch: VLBatch, images: ImageBatch, *, with_attention: bool = False) -> VLOutput:
         """Last states, as `PreTrainingModel.encode`."""
-        return self._encode(self.with_features(batch, images), with_attention=with_attention)
+        return self.model.encode(self.with_features(batch, images), with_attention=with_attention)
 
     def with_features(self, batch: VLBatch, images: ImageBatch) -> VLBatch:
         """`batch` with the encoder's features in place of what it has: what any model or task head can be called with.
@@ -152,26 +166,25 @@ class EndToEndModel(nn.Module):
                 one is there where photos should be whole), or when a target carries a gradient or would be a feature of
                 this moment.
         """
-        self._check_images(batch, images)
+        with_image = slice(None) if batch.text_only is None else ~batch.text_only
+        region_mask = batch.region_mask[with_image]
+        self._check_images(images, region_mask)
+        self._check_blanks(batch, images.blanked_regions, with_image)
         batch = self._with_frozen_targets(batch)
-        boxes, mask = images.boxes, batch.region_mask
-        from_box = self.choices.whole_image == "box"
-        if from_box:
-            assert images.whole_image_boxes is not None
-            boxes = torch.cat([images.whole_image_boxes[:, None], boxes], dim=1)
-            mask = torch.cat([mask.new_ones(len(mask), 1), mask], dim=1)
-        features = self.region_encoder(images.pixels, boxes, mask)
-        whole, features = (features[:, 0], features[:, 1:]) if from_box else (None, features)
-        return replace(batch, region_features=features, whole_image_features=whole)
-
-    def _encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
-        output = self.model.encode(batch, with_attention=with_attention)
-        if self.choices.whole_image == "box" and output.whole_image_state is None:
-            raise ValueError(
-                f"{type(self.model).__name__} has no element for the whole image: set whole_image='model', or its "
-                f"feature is made for nothing"
-            )
-        return output
+        boxes, weights = images.boxes, images.cell_weights
+        whole_box = images.whole_image_boxes
+        if whole_box is not None:
+            boxes = torch.cat([whole_box[:, None], boxes], dim=1)
+            region_mask = functional.pad(region_mask, (1, 0), value=True)
+            weights = None if weights is None else functional.pad(weights, (0, 0, 0, 0, 1, 0), value=1.0)
+        found = self.region_encoder(images.pixels, boxes, region_mask, weights)
+        features = found
+        if batch.text_only is not None:
+            features = found.new_zeros(batch.batch_size, *found.shape[1:])
+            features[with_image] = found
+        if whole_box is None:
+            return replace(batch, region_features=features, whole_image_features=None)
+        return replace(batch, region_features=features[:, 1:], whole_image_features=features[:, 0])
 
     def _with_frozen_targets(self, batch: VLBatch) -> VLBatch:
         """Class targets as they are, features to regress as they were measured: nothing that a step could move."""
@@ -190,8 +203,9 @@ class EndToEndModel(nn.Module):
                 )
         return batch
 
-    def _check_images(self, batch: VLBatch, images: ImageBatch) -> None:
-        rows, count = batch.region_mask.shape
+    def _check_images(self, images: ImageBatch, region_mask: Tensor) -> None:
+        """Whether the shapes are those of the rows that have an image."""
+        rows, count = region_mask.shape
         pixels, boxes, blanked, whole = images.pixels, images.boxes, images.blanked_regions, images.whole_image_boxes
         if (
             pixels.ndim != 4
@@ -201,23 +215,26 @@ class EndToEndModel(nn.Module):
             or blanked.dtype != torch.bool
         ):
             raise ValueError(
-                f"an image batch for {rows} rows of {count} regions has pixels ({rows}, 3, H, W), boxes "
+                f"an image batch for {rows} images of {count} regions has pixels ({rows}, 3, H, W), boxes "
                 f"({rows}, {count}, 4) and blanked_regions ({rows}, {count}) bool; got {tuple(pixels.shape)}, "
                 f"{tuple(boxes.shape)} and {tuple(blanked.shape)} {blanked.dtype}"
             )
-        if (self.choices.whole_image == "box") != (whole is not None) or (
-            whole is not None and whole.shape != (rows, 4)
-        ):
-            got = "none" if whole is None else str(tuple(whole.shape))
+        from_box = self.choices.whole_image == "box"
+        if from_box != (whole is not None) or (whole is not None and whole.shape != (rows, 4)):
             raise ValueError(
                 f"whole_image is {self.choices.whole_image!r}: whole_image_boxes must be "
-                f"{f'({rows}, 4)' if self.choices.whole_image == 'box' else 'left out'}, got {got}"
+                f"{f'({rows}, 4)' if from_box else 'left out'}, got {'none' if whole is None else tuple(whole.shape)}"
             )
+
+    def _check_blanks(self, batch: VLBatch, blanked: Tensor, with_image: slice | Tensor) -> None:
+        """Whether the photos hide what the run says they hide; what the run says is what its results mean."""
+        real = batch.region_mask[with_image]
         if self.choices.masked_pixels == "whole":
-            wrong, told = blanked & batch.region_mask, "blank though masked_pixels is 'whole'"
+            wrong, told = blanked & real, "blank though masked_pixels is 'whole'"
         else:
-            wrong, told = batch.masked_regions & batch.region_mask & ~blanked, "masked but not blank in the pixels"
+            wrong, told = batch.masked_regions[with_image] & real & ~blanked, "masked but not blank in the pixels"
         if bool(wrong.any()):
-            row, region = wrong.nonzero()[0].tolist()
+            image, region = wrong.nonzero()[0].tolist()
+            row = int(torch.arange(batch.batch_size, device=real.device)[with_image][image])
             sample = f" of sample {batch.sample_ids[row]!r}" if batch.sample_ids else ""
             raise ValueError(f"row {row}{sample}: region {region} is {told}")

@@ -9,6 +9,8 @@ Shapes: B rows, T text pieces, R regions, A aligned pieces, D feature width, H h
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -41,6 +43,7 @@ class VisualBertConfig(BertSizes):
     """
 
     model_type = "roibeam-visualbert"
+    reads_whole_image: ClassVar[bool] = False  # of the batch; see model/end_to_end.py
 
     padding_piece: int = 0
     region_feature_size: int = 2048

@@ -8,6 +8,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from model.imagebert import ImageBertForPreTraining
+from model.interbert import InterBertForPreTraining
 from model.vilbert import ViLbertForPreTraining
 from model.vilbert_single_stream import SingleStreamForPreTraining
 from model.visualbert import VisualBertForPreTraining
@@ -21,6 +23,8 @@ PRETRAINING_MODELS: Mapping[str, type[PreTrainedModel]] = MappingProxyType(
             ViLbertForPreTraining,
             SingleStreamForPreTraining,
             VisualBertForPreTraining,
+            ImageBertForPreTraining,
+            InterBertForPreTraining,
         )
     }
 )

@@ -12,11 +12,15 @@ from vilbert_examples import tiny
 from extraction.config import DetectorConfig
 from extraction.region_encoder import RegionEncoder, load_encoder_weights
 from model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
+from model.imagebert import ImageBertConfig, ImageBertForPreTraining
 from model.inputs import IGNORE_INDEX, VLBatch
+from model.interbert import InterBertForPreTraining
+from model.interbert_config import interbert_config
 from model.vilbert import ViLbertForPreTraining
 from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.vlbert import VLBertConfig, VLBertForPreTraining
+from model.vlbert import VLBertForPreTraining
+from model.vlbert_config import VLBertConfig, vlbert_config
 from pipelines.image_batch import photo_inputs
 
 VOCAB_SIZE, LABELS, POSITIONS = 40, 7, 16
@@ -37,10 +41,16 @@ WHOLE = EndToEndChoices(masked_pixels="whole", whole_image="model")
 RELEASE = EndToEndChoices(masked_pixels="blank", whole_image="box")  # VL-BERT's
 
 
+VLBERT_SIZES = SIZES | {"num_region_labels": LABELS, "coordinate_embedding_size": 16}
+
+
 def vlbert(**overrides: Any) -> VLBertForPreTraining:
     heads = {"with_pooler": True, "with_relationship_head": True, "masked_appearance": "pixels"}
-    sizes = {"num_region_labels": LABELS, "coordinate_embedding_size": 16}
-    return VLBertForPreTraining(VLBertConfig(**(SIZES | heads | sizes | overrides)))
+    return VLBertForPreTraining(VLBertConfig(**(VLBERT_SIZES | heads | overrides)))
+
+
+def vlbert_paper() -> VLBertForPreTraining:
+    return VLBertForPreTraining(vlbert_config("paper", **VLBERT_SIZES))
 
 
 def vilbert(**overrides: Any) -> ViLbertForPreTraining:
@@ -56,10 +66,21 @@ def visualbert(**overrides: Any) -> VisualBertForPreTraining:
     return VisualBertForPreTraining(VisualBertConfig(**(SIZES | overrides)))
 
 
+def interbert(preset: str = "release", **overrides: Any) -> InterBertForPreTraining:
+    layers = {"text_num_hidden_layers": 1, "image_num_hidden_layers": 1, "image_num_attention_heads": 2}
+    widths = {"image_intermediate_size": 20, "pooled_size": 12, "region_target_size": LABELS}
+    return InterBertForPreTraining(interbert_config(preset, **(SIZES | layers | widths | overrides)))
+
+
+def imagebert(**overrides: Any) -> ImageBertForPreTraining:
+    return ImageBertForPreTraining(ImageBertConfig(**(SIZES | {"num_region_labels": LABELS} | overrides)))
+
+
 # Name -> (model, choices): the systems as docs/end-to-end.md has them, then what else their fields allow.
 REGRESSION = {"region_target_size": FEATURES}
 CASES: dict[str, tuple[Callable[[], Any], EndToEndChoices]] = {
     "vlbert": (vlbert, RELEASE),
+    "vlbert-paper": (vlbert_paper, RELEASE),
     "vlbert-learned": (lambda: vlbert(masked_appearance="learned"), WHOLE),
     "vilbert": (vilbert, BLANK),
     "vilbert-stored-way": (vilbert, WHOLE),
@@ -69,8 +90,14 @@ CASES: dict[str, tuple[Callable[[], Any], EndToEndChoices]] = {
     "single-stream": (single_stream, BLANK),
     "single-stream-pixels": (lambda: single_stream(masked_appearance="pixels"), BLANK),
     "visualbert": (visualbert, BLANK),
+    "interbert": (interbert, BLANK),
+    "interbert-paper": (lambda: interbert("paper"), BLANK),
+    "interbert-pixels": (lambda: interbert(masked_appearance="pixels"), BLANK),
+    "interbert-regression": (lambda: interbert(region_loss="regression", **REGRESSION), BLANK),
+    "imagebert": (imagebert, BLANK),
+    "imagebert-pixels": (lambda: imagebert(masked_appearance="pixels"), BLANK),
 }
-SYSTEMS = ("vlbert", "vilbert", "single-stream", "visualbert")
+SYSTEMS = ("vlbert", "vilbert", "single-stream", "visualbert", "interbert", "imagebert")
 
 
 def encoder(**arguments: Any) -> RegionEncoder:

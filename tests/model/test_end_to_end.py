@@ -16,6 +16,7 @@ from end_to_end_examples import (
     WHOLE,
     awake,
     encoder,
+    imagebert,
     inputs,
     joint_model,
     losses,
@@ -26,7 +27,7 @@ from end_to_end_examples import (
 )
 
 from extraction.blanking import blank_regions
-from model.end_to_end import EndToEndChoices, EndToEndModel
+from model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
 from model.inputs import IGNORE_INDEX
 
 
@@ -143,7 +144,10 @@ def test_what_stands_under_masked_boxes_reaches_nothing(name):
         assert not torch.equal(getattr(leaked, field), getattr(want, field)), field
 
 
-@pytest.mark.parametrize("name", ["vilbert-stored-way", "vlbert-learned", "vilbert", "single-stream"])
+@pytest.mark.parametrize(
+    "name",
+    ["vilbert-stored-way", "vlbert-learned", "vlbert-paper", "vilbert", "single-stream", "interbert", "imagebert"],
+)
 def test_a_replaced_feature_sends_no_gradient_to_its_own_pixels(name):
     """The feature of a masked region is not read where a vector stands for it, and no target is made of it."""
     joint = joint_model(name)
@@ -158,9 +162,11 @@ def test_a_replaced_feature_sends_no_gradient_to_its_own_pixels(name):
     assert (gradient[batch.region_mask & ~batch.masked_regions] > 0).all()
 
 
-@pytest.mark.parametrize("make", [vilbert, vlbert])
-def test_pixels_show_the_model_what_the_encoder_makes_of_a_blank(make):
-    joint = EndToEndModel(awake(make(masked_appearance="pixels")), encoder(), RELEASE)
+@pytest.mark.parametrize(
+    "name", ["vlbert", "vilbert-pixels", "single-stream-pixels", "interbert-pixels", "imagebert-pixels"]
+)
+def test_pixels_show_the_model_what_the_encoder_makes_of_a_blank(name):
+    joint = joint_model(name)
     batch, images = inputs(joint)
     filled = joint.with_features(batch, images)
     features = filled.region_features.detach().requires_grad_()
@@ -199,6 +205,24 @@ class TestFrozenTargets:
         moving = dataclasses.replace(batch, **{field: joint.with_features(batch, images).region_features})
         with pytest.raises(ValueError, match=f"{field} carries a gradient; targets are frozen"):
             joint(moving, images)
+
+    def test_features_to_regress_beside_classes_are_the_stored_ones(self):
+        joint = joint_model("imagebert")
+        batch, images = inputs(joint)
+        assert joint.with_features(batch, images).region_feature_targets is batch.region_features
+        named = dataclasses.replace(batch, region_feature_targets=batch.region_features + 1)
+        assert joint.with_features(named, images).region_feature_targets is named.region_feature_targets
+        none = dataclasses.replace(batch, region_features=batch.region_features[..., :0])
+        with pytest.raises(ValueError, match="this model regresses features: hand over the stored ones"):
+            joint(none, images)
+        unscored = dataclasses.replace(none, region_targets=None, region_target_mask=None)
+        assert joint.encode(unscored, images).text_states.shape == (2, 6, 16)
+
+    def test_other_models_need_no_stored_features(self):
+        joint = joint_model("vilbert")
+        batch, images = inputs(joint)
+        none = dataclasses.replace(batch, region_features=batch.region_features[..., :0])
+        assert losses(joint, none, images) == losses(joint, batch, images)
 
     def test_stored_features_are_replaced_in_the_input_only(self):
         joint = joint_model("vilbert-regression")
@@ -239,7 +263,7 @@ class TestWhatIsRefused:
     def test_photos_and_regions_of_different_numbers(self):
         joint = joint_model("vilbert")
         batch, images = inputs(joint)
-        with pytest.raises(ValueError, match=r"for 2 rows of 4 regions .* boxes \(2, 4, 4\).*got .*\(2, 3, 4\)"):
+        with pytest.raises(ValueError, match=r"for 2 images of 4 regions .* boxes \(2, 4, 4\).*got .*\(2, 3, 4\)"):
             joint(batch, dataclasses.replace(images, boxes=images.boxes[:, :3]))
 
     @pytest.mark.parametrize("name, changed", [("vlbert", None), ("vilbert", torch.zeros(2, 4))])
@@ -249,15 +273,70 @@ class TestWhatIsRefused:
         with pytest.raises(ValueError, match=r"whole_image_boxes must be (\(2, 4\), got none|left out, got \(2, 4\))"):
             joint(batch, dataclasses.replace(images, whole_image_boxes=changed))
 
-    def test_a_whole_image_for_a_model_without_one(self):
-        joint = EndToEndModel(awake(visualbert()), encoder(), RELEASE)
-        with pytest.raises(ValueError, match="VisualBertForPreTraining has no element for the whole image"):
-            joint(*inputs(joint))
+    @pytest.mark.parametrize("make", [visualbert, imagebert])
+    def test_a_whole_image_for_a_model_that_reads_none(self, make):
+        with pytest.raises(
+            ValueError, match="BertForPreTraining reads no feature of the whole image: set whole_image="
+        ):
+            EndToEndModel(make(), encoder(), RELEASE)
+
+
+class TestRowsOfTextAlone:
+    """VL-BERT's second corpus: such rows have no photo, and none is made up for them."""
+
+    @pytest.fixture
+    def joint(self):
+        return EndToEndModel(awake(vlbert(with_text_only=True)), encoder(), RELEASE)
+
+    def test_photos_belong_to_the_other_rows(self, joint):
+        batch, images = inputs(joint)
+        order = torch.tensor([2, 0, 3, 1])  # rows 0 and 1 have photos; 2 and 3 are repeats of their text
+        rows = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
+        wide = {name: torch.cat([t, t])[order] for name, t in rows.items() if isinstance(t, torch.Tensor)}
+        text_only = torch.tensor([True, False, True, False])
+        wide["region_mask"] &= ~text_only[:, None]
+        mixed = dataclasses.replace(batch, text_only=text_only, **wide)
+        filled = joint.with_features(mixed, images)
+        plain = joint.with_features(batch, images)
+        assert torch.equal(filled.region_features[[1, 3]], plain.region_features)
+        assert torch.equal(filled.whole_image_features[[1, 3]], plain.whole_image_features)
+        assert not filled.region_features[[0, 2]].any() and not filled.whole_image_features[[0, 2]].any()
+        found = losses(joint, mixed, images)
+        assert found["text_only_words"] > 0
+        shown = dataclasses.replace(images, blanked_regions=torch.zeros_like(images.blanked_regions))
+        with pytest.raises(ValueError, match="row 1: region 0 is masked but not blank"):
+            joint(mixed, shown)
+
+    def test_a_batch_without_any_photo(self, joint):
+        batch, images = inputs(joint)
+        alone = dataclasses.replace(
+            batch, text_only=torch.ones(2, dtype=torch.bool), region_mask=torch.zeros_like(batch.region_mask)
+        )
+        nothing = ImageBatch(
+            pixels=images.pixels[:0],
+            boxes=images.boxes[:0],
+            blanked_regions=images.blanked_regions[:0],
+            whole_image_boxes=images.whole_image_boxes[:0],
+        )
+        found = losses(joint, alone, nothing)
+        found["text_only_words"].backward()
+        trained = [parameter for parameter in joint.region_encoder.parameters() if parameter.requires_grad]
+        assert all(parameter.grad is not None and not parameter.grad.any() for parameter in trained)
+
+
+def test_instance_masks_weigh_the_cells_of_regions_and_not_of_the_whole_image():
+    joint = joint_model("vlbert")
+    batch, images = inputs(joint)
+    ones = torch.ones(2, 4, 5, 5)
+    plain = joint.with_features(batch, images)
+    weighed = joint.with_features(batch, dataclasses.replace(images, cell_weights=ones / 2))
+    torch.testing.assert_close(weighed.region_features, plain.region_features / 2)
+    assert torch.equal(weighed.whole_image_features, plain.whole_image_features)
 
 
 def test_batches_move_to_a_device_as_a_whole():
     joint = joint_model("vlbert")
     _, images = inputs(joint)
     moved = images.to("meta")
-    assert {tensor.device.type for tensor in vars(moved).values()} == {"meta"}
+    assert {tensor.device.type for tensor in vars(moved).values() if tensor is not None} == {"meta"}
     assert inputs(joint_model("vilbert"))[1].to("cpu").whole_image_boxes is None
