@@ -12,14 +12,13 @@ Shapes: B rows, R regions, D feature width; H, W of the network input, pixels.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from model.inputs import VLBatch, VLOutput
-from model.losses import PreTrainingOutput
 from model.pretraining import PreTrainingModel
 
 MASKED_PIXELS = ("blank", "whole")
@@ -109,7 +108,8 @@ class EndToEndModel(nn.Module):
     """A model and the encoder of its regions as one module: one state, one optimizer, one forward pass.
 
     Args:
-        model: any model with pre-training heads. Its config says what stands for a masked region (`masked_appearance`).
+        model: any model, with pre-training heads or those of a task: a call takes a `VLBatch` first. Its config says
+            what stands for a masked region (`masked_appearance`).
         region_encoder: a `torch.nn.Module`; its frozen stages stay as they are.
         choices: see there.
 
@@ -118,7 +118,7 @@ class EndToEndModel(nn.Module):
             be shown whole ones, or a whole image is asked for that the model does not read.
     """
 
-    def __init__(self, model: PreTrainingModel, region_encoder: RegionEncoder, choices: EndToEndChoices) -> None:
+    def __init__(self, model: nn.Module, region_encoder: RegionEncoder, choices: EndToEndChoices) -> None:
         super().__init__()
         config: Any = model.config
         if config.region_feature_size != region_encoder.feature_dim:
@@ -141,19 +141,19 @@ class EndToEndModel(nn.Module):
         self.choices = choices
         self.regresses_features = bool(getattr(config, "with_region_feature_head", False))
 
-    def forward(self, batch: VLBatch, images: ImageBatch, *score_arguments: Any) -> PreTrainingOutput:
-        """Losses and accuracies of the model on features of this moment.
+    def forward(self, batch: VLBatch, images: ImageBatch, *arguments: Any) -> Any:
+        """What the model's call gives, on features of this moment: losses, or a `VLOutput` for the head of a task.
 
         Args:
             batch, images: as `with_features`.
-            score_arguments: what the model's `score` takes after batch and output, such as ViLBERT's generator.
+            arguments: what the model's call takes after the batch, such as ViLBERT's generator.
         """
-        batch = self.with_features(batch, images)
-        return self.model.score(batch, self.model.encode(batch), *score_arguments)
+        return self.model(self.with_features(batch, images), *arguments)
 
     def encode(self, batch: VLBatch, images: ImageBatch, *, with_attention: bool = False) -> VLOutput:
-        """Last states, as `PreTrainingModel.encode`."""
-        return self.model.encode(self.with_features(batch, images), with_attention=with_attention)
+        """As `PreTrainingModel.encode`, of a model with pre-training heads."""
+        model = cast(PreTrainingModel, self.model)
+        return model.encode(self.with_features(batch, images), with_attention=with_attention)
 
     def with_features(self, batch: VLBatch, images: ImageBatch) -> VLBatch:
         """`batch` with the encoder's features in place of what it has: what any model or task head can be called with.

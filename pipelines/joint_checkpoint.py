@@ -103,9 +103,10 @@ def load_joint(folder: str | Path) -> EndToEndModel:
     def make() -> EndToEndModel:
         kind, model_config = model_named_in(found["model"])
         encoder = RegionEncoder(config, conventions, frozen_stages=part["frozen_stages"])
-        return EndToEndModel(cast(Any, kind(model_config)), encoder, choices)
+        return EndToEndModel(kind(model_config), encoder, choices)
 
-    tensors = {name: value for name, value in read_tensors(weights).items() if isinstance(value, Tensor)}
+    # Copies, which start at addresses of torch's choice: a file's own places make kernels sum in another order.
+    tensors = {name: value.clone() for name, value in read_tensors(weights).items() if isinstance(value, Tensor)}
     try:
         return build_model(make, tensors)
     except (ValueError, TypeError) as error:

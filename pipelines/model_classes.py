@@ -14,8 +14,9 @@ from model.vilbert import ViLbertForPreTraining
 from model.vilbert_single_stream import SingleStreamForPreTraining
 from model.visualbert import VisualBertForPreTraining
 from model.vlbert import VLBertForPreTraining
+from model.vlbert_tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 
-PRETRAINING_MODELS: Mapping[str, type[PreTrainedModel]] = MappingProxyType(
+MODELS: Mapping[str, type[PreTrainedModel]] = MappingProxyType(
     {
         kind.__name__: kind
         for kind in (
@@ -25,6 +26,9 @@ PRETRAINING_MODELS: Mapping[str, type[PreTrainedModel]] = MappingProxyType(
             VisualBertForPreTraining,
             ImageBertForPreTraining,
             InterBertForPreTraining,
+            VLBertForVqa,
+            VLBertForVcr,
+            VLBertForReferring,
         )
     }
 )
@@ -39,12 +43,12 @@ def model_named_in(described: Mapping[str, Any]) -> tuple[type[PreTrainedModel],
     """Class and config of what `describe_model` gave.
 
     Raises:
-        ValueError: for a class that is none of `PRETRAINING_MODELS`, or fields that its config refuses.
+        ValueError: for a class that is none of `MODELS`, or fields that its config refuses.
     """
     names = described.get("architectures")
     name = names[0] if isinstance(names, list) and len(names) == 1 else names
-    if not isinstance(name, str) or name not in PRETRAINING_MODELS:
-        raise ValueError(f"architectures is {names!r}; it must name one of {', '.join(PRETRAINING_MODELS)}")
-    kind = PRETRAINING_MODELS[name]
+    if not isinstance(name, str) or name not in MODELS:
+        raise ValueError(f"architectures is {names!r}; it must name one of {', '.join(MODELS)}")
+    kind = MODELS[name]
     config_class: Any = kind.config_class
     return kind, config_class(**described)

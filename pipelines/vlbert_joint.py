@@ -12,7 +12,6 @@ from extraction.weight_families import COUNTER, DATA_PARALLEL_PREFIX, VLBERT_PRE
 from extraction.weight_files import read_tensors
 from extraction.weight_sources import fetch_weights
 from model.end_to_end import EndToEndModel
-from model.key_table import tidy_names
 from model.vlbert_checkpoint import split_official, state_from_official, state_to_official
 from pipelines.checkpoint import sync_to_disk
 from pipelines.conformance.model_case import check_parameters
@@ -30,7 +29,8 @@ def load_official_joint(spec: str, joint: EndToEndModel) -> None:
 
     Args:
         spec: a file, or a URL, as `fetch_weights` takes it.
-        joint: a VL-BERT whose config fits the checkpoint, with its encoder.
+        joint: a VL-BERT, for pre-training or a task, whose config fits the checkpoint (`config_from_official`), with
+            its encoder.
     Raises:
         ValueError: when the file cannot be read as tensors, holds no image network, or its tensors are not exactly
             those of `joint`.
@@ -38,7 +38,7 @@ def load_official_joint(spec: str, joint: EndToEndModel) -> None:
     """
     source = f"weights {spec}"
     found = {name: value for name, value in read_tensors(fetch_weights(spec)).items() if isinstance(value, Tensor)}
-    official, network = split_official(tidy_names(found))
+    official, network = split_official(found)
     if not network:
         raise ValueError(
             f"{source}: holds no image network, so it was trained on stored features; load it without a region encoder"
@@ -53,15 +53,17 @@ def load_official_joint(spec: str, joint: EndToEndModel) -> None:
     joint.load_state_dict(state)
 
 
-def official_joint_state(joint: EndToEndModel) -> dict[str, Tensor]:
+def official_joint_state(joint: EndToEndModel, kind: str = "pretrain") -> dict[str, Tensor]:
     """Every tensor by its official name, as the release saves them: the last stage twice, norms with their counters.
 
+    Args:
+        kind: of the model, as `state_to_official` takes it, such as "vcr-1fc".
     Raises:
-        ValueError: for a model that is not VL-BERT.
+        ValueError: for a model that is not a VL-BERT of this kind.
     """
     state, model_prefix, encoder_prefix = joint.state_dict(), "model.", "region_encoder."
     ours = {name.removeprefix(model_prefix): t for name, t in state.items() if name.startswith(model_prefix)}
-    official = state_to_official(ours)
+    official = state_to_official(ours, kind)
     names = family_names("vlbert-checkpoint")
     for name, tensor in state.items():
         if not name.startswith(encoder_prefix):
@@ -74,14 +76,16 @@ def official_joint_state(joint: EndToEndModel) -> dict[str, Tensor]:
     return official | {_LAST_STAGE_AGAIN + name.removeprefix(_LAST_STAGE): tensor for name, tensor in again.items()}
 
 
-def save_official_joint(joint: EndToEndModel, path: str | Path) -> Path:
+def save_official_joint(joint: EndToEndModel, path: str | Path, kind: str = "pretrain") -> Path:
     """Writes `{"state_dict": {"module....": tensor}}`, which the official code and `load_official_joint` read.
 
+    Args:
+        kind: as in `official_joint_state`.
     Raises:
-        ValueError: for a model that is not VL-BERT.
+        ValueError: for a model that is not a VL-BERT of this kind.
     """
     final = Path(path)
-    official = {DATA_PARALLEL_PREFIX + name: tensor for name, tensor in official_joint_state(joint).items()}
+    official = {DATA_PARALLEL_PREFIX + name: tensor for name, tensor in official_joint_state(joint, kind).items()}
     aside = final.with_name(f".writing-{final.name}")
     torch.save({"state_dict": official}, aside)
     sync_to_disk(aside)

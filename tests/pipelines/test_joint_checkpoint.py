@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 import torch
-from end_to_end_examples import CASES, ENCODER, SYSTEMS, awake, encoder, inputs, joint_model, losses, vlbert
+from end_to_end_examples import (
+    CASES,
+    ENCODER,
+    SYSTEMS,
+    VLBERT_SIZES,
+    awake,
+    encoder,
+    inputs,
+    joint_model,
+    losses,
+    vlbert,
+)
 from safetensors.torch import load_file, save_file
 
 from extraction.region_encoder import RegionEncoder, load_encoder_weights
 from extraction.resnet import Backbone
 from model.end_to_end import EndToEndChoices, EndToEndModel
+from model.vlbert_config import vlbert_task_config
+from model.vlbert_tasks import VLBertForVcr
 from pipelines.joint_checkpoint import load_joint, save_joint
 from pipelines.vlbert_joint import load_official_joint, official_joint_state, save_official_joint
+
+VLBERT_TASK_SIZES = {name: value for name, value in VLBERT_SIZES.items() if name != "num_region_labels"}
+NOTHING = [np.zeros(4, bool), np.zeros(2, bool)]
 
 
 def change(folder, **sections):
@@ -156,6 +174,20 @@ class TestOfficialVLBert:
         alone = RegionEncoder(ENCODER)
         load_encoder_weights(str(path), alone)
         assert torch.equal(alone.backbone.stem.conv1.weight, joint.region_encoder.backbone.stem.conv1.weight)
+
+    def test_task_models_have_kinds_of_their_own(self, tmp_path):
+        choices = EndToEndChoices(masked_pixels="whole", whole_image="box")
+        config = vlbert_task_config("vcr", **VLBERT_TASK_SIZES)
+        joint = EndToEndModel(awake(VLBertForVcr(config)), encoder(), choices)
+        path = save_official_joint(joint, tmp_path / "vcr.model", "vcr-1fc")
+        fresh = EndToEndModel(VLBertForVcr(config), RegionEncoder(ENCODER), choices)
+        load_official_joint(str(path), fresh)
+        again = load_joint(save_joint(joint, tmp_path / "joint"))
+        batch, images = inputs(joint, masked=NOTHING)
+        batch = dataclasses.replace(batch, aligned_words=torch.tensor([[[1], [2], [-1], [3]]] * 2))
+        with torch.no_grad():
+            scores = [each.model.choices(each(batch, images), 2) for each in (joint, fresh.eval(), again)]
+        assert torch.equal(scores[0], scores[1]) and torch.equal(scores[0], scores[2])
 
     def test_a_checkpoint_on_stored_features(self, tmp_path):
         joint = joint_model("vlbert")
