@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from model.config import StrictConfig
+from model.inputs import OutputWidths
 from model.transformer import ACTIVATIONS, TransformerEncoder, TransformerLayer
 
 
@@ -33,6 +34,11 @@ class BertSizes(StrictConfig):
     hidden_dropout: float = 0.1
     attention_dropout: float = 0.1
     initializer_range: float = 0.02
+
+    @property
+    def output_widths(self) -> OutputWidths:
+        """Of what this model gives: BERT's width throughout, unless a model says otherwise."""
+        return OutputWidths(self.hidden_size, self.hidden_size, self.hidden_size)
 
     def check(self) -> None:
         super().check()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -102,6 +104,26 @@ class DroppedLinear(nn.Linear):
 
     def forward(self, states: Tensor) -> Tensor:
         return super().forward(F.dropout(states, self.dropout, self.training))
+
+
+class PhraseToRegions(nn.Module):
+    """Scores of regions for phrases: one attention head without its softmax (UCLA's FlickrAttention).
+
+    Args:
+        inner_size: of queries and keys; that of one head of the encoder in VisualBERT. The released weights have a
+            value layer that nothing reads.
+    """
+
+    def __init__(self, text_size: int, region_size: int, inner_size: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(text_size, inner_size)
+        self.key = nn.Linear(region_size, inner_size)
+
+    def forward(self, phrases_BPH: Tensor, regions_BRI: Tensor, region_mask_BR: Tensor) -> Tensor:
+        """(B, P, R); the lowest finite number at padded regions."""
+        query, key = self.query(phrases_BPH), self.key(regions_BRI)
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        return scores.masked_fill(~region_mask_BR[:, None], torch.finfo(scores.dtype).min)
 
 
 class WeightNormedLinear(nn.Module):

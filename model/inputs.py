@@ -7,7 +7,7 @@ included), H hidden width.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,9 +34,11 @@ _SHAPES = {
     "task_ids": "B",
     "region_images": "BR",
     "aligned_words": "BRA",
+    "phrase_positions": "BP",
     "text_only": "B",
 }
 _LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids", "region_images", "aligned_words"}
+_LONG |= {"phrase_positions"}
 _BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask", "text_only"}
 
 
@@ -68,6 +70,8 @@ class VLBatch:
         task_ids: (B,) long, which task the row belongs to, for models with task tokens.
         region_images: (B, R) long, which image of the row a region is from, where a row has several; 0 is the first.
         aligned_words: (B, R, A) long, positions of the text pieces that name a region, -1 where there are no more.
+        phrase_positions: (B, P) long, the text piece that stands for each phrase of the row, -1 where there are no
+            more; read by the grounding head alone.
         text_only: (B,) bool, True where the row has no image: no region, and `image_hw` means nothing.
         sample_ids: what to call the rows in an error message; empty or B names.
 
@@ -93,6 +97,7 @@ class VLBatch:
     task_ids: Tensor | None = None
     region_images: Tensor | None = None
     aligned_words: Tensor | None = None
+    phrase_positions: Tensor | None = None
     text_only: Tensor | None = None
     sample_ids: tuple[str, ...] = ()
 
@@ -164,6 +169,20 @@ class VLOutput:
     pooled_text: Tensor | None = None
     pooled_image: Tensor | None = None
     attention: AttentionMaps | None = None
+
+
+class OutputWidths(NamedTuple):
+    """How wide the vectors of a `VLOutput` are.
+
+    Attributes:
+        text: H, of `text_states`.
+        region: I, of `region_states` and `whole_image_state`.
+        pooled: P, of the pooled vectors; None for a model without a pooler.
+    """
+
+    text: int
+    region: int
+    pooled: int | None
 
 
 def _check_tensor(name: str, tensor: Tensor, axes: str, sizes: dict[str, int]) -> None:

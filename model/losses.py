@@ -46,9 +46,9 @@ class PreTrainingOutput:
     """Sums and counts by name; a loss without targets in this batch has sum 0 and count 0.
 
     Attributes:
-        losses: "masked_words", "masked_regions" and, where the model has such a head, "matching" and
-            "masked_region_features" (regressed beside classes); VL-BERT's words of rows without an image are
-            "text_only_words". The total loss is the plain sum of their means.
+        losses: "masked_words", "masked_regions" and, where the model has such a head, "matching",
+            "masked_region_features" (regressed beside classes) and VL-BERT's "text_only_words", of rows without an
+            image. The total loss is the plain sum of their means.
         metrics: "masked_word_accuracy", "masked_region_accuracy" (largest logit is the largest target; not where
             features are regressed) and, with "matching", "matching_accuracy".
     """
@@ -61,15 +61,6 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> SumCount:
     """Cross-entropy of `logits` (N, V) with `labels` (N,) long; rows labelled `IGNORE_INDEX` do not count."""
     total = F.cross_entropy(_precise(logits), labels, ignore_index=IGNORE_INDEX, reduction="sum")
     return SumCount(total, (labels != IGNORE_INDEX).sum())
-
-
-def sigmoid_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
-    """Binary cross-entropy of each of `logits` with `targets` from 0 to 1, over the places where `mask` is True.
-
-    All three have one shape.
-    """
-    each = F.binary_cross_entropy_with_logits(_precise(logits), _precise(targets), reduction="none")
-    return SumCount((each * mask).sum(), mask.sum())
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:

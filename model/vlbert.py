@@ -23,7 +23,7 @@ from transformers import initialization as init
 from model.bert import bert_encoder, draw_as_bert
 from model.heads import MaskedWordHead, Pooler, RegionClassHead
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
-from model.losses import PreTrainingOutput, accuracy, cross_entropy, sigmoid_cross_entropy, soft_cross_entropy
+from model.losses import PreTrainingOutput, accuracy, binary_cross_entropy, cross_entropy, soft_cross_entropy
 from model.pretraining import PreTrainingTerms, log_odds
 from model.vlbert_config import VLBertConfig
 from model.vlbert_embeddings import (
@@ -281,5 +281,5 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
             return
         logits, counted = logits.squeeze(-1), labels != IGNORE_INDEX
         # Not IGNORE_INDEX itself, whose loss could overflow where it does not count.
-        terms.losses["matching"] = sigmoid_cross_entropy(logits, labels.clamp(min=0).to(logits.dtype), counted)
+        terms.losses["matching"] = binary_cross_entropy(logits, labels.clamp(min=0).to(logits.dtype), counted)
         terms.metrics["matching_accuracy"] = accuracy(torch.stack([-logits, logits], dim=-1), labels, counted)

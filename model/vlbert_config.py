@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from model.bert import BertSizes
+from model.inputs import OutputWidths
 
 REGION_SEGMENT = 2  # segment of image elements and [END]: "C" in section 3.2
 BOX_NUMBERS = ("centre_size", "corners")
@@ -88,6 +89,10 @@ class VLBertConfig(BertSizes):
     with_relationship_head: bool = False
     region_labels: str = "soft"
     relationship_loss: str = "softmax"
+
+    @property
+    def output_widths(self) -> OutputWidths:
+        return OutputWidths(self.hidden_size, self.hidden_size, self.hidden_size if self.with_pooler else None)
 
     @property
     def visual_width(self) -> int:

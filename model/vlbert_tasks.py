@@ -16,7 +16,8 @@ from transformers import initialization as init
 
 from model.heads import RegionClassHead
 from model.inputs import VLBatch, VLOutput
-from model.losses import SumCount, cross_entropy, sigmoid_cross_entropy, soft_cross_entropy
+from model.losses import SumCount, cross_entropy, soft_cross_entropy
+from model.task_losses import answer_bce, region_bce
 from model.transformer import ACTIVATIONS, BERT_NORM_EPS
 from model.vlbert import VLBertModel, VLBertPreTrainedModel
 from model.vlbert_config import VLBertTaskConfig
@@ -132,8 +133,7 @@ class VLBertForVqa(VLBertTaskModel):
         if self.config.answer_loss == "softmax":
             total = scores.sum(dim=-1, keepdim=True)
             return soft_cross_entropy(logits, scores / total.clamp(min=1e-6), total.squeeze(-1) > 0)
-        every = torch.ones_like(logits, dtype=torch.bool)
-        return SumCount(sigmoid_cross_entropy(logits, scores, every).total, torch.tensor(len(logits)).to(logits.device))
+        return answer_bce(logits, scores)
 
     @torch.no_grad()
     def start_from_words(self, answer_pieces: Sequence[Sequence[int]]) -> None:
@@ -234,4 +234,4 @@ class VLBertForReferring(VLBertTaskModel):
         mask = batch.region_mask
         if scores_BE.shape[1] > mask.shape[1]:
             mask = torch.cat([mask.new_ones(len(mask), 1), mask], dim=1)
-        return sigmoid_cross_entropy(scores_BE, targets_BE * mask, mask)
+        return region_bce(scores_BE, targets_BE, mask, per="regions")

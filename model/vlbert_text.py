@@ -65,4 +65,5 @@ def join_question_answer(
     # Real pieces move to the front in their order.
     places = (~real).long().argsort(dim=1, stable=True)[:, : int(real.sum(dim=1).max())]
     mask = real.gather(1, places)
-    return JoinedText(*(part.gather(1, places) * mask for part in (ids, segments)), mask, tags.gather(1, places) * mask)
+    ids, segments, tags = (part.gather(1, places) * mask for part in (ids, segments, tags))
+    return JoinedText(ids, segments, mask, tags)

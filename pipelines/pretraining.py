@@ -28,7 +28,8 @@ from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable, TextColumn
 from pipelines.captions import CaptionJoin, JoinReport, check_match
 from pipelines.held_out import HeldOut, LeakReport, refuse_leaks
-from pipelines.optimizer import ParameterGroup, TrainConfig
+from pipelines.optimizer import TrainConfig
+from pipelines.parameter_groups import ParameterGroup
 from pipelines.pretrain_sample import PretrainSample, collate, make_sample
 from pipelines.sample_order import SampleOrder
 from pipelines.tokenizer import CaptionTokenizer, load_tokenizer

@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 from model.inputs import IGNORE_INDEX, VLBatch, VLOutput
 from model.losses import kl_divergence
+from model.task_losses import grounding_loss
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining
 from model.visualbert_checkpoint import TABLE, config_from_official, state_from_official
-from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels, grounding_loss
+from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels
 from pipelines.conformance.case_files import ArrayError
 from pipelines.conformance.checks import Check
 from pipelines.conformance.model_case import (

@@ -53,9 +53,9 @@ class VLBertCase:
     encoder: RegionEncoder | None
     states: dict[str, Tensor] = field(default_factory=dict)
 
-    def build(self, make: Callable[[VLBertConfig], nn.Module]) -> Any:
+    def build(self, make: Callable[[Any], nn.Module]) -> Any:
         """The model, with the parameters of the file and no others."""
-        model = build_model(lambda: make(self.config), state_from_official(self.official))
+        model: Any = build_model(lambda: make(self.config), state_from_official(self.official))
         self.watch(model.vlbert)
         return model
 

@@ -12,9 +12,10 @@ import transformers
 from vilbert_examples import FEATURES, POSITIONS, VOCAB_SIZE, make_batch, randomised, take_rows
 
 from model.inputs import IGNORE_INDEX
+from model.task_losses import grounding_loss
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining
 from model.visualbert_checkpoint import config_from_official, state_from_official, state_to_official
-from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels, grounding_loss
+from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels
 
 
 def tiny(**overrides):
