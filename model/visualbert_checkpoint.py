@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import transformers
 from torch import Tensor
 
 from model.bert_checkpoint import tidy_bert
@@ -129,6 +130,8 @@ _FIELDS = {
     "special_visual_initialize": "copy_text_tables",
     "num_labels": "num_answers",
 }
+# What else a config.json of transformers holds (labels, special pieces, what a call returns): nothing a model computes.
+_WITHOUT_EFFECT = frozenset(transformers.VisualBertConfig().to_dict()) | {"torch_dtype", "gradient_checkpointing"}
 
 
 def config_from_official(options: Mapping[str, Any], **overrides: Any) -> VisualBertConfig:
@@ -148,6 +151,6 @@ def config_from_official(options: Mapping[str, Any], **overrides: Any) -> Visual
         elif name == "layer_norm_eps":
             if value != 1e-12:
                 raise ValueError(f"VisualBERT option layer_norm_eps {value!r} is not computed here, only 1e-12 is")
-        elif name not in ("architectures", "model_type", "transformers_version", "dtype", "torch_dtype"):
+        elif name not in _WITHOUT_EFFECT:
             raise ValueError(f"VisualBERT has no option {name!r}; known are {', '.join(sorted(_FIELDS))}")
     return VisualBertConfig(**(fields | overrides))

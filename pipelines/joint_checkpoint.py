@@ -24,8 +24,7 @@ from extraction.region_encoder import RegionEncoder
 from extraction.weight_files import read_tensors
 from model.end_to_end import EndToEndChoices, EndToEndModel
 from pipelines.checkpoint import put_in_place, write_json
-from pipelines.conformance.model_case import build_model, check_parameters
-from pipelines.model_classes import describe_model, model_named_in
+from pipelines.model_checkpoint import build_model, check_parameters, class_of, config_class_of
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
@@ -39,7 +38,7 @@ def describe_joint(joint: EndToEndModel) -> dict[str, Any]:
     Raises:
         ValueError: when the encoder has other parts than its config makes, so that it could not be read back.
     """
-    encoder = region_encoder_of(joint)
+    encoder, model = region_encoder_of(joint), cast(PreTrainedModel, joint.model)
     with torch.device("meta"):
         described = RegionEncoder(encoder.config, encoder.conventions)
     try:
@@ -49,7 +48,7 @@ def describe_joint(joint: EndToEndModel) -> dict[str, Any]:
     return {
         "format": _FORMAT,
         "end_to_end": asdict(joint.choices),
-        "model": describe_model(cast(PreTrainedModel, joint.model)),
+        "model": {**model.config.to_diff_dict(), "architectures": [type(model).__name__]},
         "region_encoder": {
             "detector": asdict(encoder.config),
             "conventions": asdict(encoder.conventions),
@@ -99,14 +98,13 @@ def load_joint(folder: str | Path) -> EndToEndModel:
     config = dataclass_of(part, "detector", DetectorConfig, path)
     conventions = dataclass_of(part, "conventions", Conventions, path)
     choices = dataclass_of(found, "end_to_end", EndToEndChoices, path)
+    model_class = class_of(found["model"], path)
 
     def make() -> EndToEndModel:
-        kind, model_config = model_named_in(found["model"])
-        encoder = RegionEncoder(config, conventions, frozen_stages=part["frozen_stages"])
-        return EndToEndModel(kind(model_config), encoder, choices)
+        model = model_class(config_class_of(model_class).from_dict(found["model"]))
+        return EndToEndModel(model, RegionEncoder(config, conventions, frozen_stages=part["frozen_stages"]), choices)
 
-    # Copies, which start at addresses of torch's choice: a file's own places make kernels sum in another order.
-    tensors = {name: value.clone() for name, value in read_tensors(weights).items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in read_tensors(weights).items() if isinstance(value, Tensor)}
     try:
         return build_model(make, tensors)
     except (ValueError, TypeError) as error:

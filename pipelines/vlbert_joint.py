@@ -14,8 +14,8 @@ from extraction.weight_sources import fetch_weights
 from model.end_to_end import EndToEndModel
 from model.vlbert_checkpoint import split_official, state_from_official, state_to_official
 from pipelines.checkpoint import sync_to_disk
-from pipelines.conformance.model_case import check_parameters
 from pipelines.joint_checkpoint import region_encoder_of
+from pipelines.model_checkpoint import check_parameters
 
 # The release saves the last stage twice, under these two names.
 _LAST_STAGE, _LAST_STAGE_AGAIN = (

@@ -22,7 +22,6 @@ from pipelines.conformance.case_files import ArrayError
 from pipelines.conformance.checks import Check, close, equal, failed
 from pipelines.conformance.model_case import (
     ModelArrays,
-    build_model,
     check_sizes,
     constant,
     gradient_checks,
@@ -31,6 +30,7 @@ from pipelines.conformance.model_case import (
 )
 from pipelines.conformance.tolerances import MODELS
 from pipelines.conformance.two_stream_case import PRETRAINING_LOSSES, choice_loss, read_batch, with_img
+from pipelines.model_checkpoint import build_model
 
 
 def _run(arrays: ModelArrays) -> Iterable[Check]:

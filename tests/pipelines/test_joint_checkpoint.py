@@ -100,7 +100,9 @@ class TestWhatIsRefused:
 
     def test_a_model_of_an_unknown_class(self, folder):
         change(folder, model={"architectures": ["os.system"]})
-        with pytest.raises(ValueError, match=r"joint: architectures is \['os.system'\]; it must name one of VLBertFor"):
+        with pytest.raises(
+            ValueError, match=r"config.json: architecture 'os.system' is unknown; there are VLBertForPre"
+        ):
             load_joint(folder)
 
     def test_an_unknown_field(self, folder):
