@@ -212,6 +212,8 @@ class TestFrozenTargets:
         assert joint.with_features(batch, images).region_feature_targets is batch.region_features
         named = dataclasses.replace(batch, region_feature_targets=batch.region_features + 1)
         assert joint.with_features(named, images).region_feature_targets is named.region_feature_targets
+        found, other = losses(joint, batch, images), losses(joint, named, images)
+        assert {name for name in found if found[name] != other[name]} == {"masked_region_features"}
         none = dataclasses.replace(batch, region_features=batch.region_features[..., :0])
         with pytest.raises(ValueError, match="this model regresses features: hand over the stored ones"):
             joint(none, images)
