@@ -29,6 +29,19 @@ from end_to_end_examples import (
 from extraction.blanking import blank_regions
 from model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
 from model.inputs import IGNORE_INDEX
+from model.losses import cross_entropy
+from model.retrieval_losses import retrieval_losses
+from model.task_heads import (
+    GroundingHead,
+    GroundingHeadConfig,
+    ImagePairHead,
+    ImagePairHeadConfig,
+    LabelHead,
+    LabelHeadConfig,
+    RegionHead,
+    RegionHeadConfig,
+)
+from model.task_losses import answer_bce, answer_kl, class_bce, grounding_loss, region_bce, score_regression
 
 
 @pytest.fixture(autouse=True)
@@ -42,13 +55,9 @@ def to_double(batch):
     return dataclasses.replace(batch, **floating)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_gradients_of_every_loss_are_slopes(name):
-    """In float64, by central differences along a direction through all of res3."""
-    joint = joint_model(name).double()
-    batch, images = (to_double(part) for part in inputs(joint))
-    found = losses(joint, batch, images)
-    assert set(found) >= {"masked_words"} and all(loss > 0 for loss in found.values())
+def assert_slopes(joint, compute):
+    """Gradients of every loss of `compute()` are slopes: central differences along a direction through all of res3."""
+    found = compute()
     later = [*joint.region_encoder.backbone.res4.parameters(), *joint.region_encoder.roi_heads.parameters()]
     weights = list(joint.region_encoder.backbone.res3.parameters())
     generator = torch.Generator().manual_seed(7)
@@ -63,13 +72,58 @@ def test_gradients_of_every_loss_are_slopes(name):
         with torch.no_grad():
             for weight, direction in zip(weights, directions, strict=True):
                 weight.add_(sign * step * direction)
-            ends.append(losses(joint, batch, images))
+            ends.append(compute())
             for weight, direction in zip(weights, directions, strict=True):
                 weight.sub_(sign * step * direction)
     for loss_name, slope in slopes.items():
         measured = (ends[0][loss_name] - ends[1][loss_name]).item() / (2 * step)
         assert abs(slope) > 1e-4, loss_name
         assert measured == pytest.approx(slope, rel=1e-4), loss_name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_of_every_pre_training_loss_are_slopes(name):
+    joint = joint_model(name).double()
+    batch, images = (to_double(part) for part in inputs(joint))
+    found = losses(joint, batch, images)
+    assert set(found) >= {"masked_words"} and all(loss > 0 for loss in found.values())
+    assert_slopes(joint, lambda: losses(joint, batch, images))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_gradients_of_every_task_loss_are_slopes(name):
+    joint = joint_model(name).double()
+    batch, images = (to_double(part) for part in inputs(joint))
+    batch = dataclasses.replace(batch, phrase_positions=torch.tensor([[1, 2], [3, -1]]))
+    config = joint.model.config
+    answer = awake(LabelHead(LabelHeadConfig.for_model(config, num_classes=3))).double()
+    pair = awake(ImagePairHead(ImagePairHeadConfig.for_model(config, num_classes=2)), seed=1).double()
+    region = awake(RegionHead(RegionHeadConfig.for_model(config)), seed=2).double()
+    grounding = awake(GroundingHead(GroundingHeadConfig.for_model(config)), seed=3).double()
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.rand(2, 4, generator=generator).double()
+    distributions = torch.softmax(torch.randn(2, 2, 4, generator=generator).double(), dim=-1)
+    labels = torch.tensor([2, 0])
+
+    def compute():
+        filled = joint.with_features(batch, images)
+        output = joint.model.encode(filled)
+        logits = answer(filled, output)
+        log_odds = joint.model.match_log_odds(output)
+        terms = {
+            "answer_bce": answer_bce(logits, scores[:, :3]),
+            "answer_kl": answer_kl(logits, distributions[:, 0, :3]),
+            "class_bce": class_bce(logits, labels),
+            "choice": cross_entropy(logits[:, :1].reshape(1, 2), labels[1:]),
+            "regression": score_regression(logits[:, :1], scores[:, 0]),
+            "image_pair": cross_entropy(pair(filled, output), labels[1:]),
+            "region_bce": region_bce(region(filled, output), scores, filled.region_mask, per="regions"),
+            "grounding": grounding_loss(grounding(filled, output), distributions * (batch.region_mask[:, None])),
+            **retrieval_losses(log_odds[None], torch.tensor([1]), ("binary", "multi_class", "triplet")),
+        }
+        return {loss_name: term.mean for loss_name, term in terms.items()}
+
+    assert_slopes(joint, compute)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
