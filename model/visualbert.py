@@ -153,7 +153,7 @@ class VisualBertModel(VisualBertPreTrainedModel):
             ValueError: for a text too long or without [CLS].
         """
         length = batch.text_ids.shape[1]
-        maps = AttentionMaps() if with_attention else None
+        maps = AttentionMaps(joint_regions=length) if with_attention else None
         states = self.embeddings(batch)
         mask = torch.cat([batch.text_mask, batch.region_mask], dim=1)
         joint_maps = None if maps is None else maps.joint

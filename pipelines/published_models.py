@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from model import interbert_checkpoint, vilbert_checkpoint, visualbert_checkpoint, vlbert_checkpoint
+from features.counted import counted
+from model import (
+    interbert_checkpoint,
+    vilbert_checkpoint,
+    visualbert_checkpoint,
+    vlbert_checkpoint,
+    vlbert_options,
+)
 from model.bert import BertSizes
 from model.interbert import InterBertForPreTraining
 from model.interbert_config import interbert_config
@@ -116,10 +123,8 @@ def count_layers(names: Iterable[str], prefix: str) -> int:
 
 
 def _understand_vlbert(official: State, options: Mapping[str, Any] | None) -> Understood:
-    if options is not None:
-        raise ValueError("VL-BERT's configurations are yaml files; its sizes are read off the checkpoint")
     model_part, encoder = vlbert_checkpoint.split_official(official)
-    changes = [f"{len(encoder)} parameters of its region encoder set aside"] if encoder else []
+    changes = [f"{counted(len(encoder), 'parameter')} of its region encoder set aside"] if encoder else []
     state = vlbert_checkpoint.state_from_official(model_part)
     kind = vlbert_checkpoint.kind_of(model_part)
     sizes: dict[str, Any] = bert_sizes(state, "vlbert.embeddings.", "vlbert.encoder.layers.")
@@ -141,7 +146,8 @@ def _understand_vlbert(official: State, options: Mapping[str, Any] | None) -> Un
             with_objects = "object_head.decoder.weight" in state
             fields["object_loss"] = "all" if with_objects else "none"
             fields |= {"num_object_labels": len(state["object_head.decoder.weight"])} if with_objects else {}
-        return Understood(model_class, vlbert_task_config(task, **fields), state, tuple(changes))
+        config = vlbert_task_config(task, **fields) if options is None else _vlbert_config(options, task, fields)
+        return Understood(model_class, config, state, tuple(changes))
     fields |= {
         "masked_appearance": "learned" if "vlbert.masked_region_feature.weight" in state else "pixels",
         "with_text_only": "vlbert.text_only_visual.weight" in state,
@@ -151,7 +157,20 @@ def _understand_vlbert(official: State, options: Mapping[str, Any] | None) -> Un
     }
     if fields["with_region_head"]:
         fields["num_region_labels"] = len(state["masked_region_head.decoder.weight"])
-    return Understood(VLBertForPreTraining, vlbert_config(**fields), state, tuple(changes))
+    config = vlbert_config(**fields)
+    if options is not None:
+        config = _vlbert_config(options, "pretrain-multitask" if fields["with_text_only"] else "pretrain", fields)
+    return Understood(VLBertForPreTraining, config, state, tuple(changes))
+
+
+def _vlbert_config(options: Mapping[str, Any], kind: str, shown: Mapping[str, Any]) -> BertSizes:
+    """By the part NETWORK of an official yaml file, as JSON; what the shapes show stays, but for heads of attention."""
+    network = options.get("NETWORK", options)
+    vlbert = network.get("VLBERT") if isinstance(network, Mapping) else None
+    if not isinstance(vlbert, Mapping):
+        raise ValueError("the configuration has no VLBERT; give the part NETWORK of the release's yaml file as JSON")
+    fields = {name: value for name, value in shown.items() if name != "num_attention_heads"}
+    return vlbert_options.config_from_official(network, vlbert, kind, **fields)
 
 
 _VLBERT_TASKS: Mapping[str, tuple[type[PreTrainedModel], str]] = {
@@ -190,7 +209,7 @@ def _understand_vilbert(official: State, options: Mapping[str, Any] | None) -> U
     else:
         config = vilbert_config(vilbert_checkpoint.release_of(official), **(_vilbert_sizes(state) | shown))
     inert = [name for name in official if any(part in name for part in vilbert_checkpoint.INERT)]
-    changes = [f"{len(inert)} parameters that nothing reads left out (biOutput.q_dense)"] if inert else []
+    changes = [f"{counted(len(inert), 'parameter')} that nothing reads left out (biOutput.q_dense)"] if inert else []
     return Understood(model_class, config, state, tuple(changes))
 
 

@@ -194,6 +194,19 @@ def test_a_configuration_tells_what_shapes_do_not(tmp_path: Path) -> None:
     assert same_state(found.model, model)
 
 
+def test_vlberts_options_are_the_network_of_its_yaml_file(tmp_path: Path) -> None:
+    model = PUBLISHED["VL-BERT"]()
+    save(writer_of(model).to_official(model), tmp_path / "a.safetensors")
+    sizes = BERT | {"visual_size": 128, "visual_ln": True, "num_attention_heads": 4, "type_vocab_size": 3}
+    options = {"NETWORK": {"IMAGE_FEAT_PRECOMPUTED": True, "VLBERT": sizes, "WITH_REL_LOSS": False}}
+    (tmp_path / "cfg.json").write_text(json.dumps(options))
+    found = load_model(str(tmp_path / "a.safetensors"), options=tmp_path / "cfg.json")
+    assert found.model.config.num_attention_heads == 4 and same_state(found.model, model)
+    (tmp_path / "cfg.json").write_text(json.dumps({"hidden_size": 4}))
+    with pytest.raises(ValueError, match=r"a\.safetensors: the configuration has no VLBERT"):
+        load_model(str(tmp_path / "a.safetensors"), options=tmp_path / "cfg.json")
+
+
 def test_a_run_and_its_checkpoints(tmp_path: Path) -> None:
     run = tmp_path / "run"
     for step in (1, 2):
