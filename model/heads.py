@@ -87,8 +87,12 @@ class TwoStreamPooler(nn.Module):
 
     def forward(self, text_state: Tensor, image_state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, P) of the text, of the image and of the pair."""
-        text, image = torch.relu(self.text(text_state)), torch.relu(self.image(image_state))
+        text, image = self.pool_text(text_state), torch.relu(self.image(image_state))
         return text, image, text * image if self.fusion == "product" else text + image
+
+    def pool_text(self, text_state: Tensor) -> Tensor:
+        """(B, P) of the text alone."""
+        return torch.relu(self.text(text_state))
 
 
 class DroppedLinear(nn.Linear):

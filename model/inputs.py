@@ -1,6 +1,7 @@
 """One batch type in, one output type out, for every model and every task.
 
-Shapes: B rows, T text pieces, R regions, D feature width, C region labels (background included), H hidden width.
+Shapes: B rows, T text pieces, R regions, D feature width, G global feature width, C region labels (background
+included), H hidden width.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ _SHAPES = {
     "image_hw": "B2",
     "masked_regions": "BR",
     "whole_image_features": "BD",
+    "global_features": "BG",
     "text_labels": "BT",
     "region_targets": "BRC",
     "region_target_mask": "BR",
+    "region_feature_targets": "BRD",
     "match_labels": "B",
     "task_ids": "B",
     "region_images": "BR",
@@ -54,11 +57,15 @@ class VLBatch:
         masked_regions: (B, R) bool, True where the model must not see what is in the region.
         whole_image_features: (B, D) float, one feature for the whole image, masked regions already left out of it; None
             lets the model take the mean of the regions at hand.
+        global_features: (B, G) float, the whole image as another network sees it, for a model that reads such a feature
+            beside its regions.
         text_labels: (B, T) long, piece to predict or `IGNORE_INDEX`.
         region_targets: (B, R, C) float, class distribution to predict, or the feature (then C = D) for a model that
             regresses it; rows of zeros where nothing is predicted.
         region_target_mask: (B, R) bool, True where `region_targets` counts; present exactly when they are. A region can
             be predicted without being masked.
+        region_feature_targets: (B, R, D) float, the stored features, for a model that predicts them beside classes;
+            None where `region_features` are those.
         match_labels: (B,) long, 1 = the caption belongs to the image, 0 = it does not.
         task_ids: (B,) long, which task the row belongs to, for models with task tokens.
         region_images: (B, R) long, which image of the row a region is from, where a row has several; 0 is the first.
@@ -81,9 +88,11 @@ class VLBatch:
     image_hw: Tensor
     masked_regions: Tensor
     whole_image_features: Tensor | None = None
+    global_features: Tensor | None = None
     text_labels: Tensor | None = None
     region_targets: Tensor | None = None
     region_target_mask: Tensor | None = None
+    region_feature_targets: Tensor | None = None
     match_labels: Tensor | None = None
     task_ids: Tensor | None = None
     region_images: Tensor | None = None

@@ -73,6 +73,19 @@ def tidy_names(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return tidy
 
 
+def names_with_bert(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`tidy_names`, with "bert." before those of a checkpoint of two streams alone (ViLBERT, InterBERT).
+
+    Raises:
+        ValueError: when two parameters come to have one name.
+    """
+    tidy = tidy_names(parameters)
+    if any(name.startswith("bert.") for name in tidy):
+        return tidy
+    parts = ("embeddings.", "v_embeddings.", "encoder.", "t_pooler.", "v_pooler.")
+    return {f"bert.{name}" if name.startswith(parts) else name: tensor for name, tensor in tidy.items()}
+
+
 def _reader(rules: list[tuple[str, str]]) -> Callable[[str], str | None]:
     """Looks a name up by its longest known prefix, with the numbers in it set aside."""
     table: dict[str, str] = {}

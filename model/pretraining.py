@@ -13,7 +13,18 @@ from torch import Tensor
 
 from model.bert import BertSizes
 from model.inputs import IGNORE_INDEX, VLBatch, VLOutput
-from model.losses import PreTrainingOutput, SumCount, accuracy, contrastive, cross_entropy, kl_divergence, squared_error
+from model.losses import (
+    PreTrainingOutput,
+    SumCount,
+    accuracy,
+    binary_cross_entropy,
+    contrastive,
+    cross_entropy,
+    kl_divergence,
+    squared_error,
+)
+
+MASKED_LOSS_PAIRS = ("all", "matched")  # in which pairs masked words and regions are predicted
 
 
 class PreTrainingModel(Protocol):
@@ -91,6 +102,24 @@ class PreTrainingTerms:
             self.metrics["masked_region_accuracy"] = accuracy(predictions, targets.argmax(dim=-1), every_row)
         else:
             self.losses["masked_regions"] = squared_error(predictions, targets, every_row)
+
+    def classified_regions(self, logits_NC: Tensor, labels_N: Tensor) -> None:
+        """Of predicted regions, with one class each; `IGNORE_INDEX` does not count."""
+        self.losses["masked_regions"] = cross_entropy(logits_NC, labels_N)
+        self.metrics["masked_region_accuracy"] = accuracy(logits_NC, labels_N, labels_N != IGNORE_INDEX)
+
+    def regressed_features(self, predictions_ND: Tensor, features_ND: Tensor, *, over_width: str) -> None:
+        """Of predicted regions, beside their classes; `over_width` as in `squared_error`."""
+        every_row = torch.ones(len(features_ND), dtype=torch.bool, device=features_ND.device)
+        error = squared_error(predictions_ND, features_ND, every_row, over_width=over_width)
+        self.losses["masked_region_features"] = error
+
+    def matching_odds(self, log_odds_B: Tensor, match_labels: Tensor) -> None:
+        """Of a head with one logit: its sigmoid is the probability of a match."""
+        counted, matched = match_labels != IGNORE_INDEX, match_labels.eq(1)
+        self.losses["matching"] = binary_cross_entropy(log_odds_B, matched.to(log_odds_B.dtype), counted)
+        says_match = (log_odds_B > 0).eq(matched)
+        self.metrics["matching_accuracy"] = SumCount((says_match & counted).sum(), counted.sum())
 
     def matching(self, logits_B2: Tensor, match_labels: Tensor, *, match_logit: int) -> None:
         """`match_logit`: which of the two logits says match. Each code's order stays, so that its weights load."""

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from model.bert_checkpoint import tidy_bert
-from model.key_table import BERT_LAYER, KeyTable, tidy_names
+from model.key_table import BERT_LAYER, KeyTable, names_with_bert
 from model.vilbert_config import ViLbertConfig
 
 # In a co-attention 1 is the image and 2 the text. Who asks gives the query, who is asked gives key and value, so ours
@@ -87,15 +87,6 @@ _TIED_DECODER = "cls.predictions.decoder.weight"  # the word embedding a second 
 _WORDS = "bert.embeddings.word_embeddings.weight"
 
 
-def _official_names(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Under the names of the tables: `tidy_names`, and "bert." before those of a checkpoint of the streams alone."""
-    tidy = tidy_names(official)
-    if any(name.startswith("bert.") for name in tidy):
-        return tidy
-    parts = ("embeddings.", "v_embeddings.", "encoder.", "t_pooler.", "v_pooler.")
-    return {f"bert.{name}" if name.startswith(parts) else name: tensor for name, tensor in tidy.items()}
-
-
 def release_of(official: Mapping[str, Tensor]) -> str:
     """The key of `TABLES` that official names belong to; "release" for pre-training alone, where both are the same."""
     marks = (".logit_fc.", "vil_tri_prediction.", "embeddings.task_embeddings.")
@@ -121,7 +112,7 @@ def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: for an unknown name, or when the file's masked-word decoder differs from its word embedding.
     """
-    official = _official_names(official)
+    official = names_with_bert(official)
     decoder = official.get(_TIED_DECODER)
     if decoder is not None and (_WORDS not in official or not decoder.equal(official[_WORDS])):
         raise ValueError(f"{_TIED_DECODER} differs from {_WORDS}; here the two are one tensor")

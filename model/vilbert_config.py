@@ -9,11 +9,11 @@ from typing import Any
 from model.bert import BertSizes
 from model.heads import FUSIONS
 from model.inputs import OutputWidths
+from model.pretraining import MASKED_LOSS_PAIRS
 from model.regions import WHOLE_IMAGE_COUNTS
 from model.transformer import ACTIVATIONS
 
 REGION_LOSSES = ("kl", "regression", "contrastive")
-MASKED_LOSS_PAIRS = ("all", "matched")
 
 
 class ViLbertConfig(BertSizes):

@@ -23,7 +23,7 @@ from transformers import initialization as init
 from model.bert import bert_encoder, draw_as_bert
 from model.heads import MaskedWordHead, Pooler, RegionClassHead
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
-from model.losses import PreTrainingOutput, accuracy, binary_cross_entropy, cross_entropy, soft_cross_entropy
+from model.losses import PreTrainingOutput, accuracy, soft_cross_entropy
 from model.pretraining import PreTrainingTerms, log_odds
 from model.vlbert_config import VLBertConfig
 from model.vlbert_embeddings import (
@@ -257,15 +257,13 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         assert self.masked_region_head is not None
         predicted = batch.region_target_mask
         targets = batch.region_targets[predicted]
-        every_row = predicted.new_ones(targets.shape[0])
         logits = self.masked_region_head(output.region_states[predicted])
-        best = targets.argmax(dim=-1)
         if self.config.region_labels == "hard":
-            best = targets[:, :-1].argmax(dim=-1)  # background is no category
-            terms.losses["masked_regions"] = cross_entropy(logits, best)
-        else:
-            terms.losses["masked_regions"] = soft_cross_entropy(logits, targets, every_row)
-        terms.metrics["masked_region_accuracy"] = accuracy(logits, best, every_row)
+            terms.classified_regions(logits, targets[:, :-1].argmax(dim=-1))  # background is no category
+            return
+        every_row = predicted.new_ones(len(targets))
+        terms.losses["masked_regions"] = soft_cross_entropy(logits, targets, every_row)
+        terms.metrics["masked_region_accuracy"] = accuracy(logits, targets.argmax(dim=-1), every_row)
 
     def _score_relationship(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
         """Task 1 of section 3.3; rows without an image have no label."""
@@ -278,8 +276,5 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         logits = self.relationship_head(output.pooled)
         if self.config.relationship_loss == "softmax":
             terms.matching(logits, labels, match_logit=MATCH_LOGIT)
-            return
-        logits, counted = logits.squeeze(-1), labels != IGNORE_INDEX
-        # Not IGNORE_INDEX itself, whose loss could overflow where it does not count.
-        terms.losses["matching"] = binary_cross_entropy(logits, labels.clamp(min=0).to(logits.dtype), counted)
-        terms.metrics["matching_accuracy"] = accuracy(torch.stack([-logits, logits], dim=-1), labels, counted)
+        else:
+            terms.matching_odds(logits.squeeze(-1), labels)

@@ -6,6 +6,8 @@ import transformers
 from vilbert_examples import POSITIONS, VOCAB_SIZE, make_batch, randomised, tiny
 
 from model.bert_checkpoint import load_start, tidy_bert
+from model.imagebert import ImageBertConfig, ImageBertForPreTraining
+from model.imagebert_checkpoint import state_from_bert as imagebert_state
 from model.vilbert import ViLbertForPreTraining
 from model.vilbert_checkpoint import state_from_bert as vilbert_state
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining
@@ -46,6 +48,22 @@ def test_visualbert_without_regions_is_bert(bert):
     torch.testing.assert_close(match, theirs.seq_relationship_logits, rtol=1e-4, atol=1e-5)
     tables = model.visualbert.embeddings
     assert torch.equal(tables.region_segments.weight, bert.bert.embeddings.token_type_embeddings.weight)
+
+
+def test_imagebert_without_regions_is_bert(bert):
+    model = ImageBertForPreTraining(ImageBertConfig(**SIZES, region_feature_size=12)).eval()
+    left = load_start(model, imagebert_state(bert.state_dict()))
+    new = ("region_class_head", "region_feature_head", "match_head", "features", "locations", "region_norm")
+    assert {name.removeprefix("imagebert.embeddings.").rsplit(".", 1)[0] for name in left} == set(new)
+    batch = make_batch(regions=(0, 0, 0))
+    theirs = bert_states(bert, batch)
+    with torch.no_grad():
+        output = model.encode(batch)
+        logits, real = model.word_logits(output.text_states), batch.text_mask
+        pooled = bert.bert.pooler(theirs.hidden_states[-1])
+    torch.testing.assert_close(logits[real], theirs.prediction_logits[real], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(output.pooled, pooled, rtol=1e-4, atol=1e-5)
+    assert torch.equal(model.imagebert.embeddings.segments.weight, bert.bert.embeddings.token_type_embeddings.weight)
 
 
 def test_vilbert_s_text_before_the_first_co_attention_is_bert(bert):
