@@ -63,26 +63,31 @@ def state_from_bert(
     return {_FROM_BERT.ours(n): t for n, t in tidy_bert(bert).items() if not n.startswith(tuple(unused))}
 
 
-def task_start(task: str, pretrained: Mapping[str, Tensor], *, copy_segment: bool = True) -> dict[str, Tensor]:
+def task_start(
+    task: str, pretrained: Mapping[str, Tensor], *, copy_segment: bool = True, with_object_head: bool = True
+) -> dict[str, Tensor]:
     """What a task model takes from a pre-trained VL-BERT (vqa/, vcr/, refcoco/function/train.py).
 
     Args:
         task: "vqa" (with the "mlm" classifier), "vcr" (with "1fc") or "refcoco".
         pretrained: state of a `VLBertForPreTraining`, or `state_from_bert` for a task without pre-training.
         copy_segment: VCR's answers are segment 1, which captions never trained: it starts as segment 0.
+        with_object_head: whether a model for VCR has one (`object_loss` is not "none").
     Returns:
         State for `load_start`. VCR's score starts as the difference of the two relationship logits, where there is such
-        a head. Everything else of the heads is left out.
+        a head. Everything else of the heads is left out, as is the pooler but for VCR.
     Raises:
         ValueError: for another task.
     """
     if task not in _HEADS:
         raise ValueError(f"no VL-BERT task {task!r}; there are {', '.join(_HEADS)}")
+    left_out = _PRE_TRAINING_ONLY if task == "vcr" else (*_PRE_TRAINING_ONLY, "vlbert.pooler.")
+    heads = {} if task == "vcr" and not with_object_head else _HEADS[task]
     state: dict[str, Tensor] = {}
     for name, tensor in pretrained.items():
-        if name.startswith("vlbert.") and not name.startswith(_PRE_TRAINING_ONLY):
+        if name.startswith("vlbert.") and not name.startswith(left_out):
             state[name] = tensor
-        for theirs, ours in _HEADS[task].items():
+        for theirs, ours in heads.items():
             if name.startswith(theirs):
                 state[ours + name.removeprefix(theirs)] = tensor
         if task == "vcr" and name.startswith(_RELATIONSHIP):
