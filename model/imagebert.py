@@ -134,7 +134,8 @@ class ImageBertEmbeddings(nn.Module):
         if self.global_feature is not None:
             parts.append((self._embed_whole_image(batch), present))
         if self.final_separator != "none":
-            parts.append((self._embed_separator(batch), present))
+            # A row without text has no last word to repeat.
+            parts.append((self._embed_separator(batch), batch.text_mask[:, :1]))
         states, masks = zip(*parts, strict=True)
         return self.dropout(torch.cat(states, dim=1)), torch.cat(masks, dim=1)
 

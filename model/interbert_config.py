@@ -8,6 +8,7 @@ from typing import Any
 
 from model.bert import BertSizes
 from model.heads import FUSIONS
+from model.inputs import OutputWidths
 from model.transformer import ACTIVATIONS
 
 REGION_LOSSES = ("kl", "regression")
@@ -68,6 +69,10 @@ class InterBertConfig(BertSizes):
     region_loss: str = "kl"
     region_target_size: int = 1601
     num_answers: int = 3129
+
+    @property
+    def output_widths(self) -> OutputWidths:
+        return OutputWidths(self.hidden_size, self.hidden_size, self.pooled_size)
 
     def check(self) -> None:
         super().check()

@@ -1,8 +1,8 @@
 """Losses of the downstream tasks as sum and count, and the targets they are taken against.
 
 Which system takes which, and by what it divides, stands in docs/models.md, "Heads and losses of tasks". Losses over
-classes (NLVR2, VCR and retrieval among choices, GLUE) are `model.losses.cross_entropy`; those that ImageBERT fine-tunes
-retrieval with stand in model/retrieval_losses.py.
+classes (NLVR2, VCR, GLUE) are `model.losses.cross_entropy`; those of retrieval, for every model, stand in
+model/retrieval_losses.py.
 
 Shapes: N rows, A answers, C classes or choices, E image elements, R regions, P phrases, G boxes that are right.
 """
@@ -45,18 +45,6 @@ def class_bce(logits_NC: Tensor, labels_N: Tensor) -> SumCount:
     counted = (labels_N != IGNORE_INDEX)[:, None].expand_as(logits_NC)
     targets = F.one_hot(labels_N.clamp(min=0), logits_NC.shape[1])
     return binary_cross_entropy(logits_NC, targets, counted)
-
-
-def pair_bce(log_odds_N: Tensor, match_labels_N: Tensor) -> SumCount:
-    """Each pair by itself: does the caption belong to the image? (Retrieval of InterBERT.)
-
-    Two-way cross-entropy of a match head, whichever of its logits comes first, is this of their difference.
-
-    Args:
-        log_odds_N: from `PreTrainingModel.match_log_odds`.
-        match_labels_N: long, 1 = match, 0 = not; `IGNORE_INDEX` does not count.
-    """
-    return binary_cross_entropy(log_odds_N, match_labels_N.clamp(min=0), match_labels_N != IGNORE_INDEX)
 
 
 def region_bce(scores_NE: Tensor, targets_NE: Tensor, mask_NE: Tensor, *, per: str) -> SumCount:

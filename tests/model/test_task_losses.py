@@ -14,7 +14,6 @@ from model.task_losses import (
     grounding_loss,
     leave_one_out_score,
     overlaps,
-    pair_bce,
     phrase_targets,
     referred_targets,
     region_bce,
@@ -49,14 +48,6 @@ def test_classes_each_by_itself():
     assert (2 * math.log(4 / 3) + 2 * LOG2, 4) == value(class_bce(scores, labels))
 
 
-def test_pairs_by_their_log_odds():
-    odds, labels = torch.tensor([LOG3, LOG3, 5.0]), torch.tensor([1, 0, IGNORE_INDEX])
-    assert (math.log(4 / 3) + math.log(4), 2) == value(pair_bce(odds, labels))
-    two_logits = torch.tensor([[1.0 + LOG3, 1.0], [1.0 + LOG3, 1.0]])  # match first, as in InterBERT
-    other = torch.nn.functional.cross_entropy(two_logits, torch.tensor([0, 1]))
-    torch.testing.assert_close(pair_bce(odds, labels).mean, other)
-
-
 @pytest.mark.parametrize("per, count", [("rows", 2), ("regions", 3)])
 def test_regions_and_both_denominators(per, count):
     lowest = torch.finfo(torch.float32).min
@@ -85,7 +76,6 @@ def test_scores_by_their_square():
         lambda scores: answer_bce(scores, torch.zeros_like(scores)),
         lambda scores: answer_kl(scores, torch.zeros_like(scores)),
         lambda scores: class_bce(scores, torch.full((len(scores),), IGNORE_INDEX)),
-        lambda scores: pair_bce(scores[:, 0], torch.full((len(scores),), IGNORE_INDEX)),
         lambda scores: region_bce(scores, torch.zeros_like(scores), torch.zeros_like(scores).bool(), per="regions"),
         lambda scores: region_bce(scores, torch.zeros_like(scores), torch.zeros_like(scores).bool(), per="rows"),
         lambda scores: grounding_loss(scores[:, None], torch.zeros_like(scores)[:, None]),
