@@ -201,7 +201,7 @@ def test_a_task_starts_from_pretraining_as_the_release_does(task, kind, related)
     pretrained = make_model("release", with_pooler=related, with_relationship_head=related)
     model = task_model(task)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    left = load_start(model, task_start(task, pretrained.state_dict()))
+    left = load_start(model, task_start(task, pretrained.state_dict(), before))
     # The release's own way, by official names.
     official = state_to_official(pretrained.state_dict())
     parsed = official_prefix_changes(official, CHANGES[task])
@@ -220,15 +220,23 @@ def test_a_task_starts_from_pretraining_as_the_release_does(task, kind, related)
     assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in found)
     assert {TABLES[kind].official(name) for name in left} == kept
     with pytest.raises(ValueError, match="no VL-BERT task 'gqa'"):
-        task_start("gqa", {})
+        task_start("gqa", {}, ())
 
 
 def test_vcr_without_the_second_loss_starts_too():
-    state = task_start("vcr", make_model().state_dict(), copy_segment=False, with_object_head=False)
     model = task_model("vcr", object_loss="none")
-    left = load_start(model, state)
+    left = load_start(model, task_start("vcr", make_model().state_dict(), model.state_dict(), copy_segment=False))
     assert set(left) == {*(f"{part}.{p}" for part in ("choice_head.decoder", "vlbert.pooler.dense") for p in PARTS)}
     assert torch.equal(model.vlbert.embeddings.segments.weight, make_model().vlbert.embeddings.segments.weight)
+
+
+def test_the_papers_vcr_keeps_its_vector_of_masked_regions():
+    pretrained, model = make_model("paper"), task_model("vcr", "paper")
+    left = load_start(model, task_start("vcr", pretrained.state_dict(), model.state_dict()))
+    assert left == [f"object_head.decoder.{part}" for part in PARTS]
+    assert torch.equal(model.vlbert.masked_region_embedding.weight, pretrained.vlbert.masked_region_embedding.weight)
+    # One logit is the score itself.
+    assert torch.equal(model.choice_head.decoder.weight, pretrained.relationship_head.weight)
 
 
 def make_bert(model, *, old_names):
@@ -313,7 +321,7 @@ def test_a_new_model_reads_text_as_bert_does():
 def test_vqa_without_pretraining_takes_bert_s_masked_word_transform():
     model = task_model("vqa")
     bert = make_bert(model, old_names=True)
-    load_start(model, task_start("vqa", state_from_bert(bert)))
+    load_start(model, task_start("vqa", state_from_bert(bert), model.state_dict()))
     assert torch.equal(model.answer_head.dense.weight, bert["cls.predictions.transform.dense.weight"])
     assert torch.equal(model.answer_head.norm.bias, bert["cls.predictions.transform.LayerNorm.beta"])
 
