@@ -64,6 +64,16 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "prec_no_relationship": ("pretrain_prec", {"WITH_REL_LOSS": False}, {"with_pooler": False}),
     "prec_no_regions": ("pretrain_prec", {"WITH_MVRC_LOSS": False}, {}),
     "prec_no_words": ("pretrain_prec", {"WITH_MLM_LOSS": False}, {}),
+    "prec_rows": (
+        "pretrain_prec",
+        {"MLM_LOSS_NORM_IN_BATCH_FIRST": True, "MVRC_LOSS_NORM_IN_BATCH_FIRST": True},
+        {},
+    ),
+    "multitask_rows": (
+        "pretrain_prec_multitask",
+        {"MLM_LOSS_NORM_IN_BATCH_FIRST": True, "MVRC_LOSS_NORM_IN_BATCH_FIRST": True},
+        {},
+    ),
     "multitask_relationship": ("pretrain_prec_multitask", {"WITH_REL_LOSS": True}, {"with_pooler": True}),
     "multitask_scale": ("pretrain_prec_multitask", {}, {"visual_ln": False}),
     "vqa_1fc": ("vqa", {"CLASSIFIER_TYPE": "1fc", "NO_GROUNDING": True}, {}),

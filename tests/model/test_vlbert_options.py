@@ -30,6 +30,7 @@ VARIANTS = [
     {"text_visual": "none"},
     {"text_visual": "grounded"},
     {"end_visual": True, "whole_image_element": False},
+    {"word_loss_mean": "rows", "region_loss_mean": "rows"},
     {"with_word_head": False},
     {"with_region_head": False},
 ]
@@ -290,6 +291,28 @@ def test_hard_and_soft_region_labels():
         torch.testing.assert_close(loss.mean, F.cross_entropy(logits, want))
         if kind == "hard":
             assert want[0] == 1
+
+
+def test_means_of_rows():
+    batch = make_batch()
+    labels, predicted = batch.text_labels.clone(), batch.region_target_mask.clone()
+    labels[0, 2], labels[1] = IGNORE_INDEX, IGNORE_INDEX  # one word, none, two
+    predicted[1, 1], predicted[2] = True, False  # one region, two, none
+    batch = dataclasses.replace(batch, text_labels=labels, region_target_mask=predicted)
+    model = make_model(word_loss_mean="rows", region_loss_mean="rows")
+    with torch.no_grad():
+        output = model.encode(batch)
+        losses = model.score(batch, output).losses
+        words, regions = model.word_logits(output.text_states), model.region_logits(output.region_states)
+    row_means = [F.cross_entropy(words[row], labels[row]) for row in (0, 2)]
+    torch.testing.assert_close(losses["masked_words"].mean, sum(row_means) / 2, rtol=2e-4, atol=0)
+    row_means = [
+        F.cross_entropy(regions[row][predicted[row]], batch.region_targets[row][predicted[row]]) for row in (0, 1)
+    ]
+    torch.testing.assert_close(losses["masked_regions"].mean, sum(row_means) / 2, rtol=2e-4, atol=0)
+    nothing = torch.full_like(labels, IGNORE_INDEX)
+    none = model.score(dataclasses.replace(batch, text_labels=nothing), output).losses["masked_words"]
+    assert none.count == 0 and none.mean == 0
 
 
 def test_relationship_by_sigmoid_and_softmax():

@@ -398,6 +398,7 @@ VLBERT = {"hidden_size": 64, "visual_size": 64, "visual_ln": True, "type_vocab_s
             {"IMAGE_FEAT_PRECOMPUTED": False, "MASK_RAW_PIXELS": False, "WITH_MVRC_LOSS": False},
             {"masked_appearance": "learned", "with_text_only": True, "masked_region_token": False},
         ),
+        ("pretrain", {"MLM_LOSS_NORM_IN_BATCH_FIRST": True}, {"word_loss_mean": "rows", "region_loss_mean": "items"}),
         ("vqa", {"NO_GROUNDING": True}, {"text_visual": "none", "answer_head": "1fc"}),
         ("vcr", {"NO_GROUNDING": True}, {"text_visual": "whole_image", "answer_loss": "softmax"}),
         ("vcr", {"CLASSIFIER_SIGMOID": True}, {"text_visual": "grounded", "answer_loss": "sigmoid"}),
@@ -415,7 +416,6 @@ def test_official_options(kind, options, wanted):
     "kind, network, vlbert, message",
     [
         ("pretrain", {"IMAGE_SEMANTIC": True}, {}, "IMAGE_SEMANTIC True is not computed here, only False is"),
-        ("pretrain", {"MLM_LOSS_NORM_IN_BATCH_FIRST": True}, {}, "is not computed here"),
         ("pretrain", {}, {"position_padding_idx": 1}, "position_padding_idx 1 is not computed"),
         ("pretrain", {"COLOUR": 1}, {}, "no option 'COLOUR'"),
         ("pretrain", {}, {"visual_size": 32}, "IMAGE_FINAL_DIM 64 and visual_size 32 must be equal"),
