@@ -62,6 +62,28 @@ def test_shape_and_padding_rows(encoder, batch):
     assert not got[1, 2:].any() and (got[batch.region_mask].amax(1) > 0).all()
 
 
+def test_cell_weights_act_before_the_mean_over_all_cells(encoder, batch):
+    rows, boxes = batch.region_mask.shape
+    ones = torch.ones(rows, boxes, 14, 14)
+    plain = features(encoder, batch)
+
+    def weighted(weights):
+        with torch.no_grad():
+            return encoder(batch.pixels, batch.boxes, batch.region_mask, weights)
+
+    torch.testing.assert_close(weighted(ones), plain)
+    torch.testing.assert_close(weighted(ones / 2), plain / 2)
+    left = ones.clone()
+    left[..., 7:] = 0
+    torch.testing.assert_close(weighted(left) + weighted(1 - left), plain, rtol=1e-4, atol=1e-5)
+    left[0] = 1.0  # each box has its own
+    half = weighted(left)
+    torch.testing.assert_close(half[0], plain[0])
+    assert (half[1, 0] - plain[1, 0]).abs().max() > 1e-3
+    with pytest.raises(ValueError, match=r"cell_weights must be \(2, 4, 14, 14\).*got \(2, 4, 7, 7\)"):
+        weighted(ones[..., :7, :7])
+
+
 def test_order_of_boxes_and_what_stands_in_padding_change_nothing(encoder, batch):
     want = features(encoder, batch)
     order = torch.tensor([2, 0, 3, 1])
