@@ -40,7 +40,8 @@ from model.inputs import IGNORE_INDEX, VLBatch
 from model.vilbert import ViLbertForPreTraining
 from model.vilbert_config import vilbert_config
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.vlbert import VLBertForPreTraining, vlbert_base
+from model.vlbert import VLBertForPreTraining
+from model.vlbert_config import vlbert_base
 
 ROWS, WORDS, REGIONS = 8, (8, 30), (10, 100)
 VOCABULARY, FEATURES, LABELS = 30522, 2048, 1601
