@@ -252,8 +252,9 @@ class TwoStreamEncoder(nn.Module):
                 else:
                     layer, image_maps = self.image_layers[step.layer], None if maps is None else maps.image
                     # What the text says enters here and nowhere else before the first co-attention.
-                    gates = isinstance(layer, TextGatedLayer)
-                    gate = (layer.gate(text.mean())[image.packing.rows],) if gates else ()
+                    gate: tuple[Tensor, ...] = ()
+                    if isinstance(layer, TextGatedLayer):
+                        gate = (layer.gate(text.mean())[image.packing.rows],)
                     image = replace(image, states=layer(image.states, image.packing, image_maps, *gate))
         return text, image
 
