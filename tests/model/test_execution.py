@@ -10,7 +10,6 @@ from model_examples import EXAMPLES, build, make_full_batch, padded, tensors
 from model.inputs import IGNORE_INDEX
 from model.packing import Packing, computing_padding
 from model.transformer import Attention, TransformerEncoder, TransformerLayer
-from model.vilbert import ViLbertForPreTraining
 
 RAGGED = {
     "ragged": lambda: make_full_batch(),
@@ -163,16 +162,24 @@ def test_bfloat16(name, make):
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-def test_heads_see_only_what_is_predicted():
-    model, batch = build("ViLBERT"), make_full_batch()
-    assert isinstance(model, ViLbertForPreTraining)
-    seen = []
-    for head in (model.masked_word_head, model.masked_region_head):
-        head.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0].shape[:-1].numel()))
+@every_model
+def test_heads_see_only_what_is_predicted(name):
+    """The vocabulary decoder and the heads of regions."""
+    model, batch, seen = build(name), make_full_batch(), {}
+    for head in ("masked_word_head", "masked_region_head", "region_class_head", "region_feature_head"):
+        module = getattr(model, head, None)
+        if module is not None:
+            seen[head] = []
+            module.register_forward_hook(lambda _m, inputs, _o, h=head: seen[h].append(inputs[0].shape[:-1].numel()))
     model(batch)
-    assert seen == [(batch.text_labels != IGNORE_INDEX).sum(), batch.region_target_mask.sum()]
+    most = {head: batch.region_target_mask.sum().item() for head in seen}
+    most["masked_word_head"] = (batch.text_labels != IGNORE_INDEX).sum().item()
+    assert len(seen) > int(EXAMPLES[name].masks_regions)
+    for head, numbers in seen.items():
+        assert len(numbers) == 1 and 0 < numbers[0] <= most[head], head
 
 
+@pytest.mark.slow
 def test_one_graph_with_padding():
     """Shapes that do not depend on the data: torch.compile sees the encoder in one piece."""
     encoder = TransformerEncoder([TransformerLayer(8, 2, 8, attention_dropout=0.0, dropout=0.0)]).eval()
