@@ -217,7 +217,7 @@ class ImageBertModel(ImageBertPreTrainedModel):
         Raises:
             ValueError: for a text too long or without [CLS], or a batch without the global features this model reads.
         """
-        maps = AttentionMaps() if with_attention else None
+        maps = AttentionMaps(joint_regions=batch.text_ids.shape[1]) if with_attention else None
         states, mask = self.embeddings(batch)
         states = self.encoder(states, mask, None if maps is None else maps.joint)
         length, end = batch.text_ids.shape[1], batch.text_ids.shape[1] + batch.region_mask.shape[1]

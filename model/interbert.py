@@ -196,8 +196,8 @@ class InterBertModel(InterBertPreTrainedModel):
         Raises:
             ValueError: for a text too long or without [CLS], or more regions than the model has positions for.
         """
-        maps = AttentionMaps() if with_attention else None
         image, image_mask = self.region_embeddings(batch)
+        maps = AttentionMaps(joint_text=image_mask.shape[1], joint_regions=1) if with_attention else None
         states = torch.cat([image, self.text_embeddings(batch)], dim=1)  # section 2.2: all-attention (equations 1-4)
         states = self.joint(
             states, torch.cat([image_mask, batch.text_mask], dim=1), None if maps is None else maps.joint

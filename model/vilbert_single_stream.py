@@ -112,7 +112,7 @@ class SingleStreamForPreTraining(PreTrainedModel):
         Raises:
             ValueError: for a text too long or without [CLS].
         """
-        maps = AttentionMaps() if with_attention else None
+        maps = AttentionMaps(joint_regions=batch.text_ids.shape[1] + 1) if with_attention else None
         states, mask = self.embeddings(batch)
         states = self.encoder(states, mask, None if maps is None else maps.joint)
         text, whole, regions = states.split([batch.text_ids.shape[1], 1, batch.region_mask.shape[1]], dim=1)

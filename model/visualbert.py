@@ -9,6 +9,10 @@ Shapes: B rows, T text pieces, R regions, A aligned pieces, D feature width, H h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -60,6 +64,43 @@ class VisualBertConfig(BertSizes):
                 f"VisualBertConfig: first_region_segment {self.first_region_segment} is none of {self.num_segments} "
                 f"segments"
             )
+
+
+# Published settings beyond the sizes of BERT-base; docs/models.md tells where each value comes from. "hub" are the
+# defaults of transformers with the widths of the checkpoints there, whose weights UCLA trained.
+_TASKS: Mapping[str, Mapping[str, Any]] = {
+    "vqa": {"region_feature_size": 2048, "num_answers": 3129},
+    "nlvr2": {"region_feature_size": 1024, "num_answers": 2},
+    "vcr": {"region_feature_size": 512, "num_answers": 1},
+    "flickr30k": {"region_feature_size": 2054},
+}
+_HUB = {"first_region_segment": 1, "padding_piece": 1}
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        **{f"ucla-{task}": fields for task, fields in _TASKS.items()},
+        **{f"hub-{task}": {**fields, **_HUB} for task, fields in _TASKS.items() if task != "flickr30k"},
+        "paper": {"alignment": "sum"},
+        # The ablations of section 5.1. C2: the text is encoded alone. C3: no BERT is loaded into a new model, which is
+        # no field; the name is for recipes. C4: words are the only objective.
+        "paper-late-fusion": {"alignment": "sum", "early_fusion": False},
+        "paper-no-bert": {"alignment": "sum"},
+        "paper-words-only": {"alignment": "sum", "with_match_head": False},
+    }
+)
+
+
+def visualbert_config(preset: str = "ucla-vqa", **overrides: Any) -> VisualBertConfig:
+    """A published VisualBERT of BERT-base size.
+
+    Args:
+        preset: one of `PRESETS`.
+        overrides: fields that differ from it.
+    Raises:
+        ValueError: for an unknown preset, or fields that do not fit.
+    """
+    if preset not in PRESETS:
+        raise ValueError(f"no VisualBERT preset {preset!r}; there are {', '.join(PRESETS)}")
+    return VisualBertConfig(**(dict(PRESETS[preset]) | overrides))
 
 
 class VisualBertEmbeddings(nn.Module):
@@ -154,7 +195,7 @@ class VisualBertModel(VisualBertPreTrainedModel):
             ValueError: for a text too long or without [CLS].
         """
         length = batch.text_ids.shape[1]
-        maps = AttentionMaps() if with_attention else None
+        maps = AttentionMaps(joint_regions=length) if with_attention else None
         packing = Packing(torch.cat([batch.text_mask, batch.region_mask], dim=1))
         states = self.embeddings(batch, packing)
         joint_maps = None if maps is None else maps.joint

@@ -123,12 +123,12 @@ class VLBertModel(VLBertPreTrainedModel):
             visuals,
             whole if self.config.end_visual else None,
         )
-        attention = AttentionMaps() if with_attention else None
+        first_region = int(self.config.whole_image_element)
+        length = batch.text_ids.shape[1]
+        attention = AttentionMaps(joint_regions=length + first_region) if with_attention else None
         mask = torch.cat([batch.text_mask, mask, mask.new_ones(batch.batch_size, 1)], dim=1)
         states = self.encoder(states, mask, None if attention is None else attention.joint)
-        length = batch.text_ids.shape[1]
         text, image = states[:, :length], states[:, length:-1]
-        first_region = int(self.config.whole_image_element)
         return VLOutput(
             text_states=text,
             region_states=image[:, first_region:],

@@ -16,6 +16,7 @@ from model.inputs import VLBatch, VLOutput
 from model.interbert import InterBertForPreTraining
 from model.interbert_checkpoint import config_from_official, key_table, state_from_official
 from model.interbert_tasks import InterBertForTasks
+from model.losses import binary_cross_entropy
 from model.masking import overlaps_with_inclusive_sides
 from model.packing import computing_padding
 from model.regions import mean_feature
@@ -23,7 +24,6 @@ from pipelines.conformance.case_files import ArrayError
 from pipelines.conformance.checks import Check, close, equal, failed
 from pipelines.conformance.model_case import (
     ModelArrays,
-    build_model,
     check_sizes,
     constant,
     gradient_checks,
@@ -32,6 +32,7 @@ from pipelines.conformance.model_case import (
 )
 from pipelines.conformance.tolerances import MODELS
 from pipelines.conformance.two_stream_case import PRETRAINING_LOSSES, choice_loss, read_batch, with_img
+from pipelines.model_checkpoint import build_model
 
 
 def _run(arrays: ModelArrays) -> Iterable[Check]:
@@ -112,7 +113,8 @@ def _losses(arrays: ModelArrays, model: InterBertForPreTraining, batch: VLBatch,
         losses["choice_loss"] = lambda: choice_loss(arrays, model.score_pairs(output))
     if "in/retrieval_target" in arrays:
         random = arrays.whole("in/retrieval_target", 0, 2, batch.batch_size)  # 0 = match, as everywhere in the release
-        losses["retrieval_loss"] = lambda: model.retrieval_loss(output, 1 - random).mean
+        every = torch.ones_like(random, dtype=torch.bool)
+        losses["retrieval_loss"] = lambda: binary_cross_entropy(model.match_log_odds(output), 1.0 - random, every).mean
     return losses
 
 

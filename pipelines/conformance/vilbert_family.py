@@ -25,7 +25,6 @@ from model.vilbert_tasks import ViLbertForMultiTask, ViLbertForTasks, ViLbertWit
 from pipelines.conformance.checks import Check, close, equal, failed
 from pipelines.conformance.model_case import (
     ModelArrays,
-    build_model,
     check_sizes,
     constant,
     gradient_checks,
@@ -34,6 +33,7 @@ from pipelines.conformance.model_case import (
 )
 from pipelines.conformance.tolerances import MODELS
 from pipelines.conformance.two_stream_case import PRETRAINING_LOSSES, choice_loss, read_batch, with_img
+from pipelines.model_checkpoint import build_model
 
 
 def _run(arrays: ModelArrays) -> Iterable[Check]:

@@ -23,13 +23,13 @@ from pipelines.conformance.case_files import ArrayError
 from pipelines.conformance.checks import Check
 from pipelines.conformance.model_case import (
     ModelArrays,
-    build_model,
     check_sizes,
     constant,
     gradient_checks,
     model_family,
     output_checks,
 )
+from pipelines.model_checkpoint import build_model
 
 Outputs = dict[str, Callable[[], Tensor]]
 

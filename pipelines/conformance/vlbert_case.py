@@ -24,9 +24,10 @@ from model.vlbert_embeddings import ImageElements
 from model.vlbert_options import config_from_official
 from pipelines.conformance.case_files import ArrayError
 from pipelines.conformance.checks import Check, apart, equal, failed, near, numpy_of, within
-from pipelines.conformance.model_case import ModelArrays, build_model, check_sizes
+from pipelines.conformance.model_case import ModelArrays, check_sizes
 from pipelines.conformance.tolerances import VLBERT
 from pipelines.conformance.vlbert_pixels import PREFIX, build_region_encoder, drawn_weights, encoder_name
+from pipelines.model_checkpoint import build_model
 
 COORDINATE_NUMBERS = 2048  # of the embedded box, hard-coded in the release (common/fast_rcnn.py)
 _KNOWN = {"NETWORK", "VLBERT", "class", "token_ids", "backbone", "weights_seed", "trainable_cnn", "weights_spec"} | {
