@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 import transformers
-from published_models import official_vilbert, official_vlbert
+from official_models import official_vilbert, official_vlbert
 from store_rounds import MIN_ROUNDS, Ratio, table, take_turns
 from torch import Tensor, nn
 
