@@ -46,9 +46,9 @@ class PreTrainingOutput:
     """Sums and counts by name; a loss without targets in this batch has sum 0 and count 0.
 
     Attributes:
-        losses: "masked_words", "masked_regions" and, where the model has such a head, "matching" and
-            "masked_region_features" (regressed beside classes); VL-BERT's words of rows without an image are
-            "text_only_words". The total loss is the plain sum of their means.
+        losses: "masked_words", "masked_regions" and, where the model has such a head, "matching",
+            "masked_region_features" (regressed beside classes) and VL-BERT's "text_only_words", of rows without an
+            image. The total loss is the plain sum of their means.
         metrics: "masked_word_accuracy", "masked_region_accuracy" (largest logit is the largest target; not where
             features are regressed) and, with "matching", "matching_accuracy".
     """

@@ -61,6 +61,7 @@ class Attention(nn.Module):
         mask_BK: Tensor,
         context_BKC: Tensor | None = None,
         maps: list[Tensor] | None = None,
+        query_factor: Tensor | None = None,
     ) -> Tensor:
         """(B, Q, H).
 
@@ -68,10 +69,14 @@ class Attention(nn.Module):
             mask_BK: bool, True where a position may be attended to; a row without one gets a context of zeros.
             context_BKC: what is attended to; None for the states themselves.
             maps: where given, the weights (B, N, Q, K) are appended to it; asking for them costs their memory.
+            query_factor: (B, 1, inner), multiplies the queries before they are cut into heads.
         """
         context = states_BQH if context_BKC is None else context_BKC
+        queries = self.query(states_BQH)
+        if query_factor is not None:
+            queries = queries * query_factor
         query, key, value = (
-            self._heads(self.query(states_BQH)),
+            self._heads(queries),
             self._heads(self.key(context)),
             self._heads(self.value(context)),
         )

@@ -15,6 +15,7 @@ width, P pooled width.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -31,8 +32,8 @@ from model.pretraining import PreTrainingTerms, draw_negatives, log_odds
 from model.regions import LOCATION_SIZE, elements_with_whole_image
 from model.transformer import BERT_NORM_EPS, Attention, FeedForward, TransformerLayer
 from model.vilbert_config import ViLbertConfig
+from model.vilbert_gated import TextGatedLayer
 
-PADDING_PIECE = 0
 MATCH_LOGIT = 0  # in both releases: logit 0 = the caption belongs to the image, 1 = it does not
 
 
@@ -44,14 +45,18 @@ class Step(NamedTuple):
 
 
 def layer_plan(config: ViLbertConfig) -> tuple[Step, ...]:
-    """The order in which layers run: for each co-attention what must come before it, then itself, then what is left."""
+    """The order in which layers run: for each co-attention what must come before it, then itself, then what is left.
+
+    Text comes before images, but for what is left: with `dynamic_attention` an image layer reads the text as it stands.
+    """
     steps: list[Step] = []
     text_done = image_done = 0
     pairs = zip(config.text_co_attention, config.image_co_attention, strict=True)
     for number, (text_layer, image_layer) in enumerate(pairs):
-        steps += [Step("image", index) for index in range(image_done, image_layer)]
         steps += [Step("text", index) for index in range(text_done, text_layer)]
-        steps.append(Step("co", number))
+        steps += [Step("image", index) for index in range(image_done, image_layer)]
+        if config.with_co_attention:
+            steps.append(Step("co", number))
         text_done, image_done = text_layer, image_layer
     steps += [Step("image", index) for index in range(image_done, config.image_num_hidden_layers)]
     steps += [Step("text", index) for index in range(text_done, config.num_hidden_layers)]
@@ -73,14 +78,28 @@ class Stream:
         """One row, repeated (without copying) for `count` rows of the other stream."""
         return Stream(self.states.expand(count, -1, -1), self.mask.expand(count, -1))
 
+    def take(self, rows: Tensor) -> Stream:
+        """The rows of these numbers (long), as often as they are named."""
+        return Stream(self.states[rows], self.mask[rows])
+
+    def mean(self) -> Tensor:
+        """(B, width), over real positions; 0 for a row without any."""
+        total = self.states.masked_fill(~self.mask[..., None], 0.0).sum(dim=1)
+        return total / self.mask.sum(dim=1, keepdim=True).clamp(min=1)
+
 
 class TextEmbeddings(nn.Module):
-    """BERT's: word + segment + position, LayerNorm, dropout. A task token joins after [CLS], before the LayerNorm."""
+    """BERT's: word + segment + position, LayerNorm, dropout. A task token joins after [CLS], before the LayerNorm.
+
+    A table of one segment has none (RoBERTa): all pieces take it, whatever `VLBatch.text_segments` says.
+    """
 
     def __init__(self, config: ViLbertConfig) -> None:
         super().__init__()
         hidden = config.hidden_size
-        self.words = nn.Embedding(config.vocab_size, hidden, padding_idx=PADDING_PIECE)
+        padding = config.padding_piece if config.padding_piece >= 0 else None
+        self.first_position = config.first_position
+        self.words = nn.Embedding(config.vocab_size, hidden, padding_idx=padding)
         self.positions = nn.Embedding(config.max_position_embeddings, hidden)
         self.segments = nn.Embedding(config.num_segments, hidden)
         self.tasks = nn.Embedding(config.num_task_tokens, hidden) if config.num_task_tokens else None
@@ -92,15 +111,16 @@ class TextEmbeddings(nn.Module):
         Raises:
             ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
         """
-        length = batch.text_ids.shape[1]
-        if not 1 <= length <= self.positions.num_embeddings:
-            raise ValueError(
-                f"ViLBERT: text of {length} pieces; this model takes 1 ([CLS]) to {self.positions.num_embeddings}"
-            )
+        length, first = batch.text_ids.shape[1], self.first_position
+        longest = self.positions.num_embeddings - first
+        if not 1 <= length <= longest:
+            raise ValueError(f"ViLBERT: text of {length} pieces; this model takes 1 ([CLS]) to {longest}")
         if (self.tasks is None) != (batch.task_ids is None):
             needs = "has no task tokens, but the batch has" if self.tasks is None else "needs"
             raise ValueError(f"ViLBERT: this model {needs} VLBatch.task_ids (config field num_task_tokens)")
-        states = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
+        has_segments = self.segments.num_embeddings > 1
+        segments = self.segments(batch.text_segments) if has_segments else self.segments.weight[0]
+        states = self.words(batch.text_ids) + segments + self.positions.weight[first : first + length]
         mask = batch.text_mask
         if self.tasks is not None:
             # Neither position nor segment; words keep the positions they have without it (vilbert-multi-task).
@@ -179,49 +199,64 @@ class CoAttentionLayer(nn.Module):
         return replace(text, states=text_states), replace(image, states=image_states)
 
 
+def image_layer(config: ViLbertConfig) -> TransformerLayer:
+    """One layer of the image stream alone."""
+    return TransformerLayer(
+        config.image_hidden_size,
+        config.image_num_attention_heads,
+        config.image_intermediate_size,
+        attention_dropout=config.image_attention_dropout,
+        dropout=config.image_hidden_dropout,
+        activation=config.image_hidden_activation,
+    )
+
+
 class TwoStreamEncoder(nn.Module):
     """The layers of both streams and the co-attentions between them, run by `layer_plan`."""
 
     def __init__(self, config: ViLbertConfig) -> None:
         super().__init__()
+        make = TextGatedLayer if config.dynamic_attention else image_layer
+        self.fixed_layers = {"text": config.fixed_text_layers, "image": config.fixed_image_layers}
         self.text_layers = nn.ModuleList(bert_layer(config) for _ in range(config.num_hidden_layers))
-        self.image_layers = nn.ModuleList(
-            TransformerLayer(
-                config.image_hidden_size,
-                config.image_num_attention_heads,
-                config.image_intermediate_size,
-                attention_dropout=config.image_attention_dropout,
-                dropout=config.image_hidden_dropout,
-                activation=config.image_hidden_activation,
-            )
-            for _ in range(config.image_num_hidden_layers)
-        )
-        self.co_layers = nn.ModuleList(CoAttentionLayer(config) for _ in config.text_co_attention)
+        self.image_layers = nn.ModuleList(make(config) for _ in range(config.image_num_hidden_layers))
+        co_attentions = config.text_co_attention if config.with_co_attention else ()
+        self.co_layers = nn.ModuleList(CoAttentionLayer(config) for _ in co_attentions)
         plan = layer_plan(config)
-        first = next((place for place, step in enumerate(plan) if step.kind == "co"), len(plan))
+        meeting = {"co", "image"} if config.dynamic_attention else {"co"}
+        first = next((place for place, step in enumerate(plan) if step.kind in meeting), len(plan))
         self.apart, self.together = plan[:first], plan[first:]
 
     def read(self, kind: str, stream: Stream, maps: list[Tensor] | None) -> Stream:
-        """The layers of one stream, "text" or "image", that come before the first co-attention."""
+        """The layers of one stream, "text" or "image", that come before the streams first meet."""
+        layers = self.text_layers if kind == "text" else self.image_layers
         for step in self.apart:
             if step.kind == kind:
-                stream = self._own_layer(step, stream, maps)
+                with self._gradients(step):
+                    states = layers[step.layer](stream.states, stream.mask, maps)
+                stream = replace(stream, states=states)
         return stream
 
     def forward(self, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
         """All other layers."""
         for step in self.together:
-            if step.kind == "co":
-                text, image = self.co_layers[step.layer](text, image, maps)
-            elif step.kind == "text":
-                text = self._own_layer(step, text, None if maps is None else maps.text)
-            else:
-                image = self._own_layer(step, image, None if maps is None else maps.image)
+            with self._gradients(step):
+                if step.kind == "co":
+                    text, image = self.co_layers[step.layer](text, image, maps)
+                elif step.kind == "text":
+                    text_maps = None if maps is None else maps.text
+                    text = replace(text, states=self.text_layers[step.layer](text.states, text.mask, text_maps))
+                else:
+                    layer, image_maps = self.image_layers[step.layer], None if maps is None else maps.image
+                    # What the text says enters here and nowhere else before the first co-attention.
+                    gate = (layer.gate(text.mean())[:, None],) if isinstance(layer, TextGatedLayer) else ()
+                    image = replace(image, states=layer(image.states, image.mask, image_maps, *gate))
         return text, image
 
-    def _own_layer(self, step: Step, stream: Stream, maps: list[Tensor] | None) -> Stream:
-        layers = self.text_layers if step.kind == "text" else self.image_layers
-        return replace(stream, states=layers[step.layer](stream.states, stream.mask, maps))
+    def _gradients(self, step: Step) -> AbstractContextManager[object]:
+        """No graph is kept for the layers that stay as they are, nor for what lies below them."""
+        fixed = step.layer < self.fixed_layers.get(step.kind, 0)
+        return torch.no_grad() if fixed else nullcontext()
 
 
 class ViLbertPreTrainedModel(PreTrainedModel):
@@ -247,7 +282,8 @@ class ViLbertModel(ViLbertPreTrainedModel):
 
     `forward` is `fuse(read_text(batch), read_images(batch))`. Up to the first co-attention neither stream depends on
     the other, so to score one caption against many images (section 3.2, "we cache the linguistic stream
-    representation"), read it once and fuse it with each batch of images; the result is the same.
+    representation"), read it once and fuse it with each batch of images; the result is the same. `fuse_all_pairs` does
+    it for every caption and image of a batch.
     """
 
     def __init__(self, config: ViLbertConfig) -> None:
@@ -259,6 +295,23 @@ class ViLbertModel(ViLbertPreTrainedModel):
             config.hidden_size, config.image_hidden_size, config.co_attention_size, fusion=config.fusion
         )
         self.post_init()
+        self.freeze_fixed_layers()
+
+    def freeze_fixed_layers(self) -> None:
+        """Parameters that never get a gradient, because of `fixed_text_layers` and `fixed_image_layers`, ask for none.
+
+        Word embeddings still do: they are the decoder of masked words too.
+        """
+        below: list[nn.Module] = []
+        if self.config.fixed_text_layers:
+            embeddings = self.text_embeddings
+            below += [part for part in embeddings.children() if part is not embeddings.words]
+        if self.config.fixed_image_layers:
+            below.append(self.region_embeddings)
+        below += [*self.encoder.text_layers[: self.config.fixed_text_layers]]
+        below += [*self.encoder.image_layers[: self.config.fixed_image_layers]]
+        for part in below:
+            part.requires_grad_(False)
 
     def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """
@@ -277,6 +330,17 @@ class ViLbertModel(ViLbertPreTrainedModel):
     def read_images(self, batch: VLBatch, maps: AttentionMaps | None = None) -> Stream:
         """The images of `batch` up to the first co-attention; its captions are not read."""
         return self.encoder.read("image", self.region_embeddings(batch), None if maps is None else maps.image)
+
+    def fuse_all_pairs(self, text: Stream, image: Stream, maps: AttentionMaps | None = None) -> VLOutput:
+        """Every caption with every image: of C captions and I images, row c * I + i is caption c with image i.
+
+        The multi-task release's `in_batch_pairs`.
+        """
+        captions, images = len(text.mask), len(image.mask)
+        device = text.mask.device
+        of_text = torch.arange(captions, device=device).repeat_interleave(images)
+        of_image = torch.arange(images, device=device).repeat(captions)
+        return self.fuse(text.take(of_text), image.take(of_image), maps)
 
     def fuse(self, text: Stream, image: Stream, maps: AttentionMaps | None = None) -> VLOutput:
         """Both streams from the first co-attention on. One caption goes with all images, one image with all captions.

@@ -19,10 +19,12 @@ REGION_LOSSES = ("kl", "regression", "contrastive")
 class ViLbertConfig(BertSizes):
     """Sizes and choices of a ViLBERT; defaults are those of the first release, six co-attentions deep.
 
-    The fields of `BertSizes` are those of the text stream. (The paper prints hidden size 762: a misprint.) Word piece 0
-    is padding and gets no gradient as an input.
+    The fields of `BertSizes` are those of the text stream. (The paper prints hidden size 762: a misprint.) With
+    `num_segments` 1 there are no segments, as in RoBERTa.
 
     Fields, beside those of `BertSizes`:
+        padding_piece: the row of the word table that gets no gradient as an input; -1 for none.
+        first_position: row of the position table of the first piece; RoBERTa's is 2.
         num_task_tokens: rows of the table of task tokens; above 0, every batch needs `task_ids`, and the token stands
             after [CLS].
         region_feature_size: D, width of a stored region feature.
@@ -33,6 +35,11 @@ class ViLbertConfig(BertSizes):
             vectors.
         text_co_attention, image_co_attention: co-attention k runs right before text layer text_co_attention[k] and
             image layer image_co_attention[k]; in rising order.
+        with_co_attention: False leaves the co-attentions out: the streams first meet in the pair.
+        dynamic_attention: the text's mean state gates queries and keys of the image layers. What these layers read is
+            the text at that place of the plan, so images cannot be read before the text.
+        fixed_text_layers, fixed_image_layers: the first layers that are not trained, nor what lies below them; at most
+            those before the first co-attention.
         fusion: how the pooled vectors become the pair, "product" or "sum".
         pair_dropout: on the pair, before every head that reads it, and on states before the score heads.
         region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature, "contrastive"
@@ -50,6 +57,8 @@ class ViLbertConfig(BertSizes):
 
     model_type = "roibeam-vilbert"
 
+    padding_piece: int = 0
+    first_position: int = 0
     num_task_tokens: int = 0
     region_feature_size: int = 2048
     image_hidden_size: int = 1024
@@ -64,6 +73,10 @@ class ViLbertConfig(BertSizes):
     co_attention_num_heads: int = 8
     text_co_attention: tuple[int, ...] = (6, 7, 8, 9, 10, 11)
     image_co_attention: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
+    with_co_attention: bool = True
+    dynamic_attention: bool = False
+    fixed_text_layers: int = 0
+    fixed_image_layers: int = 0
     fusion: str = "product"
     pair_dropout: float = 0.1
     region_loss: str = "kl"
@@ -101,6 +114,17 @@ class ViLbertConfig(BertSizes):
         ):
             if list(ids) != sorted(ids) or any(not 0 <= layer < count for layer in ids):
                 raise ValueError(f"ViLbertConfig: {name} {ids} must rise and name layers 0 to {count - 1}")
+        for name, fixed, ids, count in (
+            ("fixed_text_layers", self.fixed_text_layers, text, self.num_hidden_layers),
+            ("fixed_image_layers", self.fixed_image_layers, image, self.image_num_hidden_layers),
+        ):
+            most = ids[0] if ids else count
+            if not 0 <= fixed <= most:
+                raise ValueError(f"ViLbertConfig: {name} {fixed} must be 0 to {most}, the layers before co-attention")
+        if not 0 <= self.first_position < self.max_position_embeddings:
+            raise ValueError(
+                f"ViLbertConfig: first_position {self.first_position} is none of {self.max_position_embeddings} rows"
+            )
         if self.region_loss != "kl" and self.region_target_size != self.region_feature_size:
             raise ValueError(
                 f"ViLbertConfig: region_loss {self.region_loss!r} predicts features of width "
@@ -127,6 +151,15 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         # arXiv:1912.02315: overlapping regions are masked together (model/masking.py), which leaves the
         # visible ones to average, and mismatched pairs have no masked losses (the README's --objective 1).
         "release-mt": {"whole_image_count": "visible", "masked_loss_pairs": "matched"},
+        # config/roberta_base_6layer_6connect.json. Its code computes RoBERTa's positions, from 2 on, and then drops
+        # them; and the row without gradient is BERT's padding, which is <s> here.
+        "release-mt-roberta": {
+            "whole_image_count": "visible",
+            "masked_loss_pairs": "matched",
+            "vocab_size": 50265,
+            "max_position_embeddings": 514,
+            "num_segments": 1,
+        },
         # The multi-task model itself: vilbert.py has a table of 20 task tokens.
         "release-mt-tasks": {"whole_image_count": "visible", "masked_loss_pairs": "matched", "num_task_tokens": 20},
     }

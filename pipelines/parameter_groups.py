@@ -7,10 +7,13 @@ rule says what the release's own lines say, with their accidents.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple, TypedDict
 
 from torch import nn
+
+from model.key_table import KeyTable
 
 
 class _GroupOptions(TypedDict, total=False):
@@ -127,6 +130,17 @@ def _visualbert_ucla(name: str) -> Treatment | None:
     return None if "pooler" in official else Treatment(decays=not _named_without_decay(official))
 
 
+def _interbert_release(name: str) -> Treatment:
+    """black4321/InterBERT train_concap.py, which took ViLBERT's: swapped, and a tenth for what BERT brought."""
+    official = _interbert_name(name)
+    return Treatment(decays=_named_without_decay(official), scale=BERT_SCALE if _from_bert(official) else 1.0)
+
+
+def _interbert_release_tasks(name: str) -> Treatment:
+    """black4321/InterBERT train_tasks.py: swapped, one rate."""
+    return Treatment(decays=_named_without_decay(_interbert_name(name)))
+
+
 PARAMETER_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "vl-bert": _vl_bert,
@@ -135,6 +149,8 @@ PARAMETER_RULES: Mapping[str, Rule] = MappingProxyType(
         "vilbert-release-mt": _vilbert_release_mt,
         "vilbert-release-mt-tasks": _vilbert_release_mt_tasks,
         "visualbert-ucla": _visualbert_ucla,
+        "interbert-release": _interbert_release,
+        "interbert-release-tasks": _interbert_release_tasks,
     }
 )
 
@@ -161,3 +177,17 @@ def _vilbert_name(name: str, release: str) -> str:
     from model.vilbert_checkpoint import TABLES
 
     return TABLES[release].official(name)
+
+
+_MANY_LAYERS = 96  # of each kind; rules read no layer numbers
+
+
+@cache
+def _interbert_table() -> KeyTable:
+    from model.interbert_checkpoint import key_table
+
+    return key_table(_MANY_LAYERS, _MANY_LAYERS)
+
+
+def _interbert_name(name: str) -> str:
+    return _interbert_table().official(name)

@@ -54,6 +54,9 @@ RELEASE_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "parameter_groups": "vilbert-release-mt-tasks",
         },
         "visualbert-ucla": {**_BERT_ADAM, "parameter_groups": "visualbert-ucla"},
+        "interbert-release": {**_BERT_ADAM, "parameter_groups": "interbert-release"},
+        # As ViLBERT's; the falls come after epochs 12, 16, 20, 22 and 26.
+        "interbert-release-tasks": {**_BERT_ADAM, "parameter_groups": "interbert-release-tasks", "schedule": "steps"},
     }
 )
 

@@ -45,7 +45,7 @@ VILBERT_FAMILY = model_family("vilbert", ("param/bert.encoder.c_layer.", "out/0.
 def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
     official = arrays.parameters()
     check_sizes(arrays.options, len(official))
-    state = state_from_official(official)
+    state = state_from_official(official, with_co_attention=bool(arrays.options.get("with_coattention", True)))
     release = release_of(official)
     config = config_from_official(
         arrays.options,

@@ -41,6 +41,16 @@ def test_padding_does_not_matter(text_pad, region_pad, choices):
         torch.testing.assert_close(term.total, others[name].total, rtol=1e-5, atol=1e-5)
 
 
+def test_not_a_number_in_padding_reaches_nothing():
+    """Reused buffers may hold anything: 0 x NaN is NaN, so not attending to it is not enough."""
+    model, batch = make_model(), make_batch()
+    padding = ~batch.region_mask[..., None]
+    dirty = {n: getattr(batch, n).masked_fill(padding, torch.nan) for n in ("region_features", "region_boxes")}
+    with torch.no_grad():
+        pooled, other = (model.encode(b).pooled for b in (batch, dataclasses.replace(batch, **dirty)))
+    torch.testing.assert_close(other, pooled, **CLOSE)
+
+
 @pytest.mark.parametrize("choices", [{}, EVERYTHING])
 def test_row_and_region_order_do_not_matter(choices):
     model, batch = make_model(**choices), whole(make_batch())

@@ -336,7 +336,7 @@ def test_config_refuses(build, message):
 
 
 def test_presets_are_the_published_sizes():
-    assert set(PRESETS) == {"paper", "release", "release-mt", "release-mt-tasks"}
+    assert set(PRESETS) == {"paper", "release", "release-mt", "release-mt-roberta", "release-mt-tasks"}
     with torch.device("meta"):
         model = ViLbertForPreTraining(vilbert_config())
         multi_task = ViLbertForMultiTask(vilbert_config("release-mt-tasks"))

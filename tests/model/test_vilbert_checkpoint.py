@@ -154,8 +154,8 @@ def test_the_official_configuration_is_the_preset():
     "options, message",
     [
         ({"hidden_sise": 3}, "no option 'hidden_sise'"),
-        ({"dynamic_attention": True}, "dynamic_attention True is not computed here"),
-        ({"model": "roberta"}, "model 'roberta' is not computed here"),
+        ({"model": "t5"}, "model is 't5'; it must be bert or roberta"),
+        ({"fixed_t_layer": 7}, "fixed_text_layers 7 must be 0 to 6"),
         ({"visual_target": 3}, "visual_target is 3; it must be 0"),
         ({"fusion_method": "cat"}, "fusion is 'cat'"),
     ],

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from model.interbert import InterBertForPreTraining
+from model.interbert_config import InterBertConfig
 from model.vilbert import ViLbertForPreTraining
 from model.vilbert_config import ViLbertConfig
 from model.vilbert_tasks import ViLbertForMultiTask, ViLbertForTasks
@@ -208,6 +210,19 @@ def test_ucla_never_trains_the_pooler():
         "visualbert.pooler.dense.weight", "visualbert.pooler.dense.bias"
     }  # fmt: skip
     assert all((decay == 0.0) == is_bias_or_norm(name) and scale == 1.0 for name, (scale, decay) in found.items())
+
+
+def test_interbert_swaps_the_decay_too():
+    sizes = {"image_num_attention_heads": 2, "image_intermediate_size": 8, "image_num_hidden_layers": 1}
+    sizes |= {"text_num_hidden_layers": 1, "pooled_size": 4, "region_target_size": 5}
+    model = InterBertForPreTraining(InterBertConfig(**SIZES, **sizes))
+    found = treatments(model, "interbert-release")
+    assert found.keys() == dict(model.named_parameters()).keys()
+    slow = ("interbert.text_embeddings.", "interbert.joint.", "interbert.text.")
+    for name, (scale, decay) in found.items():
+        assert (decay is None) == is_bias_or_norm(name), name
+        assert scale == (0.1 if name.startswith(slow) else 1.0), name
+    assert {scale for scale, _ in treatments(model, "interbert-release-tasks").values()} == {1.0}
 
 
 def test_frozen_parameters_are_in_no_group():
