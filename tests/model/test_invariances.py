@@ -1,10 +1,12 @@
 """What every model promises, whatever its floor plan. A new model joins by its line in `model_examples.EXAMPLES`."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 from model_examples import EXAMPLES, PER_REGION, build, make_full_batch, padded, tensors
+from mypy import api as mypy_api
 from torch.nn import functional as F
 from vilbert_examples import take_rows
 
@@ -319,3 +321,20 @@ def test_the_interface(name):
     called, scored = model(batch), model.score(batch, output)
     assert called.losses.keys() == scored.losses.keys() and called.metrics.keys() == scored.metrics.keys()
     assert all(torch.equal(term.total, scored.losses[key].total) for key, term in called.losses.items())
+
+
+@pytest.mark.slow
+def test_the_interface_as_mypy_sees_it(tmp_path, monkeypatch):
+    """Parameters and results of `PreTrainingModel`, which nothing checks at run time."""
+    classes = {type(build(name)) for name in EXAMPLES}
+    lines = ["from model.pretraining import PreTrainingModel"]
+    lines += [f"from {kind.__module__} import {kind.__name__}" for kind in classes]
+    lines += [f"def check_{kind.__name__}(m: {kind.__name__}) -> PreTrainingModel: return m" for kind in classes]
+    lines += ["class Other:", "    pass", "def check_other(m: Other) -> PreTrainingModel: return m"]
+    (tmp_path / "assigned.py").write_text("\n".join(lines) + "\n")
+    monkeypatch.chdir(Path(__file__).parents[2])  # where its settings and its cache are
+    monkeypatch.setenv("MYPYPATH", ".")
+    said, complaint, _ = mypy_api.run([str(tmp_path / "assigned.py")])
+    assert not complaint
+    errors = [line for line in said.splitlines() if "error:" in line]
+    assert len(errors) == 1 and 'got "Other"' in errors[0], said
