@@ -19,6 +19,7 @@ from model.bert import BertSizes, bert_encoder, draw_as_bert
 from model.heads import MaskedWordHead, Pooler
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
 from model.losses import WIDTH_REDUCTIONS, PreTrainingOutput
+from model.packing import Packing
 from model.pretraining import MASKED_LOSS_PAIRS, PreTrainingTerms
 from model.regions import LOCATION_SIZE, MASKED_APPEARANCES, WHOLE_IMAGE_LOCATION, region_locations
 from model.transformer import BERT_NORM_EPS
@@ -156,7 +157,9 @@ class ImageBertEmbeddings(nn.Module):
             hidden = hidden | batch.masked_regions
         features = batch.region_features.masked_fill(hidden[..., None], 0.0)
         locations = region_locations(batch.region_boxes, batch.image_hw, batch.region_mask)
-        return self._sum_visual(self.features(features), locations.to(features.dtype))
+        real = Packing(batch.region_mask)
+        projected = self.features(real.pack(features))
+        return real.pad(self._sum_visual(projected, real.pack(locations).to(features.dtype)))
 
     def _embed_whole_image(self, batch: VLBatch) -> Tensor:
         """(B, 1, H): the box is the whole image; never masked."""
@@ -191,6 +194,7 @@ class ImageBertPreTrainedModel(PreTrainedModel):
     base_model_prefix = "imagebert"
     main_input_name = "batch"
     _supports_sdpa = True
+    supports_gradient_checkpointing = True
 
     def _init_weights(self, module: nn.Module) -> None:
         draw_as_bert(module, self.config.initializer_range)
@@ -213,7 +217,7 @@ class ImageBertModel(ImageBertPreTrainedModel):
         Raises:
             ValueError: for a text too long or without [CLS], or a batch without the global features this model reads.
         """
-        maps = AttentionMaps() if with_attention else None
+        maps = AttentionMaps(joint_regions=batch.text_ids.shape[1]) if with_attention else None
         states, mask = self.embeddings(batch)
         states = self.encoder(states, mask, None if maps is None else maps.joint)
         length, end = batch.text_ids.shape[1], batch.text_ids.shape[1] + batch.region_mask.shape[1]

@@ -136,6 +136,7 @@ class AttentionMaps:
         text, image: of a stream to itself.
         text_to_image, image_to_text: of one stream (which asks) to the other.
         joint: of one sequence that holds both, in the model's own order.
+        joint_text, joint_regions: where in `joint` the text and the regions of the batch begin.
     """
 
     text: list[Tensor] = field(default_factory=list)
@@ -143,6 +144,8 @@ class AttentionMaps:
     text_to_image: list[Tensor] = field(default_factory=list)
     image_to_text: list[Tensor] = field(default_factory=list)
     joint: list[Tensor] = field(default_factory=list)
+    joint_text: int = 0
+    joint_regions: int = 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -24,6 +24,7 @@ from model.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStre
 from model.inputs import AttentionMaps, VLBatch, VLOutput
 from model.interbert_config import InterBertConfig
 from model.losses import PreTrainingOutput, SumCount
+from model.packing import Packing
 from model.pretraining import PreTrainingTerms, log_odds
 from model.regions import LOCATION_SIZE, elements_with_whole_image
 from model.transformer import ACTIVATIONS, BERT_NORM_EPS, TransformerEncoder, TransformerLayer
@@ -101,7 +102,9 @@ class RegionEmbeddings(nn.Module):
             ValueError: for more elements than there are positions.
         """
         elements = elements_with_whole_image(batch, count="all")
-        states, mask = self.features(elements.features) + self.locations(elements.locations), elements.mask
+        mask, real = elements.mask, Packing(elements.mask)
+        features, locations = real.pack(elements.features), real.pack(elements.locations)
+        states = real.pad(self.features(features) + self.locations(locations))
         places = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
         if self.sep is not None:
             # It stands after padding, but its place is right after the row's last region.
@@ -151,6 +154,7 @@ class InterBertPreTrainedModel(PreTrainedModel):
     base_model_prefix = "interbert"
     main_input_name = "batch"
     _supports_sdpa = True
+    supports_gradient_checkpointing = True
 
     def _init_weights(self, module: nn.Module) -> None:
         draw_as_bert(module, self.config.initializer_range)
@@ -192,8 +196,8 @@ class InterBertModel(InterBertPreTrainedModel):
         Raises:
             ValueError: for a text too long or without [CLS], or more regions than the model has positions for.
         """
-        maps = AttentionMaps() if with_attention else None
         image, image_mask = self.region_embeddings(batch)
+        maps = AttentionMaps(joint_text=image_mask.shape[1], joint_regions=1) if with_attention else None
         states = torch.cat([image, self.text_embeddings(batch)], dim=1)  # section 2.2: all-attention (equations 1-4)
         states = self.joint(
             states, torch.cat([image_mask, batch.text_mask], dim=1), None if maps is None else maps.joint

@@ -1,8 +1,10 @@
 """InterBERT with the task heads of its release (black4321/InterBERT, InterBertForVLTasks): plain linear layers.
 
 All of them stand in every fine-tuned checkpoint; a task uses one. VCR reads the pair's score, four texts to a question
-(section 3.2); retrieval has no head of its own, "the model reuses the output layer of the pretraining ITM task"
-(section 3.4). A text alone (GLUE) is `encode_text`, and a head on its pooled [CLS].
+(section 3.2). Retrieval has no head of its own, "the model reuses the output layer of the pretraining ITM task"
+(section 3.4): the paper calls it a choice of four pairs, the release gives each of them the two-way loss of
+pre-training, which is `binary_loss` (`retrieval_losses.py`) of `match_log_odds`, and sorts by these. A text alone
+(GLUE) is `encode_text`, and a head on its pooled [CLS].
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from model.heads import DroppedLinear
 from model.inputs import VLBatch, VLOutput
 from model.interbert import InterBertForPreTraining
 from model.interbert_config import InterBertConfig
-from model.losses import SumCount, cross_entropy
 from model.vilbert_tasks import PADDED_SCORE
 
 
@@ -48,14 +49,3 @@ class InterBertForTasks(InterBertForPreTraining):
     def score_words(self, states: Tensor) -> Tensor:
         """(...) one number for each of `states` (..., H)."""
         return self.word_score(states).squeeze(-1)
-
-    def retrieval_loss(self, output: VLOutput, match_labels: Tensor) -> SumCount:
-        """Every candidate by itself: does it match or not (section 3.2, "4-way multiple choice").
-
-        The paper calls it a choice of four; the release gives each of the four pairs the two-way loss of pre-training,
-        and sorts by `match_log_odds` in the test.
-
-        Args:
-            match_labels: (B,) as in `VLBatch`: 1 for the true pair of a row of candidates, 0 for the others.
-        """
-        return cross_entropy(self.match_head(output.pooled), 1 - match_labels)  # logit 0 says match

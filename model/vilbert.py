@@ -15,77 +15,25 @@ width, P pooled width.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from model.bert import bert_layer, draw_as_bert
+from model.bert import draw_as_bert
 from model.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStreamPooler, WeightNormedLinear
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput
+from model.packing import Packing
 from model.pretraining import PreTrainingTerms, draw_negatives, log_odds
 from model.regions import LOCATION_SIZE, elements_with_whole_image
-from model.transformer import BERT_NORM_EPS, Attention, FeedForward, TransformerLayer
+from model.transformer import BERT_NORM_EPS
 from model.vilbert_config import ViLbertConfig
-from model.vilbert_gated import TextGatedLayer
+from model.vilbert_encoder import Stream, TwoStreamEncoder
 
 MATCH_LOGIT = 0  # in both releases: logit 0 = the caption belongs to the image, 1 = it does not
-
-
-class Step(NamedTuple):
-    """One step of the encoder: which layer of "text", of "image", or of "co"."""
-
-    kind: str
-    layer: int
-
-
-def layer_plan(config: ViLbertConfig) -> tuple[Step, ...]:
-    """The order in which layers run: for each co-attention what must come before it, then itself, then what is left.
-
-    Text comes before images, but for what is left: with `dynamic_attention` an image layer reads the text as it stands.
-    """
-    steps: list[Step] = []
-    text_done = image_done = 0
-    pairs = zip(config.text_co_attention, config.image_co_attention, strict=True)
-    for number, (text_layer, image_layer) in enumerate(pairs):
-        steps += [Step("text", index) for index in range(text_done, text_layer)]
-        steps += [Step("image", index) for index in range(image_done, image_layer)]
-        if config.with_co_attention:
-            steps.append(Step("co", number))
-        text_done, image_done = text_layer, image_layer
-    steps += [Step("image", index) for index in range(image_done, config.image_num_hidden_layers)]
-    steps += [Step("text", index) for index in range(text_done, config.num_hidden_layers)]
-    return tuple(steps)
-
-
-@dataclass(frozen=True, eq=False)
-class Stream:
-    """One side on its way through the encoder.
-
-    Attributes:
-        states: (B, S, width); mask: (B, S) bool, True at real positions.
-    """
-
-    states: Tensor
-    mask: Tensor
-
-    def rows(self, count: int) -> Stream:
-        """One row, repeated (without copying) for `count` rows of the other stream."""
-        return Stream(self.states.expand(count, -1, -1), self.mask.expand(count, -1))
-
-    def take(self, rows: Tensor) -> Stream:
-        """The rows of these numbers (long), as often as they are named."""
-        return Stream(self.states[rows], self.mask[rows])
-
-    def mean(self) -> Tensor:
-        """(B, width), over real positions; 0 for a row without any."""
-        total = self.states.masked_fill(~self.mask[..., None], 0.0).sum(dim=1)
-        return total / self.mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 class TextEmbeddings(nn.Module):
@@ -127,7 +75,8 @@ class TextEmbeddings(nn.Module):
             task = self.tasks(batch.task_ids)[:, None]
             states = torch.cat([states[:, :1], task, states[:, 1:]], dim=1)
             mask = torch.cat([mask[:, :1], mask.new_ones(len(mask), 1), mask[:, 1:]], dim=1)
-        return Stream(self.dropout(self.norm(states)), mask)
+        packing = Packing(mask)
+        return Stream(self.dropout(self.norm(packing.pack(states))), packing)
 
 
 class RegionEmbeddings(nn.Module):
@@ -146,117 +95,10 @@ class RegionEmbeddings(nn.Module):
 
     def forward(self, batch: VLBatch) -> Stream:
         elements = elements_with_whole_image(batch, count=self.whole_image_count)
-        states = self.features(elements.features) + self.locations(elements.locations)
-        return Stream(self.dropout(self.norm(states)), elements.mask)
-
-
-class CoAttentionLayer(nn.Module):
-    """Co-TRM (figure 2b): each stream asks, the other answers; then residual, LayerNorm and feed-forward of its own."""
-
-    def __init__(self, config: ViLbertConfig) -> None:
-        super().__init__()
-        text, image = config.hidden_size, config.image_hidden_size
-        heads, inner = config.co_attention_num_heads, config.co_attention_size
-        # The dropout on the weights is that of the stream that is asked (vilbert.py, BertBiAttention).
-        self.text_attention = Attention(
-            text,
-            heads,
-            context_size=image,
-            inner_size=inner,
-            attention_dropout=config.image_attention_dropout,
-            dropout=config.hidden_dropout,
-        )
-        self.text_attention_norm = nn.LayerNorm(text, eps=BERT_NORM_EPS)
-        self.text_feed_forward = FeedForward(
-            text, config.intermediate_size, dropout=config.hidden_dropout, activation=config.hidden_activation
-        )
-        self.text_feed_forward_norm = nn.LayerNorm(text, eps=BERT_NORM_EPS)
-        self.image_attention = Attention(
-            image,
-            heads,
-            context_size=text,
-            inner_size=inner,
-            attention_dropout=config.attention_dropout,
-            dropout=config.image_hidden_dropout,
-        )
-        self.image_attention_norm = nn.LayerNorm(image, eps=BERT_NORM_EPS)
-        self.image_feed_forward = FeedForward(
-            image,
-            config.image_intermediate_size,
-            dropout=config.image_hidden_dropout,
-            activation=config.image_hidden_activation,
-        )
-        self.image_feed_forward_norm = nn.LayerNorm(image, eps=BERT_NORM_EPS)
-
-    def forward(self, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
-        text_maps, image_maps = (None, None) if maps is None else (maps.text_to_image, maps.image_to_text)
-        seen = self.text_attention(text.states, image.mask, image.states, text_maps)
-        read = self.image_attention(image.states, text.mask, text.states, image_maps)
-        text_states = self.text_attention_norm(text.states + seen)
-        image_states = self.image_attention_norm(image.states + read)
-        text_states = self.text_feed_forward_norm(text_states + self.text_feed_forward(text_states))
-        image_states = self.image_feed_forward_norm(image_states + self.image_feed_forward(image_states))
-        return replace(text, states=text_states), replace(image, states=image_states)
-
-
-def image_layer(config: ViLbertConfig) -> TransformerLayer:
-    """One layer of the image stream alone."""
-    return TransformerLayer(
-        config.image_hidden_size,
-        config.image_num_attention_heads,
-        config.image_intermediate_size,
-        attention_dropout=config.image_attention_dropout,
-        dropout=config.image_hidden_dropout,
-        activation=config.image_hidden_activation,
-    )
-
-
-class TwoStreamEncoder(nn.Module):
-    """The layers of both streams and the co-attentions between them, run by `layer_plan`."""
-
-    def __init__(self, config: ViLbertConfig) -> None:
-        super().__init__()
-        make = TextGatedLayer if config.dynamic_attention else image_layer
-        self.fixed_layers = {"text": config.fixed_text_layers, "image": config.fixed_image_layers}
-        self.text_layers = nn.ModuleList(bert_layer(config) for _ in range(config.num_hidden_layers))
-        self.image_layers = nn.ModuleList(make(config) for _ in range(config.image_num_hidden_layers))
-        co_attentions = config.text_co_attention if config.with_co_attention else ()
-        self.co_layers = nn.ModuleList(CoAttentionLayer(config) for _ in co_attentions)
-        plan = layer_plan(config)
-        meeting = {"co", "image"} if config.dynamic_attention else {"co"}
-        first = next((place for place, step in enumerate(plan) if step.kind in meeting), len(plan))
-        self.apart, self.together = plan[:first], plan[first:]
-
-    def read(self, kind: str, stream: Stream, maps: list[Tensor] | None) -> Stream:
-        """The layers of one stream, "text" or "image", that come before the streams first meet."""
-        layers = self.text_layers if kind == "text" else self.image_layers
-        for step in self.apart:
-            if step.kind == kind:
-                with self._gradients(step):
-                    states = layers[step.layer](stream.states, stream.mask, maps)
-                stream = replace(stream, states=states)
-        return stream
-
-    def forward(self, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
-        """All other layers."""
-        for step in self.together:
-            with self._gradients(step):
-                if step.kind == "co":
-                    text, image = self.co_layers[step.layer](text, image, maps)
-                elif step.kind == "text":
-                    text_maps = None if maps is None else maps.text
-                    text = replace(text, states=self.text_layers[step.layer](text.states, text.mask, text_maps))
-                else:
-                    layer, image_maps = self.image_layers[step.layer], None if maps is None else maps.image
-                    # What the text says enters here and nowhere else before the first co-attention.
-                    gate = (layer.gate(text.mean())[:, None],) if isinstance(layer, TextGatedLayer) else ()
-                    image = replace(image, states=layer(image.states, image.mask, image_maps, *gate))
-        return text, image
-
-    def _gradients(self, step: Step) -> AbstractContextManager[object]:
-        """No graph is kept for the layers that stay as they are, nor for what lies below them."""
-        fixed = step.layer < self.fixed_layers.get(step.kind, 0)
-        return torch.no_grad() if fixed else nullcontext()
+        packing = Packing(elements.mask)
+        features, locations = packing.pack(elements.features), packing.pack(elements.locations)
+        states = self.features(features) + self.locations(locations)
+        return Stream(self.dropout(self.norm(states)), packing)
 
 
 class ViLbertPreTrainedModel(PreTrainedModel):
@@ -267,6 +109,17 @@ class ViLbertPreTrainedModel(PreTrainedModel):
     base_model_prefix = "vilbert"
     main_input_name = "batch"
     _supports_sdpa = True
+    supports_gradient_checkpointing = True
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **options: Any) -> Any:
+        """As transformers', which makes every parameter ask for a gradient; fixed layers go on asking for none."""
+        loaded = super().from_pretrained(*args, **options)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        for module in model.modules():
+            if isinstance(module, ViLbertModel):
+                module.freeze_fixed_layers()
+        return loaded
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -336,8 +189,8 @@ class ViLbertModel(ViLbertPreTrainedModel):
 
         The multi-task release's `in_batch_pairs`.
         """
-        captions, images = len(text.mask), len(image.mask)
-        device = text.mask.device
+        captions, images = len(text.packing), len(image.packing)
+        device = text.states.device
         of_text = torch.arange(captions, device=device).repeat_interleave(images)
         of_image = torch.arange(images, device=device).repeat(captions)
         return self.fuse(text.take(of_text), image.take(of_image), maps)
@@ -348,20 +201,21 @@ class ViLbertModel(ViLbertPreTrainedModel):
         Raises:
             ValueError: when neither side has one row and their numbers differ.
         """
-        captions, images = len(text.states), len(image.states)
+        captions, images = len(text.packing), len(image.packing)
         if captions != images and 1 not in (captions, images):
             raise ValueError(f"ViLBERT: {captions} captions and {images} images do not pair; one of them may be 1")
         text = text.rows(images) if captions == 1 else text
         image = image.rows(captions) if images == 1 else image
         text, image = self.encoder(text, image, maps)
-        pooled_text, pooled_image, pair = self.pooler(text.states[:, 0], image.states[:, 0])
-        words, task = text.states, None
+        words, elements = text.packing.pad(text.states), image.packing.pad(image.states)
+        pooled_text, pooled_image, pair = self.pooler(words[:, 0], elements[:, 0])
+        task = None
         if self.config.num_task_tokens:
             words, task = torch.cat([words[:, :1], words[:, 2:]], dim=1), words[:, 1]
         return VLOutput(
             text_states=words,
-            region_states=image.states[:, 1:],
-            whole_image_state=image.states[:, 0],
+            region_states=elements[:, 1:],
+            whole_image_state=elements[:, 0],
             task_state=task,
             pooled=pair,
             pooled_text=pooled_text,

@@ -104,13 +104,13 @@ def name_from_official(name: str, release: str = "release") -> str:
     return TABLES[release].ours(name)
 
 
-def state_from_official(official: Mapping[str, Tensor], *, with_co_attention: bool = True) -> dict[str, Tensor]:
+def state_from_official(official: Mapping[str, Any], *, with_co_attention: bool = True) -> dict[str, Tensor]:
     """State for `load_state_dict` of `ViLbertForPreTraining`, `ViLbertForTasks` or `ViLbertForMultiTask`.
 
     Which of them: task models hold `pair_score.weight`, those of the multi-task release `entailment_head.weight` too.
 
     Args:
-        official: the state dict of a checkpoint of either release.
+        official: a checkpoint of either release: a state dict, or one beside other things.
         with_co_attention: of the model's config. A file of a run without co-attention holds its layers untrained.
     Raises:
         ValueError: for an unknown name, or when the file's masked-word decoder differs from its word embedding.

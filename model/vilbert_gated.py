@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from model.packing import Packing
 from model.transformer import TransformerLayer
 from model.vilbert_config import ViLbertConfig
 
@@ -35,9 +36,10 @@ class TextGatedLayer(TransformerLayer):
         return (1 + torch.sigmoid(self.query_gate(mean_text))) * (1 + torch.sigmoid(self.key_gate(mean_text)))
 
     def forward(  # type: ignore[override]
-        self, states_BSI: Tensor, mask_BS: Tensor, maps: list[Tensor] | None, query_factor: Tensor
+        self, states_PI: Tensor, packing: Packing, maps: list[Tensor] | None, query_factor: Tensor
     ) -> Tensor:
-        """As `TransformerLayer.forward`; `query_factor` is the `gate`, in a shape that multiplies the queries."""
-        found = self.attention(states_BSI, mask_BS, maps=maps, query_factor=query_factor)
-        states_BSI = self.attention_norm(states_BSI + found)
-        return self.feed_forward_norm(states_BSI + self.feed_forward(states_BSI))
+        """As `TransformerLayer.forward`; `query_factor` (P, I) is the `gate` of each region's row."""
+        self.check_maps(maps)
+        found = self.attention(states_PI, packing, maps=maps, query_factor=query_factor)
+        states_PI = self.attention_norm(states_PI + found)
+        return self.feed_forward_norm(states_PI + self.feed_forward(states_PI))

@@ -16,6 +16,7 @@ from model.bert import BertSizes, bert_encoder, draw_as_bert
 from model.heads import MaskedWordHead, NormedRegionHead, Pooler
 from model.inputs import AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput
+from model.packing import Packing
 from model.pretraining import PreTrainingTerms, log_odds
 from model.regions import LOCATION_SIZE, elements_with_whole_image
 from model.transformer import BERT_NORM_EPS
@@ -68,9 +69,10 @@ class SingleStreamEmbeddings(nn.Module):
             )
         text = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
         elements = elements_with_whole_image(batch, count="all")
-        regions = self.features(elements.features) + self.locations(elements.locations)
-        regions = regions + self.region_segments.weight[REGION_SEGMENT]
-        states = torch.cat([self.text_norm(text), self.region_norm(regions)], dim=1)
+        real = Packing(elements.mask)
+        regions = self.features(real.pack(elements.features)) + self.locations(real.pack(elements.locations))
+        regions = real.pad(self.region_norm(regions + self.region_segments.weight[REGION_SEGMENT]))
+        states = torch.cat([self.text_norm(text), regions], dim=1)
         return self.dropout(states), torch.cat([batch.text_mask, elements.mask], dim=1)
 
 
@@ -82,6 +84,7 @@ class SingleStreamForPreTraining(PreTrainedModel):
     base_model_prefix = "single_stream"
     main_input_name = "batch"
     _supports_sdpa = True
+    supports_gradient_checkpointing = True
 
     def __init__(self, config: SingleStreamConfig) -> None:
         super().__init__(config)
@@ -109,7 +112,7 @@ class SingleStreamForPreTraining(PreTrainedModel):
         Raises:
             ValueError: for a text too long or without [CLS].
         """
-        maps = AttentionMaps() if with_attention else None
+        maps = AttentionMaps(joint_regions=batch.text_ids.shape[1] + 1) if with_attention else None
         states, mask = self.embeddings(batch)
         states = self.encoder(states, mask, None if maps is None else maps.joint)
         text, whole, regions = states.split([batch.text_ids.shape[1], 1, batch.region_mask.shape[1]], dim=1)

@@ -9,6 +9,10 @@ Shapes: B rows, T text pieces, R regions, A aligned pieces, D feature width, H h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -17,6 +21,7 @@ from model.bert import BertSizes, bert_encoder, bert_layer, draw_as_bert
 from model.heads import MaskedWordHead, Pooler
 from model.inputs import AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput
+from model.packing import Packing
 from model.pretraining import PreTrainingTerms, log_odds
 from model.transformer import BERT_NORM_EPS
 
@@ -61,6 +66,43 @@ class VisualBertConfig(BertSizes):
             )
 
 
+# Published settings beyond the sizes of BERT-base; docs/models.md tells where each value comes from. "hub" are the
+# defaults of transformers with the widths of the checkpoints there, whose weights UCLA trained.
+_TASKS: Mapping[str, Mapping[str, Any]] = {
+    "vqa": {"region_feature_size": 2048, "num_answers": 3129},
+    "nlvr2": {"region_feature_size": 1024, "num_answers": 2},
+    "vcr": {"region_feature_size": 512, "num_answers": 1},
+    "flickr30k": {"region_feature_size": 2054},
+}
+_HUB = {"first_region_segment": 1, "padding_piece": 1}
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        **{f"ucla-{task}": fields for task, fields in _TASKS.items()},
+        **{f"hub-{task}": {**fields, **_HUB} for task, fields in _TASKS.items() if task != "flickr30k"},
+        "paper": {"alignment": "sum"},
+        # The ablations of section 5.1. C2: the text is encoded alone. C3: no BERT is loaded into a new model, which is
+        # no field; the name is for recipes. C4: words are the only objective.
+        "paper-late-fusion": {"alignment": "sum", "early_fusion": False},
+        "paper-no-bert": {"alignment": "sum"},
+        "paper-words-only": {"alignment": "sum", "with_match_head": False},
+    }
+)
+
+
+def visualbert_config(preset: str = "ucla-vqa", **overrides: Any) -> VisualBertConfig:
+    """A published VisualBERT of BERT-base size.
+
+    Args:
+        preset: one of `PRESETS`.
+        overrides: fields that differ from it.
+    Raises:
+        ValueError: for an unknown preset, or fields that do not fit.
+    """
+    if preset not in PRESETS:
+        raise ValueError(f"no VisualBERT preset {preset!r}; there are {', '.join(PRESETS)}")
+    return VisualBertConfig(**(dict(PRESETS[preset]) | overrides))
+
+
 class VisualBertEmbeddings(nn.Module):
     """Word + segment + position; projected feature + segment + position; one LayerNorm and dropout over all rows."""
 
@@ -79,8 +121,8 @@ class VisualBertEmbeddings(nn.Module):
         self.norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
         self.dropout = nn.Dropout(config.hidden_dropout)
 
-    def forward(self, batch: VLBatch) -> Tensor:
-        """(B, T + R, H).
+    def forward(self, batch: VLBatch, packing: Packing) -> Tensor:
+        """(P, H), packed by `packing` of the T + R positions of each row.
 
         Raises:
             ValueError: for a text too long or without [CLS].
@@ -92,14 +134,16 @@ class VisualBertEmbeddings(nn.Module):
             )
         text = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
         features = batch.region_features.masked_fill(~batch.region_mask[..., None], 0.0)
+        real_regions = Packing(batch.region_mask)
         segments = torch.zeros_like(batch.region_mask, dtype=torch.long)
         if batch.region_images is not None:
             segments = batch.region_images
-        regions = self.projection(features) + self.region_segments(segments + self.first_region_segment)
+        regions = real_regions.pad(self.projection(real_regions.pack(features)))
+        regions = regions + self.region_segments(segments + self.first_region_segment)
         regions = regions + self.region_positions.weight[0]
         if batch.aligned_words is not None:
             regions = regions + self._aligned_positions(batch.aligned_words)
-        return self.dropout(self.norm(torch.cat([text, regions], dim=1)))
+        return self.dropout(self.norm(packing.pack(torch.cat([text, regions], dim=1))))
 
     def _aligned_positions(self, words_BRA: Tensor) -> Tensor:
         """(B, R, H): position embeddings of the aligned pieces, 0 where there are none."""
@@ -117,6 +161,7 @@ class VisualBertPreTrainedModel(PreTrainedModel):
     base_model_prefix = "visualbert"
     main_input_name = "batch"
     _supports_sdpa = True
+    supports_gradient_checkpointing = True
 
     def _init_weights(self, module: nn.Module) -> None:
         draw_as_bert(module, self.config.initializer_range)
@@ -150,15 +195,17 @@ class VisualBertModel(VisualBertPreTrainedModel):
             ValueError: for a text too long or without [CLS].
         """
         length = batch.text_ids.shape[1]
-        maps = AttentionMaps() if with_attention else None
-        states = self.embeddings(batch)
-        mask = torch.cat([batch.text_mask, batch.region_mask], dim=1)
+        maps = AttentionMaps(joint_regions=length) if with_attention else None
+        packing = Packing(torch.cat([batch.text_mask, batch.region_mask], dim=1))
+        states = self.embeddings(batch, packing)
         joint_maps = None if maps is None else maps.joint
         if self.late_layer is None:
-            states = self.encoder(states, mask, joint_maps)
+            states = self.encoder.packed(states, packing, joint_maps)
         else:
-            text = self.encoder(states[:, :length], batch.text_mask, None if maps is None else maps.text)
-            states = self.late_layer(torch.cat([text, states[:, length:]], dim=1), mask, joint_maps)
+            text, regions = packing.pad(states).split([length, batch.region_mask.shape[1]], dim=1)
+            text = self.encoder(text, batch.text_mask, None if maps is None else maps.text)
+            states = self.late_layer(packing.pack(torch.cat([text, regions], dim=1)), packing, joint_maps)
+        states = packing.pad(states)
         return VLOutput(
             text_states=states[:, :length],
             region_states=states[:, length:],

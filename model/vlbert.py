@@ -24,6 +24,7 @@ from model.bert import bert_encoder, draw_as_bert
 from model.heads import MaskedWordHead, Pooler, RegionClassHead
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput, accuracy, binary_cross_entropy, cross_entropy, soft_cross_entropy
+from model.packing import Packing
 from model.pretraining import PreTrainingTerms, log_odds
 from model.vlbert_config import VLBertConfig
 from model.vlbert_embeddings import (
@@ -49,6 +50,7 @@ class VLBertPreTrainedModel(PreTrainedModel):
     base_model_prefix = "vlbert"
     main_input_name = "batch"
     _supports_sdpa = True
+    supports_gradient_checkpointing = True
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -121,12 +123,12 @@ class VLBertModel(VLBertPreTrainedModel):
             visuals,
             whole if self.config.end_visual else None,
         )
-        attention = AttentionMaps() if with_attention else None
+        first_region = int(self.config.whole_image_element)
+        length = batch.text_ids.shape[1]
+        attention = AttentionMaps(joint_regions=length + first_region) if with_attention else None
         mask = torch.cat([batch.text_mask, mask, mask.new_ones(batch.batch_size, 1)], dim=1)
         states = self.encoder(states, mask, None if attention is None else attention.joint)
-        length = batch.text_ids.shape[1]
         text, image = states[:, :length], states[:, length:-1]
-        first_region = int(self.config.whole_image_element)
         return VLOutput(
             text_states=text,
             region_states=image[:, first_region:],
@@ -142,7 +144,9 @@ class VLBertModel(VLBertPreTrainedModel):
             # Only the appearance is hidden: a masked region's box stays visible.
             features = torch.where(masked, self.masked_region_feature.weight.to(features.dtype), features)
         # A row without an image may bring no size.
-        visuals = self.region_projection(features, elements.boxes, image_hw.clamp(min=1))
+        hw, real = image_hw.clamp(min=1), Packing(elements.mask)
+        features, boxes = real.pack(features)[:, None], real.pack(elements.boxes)[:, None]
+        visuals = real.pad(self.region_projection(features, boxes, hw[real.rows]).squeeze(1))
         if self.masked_region_embedding is not None:
             # "visual feature embedding is replaced by a special learnable embedding" (section 3.3, task 3)
             visuals = torch.where(masked, self.masked_region_embedding.weight.to(visuals.dtype), visuals)

@@ -1,4 +1,4 @@
-"""`roibeam convert`: a published weight file of one family as a file of another."""
+"""`roibeam convert`: a published weight file of a detector or a model as a file of another kind."""
 
 from __future__ import annotations
 
@@ -14,16 +14,24 @@ def convert_command(
     weights: Annotated[
         str,
         typer.Argument(
-            help="File of any family (Hugging Face, detectron2 .pkl, MILVLG .pth, Caffe .caffemodel, VL-BERT .model), "
-            "or hf:<repo>, https://...[#sha256=<hex>], gs://..."
+            help="A detector's file of any family (Hugging Face, detectron2 .pkl, MILVLG .pth, Caffe .caffemodel, "
+            "VL-BERT .model), a model's official checkpoint or our folder of one; or hf:<repo>, "
+            "https://...[#sha256=<hex>], gs://..."
         ),
     ],
     out: Annotated[
-        Path, typer.Argument(help="File to write: .safetensors, .pkl, .bin, .pth or .model; must not be there yet.")
+        Path,
+        typer.Argument(
+            help="File to write: .safetensors, .pkl, .bin, .pth or .model; with --to roibeam a folder. Must not be "
+            "there yet."
+        ),
     ],
     to: Annotated[
         str | None,
-        typer.Option(help="safetensors, detectron2, hf, milvlg or vlbert [default: what the suffix of OUT says]."),
+        typer.Option(
+            help="Of a detector: safetensors, detectron2, hf, milvlg or vlbert [default: what the suffix of OUT says]. "
+            "Of a model: roibeam (our folder) or official (its authors' names)."
+        ),
     ] = None,
     detector: Annotated[
         str, typer.Option(help="Network sizes that the file must have: vg-r101-c4 (Visual Genome, true size) or small.")
@@ -31,13 +39,25 @@ def convert_command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="detector.field=value, such as detector.num_classes=1000.")
     ] = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", help="Official JSON configuration of a model, where its sizes are not the published ones."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="JSON on standard output.")] = False,
 ) -> None:
     """Converts a weight file, checks that nothing is missing or damaged, and reads the result back.
 
+    With --to roibeam or official: checkpoints of VL-BERT, ViLBERT, VisualBERT and InterBERT (docs/checkpoints.md).
     safetensors has Hugging Face's names and layout. docs/weights.md tells what is converted, and what is lost (nothing,
     but for the last digit of box deltas where their scale changes).
     """
+    if to in ("roibeam", "official"):
+        _convert_model(weights, out, to, config_file, settings, as_json)
+        return
+    if config_file is not None:
+        raise ValueError("--config is for a model's checkpoint; say --to roibeam or --to official too")
     from extraction.config import CONFIGS
     from extraction.weight_conversion import FORMATS, convert_weights
     from pipelines.overrides import apply_overrides
@@ -60,6 +80,21 @@ def convert_command(
     typer.echo(f"{out}: {to}, {done.num_tensors} tensors, read back and compared")
     typer.echo(f"  weights before {done.digest_before}")
     typer.echo(f"  weights after  {done.digest_after} ({_difference(done.largest_change, exact)})")
+
+
+def _convert_model(
+    weights: str, out: Path, to: str, config_file: Path | None, settings: list[str] | None, as_json: bool
+) -> None:
+    from pipelines.model_conversion import convert_model
+
+    if settings:
+        raise ValueError("--set is for a detector's sizes; those of a model come from its file, or from --config")
+    done = convert_model(weights, out, to=to, options=config_file)
+    if as_json:
+        typer.echo(json.dumps({"weights": weights, "out": str(out), "format": to, **asdict(done)}))
+        return
+    typer.echo(f"{weights}: {done.model}; {', '.join(done.changes) or 'nothing left out'}")
+    typer.echo(f"{out}: {to}, {done.num_tensors} tensors, read back and compared (equal)")
 
 
 def _difference(largest_change: float, exact: bool) -> str:

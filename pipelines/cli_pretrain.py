@@ -32,12 +32,22 @@ def pretrain_command(
     held_out: Annotated[list[str] | None, HELD_OUT] = None,
     leave_out_held_out: Annotated[bool, LEAVE_OUT] = False,
     images_of: Annotated[str | None, IMAGES_OF] = None,
-    tokenizer: Annotated[
-        str,
+    from_bert: Annotated[
+        str | None,
         typer.Option(
-            help="BERT vocab.txt, tokenizer folder, hf:<repo>, or captions: a vocabulary made from the captions."
+            help="BERT to start from: hf:<repo>, or a folder with config.json, weights and tokenizer. Its sizes take "
+            "the place of --model's [default: new weights].",
+            show_default=False,
         ),
-    ] = "captions",
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="BERT vocab.txt, tokenizer folder, hf:<repo>, or captions: a vocabulary made from the captions "
+            "[default: that of --from-bert, else captions].",
+            show_default=False,
+        ),
+    ] = None,
     stage_to: Annotated[
         Path | None, typer.Option(help="Local folder that shards of a store at a URL are copied to as they are read.")
     ] = None,
@@ -70,6 +80,7 @@ def pretrain_command(
 
     from model.vlbert_config import vlbert_base, vlbert_small
     from pipelines.annotations import stored_captions
+    from pipelines.bert_start import read_bert
     from pipelines.caption_files import CaptionFile
     from pipelines.curves import write_curves
     from pipelines.held_out import HeldOut, held_out_hint
@@ -110,7 +121,8 @@ def pretrain_command(
             out,
             train_config=sections["train"],
             config=sections["data"],
-            tokenizer_spec=tokenizer,
+            tokenizer_spec=tokenizer or from_bert or "captions",
+            bert=None if from_bert is None else read_bert(from_bert),
             build_model_config=sizes[model],
             model_overrides=overrides,
             min_match=0 if file is None else min_match,

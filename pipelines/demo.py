@@ -91,6 +91,8 @@ def run_demo(out: Path) -> None:
     typer.echo("\n" + "\n".join(output_tree(store)))
     typer.echo(f"\nLook at the world:   {(world / CONTACT_SHEET_NAME).absolute()}")
     typer.echo(f"Look at the regions: {(store / REPORT_NAME).absolute()}")
+    photo = max((world / "coco" / "train2014").iterdir())
+    typer.echo(f'Ask the model:       .venv/bin/roibeam probe {run_dir} {photo} "a [MASK] boat" --detector toy')
 
 
 def _judge(chosen: ChosenDetector, labels: Path) -> list[str]:

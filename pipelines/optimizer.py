@@ -99,6 +99,10 @@ class TrainConfig:
             self.schedule == "steps" or not falls,
             f"decay_steps {falls} belong to the schedule steps, not {self.schedule}",
         )
+        _require(
+            self.clip_scope == "all" or self.clip_norm > 0,
+            "clip_scope each needs a clip_norm above 0; there is no clipping",
+        )
         for name, words in (
             ("schedule", SCHEDULES),
             ("optimizer", OPTIMIZERS),

@@ -60,7 +60,7 @@ def make_sample(
         ValueError: naming the record, when its classes do not fit `num_classes`.
     """
     order = np.argsort(-record.class_scores, kind="stable")
-    features = _as_float32(record.features[order])
+    features = as_float32(record.features[order])
     whole_image = average_visible_regions(
         features, torch.ones(len(order), dtype=torch.bool), torch.from_numpy(masked.copy())
     )
@@ -101,7 +101,7 @@ def _cut(text: int, elements: int, limit: int) -> tuple[int, int]:
     return max(text, 2), max(elements, 1)
 
 
-def _as_float32(features: np.ndarray) -> Tensor:
+def as_float32(features: np.ndarray) -> Tensor:
     # torch converts half precision many times faster than numpy, and knows bfloat16.
     if features.dtype == np.float32:
         return torch.from_numpy(features)
@@ -124,7 +124,7 @@ def _class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) -
     if isinstance(distribution, TopKDistribution):
         rows = torch.from_numpy(distribution.dense()[chosen])
     else:
-        rows = _as_float32(distribution[chosen])
+        rows = as_float32(distribution[chosen])
     if rows.shape[1] != num_classes + 1:
         raise ValueError(
             f"record {record.image_id!r}: class distribution has {rows.shape[1]} columns, the model was made for "

@@ -24,6 +24,7 @@ from model.losses import SumCount
 from model.masking import mask_regions, mask_words
 from model.vlbert import PreTrainingOutput, VLBertForPreTraining
 from model.vlbert_config import VLBertConfig, vlbert_small
+from pipelines.bert_start import PublishedBert, start_from_bert
 from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable, TextColumn
 from pipelines.captions import CaptionJoin, JoinReport, check_match
@@ -289,6 +290,7 @@ def pretrain(
     tokenizer_spec: str = "captions",
     build_model_config: Callable[..., VLBertConfig] = vlbert_small,
     model_overrides: Mapping[str, Any] | None = None,
+    bert: PublishedBert | None = None,
     num_classes: int | None = None,
     min_match: float = 0.0,
     guard: LeakGuard | None = None,
@@ -302,6 +304,7 @@ def pretrain(
         tokenizer_spec: see `load_tokenizer`; a resumed run reads the tokenizer it saved.
         build_model_config: a preset such as `vlbert_small`; vocabulary, feature width and region labels are filled in.
         model_overrides: further fields of the model configuration.
+        bert: what the model starts from; its sizes take the place of the preset's.
         num_classes: foreground classes of the detector; None takes the store's vocabulary.
         min_match: share of the captioned images that must have a record, see `check_match`.
         guard: what must not be trained on.
@@ -324,8 +327,9 @@ def pretrain(
     first = store[rows[0][0]]
     if num_classes is None:
         num_classes = _count_classes(store, first)
+    sizes = {"vocab_size": tokenizer.vocab_size} if bert is None else dict(bert.sizes)
     fields = {
-        "vocab_size": tokenizer.vocab_size,
+        **sizes,
         "region_feature_size": first.features.shape[1],
         "num_region_labels": num_classes + 1,
         **(model_overrides or {}),
@@ -336,6 +340,9 @@ def pretrain(
         raise ValueError(f"model settings {dict(model_overrides or {})}: {' '.join(str(error).split())}") from None
     torch.manual_seed(train_config.seed)
     model = VLBertForPreTraining(model_config)
+    if bert is not None:
+        left = start_from_bert(model, bert)
+        logger.info("BERT %s: %s filled, %s as drawn", bert.spec, len(model.state_dict()) - len(left), len(left))
     task = PretrainTask(store, rows, tokenizer, model, config, num_classes=num_classes, seed=train_config.seed)
     description = {
         "model": task.model_config(),
@@ -349,6 +356,7 @@ def pretrain(
         "join": join.to_json(),
         "held_out": None if leaks is None else leaks.to_json(),
         "tokenizer_spec": tokenizer_spec,
+        "bert": None if bert is None else bert.spec,
         "store": str(store.path),
         "store_numerics": store.fingerprint.numerics,
         "torch": torch.__version__,

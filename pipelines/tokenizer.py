@@ -68,6 +68,11 @@ class CaptionTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode([int(piece) for piece in ids])
 
+    def piece(self, number: int) -> str:
+        """One piece as the vocabulary writes it; "piece <number>" for rows of a model beyond the vocabulary."""
+        found = self._tokenizer.convert_ids_to_tokens(number) if number < self.vocab_size else None
+        return found if isinstance(found, str) else f"piece {number}"
+
     def save(self, folder: Path) -> None:
         """Writes tokenizer.json and its companions: a folder that `load_tokenizer` and `AutoTokenizer` read."""
         self._tokenizer.save_pretrained(str(folder))

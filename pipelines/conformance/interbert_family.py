@@ -16,13 +16,14 @@ from model.inputs import VLBatch, VLOutput
 from model.interbert import InterBertForPreTraining
 from model.interbert_checkpoint import config_from_official, key_table, state_from_official
 from model.interbert_tasks import InterBertForTasks
+from model.losses import binary_cross_entropy
 from model.masking import overlaps_with_inclusive_sides
+from model.packing import computing_padding
 from model.regions import mean_feature
 from pipelines.conformance.case_files import ArrayError
 from pipelines.conformance.checks import Check, close, equal, failed
 from pipelines.conformance.model_case import (
     ModelArrays,
-    build_model,
     check_sizes,
     constant,
     gradient_checks,
@@ -31,6 +32,7 @@ from pipelines.conformance.model_case import (
 )
 from pipelines.conformance.tolerances import MODELS
 from pipelines.conformance.two_stream_case import PRETRAINING_LOSSES, choice_loss, read_batch, with_img
+from pipelines.model_checkpoint import build_model
 
 
 def _run(arrays: ModelArrays) -> Iterable[Check]:
@@ -66,11 +68,13 @@ def _outputs(arrays: ModelArrays, model: InterBertForPreTraining) -> tuple[Outpu
     if not joint.equal(torch.cat([torch.ones(rows, 1, dtype=torch.bool), batch.region_mask, batch.text_mask], dim=1)):
         raise ArrayError("in/multimodal_mask", "must be the mask of the image, then that of the text")
     output = model.encode(batch)
-    logits = model.logits(output)
+    with computing_padding():  # the reference has states of padding; losses are those of the usual way
+        padded = model.encode(batch)
+    logits = model.logits(padded)
     regions = constant(with_img(logits.whole_image, logits.regions))
     outputs: Outputs = {
-        "sequence_output_t": constant(output.text_states),
-        "sequence_output_v": constant(with_img(output.whole_image_state, output.region_states)),
+        "sequence_output_t": constant(padded.text_states),
+        "sequence_output_v": constant(with_img(padded.whole_image_state, padded.region_states)),
         "pooled_output_t": constant(output.pooled_text),
         "pooled_output_v": constant(output.pooled_image),
         "prediction_scores_t": constant(logits.words),
@@ -81,7 +85,7 @@ def _outputs(arrays: ModelArrays, model: InterBertForPreTraining) -> tuple[Outpu
         "vil_binary_prediction": constant(logits.match),
     }
     if any(name.startswith("attention_single_stream.") for name in arrays.names("out/")):
-        with torch.no_grad():
+        with torch.no_grad(), computing_padding():
             maps = model.encode(batch, with_attention=True).attention
         assert maps is not None
         outputs |= {f"attention_single_stream.{layer}": constant(found) for layer, found in enumerate(maps.joint)}
@@ -94,8 +98,8 @@ def _outputs(arrays: ModelArrays, model: InterBertForPreTraining) -> tuple[Outpu
         outputs |= {
             "vil_prediction": constant(model.answers(output)),
             "vil_logit": constant(model.score_pairs(output)[:, None]),
-            "vision_logit": constant(model.score_regions(batch, output)[..., None]),
-            "linguisic_logit": constant(model.score_words(output.text_states)[..., None]),
+            "vision_logit": constant(model.score_regions(batch, padded)[..., None]),
+            "linguisic_logit": constant(model.score_words(padded.text_states)[..., None]),
         }
     return outputs | losses, losses
 
@@ -109,7 +113,8 @@ def _losses(arrays: ModelArrays, model: InterBertForPreTraining, batch: VLBatch,
         losses["choice_loss"] = lambda: choice_loss(arrays, model.score_pairs(output))
     if "in/retrieval_target" in arrays:
         random = arrays.whole("in/retrieval_target", 0, 2, batch.batch_size)  # 0 = match, as everywhere in the release
-        losses["retrieval_loss"] = lambda: model.retrieval_loss(output, 1 - random).mean
+        every = torch.ones_like(random, dtype=torch.bool)
+        losses["retrieval_loss"] = lambda: binary_cross_entropy(model.match_log_odds(output), 1.0 - random, every).mean
     return losses
 
 

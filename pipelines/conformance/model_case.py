@@ -91,23 +91,6 @@ def check_sizes(options: Mapping[str, Any], num_parameters: int) -> None:
             raise ValueError(f"config: {name} is {value}; expected 0 to {largest} in a case like this")
 
 
-def build_model(make: Callable[[], AnyModule], state: Mapping[str, Tensor]) -> AnyModule:
-    """The model that `make` gives, in evaluation mode, with these parameters and no others.
-
-    Raises:
-        ValueError: naming a parameter that is missing, too much, or of another shape.
-    """
-    with torch.device("meta"):  # nothing is allocated for sizes that the parameters do not have
-        model = make()
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    for name in [*wanted, *state]:
-        got, want = tuple(state[name].shape) if name in state else None, wanted.get(name)
-        if got != want:
-            raise ValueError(f"parameter {name}: the file has {got or 'none'}, the config makes it {want or 'none'}")
-    model.load_state_dict(dict(state), assign=True)
-    return model.eval()
-
-
 def output_checks(arrays: ModelArrays, outputs: Outputs) -> Iterator[Check]:
     """Every "out/" array but the gradient norm against the output of that name."""
     for name in arrays.names("out/"):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from model.inputs import VLBatch, VLOutput
 from model.masking import mask_overlapping_regions, overlaps_with_inclusive_sides
+from model.packing import computing_padding
 from model.regions import mean_feature
 from model.task_losses import answer_bce, region_bce
 from model.vilbert import ViLbertForPreTraining
@@ -24,7 +25,6 @@ from model.vilbert_tasks import ViLbertForMultiTask, ViLbertForTasks, ViLbertWit
 from pipelines.conformance.checks import Check, close, equal, failed
 from pipelines.conformance.model_case import (
     ModelArrays,
-    build_model,
     check_sizes,
     constant,
     gradient_checks,
@@ -33,6 +33,7 @@ from pipelines.conformance.model_case import (
 )
 from pipelines.conformance.tolerances import MODELS
 from pipelines.conformance.two_stream_case import PRETRAINING_LOSSES, choice_loss, read_batch, with_img
+from pipelines.model_checkpoint import build_model
 
 
 def _run(arrays: ModelArrays) -> Iterable[Check]:
@@ -83,9 +84,10 @@ class _ForwardPass:
             arrays.arrays.take("in/co_attention_mask")  # the releases take it and never apply it
         self.batch = read_batch(arrays, config, num_task_tokens=config.num_task_tokens)
         captions = int(arrays.arrays.take("in/input_ids").shape[0])
-        text = model.vilbert.read_text(self._first_rows(captions))
-        self.output = model.vilbert.fuse(text, model.vilbert.read_images(self.batch))
-        self.logits = model.logits(self.output)
+        self.output = self._encode(captions)
+        with computing_padding():  # the reference has states of padding; losses are those of the usual way
+            self.padded = self._encode(captions)
+        self.logits = model.logits(self.padded)
         self.losses: dict[str, Callable[[], Tensor]] = {}
         self.outputs: dict[str, Callable[[], Tensor]] = {}
         self._shared()
@@ -97,6 +99,10 @@ class _ForwardPass:
             self._multi_task(model)
         self.outputs |= self.losses
 
+    def _encode(self, captions: int) -> VLOutput:
+        model = self.model.vilbert
+        return model.fuse(model.read_text(self._first_rows(captions)), model.read_images(self.batch))
+
     def _first_rows(self, count: int) -> VLBatch:
         """The captions of the file: one of them in a case of fast mode."""
         tensors: dict[str, Any] = {name: value for name, value in vars(self.batch).items() if isinstance(value, Tensor)}
@@ -104,12 +110,12 @@ class _ForwardPass:
 
     def _shared(self) -> None:
         model, output, logits = self.model, self.output, self.logits
-        words = self._words(output)
+        words = self._words(self.padded)
         regions = constant(with_img(logits.whole_image, logits.regions))
         word_logits, log_odds = constant(model.word_logits(words)), model.match_log_odds(output)
         self.outputs |= {
             "sequence_output_t": constant(words),
-            "sequence_output_v": constant(with_img(output.whole_image_state, output.region_states)),
+            "sequence_output_v": constant(with_img(self.padded.whole_image_state, self.padded.region_states)),
             "pooled_output_t": constant(output.pooled_text),
             "pooled_output_v": constant(output.pooled_image),
             "prediction_scores_t": word_logits,
@@ -134,7 +140,7 @@ class _ForwardPass:
         return torch.cat([words[:, :1], output.task_state[:, None], words[:, 1:]], dim=1)
 
     def _maps(self) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), computing_padding():
             maps = self.model.vilbert(self.batch, with_attention=True).attention
         assert maps is not None
         for name, found in (
@@ -149,8 +155,8 @@ class _ForwardPass:
         output, batch, arrays = self.output, self.batch, self.arrays
         self.outputs |= {
             "vil_logit": lambda: model.score_pairs(output)[:, None],
-            "vision_logit": lambda: model.score_regions(batch, output)[..., None],
-            "linguisic_logit": lambda: model.score_words(self._words(output))[..., None],
+            "vision_logit": lambda: model.score_regions(batch, self.padded)[..., None],
+            "linguisic_logit": lambda: model.score_words(self._words(self.padded))[..., None],
         }
         rows, elements = batch.batch_size, batch.region_mask.shape[1] + 1
         if "in/refer_target" in arrays:

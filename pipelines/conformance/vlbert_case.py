@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from extraction.region_encoder import RegionEncoder
 from model.inputs import VLBatch, VLOutput
+from model.packing import Packing
 from model.vlbert import VLBertModel
 from model.vlbert_checkpoint import TABLES, kind_of, name_from_official, split_official, state_from_official
 from model.vlbert_config import VLBertConfig
@@ -23,9 +24,10 @@ from model.vlbert_embeddings import ImageElements
 from model.vlbert_options import config_from_official
 from pipelines.conformance.case_files import ArrayError
 from pipelines.conformance.checks import Check, apart, equal, failed, near, numpy_of, within
-from pipelines.conformance.model_case import ModelArrays, build_model, check_sizes
+from pipelines.conformance.model_case import ModelArrays, check_sizes
 from pipelines.conformance.tolerances import VLBERT
 from pipelines.conformance.vlbert_pixels import PREFIX, build_region_encoder, drawn_weights, encoder_name
+from pipelines.model_checkpoint import build_model
 
 COORDINATE_NUMBERS = 2048  # of the embedded box, hard-coded in the release (common/fast_rcnn.py)
 _KNOWN = {"NETWORK", "VLBERT", "class", "token_ids", "backbone", "weights_seed", "trainable_cnn", "weights_spec"} | {
@@ -138,11 +140,11 @@ class VLBertCase:
         length = int(keep.sum(dim=1).max())
         valid = torch.arange(length) < keep.sum(dim=1)[:, None]
         yield from self.exact("attention_mask", valid)
-        order = (~keep).long().argsort(dim=1, stable=True)[:, :length]
+        ours, theirs = Packing(keep), Packing(valid)
         last = f"encoded_layer_{self.config.num_hidden_layers - 1}"
         for name, states in (*self.states.items(), ("encoded_last", self.states[last])):
-            packed = states.detach().gather(1, order[..., None].expand(-1, -1, states.shape[-1]))
-            yield from self.real(name, packed, valid)
+            packed = states.detach() if states.ndim == 2 else ours.pack(states.detach())
+            yield from self.real(name, theirs.pad(packed), valid)
 
     def gradient_checks(self, model: nn.Module, loss: Tensor) -> Iterator[Check]:
         """Slices and norms of gradients, and which parameters got one."""

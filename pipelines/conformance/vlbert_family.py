@@ -15,11 +15,12 @@ from model.vlbert_checkpoint import state_from_official
 from model.vlbert_embeddings import ImageElements, embed_coordinates
 from pipelines.conformance.case_files import ArrayError
 from pipelines.conformance.checks import Check
-from pipelines.conformance.model_case import ModelArrays, build_model, model_family
+from pipelines.conformance.model_case import ModelArrays, model_family
 from pipelines.conformance.vlbert_case import VLBertCase, batch_of, element_states, open_case
 from pipelines.conformance.vlbert_data import data_checks
 from pipelines.conformance.vlbert_pixels import photo_checks
 from pipelines.conformance.vlbert_task_cases import refcoco_checks, vcr_checks, vqa_checks
+from pipelines.model_checkpoint import build_model
 
 LOSSES = {
     "relationship_loss": "matching",

@@ -89,7 +89,7 @@ EXAMPLES = {
     "ViLBERT, multi-task": Example(
         partial(_vilbert, masked_loss_pairs="matched", whole_image_count="visible"), mismatched=()
     ),
-    "ViLBERT, text gates image": Example(partial(_vilbert, dynamic_attention=True)),
+    "ViLBERT, dynamic attention": Example(partial(_vilbert, dynamic_attention=True, image_co_attention=(1, 1))),
     "ViLBERT single-stream": Example(_single_stream, ("text", "whole image", "regions")),
     "VisualBERT": Example(_visualbert, ("text", "regions"), masks_regions=False, mismatched=("masked_words",)),
     "VisualBERT, late fusion": Example(

@@ -10,6 +10,7 @@ import torch
 
 from model.imagebert import ImageBertConfig, ImageBertForPreTraining
 from model.inputs import IGNORE_INDEX, VLBatch
+from model.packing import Packing
 from model.retrieval_losses import retrieval_losses, triplet_loss
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
@@ -139,10 +140,12 @@ def test_equal_to_the_reference(seed, reduction):
     states, mask = model.imagebert.embeddings(batch)
     assert torch.equal(mask, torch.from_numpy(is_row))
     assert_equal(states[mask], rows[is_row])
+    packing = Packing(mask)
+    states = packing.pack(states)
     for number, layer in enumerate(model.imagebert.encoder.layers):
         rows = reference.encoder_layer(parameters, f"encoder.{number}", rows, is_row, sizes.heads)
-        states = layer(states, mask)
-        assert_equal(states[mask], rows[is_row])
+        states = layer(states, packing)
+        assert_equal(states, rows[is_row])
     theirs, output = reference.forward(parameters, sizes, drawn), model.encode(batch)
     words, regions = batch.text_mask, batch.region_mask
     assert_equal(output.text_states[words], theirs.text[drawn.is_word])

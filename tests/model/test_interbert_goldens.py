@@ -12,6 +12,8 @@ from model.inputs import IGNORE_INDEX, VLBatch
 from model.interbert import InterBertForPreTraining
 from model.interbert_checkpoint import config_from_official, key_table, state_from_official
 from model.interbert_tasks import InterBertForTasks
+from model.packing import computing_padding
+from model.retrieval_losses import binary_loss
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "interbert"
 pytestmark = pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found at {GOLDENS}")
@@ -85,13 +87,15 @@ def test_pretraining(case):
         region_target_mask=golden["in/image_label"] == 1,
         match_labels=1 - golden["in/next_sentence_label"],
     )
-    output = model.encode(batch, with_attention=case == "pretrain_kl")
-    logits = model.logits(output)
+    output = model.encode(batch)
+    with computing_padding():  # the reference has states of padding
+        padded = model.encode(batch, with_attention=case == "pretrain_kl")
+    logits = model.logits(padded)
     losses = {name: term.mean for name, term in model.score(batch, output).losses.items()}
     total = sum(losses.values())
     got = {
-        "sequence_output_t": output.text_states,
-        "sequence_output_v": both(output),
+        "sequence_output_t": padded.text_states,
+        "sequence_output_v": both(padded),
         "pooled_output_t": output.pooled_text,
         "pooled_output_v": output.pooled_image,
         "prediction_scores_t": logits.words,
@@ -102,9 +106,9 @@ def test_pretraining(case):
         "next_sentence_loss": losses["matching"],
         "total_loss": total,
     }
-    if output.attention is not None:
-        got |= {f"attention_single_stream.{i}": weights for i, weights in enumerate(output.attention.joint)}
-        assert len(output.attention.joint) == 3
+    if padded.attention is not None:
+        got |= {f"attention_single_stream.{i}": weights for i, weights in enumerate(padded.attention.joint)}
+        assert len(padded.attention.joint) == 3
     assert {f"out/{name}" for name in got} == {key for key in golden if key.startswith("out/")} - {
         "out/grad_norm_total"
     }
@@ -117,18 +121,22 @@ def test_task_heads():
     model = build(InterBertForTasks, golden, options)
     batch = batch_of(golden)
     output = model.encode(batch)
-    logits = model.logits(output)
+    with computing_padding():
+        padded = model.encode(batch)
+    logits = model.logits(padded)
     pairs = model.score_pairs(output)
     choice = F.cross_entropy(pairs.reshape(1, 4), golden["in/choice_target"])
-    retrieval = model.retrieval_loss(output, 1 - golden["in/retrieval_target"]).mean
+    true = golden["in/retrieval_target"].argmin()[None]  # 0 = match there
+    assert (golden["in/retrieval_target"] == 1).sum() == 3
+    retrieval = binary_loss(model.match_log_odds(output)[None], true).mean
     got = {
         "vil_prediction": model.answers(output),
         "vil_logit": pairs[:, None],
         "vil_binary_prediction": logits.match,
         "vision_prediction": torch.cat([logits.whole_image[:, None], logits.regions], dim=1),
-        "vision_logit": model.score_regions(batch, output)[..., None],
+        "vision_logit": model.score_regions(batch, padded)[..., None],
         "linguisic_prediction": logits.words,
-        "linguisic_logit": model.score_words(output.text_states)[..., None],
+        "linguisic_logit": model.score_words(padded.text_states)[..., None],
         "choice_loss": choice,
         "retrieval_loss": retrieval,
     }

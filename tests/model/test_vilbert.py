@@ -9,8 +9,9 @@ from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch
 
 from model.inputs import IGNORE_INDEX
 from model.losses import SumCount
-from model.vilbert import Step, ViLbertForPreTraining, layer_plan
+from model.vilbert import ViLbertForPreTraining
 from model.vilbert_config import DEPTHS, PRESETS, ViLbertConfig, vilbert_config
+from model.vilbert_encoder import Step, layer_plan
 from model.vilbert_tasks import ViLbertForMultiTask, ViLbertForTasks
 
 

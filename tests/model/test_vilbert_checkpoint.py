@@ -73,6 +73,17 @@ def test_prefix_old_norms_and_inert_layers():
         assert torch.equal(loaded.vilbert(make_batch()).pooled, model.vilbert(make_batch()).pooled)
 
 
+@pytest.mark.parametrize("key", ["model_state_dict", "model", "state_dict"])
+def test_a_file_to_resume_from(key):
+    """The multi-task release saves its weights among the states of optimizer and schedule."""
+    official = state_to_official(randomised(ViLbertForPreTraining(tiny())).state_dict(), "release")
+    nested = {key: old_names(official), "optimizer_state_dict": {"state": {}}, "global_step": 7, "tb_logger": None}
+    state = state_from_official(nested)
+    assert state.keys() == state_from_official(official).keys()
+    with pytest.raises(ValueError, match="'global_step' of the checkpoint is a int, not a parameter"):
+        state_from_official(official | {"global_step": 7})
+
+
 def test_a_checkpoint_of_the_streams_alone():
     model = randomised(ViLbertModel(tiny()))
     state = {f"vilbert.{name}": tensor for name, tensor in model.state_dict().items()}

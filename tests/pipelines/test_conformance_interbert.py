@@ -14,6 +14,8 @@ import torch
 from model.inputs import IGNORE_INDEX, VLBatch
 from model.interbert_checkpoint import config_from_official, state_to_official
 from model.interbert_tasks import InterBertForTasks
+from model.packing import computing_padding
+from model.retrieval_losses import binary_loss
 from pipelines.conformance.runner import CaseResult, run_conformance
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "interbert"
@@ -78,10 +80,11 @@ def interbert_case() -> dict[str, np.ndarray]:
         region_target_mask=region_labels == 1,
         match_labels=1 - random_caption,
     )
-    output = model.encode(batch, with_attention=True)
+    with computing_padding():  # as the release does
+        output = model.encode(batch, with_attention=True)
     losses = {name: term.mean for name, term in model.score(batch, output).losses.items()}
     pretraining = torch.stack(list(losses.values())).sum()
-    retrieval = model.retrieval_loss(output, 1 - random_caption).mean
+    retrieval = binary_loss(model.match_log_odds(output)[None], random_caption.argmin()[None]).mean
     choice = -model.score_pairs(output).log_softmax(dim=0)[1]
     (pretraining + retrieval + choice).backward()
     assert output.attention is not None and output.pooled_image is not None

@@ -249,6 +249,7 @@ def test_a_rule_for_another_model_is_refused():
     [
         ({"optimizer": "bertadam"}, "optimizer must be adamw or sgd or bert-adam or adamw-transformers"),
         ({"clip_scope": "every"}, "clip_scope must be all or each, got 'every'"),
+        ({"clip_scope": "each", "clip_norm": 0.0}, "clip_scope each needs a clip_norm above 0"),
         ({"parameter_groups": "vilbert"}, "parameter_groups must be task or vl-bert or vilbert-release"),
     ],
 )

@@ -1,0 +1,211 @@
+"""A model with its weights, from whatever holds one: our folders, a training run, an official file or repository.
+
+Nothing in a file is executed: weights go through `extraction.weight_files`, configurations are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from extraction.weight_files import SUFFIXES, read_tensors
+from extraction.weight_sources import fetch_from_hub, fetch_weights
+from model.imagebert import ImageBertForPreTraining
+from model.interbert import InterBertForPreTraining
+from model.interbert_tasks import InterBertForTasks
+from model.vilbert import ViLbertForPreTraining
+from model.vilbert_single_stream import SingleStreamForPreTraining
+from model.vilbert_tasks import ViLbertForMultiTask, ViLbertForTasks
+from model.visualbert import VisualBertForPreTraining
+from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels
+from model.vlbert import VLBertForPreTraining
+from model.vlbert_tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
+from pipelines.checkpoint import latest_checkpoint
+from pipelines.published_models import system_of
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+# The first class of a kind of configuration is the one that a config.json without `architectures` means.
+MODEL_CLASSES: tuple[type[PreTrainedModel], ...] = (
+    VLBertForPreTraining,
+    VLBertForVqa,
+    VLBertForVcr,
+    VLBertForReferring,
+    ViLbertForPreTraining,
+    ViLbertForTasks,
+    ViLbertForMultiTask,
+    SingleStreamForPreTraining,
+    VisualBertForPreTraining,
+    VisualBertForLabels,
+    VisualBertForGrounding,
+    ImageBertForPreTraining,
+    InterBertForPreTraining,
+    InterBertForTasks,
+)
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelCheckpoint:
+    """A model as it was read.
+
+    Attributes:
+        model: in evaluation mode, float32, on the CPU.
+        source: the folder or file that its weights came from.
+        tokenizer: folder of the tokenizer it was trained with, where the run folder has one.
+        changes: what was left out or assumed, for people.
+    """
+
+    model: PreTrainedModel
+    source: Path
+    tokenizer: Path | None = None
+    changes: tuple[str, ...] = ()
+
+
+def load_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
+    """The model that `spec` names.
+
+    Args:
+        spec: one of
+            a folder that `save_pretrained` or `roibeam convert` wrote;
+            a run folder of `roibeam pretrain` (its newest checkpoint) or one of its checkpoints;
+            an official checkpoint of VL-BERT, ViLBERT, VisualBERT or InterBERT: a file, a folder of transformers with
+            config.json, hf:<repo>, or a URL as for the weights of a detector.
+        options: JSON configuration that the official codes ship beside a checkpoint, where sizes are not the published
+            ones.
+    Raises:
+        ValueError: one line, saying what is wrong with which file.
+        OSError: when the network or a disk fails.
+    """
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        return _from_folder(path, options)
+    if spec.startswith("hf:"):
+        options = options or fetch_from_hub(spec, (CONFIG,))
+    return _from_official(fetch_weights(spec), options)
+
+
+def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
+    tokenizer = None
+    if (folder / "checkpoints").is_dir():
+        newest = latest_checkpoint(folder)
+        if newest is None:
+            raise ValueError(f"{folder}: this run has no checkpoint yet")
+        tokenizer, folder = _tokenizer_of(folder), newest / "model"
+    elif (folder / "model" / CONFIG).is_file():
+        tokenizer, folder = _tokenizer_of(folder.parent.parent), folder / "model"
+    else:
+        tokenizer = _tokenizer_of(folder)
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{folder}: no {CONFIG}; expected a model's folder, a run of roibeam pretrain or a checkpoint")
+    settings = read_json_object(folder / CONFIG)
+    if not str(settings.get("model_type", "")).startswith("roibeam-"):
+        weights = next((folder / name for name in (WEIGHTS, "pytorch_model.bin") if (folder / name).is_file()), None)
+        if weights is None:
+            raise ValueError(f"{folder}: neither {WEIGHTS} nor pytorch_model.bin in it")
+        return _from_official(weights, options or folder / CONFIG)
+    if options is not None:
+        raise ValueError(f"{folder} has a configuration of its own; --config is for official files")
+    model_class = _class_of(settings, folder / CONFIG)
+    if not (folder / WEIGHTS).is_file():
+        raise ValueError(f"{folder}: no {WEIGHTS} in it")
+    try:
+        config = _config_class(model_class).from_dict(settings)
+        model = build_model(lambda: model_class(config), _as_float32(read_tensors(folder / WEIGHTS)))
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
+    return ModelCheckpoint(model, folder, tokenizer)
+
+
+def _tokenizer_of(folder: Path) -> Path | None:
+    return folder / "tokenizer" if (folder / "tokenizer").is_dir() else None
+
+
+def _class_of(settings: Mapping[str, Any], where: Path) -> type[PreTrainedModel]:
+    named = settings.get("architectures") or [None]
+    fitting = [each for each in MODEL_CLASSES if _config_class(each).model_type == settings["model_type"]]
+    if not fitting:
+        known = sorted({_config_class(each).model_type for each in MODEL_CLASSES})
+        raise ValueError(f"{where}: model_type {settings['model_type']!r} is unknown; there are {', '.join(known)}")
+    if named[0] is None:
+        return fitting[0]
+    for model_class in fitting:
+        if model_class.__name__ == named[0]:
+            return model_class
+    raise ValueError(
+        f"{where}: architecture {named[0]!r} is unknown; there are {', '.join(each.__name__ for each in fitting)}"
+    )
+
+
+def _config_class(model_class: type[PreTrainedModel]) -> type[PretrainedConfig]:
+    assert model_class.config_class is not None
+    return model_class.config_class
+
+
+def _from_official(weights: Path, options: Path | None) -> ModelCheckpoint:
+    named = _as_float32(read_tensors(weights))
+    settings = None if options is None else read_json_object(options)
+    try:
+        model_class, config, state, changes = system_of(named).understand(named, settings)
+        model = build_model(lambda: model_class(config), state)
+    except KeyError as error:
+        raise ValueError(f"{weights}: no parameter for {error}; is this a whole checkpoint?") from None
+    except ValueError as error:
+        raise ValueError(f"{weights}: {error}") from None
+    return ModelCheckpoint(model, weights, None, changes)
+
+
+def _as_float32(found: Mapping[str, object]) -> dict[str, Tensor]:
+    """Tensors of floating point as float32; counters as they are.
+
+    Raises:
+        ValueError: for a value that is no tensor.
+    """
+    tensors = {}
+    for name, value in found.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"{name!r} is of type {type(value).__name__}; a tensor is wanted")
+        tensors[name] = value.float() if value.is_floating_point() else value
+    return tensors
+
+
+def build_model(make: Callable[[], AnyModule], state: Mapping[str, Tensor]) -> AnyModule:
+    """The model that `make` gives, in evaluation mode, with these parameters and no others.
+
+    Raises:
+        ValueError: naming a parameter that is missing, too much, or of another shape.
+    """
+    with torch.device("meta"):  # nothing is allocated for sizes that the parameters do not have
+        model = make()
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    for name in [*wanted, *state]:
+        got, want = tuple(state[name].shape) if name in state else None, wanted.get(name)
+        if got != want:
+            raise ValueError(f"parameter {name}: the file has {got or 'none'}, the config makes it {want or 'none'}")
+    model.load_state_dict(dict(state), assign=True)
+    return model.eval()
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """
+    Raises:
+        ValueError: naming the file, when it is no JSON object.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: holds a {type(found).__name__}; expected a JSON object")
+    return found
+
+
+def is_weight_file(path: Path) -> bool:
+    """Whether the suffix is one of a weight file's."""
+    return path.suffix.lower() in SUFFIXES

@@ -1,0 +1,92 @@
+"""Official checkpoints of models into our folders, and back: written aside, read back, compared, then renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from pipelines.checkpoint import sync_to_disk
+from pipelines.model_checkpoint import load_model
+from pipelines.published_models import writer_of
+
+DIRECTIONS = ("roibeam", "official")
+OFFICIAL_SUFFIXES = (".bin", ".th", ".pth", ".safetensors")
+
+
+@dataclass(frozen=True)
+class ModelConversion:
+    """What was done.
+
+    Attributes:
+        model: name of our class.
+        num_tensors: parameters written.
+        changes: what was left out or assumed, for people.
+    """
+
+    model: str
+    num_tensors: int
+    changes: tuple[str, ...]
+
+
+def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None) -> ModelConversion:
+    """
+    Args:
+        spec, options: as `load_model`.
+        out: for "roibeam" a folder, for "official" a file; must not be there yet.
+        to: one of `DIRECTIONS`.
+    Raises:
+        ValueError: when the model cannot be read or written so, or what was written reads differently.
+        OSError: when a disk fails.
+    """
+    if out.exists():
+        raise ValueError(f"{out} is there already; name another one")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out}: there is no folder {out.parent}")
+    if to == "official" and out.suffix not in OFFICIAL_SUFFIXES:
+        raise ValueError(f"{out}: official checkpoints end in {', '.join(OFFICIAL_SUFFIXES)}; rename it")
+    found = load_model(spec, options=options)
+    model = found.model
+    aside = out.with_name(f".part-{os.getpid()}-{out.name}")
+    try:
+        if to == "roibeam":
+            model.save_pretrained(aside)
+            written = len(model.state_dict())
+            _check_same(model, load_model(str(aside)).model, aside)
+            for path in (*aside.iterdir(), aside):
+                sync_to_disk(path)
+        else:
+            official = writer_of(model).to_official(model)
+            written = len(official)
+            _write(official, aside)
+            _check_same(model, load_model(str(aside), options=options).model, aside)
+            sync_to_disk(aside)
+        aside.rename(out)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.unlink(missing_ok=True)
+        raise
+    return ModelConversion(type(model).__name__, written, found.changes)
+
+
+def _write(official: dict[str, Tensor], path: Path) -> None:
+    if path.suffix == ".safetensors":
+        save_file({name: tensor.clone() for name, tensor in official.items()}, path)  # it refuses shared memory
+    else:
+        torch.save(official, path)
+
+
+def _check_same(model: nn.Module, again: nn.Module, path: Path) -> None:
+    before, after = model.state_dict(), again.state_dict()
+    different = sorted(before.keys() ^ after.keys())
+    different += [name for name in before.keys() & after.keys() if not torch.equal(before[name], after[name])]
+    if type(again) is not type(model) or different:
+        raise ValueError(
+            f"{path} reads as {type(again).__name__}, not {type(model).__name__}, or differs in "
+            f"{', '.join(different[:3]) or 'no parameter'}; nothing was kept"
+        )

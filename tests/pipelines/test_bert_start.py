@@ -1,0 +1,186 @@
+"""Starting from a published BERT: files that transformers writes, and a hub on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertForPreTraining, BertModel
+
+from model.imagebert import ImageBertConfig, ImageBertForPreTraining
+from model.inputs import VLBatch
+from model.interbert import InterBertForPreTraining
+from model.interbert_config import interbert_config
+from model.vilbert import ViLbertForPreTraining
+from model.vilbert_config import ViLbertConfig
+from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from model.visualbert import VisualBertConfig, VisualBertForPreTraining
+from model.vlbert import VLBertForPreTraining
+from model.vlbert_config import VLBertConfig
+from pipelines.bert_start import read_bert, start_from_bert
+from pipelines.model_checkpoint import load_model
+from pipelines.toyworld.draw import draw_samples
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+}
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{c}" for c in "abcdefghij")]
+MODELS: dict[str, Callable[..., Any]] = {
+    "VL-BERT": lambda **sizes: VLBertForPreTraining(VLBertConfig(**sizes, coordinate_embedding_size=16)),
+    "ViLBERT": lambda **sizes: ViLbertForPreTraining(
+        ViLbertConfig(**sizes, text_co_attention=(1,), image_co_attention=(0,), image_num_hidden_layers=1)
+    ),
+    "VisualBERT": lambda **sizes: VisualBertForPreTraining(VisualBertConfig(**sizes)),
+    "ImageBERT": lambda **sizes: ImageBertForPreTraining(ImageBertConfig(**sizes)),
+    "InterBERT": lambda **sizes: InterBertForPreTraining(
+        interbert_config(
+            **(sizes | {"num_hidden_layers": 1}),
+            text_num_hidden_layers=1,
+            image_num_hidden_layers=1,
+            image_num_attention_heads=2,
+        )
+    ),
+}
+
+
+def save_bert(folder: Path, *, heads: bool = True, safe: bool = True) -> Any:
+    torch.manual_seed(0)
+    kind = BertForPreTraining if heads else BertModel
+    bert = kind(BertConfig(**SIZES, vocab_size=len(WORDS))).eval()
+    folder.mkdir(parents=True)
+    if safe:
+        bert.save_pretrained(folder)
+    else:
+        bert.config.save_pretrained(folder)
+        # As files of 2019 name LayerNorms.
+        old = {n.replace("LayerNorm.weight", "LayerNorm.gamma"): t for n, t in bert.state_dict().items()}
+        torch.save(
+            {n.replace("LayerNorm.bias", "LayerNorm.beta"): t.clone() for n, t in old.items()},
+            folder / "pytorch_model.bin",
+        )
+    (folder / "vocab.txt").write_text("\n".join(WORDS))
+    return bert
+
+
+@pytest.mark.parametrize("safe", [True, False])
+@pytest.mark.parametrize("heads", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_each_model_takes_what_it_has_a_place_for(name: str, heads: bool, safe: bool, tmp_path: Path) -> None:
+    theirs = save_bert(tmp_path / "bert", heads=heads, safe=safe)
+    bert = read_bert(str(tmp_path / "bert"))
+    torch.manual_seed(1)
+    model = MODELS[name](**bert.sizes)
+    drawn = {key: value.clone() for key, value in model.state_dict().items()}
+    left = start_from_bert(model, bert)
+    now = model.state_dict()
+    assert all(torch.equal(now[key], drawn[key]) for key in left)
+    encoder = theirs.bert if heads else theirs
+    words = next(key for key in now if key.endswith("embeddings.words.weight"))
+    assert words not in left and torch.equal(now[words], encoder.embeddings.word_embeddings.weight)
+    assert ("masked_word_head.bias" in left) != heads
+    assert any("feature" in key or "projection" in key or "region" in key for key in left)
+
+
+def test_text_alone_is_read_as_bert_reads_it(tmp_path: Path) -> None:
+    theirs = save_bert(tmp_path / "bert")
+    bert = read_bert(str(tmp_path / "bert"))
+    model = VisualBertForPreTraining(VisualBertConfig(**bert.sizes, region_feature_size=4)).eval()
+    start_from_bert(model, bert)
+    ids = torch.tensor([[2, 7, 9, 3]])
+    nothing = torch.zeros(1, 0, dtype=torch.bool)
+    batch = VLBatch(
+        text_ids=ids,
+        text_mask=torch.ones_like(ids, dtype=torch.bool),
+        text_segments=torch.zeros_like(ids),
+        region_features=torch.zeros(1, 0, 4),
+        region_boxes=torch.zeros(1, 0, 4),
+        region_mask=nothing,
+        image_hw=torch.ones(1, 2),
+        masked_regions=nothing,
+    )
+    with torch.no_grad():
+        states = model.encode(batch).text_states
+        want = theirs.bert(ids).last_hidden_state
+    torch.testing.assert_close(states, want, rtol=0, atol=1e-5)
+
+
+def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
+    save_bert(tmp_path / "bert")
+    bert = read_bert(str(tmp_path / "bert"))
+    with pytest.raises(ValueError, match="do its sizes and vocabulary fit"):
+        start_from_bert(MODELS["VL-BERT"](**(dict(bert.sizes) | {"vocab_size": 50})), bert)
+    with pytest.raises(ValueError, match="SingleStreamForPreTraining starts from no BERT"):
+        start_from_bert(SingleStreamForPreTraining(SingleStreamConfig(**bert.sizes)), bert)
+    (tmp_path / "bert" / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="no BERT configuration, vocab_size"):
+        read_bert(str(tmp_path / "bert"))
+    with pytest.raises(ValueError, match=r"expected a folder with config\.json and model\.safetensors"):
+        read_bert(str(tmp_path))
+
+
+_READ = """
+import sys
+from pipelines.bert_start import read_bert
+bert = read_bert(sys.argv[1])
+print(bert.sizes["hidden_size"], len(bert.state))
+"""
+
+
+def test_a_repository_of_the_hub(tmp_path: Path) -> None:
+    """The real client of the hub, against a server on this machine that answers as the hub does."""
+    save_bert(tmp_path / "files" / "owner" / "bert" / "resolve" / "main")
+
+    class Hub(SimpleHTTPRequestHandler):
+        def end_headers(self) -> None:
+            self.send_header("X-Repo-Commit", "c" * 40)
+            self.send_header("ETag", f'"{abs(hash(self.path)):064d}"')
+            super().end_headers()
+
+        def log_message(self, *args: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, directory=str(tmp_path / "files")))
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        environment = {
+            **os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1",
+        }  # fmt: skip
+        command = [sys.executable, "-c", _READ, "hf:owner/bert"]
+        read = subprocess.run(command, env=environment, capture_output=True, text=True)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert read.returncode == 0, read.stderr
+    assert read.stdout.split()[0] == "32" and int(read.stdout.split()[1]) > 40
+
+
+def test_pretrain_starts_from_it(tmp_path: Path, roibeam: Callable[..., Any], tiny_network: tuple[str, ...]) -> None:
+    theirs = save_bert(tmp_path / "bert")
+    captions = draw_samples(tmp_path / "samples", count=2)
+    assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
+    done = roibeam(
+        "pretrain", tmp_path / "run", "--store", tmp_path / "store", "--captions", captions, "--steps", 1,
+        "--batch-size", 2, "--learning-rate", 1e-12, "--from-bert", tmp_path / "bert",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["recorded"]["bert"] == str(tmp_path / "bert")
+    model: Any = load_model(str(tmp_path / "run")).model
+    assert model.config.hidden_size == 32 and model.config.vocab_size == len(WORDS)
+    ours = model.state_dict()["vlbert.encoder.layers.1.attention.query.weight"]
+    torch.testing.assert_close(ours, theirs.bert.encoder.layer[1].attention.self.query.weight, rtol=0, atol=1e-6)

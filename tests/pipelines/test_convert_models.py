@@ -1,0 +1,81 @@
+"""`roibeam convert` of models: an official file to our folder and back, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.vilbert import ViLbertForPreTraining
+from model.vilbert_config import ViLbertConfig
+from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from pipelines.model_checkpoint import load_model
+from pipelines.published_models import writer_of
+
+SIZES = {
+    "vocab_size": 30,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 1,
+    "intermediate_size": 20,
+    "max_position_embeddings": 12,
+    "region_feature_size": 6,
+    "region_target_size": 5,
+}
+
+
+@pytest.fixture
+def official(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    co_layers = {"text_co_attention": (1,), "image_co_attention": (0,), "image_num_hidden_layers": 1}
+    model = ViLbertForPreTraining(
+        ViLbertConfig(**SIZES, **co_layers, image_hidden_size=16, image_intermediate_size=8, co_attention_size=16)
+    )
+    parameters = writer_of(model).to_official(model)
+    # Every published file has these, and nothing reads them.
+    parameters["bert.encoder.c_layer.0.biOutput.q_dense1.weight"] = torch.zeros(16, 16)
+    torch.save(parameters, tmp_path / "pytorch_model_9.bin")
+    return tmp_path / "pytorch_model_9.bin"
+
+
+def test_there_and_back(official: Path, tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+    there = roibeam("convert", official, tmp_path / "ours", "--to", "roibeam")
+    assert there.code == 0, there.err
+    assert "ViLbertForPreTraining; 1 parameter that nothing reads left out (biOutput.q_dense)" in there.out
+    assert "read back and compared (equal)" in there.out
+    assert sorted(path.name for path in (tmp_path / "ours").iterdir()) == ["config.json", "model.safetensors"]
+    back = roibeam("convert", tmp_path / "ours", tmp_path / "again.bin", "--to", "official", "--json")
+    assert json.loads(back.out)["model"] == "ViLbertForPreTraining"
+    before, after = torch.load(official), torch.load(tmp_path / "again.bin")
+    assert before.keys() - after.keys() == {"bert.encoder.c_layer.0.biOutput.q_dense1.weight"}
+    assert all(torch.equal(before[name], after[name]) for name in after)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".part")]
+    assert load_model(str(tmp_path / "again.bin")).model.config.image_hidden_size == 16
+
+
+@pytest.mark.parametrize(
+    "source, target, options, words",
+    [
+        ("pytorch_model_9.bin", "pytorch_model_9.bin", ("--to", "roibeam"), "is there already"),
+        ("pytorch_model_9.bin", "no/ours", ("--to", "roibeam"), "there is no folder"),
+        ("pytorch_model_9.bin", "a.onnx", ("--to", "official"), "official checkpoints end in .bin"),
+        ("pytorch_model_9.bin", "ours", ("--to", "roibeam", "--set", "x.y=1"), "--set is for a detector's sizes"),
+        ("pytorch_model_9.bin", "a.pkl", ("--config", "x.json"), "say --to roibeam or --to official too"),
+        ("baseline", "a.bin", ("--to", "official"), "SingleStreamForPreTraining has no official checkpoints"),
+        ("other.pth", "ours", ("--to", "roibeam"), "of no published model"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(
+    source: str, target: str, options: tuple[str, ...], words: str, official: Path, tmp_path: Path,
+    roibeam: Callable[..., Any],
+) -> None:  # fmt: skip
+    SingleStreamForPreTraining(SingleStreamConfig(**SIZES)).save_pretrained(tmp_path / "baseline")
+    torch.save({"a": torch.zeros(1)}, tmp_path / "other.pth")
+    before = sorted(tmp_path.iterdir())
+    result = roibeam("convert", tmp_path / source, tmp_path / target, *options)
+    assert result.code == 1 and words in result.err and len(result.err.strip().splitlines()) == 1, result.err
+    assert sorted(tmp_path.iterdir()) == before

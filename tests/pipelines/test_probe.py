@@ -1,0 +1,243 @@
+"""`roibeam probe` for every model, on a photo and on stored records, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+from features.record import RegionRecord
+from model.bert import BertSizes
+from model.imagebert import ImageBertConfig, ImageBertForPreTraining
+from model.interbert import InterBertForPreTraining
+from model.interbert_config import interbert_config
+from model.vilbert import ViLbertForPreTraining
+from model.vilbert_config import ViLbertConfig
+from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from model.visualbert import VisualBertConfig, VisualBertForPreTraining
+from model.vlbert import VLBertForPreTraining
+from model.vlbert_config import vlbert_config
+from pipelines.probe import Names, pair_batch, probe, words_to_regions
+from pipelines.tokenizer import load_tokenizer
+from pipelines.toyworld.draw import draw_samples
+
+WIDTH, CLASSES = 12, ("cat", "dog", "hat")
+CAPTIONS = ["a cat in a hat", "a dog and a cat in a hat", "the dog on a hat"]
+SIZES: dict[str, Any] = {
+    "vocab_size": 60,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+    "max_position_embeddings": 24,
+    "region_feature_size": WIDTH,
+}
+VILBERT = SIZES | {
+    "image_hidden_size": 16,
+    "image_num_hidden_layers": 1,
+    "image_num_attention_heads": 2,
+    "image_intermediate_size": 20,
+    "co_attention_size": 16,
+    "co_attention_num_heads": 2,
+    "text_co_attention": (1,),
+    "image_co_attention": (0,),
+    "region_target_size": 4,
+}
+INTERBERT = SIZES | {
+    "text_num_hidden_layers": 1,
+    "image_num_hidden_layers": 1,
+    "image_num_attention_heads": 4,
+    "image_intermediate_size": 20,
+    "pooled_size": 16,
+    "region_target_size": 4,
+}
+VLBERT = SIZES | {"coordinate_embedding_size": 16, "num_region_labels": 4}
+MODELS: dict[str, Callable[[], Any]] = {
+    "VL-BERT": lambda: VLBertForPreTraining(vlbert_config("release-captions", **VLBERT)),
+    "VL-BERT, paper": lambda: VLBertForPreTraining(vlbert_config("paper", **VLBERT)),
+    "ViLBERT": lambda: ViLbertForPreTraining(ViLbertConfig(**VILBERT)),
+    "single stream": lambda: SingleStreamForPreTraining(SingleStreamConfig(**SIZES, region_target_size=4)),
+    "VisualBERT": lambda: VisualBertForPreTraining(VisualBertConfig(**SIZES)),
+    "VisualBERT, late fusion": lambda: VisualBertForPreTraining(VisualBertConfig(**SIZES, early_fusion=False)),
+    "ImageBERT": lambda: ImageBertForPreTraining(ImageBertConfig(**SIZES, num_region_labels=3)),
+    "InterBERT": lambda: InterBertForPreTraining(interbert_config(**INTERBERT)),
+    "InterBERT, paper": lambda: InterBertForPreTraining(interbert_config("paper", **INTERBERT)),
+}
+WITHOUT_MATCH, WITHOUT_REGIONS = ("VL-BERT",), ("VisualBERT", "VisualBERT, late fusion")
+
+
+def build(name: str) -> Any:
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape) * 0.3)
+    return model
+
+
+def make_record(count: int = 6, width: int = WIDTH) -> RegionRecord:
+    generator = np.random.default_rng(0)
+    corner = generator.uniform(0, 80, (count, 2))
+    return RegionRecord(
+        image_id="a",
+        height=200,
+        width=160,
+        boxes=np.concatenate([corner, corner + 40], axis=1).astype(np.float32),
+        features=generator.standard_normal((count, width)).astype(np.float16),
+        class_ids=(np.arange(count) % 3).astype(np.uint16),
+        class_scores=np.linspace(0.5, 0.9, count).astype(np.float32),
+    )
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return load_tokenizer("captions", CAPTIONS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_each_model_says(name: str, tokenizer: Any) -> None:
+    model, record = build(name), make_record()
+    said = probe(model, record, "a [MASK] in a [MASK]", tokenizer, Names(CLASSES), top=3)
+    assert said.pieces == ("[CLS]", "a", "[MASK]", "in", "a", "[MASK]", "[SEP]")
+    assert [word.position for word in said.words] == [2, 5]
+    batch = pair_batch(record, torch.from_numpy(tokenizer.encode("a [MASK] in a [MASK]").ids))
+    with torch.no_grad():
+        output = model.encode(batch)
+        logits = model.word_logits(output.text_states[0, 5]).softmax(-1)
+    best = int(logits.argmax())
+    assert said.words[1].guesses[0].name == tokenizer.piece(best)
+    assert said.words[1].guesses[0].probability == pytest.approx(float(logits[best]), rel=1e-5)
+    assert (said.match is None) == (name in WITHOUT_MATCH)
+    if said.match is not None:
+        assert said.match == pytest.approx(float(model.match_log_odds(output).sigmoid()), rel=1e-4)
+    if name in WITHOUT_REGIONS:
+        assert said.regions == () and said.regions_remark == "this model predicts no classes of regions"
+    else:
+        assert [region.number for region in said.regions] == [5, 4, 3, 2, 1]  # by score
+        assert said.regions[0].seen_as == "hat" and len(said.regions[0].guesses) == 3
+        assert {guess.name for guess in said.regions[0].guesses} <= {*CLASSES, "background"}
+    assert said.attention is not None and said.attention.weights.shape == (7, 6)
+    assert (said.attention.weights > 0).all() and (said.attention.weights.sum(axis=1) < 1 + 1e-5).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_columns_of_the_attention_are_the_regions(name: str, tokenizer: Any) -> None:
+    """A region that is not there is looked at by nothing, and its column is the only one that is empty."""
+    model, record = build(name), make_record()
+    ids = torch.from_numpy(tokenizer.encode("a cat").ids)
+    batch = pair_batch(record, ids)
+    for absent in (0, 3, 5):
+        mask = batch.region_mask.clone()
+        mask[0, absent] = False
+        with torch.no_grad():
+            output = model.encode(dataclasses.replace(batch, region_mask=mask), with_attention=True)
+        looks = words_to_regions(output, len(ids), record.num_regions)
+        assert looks is not None
+        assert [int(column) for column in np.flatnonzero((looks.weights == 0).all(axis=0))] == [absent]
+
+
+def test_a_hidden_region_is_hidden(tokenizer: Any) -> None:
+    """Whatever its feature is, the guesses are the same; another region's feature changes them."""
+    model, record = build("ImageBERT"), make_record()
+    features = np.array(record.features)
+
+    def guesses(changed: int) -> Any:
+        other = features.copy()
+        other[changed] = 5.0
+        said = probe(model, dataclasses.replace(record, features=other), "a cat", tokenizer, Names(CLASSES), hide=[2])
+        return said.regions[0].guesses
+
+    assert guesses(2) == probe(model, record, "a cat", tokenizer, Names(CLASSES), hide=[2]).regions[0].guesses
+    assert guesses(3) != guesses(2)
+
+
+def test_names_of_labels() -> None:
+    last, first = Names(CLASSES), Names(CLASSES, background_first=True)
+    assert [last.of_model(label, 4) for label in range(4)] == [*CLASSES, "background"]
+    assert [first.of_model(label, 4) for label in range(4)] == ["background", *CLASSES]
+    assert [last.of_model(label, 3) for label in range(3)] == list(CLASSES)
+    assert Names(()).of_model(7, 9) == "class 7"
+
+
+def test_no_mask_no_regions_no_names(tokenizer: Any) -> None:
+    said = probe(build("VL-BERT, paper"), make_record(0), "a cat", tokenizer, Names(()))
+    assert said.words == () and said.regions == () and said.attention is None and said.match is not None
+
+
+@pytest.fixture
+def world(roibeam: Callable[..., Any], tmp_path: Path, tiny_network: tuple[str, ...]) -> Path:
+    """Photos, their store, and a model with a tokenizer beside it."""
+    captions = draw_samples(tmp_path / "samples", count=2)
+    assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
+    done = roibeam(
+        "pretrain", tmp_path / "run", "--store", tmp_path / "store", "--captions", captions, "--steps", 2,
+        "--batch-size", 2, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
+        "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    return tmp_path
+
+
+def test_the_command(world: Path, roibeam: Callable[..., Any], tiny_network: tuple[str, ...]) -> None:
+    photo = sorted((world / "samples" / "images").iterdir())[0]
+    text = "a red [MASK] <&>"
+    shown = roibeam("probe", world / "run", photo, text, "--out", world / "a.svg", *tiny_network)
+    assert shown.code == 0, shown.err
+    assert "[MASK] at piece" in shown.out and "this model has no match head" in shown.out
+    assert f"{world / 'a.svg'}   the photo" in shown.out
+    picture = ElementTree.parse(world / "a.svg").getroot()
+    texts = ["".join(element.itertext()) for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == text and "[CLS]" in texts
+    assert any(element.tag.endswith("image") for element in picture.iter())
+    stored = roibeam(
+        "probe", world / "run", photo.stem, text, "--store", world / "store", "--photo", photo, "--json",
+        "--out", world / "b.svg",
+    )  # fmt: skip
+    assert stored.code == 0, stored.err
+    said = json.loads(stored.out)
+    assert said["match"] is None and len(said["words"]) == 1 and said["picture"] == str(world / "b.svg")
+    alone = roibeam("probe", world / "run", photo.stem, text, "--store", world / "store", "--out", world / "c.svg")
+    assert alone.code == 0 and "<image" not in (world / "c.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    "image, text, options, words",
+    [
+        ("ID", "a", ("--store", "STORE", "--out", "a.png"), "the picture is an .svg file"),
+        ("ID", "a", ("--store", "STORE", "--out", "no/a.svg"), "there is no folder"),
+        ("nobody", "a", ("--store", "STORE"), "has no record 'nobody'"),
+        ("ID", "a " * 600, ("--store", "STORE"), "pieces; this model takes 510, shorten it"),
+        ("ID", "a", ("--store", "STORE", "--hide", "999"), "region 999: record"),
+        ("ID", "a", ("--store", "STORE", "--layer", "2"), "layer 2: words look at regions in layers 1 to 1"),
+        ("ID", "a", ("--store", "STORE", "--head", "3"), "head 3: this layer has heads 1 to 2"),
+        ("ID", "a", ("--store", "STORE", "--vocab", "x"), "with --store the regions and names are its own"),
+        ("nowhere.jpg", "a", ("--detector", "toy"), "nowhere.jpg"),
+        ("PHOTO", "a", (), "--weights is missing"),
+        ("PHOTO", "a", ("--photo", "PHOTO"), "--photo is for --store"),
+        ("PHOTO", "a", ("--detector", "toy"), "features have width"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(
+    image: str, text: str, options: tuple[str, ...], words: str, world: Path, roibeam: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    photo = sorted((world / "samples" / "images").iterdir())[0]
+    names = {"ID": photo.stem, "PHOTO": str(photo), "STORE": str(world / "store")}
+    monkeypatch.chdir(world)
+    result = roibeam("probe", world / "run", names.get(image, image), text, *(names.get(o, o) for o in options))
+    lines = [line for line in result.err.strip().splitlines() if "nothing to convert" not in line]
+    assert result.code == 1 and len(lines) == 1 and words in lines[0], result.err
+    assert not list(world.glob("*.svg"))
+
+
+def test_every_config_has_the_fields_that_are_checked() -> None:
+    for name in MODELS:
+        config = MODELS[name]().config
+        assert isinstance(config, BertSizes) and config.region_feature_size == WIDTH
