@@ -136,6 +136,7 @@ def test_thousands_of_urls_with_kills_in_between(tmp_path: Path) -> None:
             [*COMMAND, rows, str(tmp_path / "out"), *options, "--json"], capture_output=True, text=True, check=True
         ).stdout
         summary = json.loads(output.splitlines()[-1])
+        print(f"{count} URLs, killed five times: {summary['images']} stored, dead {summary['failures']}")
         found = content(tmp_path / "out")
         letters = {int(row["image_id"][-8:]): (row["stage"], row["reason"]) for row in found["dead_letters.parquet"]}
         wrong = {row: letters.get(row, OK) for row, kind in enumerate(kinds) if letters.get(row, OK) != EXPECTED[kind]}
@@ -164,4 +165,5 @@ def test_peak_memory_does_not_grow_with_the_number_of_urls(tmp_path: Path) -> No
                 log.seek(0)
                 assert status == 0, log.read()
             peaks.append(usage.ru_maxrss / 1024)
+            print(f"{count} URLs: {peaks[-1]:.0f} MB at most")
     assert peaks[1] < 1.05 * peaks[0], peaks
