@@ -65,7 +65,7 @@ class RegionEncoder(nn.Module):
         """D, numbers in a region feature."""
         return self.config.feature_dim
 
-    def forward(self, pixels: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor, boxes: Tensor, region_mask: Tensor, cell_weights: Tensor | None = None) -> Tensor:
         """Features of the real boxes of a batch.
 
         Zero padding is not free: the first batch norm turns it into a constant, so a photo's map, and with it its
@@ -76,6 +76,8 @@ class RegionEncoder(nn.Module):
             pixels: (B, 3, H, W) float, mean removed, zeros right of and below each photo.
             boxes: (B, R, 4) float, x1 y1 x2 y2 in pixels of `pixels`, x1 <= x2, y1 <= y2; R may be 0.
             region_mask: (B, R) bool, True at real boxes; the others are not computed.
+            cell_weights: (B, R, h, w), what each cell of res5 counts before the mean over all cells: VCR's instance
+                masks, h = w = 14 where res5 keeps the pooled size.
         Returns:
             (B, R, D), zeros where there is no box; float32, or autocast's type inside autocast.
         Raises:
@@ -91,7 +93,15 @@ class RegionEncoder(nn.Module):
         real = [rows[mask] for rows, mask in zip(boxes, region_mask, strict=True)]
         # In float32 also under autocast: half-precision coordinates move a box by whole cells.
         pooled = pool_regions(feature_map.float(), real, self.conventions, cells=self.config.pooled_cells)
-        found = self.roi_heads["res5"](pooled).mean(dim=(2, 3))
+        cells = self.roi_heads["res5"](pooled)
+        if cell_weights is not None:
+            if cell_weights.shape != (batch_size, count, *cells.shape[2:]):
+                raise ValueError(
+                    f"cell_weights must be {(batch_size, count, *cells.shape[2:])}, the cells of res5; got "
+                    f"{tuple(cell_weights.shape)}"
+                )
+            cells = cells * cell_weights[region_mask][:, None].to(cells.dtype)
+        found = cells.mean(dim=(2, 3))
         features = found.new_zeros(batch_size, count, found.shape[1])
         features[region_mask] = found
         return features

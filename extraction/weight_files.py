@@ -28,11 +28,12 @@ from extraction.weight_sources import first_line
 from features.printable import printable
 from features.safe_pickle import UnsafePickleError, load_pickle
 
-SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".model", ".pkl", ".caffemodel")
+SUFFIXES = (".safetensors", ".pth", ".pt", ".th", ".bin", ".model", ".pkl", ".caffemodel")
 # torch/serialization.py MAGIC_NUMBER as pickle writes it: the files of torch before 1.6.
 _OLD_TORCH = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
-# Keys under which training programs keep the weights: detectron2 and MILVLG, most others, Detectron 1.
-_INNER_DICTS = ("model", "state_dict", "blobs")
+# Keys under which training programs keep the weights: detectron2 and MILVLG, most others, Detectron 1, the multi-task
+# ViLBERT's files to resume from.
+_INNER_DICTS = ("model", "state_dict", "blobs", "model_state_dict")
 
 
 def read_tensors(path: Path) -> dict[str, object]:

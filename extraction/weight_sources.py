@@ -22,7 +22,7 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -49,7 +49,7 @@ def fetch_weights(spec: str, *, cache_dir: Path | None = None) -> Path:
         OSError: when the network or the filesystem fails.
     """
     if spec.startswith("hf:"):
-        return _from_hub(spec)
+        return fetch_from_hub(spec)
     url, _, checksum = spec.partition("#sha256=")
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if not scheme:
@@ -76,12 +76,20 @@ def _local(path: Path, spec: str) -> Path:
     return path
 
 
-def _from_hub(spec: str) -> Path:
+def fetch_from_hub(spec: str, names: Sequence[str] = _HUB_FILES) -> Path:
+    """The first of the files `names` that a Hugging Face repository has, from the hub or its cache.
+
+    Args:
+        spec: hf:<owner>/<name> or hf:<owner>/<name>@<revision>.
+    Raises:
+        ValueError: when the repository, the revision or all of the files do not exist.
+        OSError: when the hub cannot be reached and its cache has none of them.
+    """
     from huggingface_hub import errors as hub
     from huggingface_hub import hf_hub_download
 
     repo, _, revision = spec.removeprefix("hf:").partition("@")
-    for name in _HUB_FILES:
+    for name in names:
         try:
             return Path(hf_hub_download(repo, name, revision=revision or None))
         except hub.LocalEntryNotFoundError as error:  # neither reached nor in the hub's cache; the other may be there
@@ -102,10 +110,10 @@ def _from_hub(spec: str) -> Path:
             raise OSError(f"weights {spec}: {first_line(error)}") from None
     if unreached is not None:
         raise OSError(
-            f"weights {spec}: the hub cannot be reached and its cache holds no {' or '.join(_HUB_FILES)}; "
+            f"weights {spec}: the hub cannot be reached and its cache holds no {' or '.join(names)}; "
             f"fetch it on a machine with network, or hand over a local file"
         ) from None
-    raise ValueError(f"weights {spec}: the repository has neither {' nor '.join(_HUB_FILES)}; name a file by its URL")
+    raise ValueError(f"weights {spec}: the repository has no {' or '.join(names)}; name a file by its URL")
 
 
 def _from_web(url: str, checksum: str, cache_dir: Path) -> Path:

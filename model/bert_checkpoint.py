@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 
 from model.key_table import tidy_names
 
 _STREAM = ("embeddings.", "encoder.", "pooler.")
+_SEGMENTS = "segments.weight"
 # What files hold twice, and the buffer of position numbers in older ones.
 _LEFT_OUT = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "bert.embeddings.position_ids")
 
@@ -31,6 +33,8 @@ def tidy_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def load_start(model: nn.Module, state: Mapping[str, Tensor]) -> list[str]:
     """Fills part of `model`; everything else stays as it is.
 
+    A table of segments may have more rows than `state` has: the first ones are filled.
+
     Args:
         state: by our names, from a `state_from_bert`.
     Returns:
@@ -39,11 +43,14 @@ def load_start(model: nn.Module, state: Mapping[str, Tensor]) -> list[str]:
         ValueError: naming a parameter that the model does not have, or has in another shape.
     """
     ours = model.state_dict()
+    filled = dict(state)
     for name, tensor in state.items():
-        if name not in ours or ours[name].shape != tensor.shape:
+        if name in ours and name.endswith(_SEGMENTS) and tensor.shape[1:] == ours[name].shape[1:]:
+            filled[name] = torch.cat([tensor.to(ours[name]), ours[name][len(tensor) :]])
+        if name not in ours or ours[name].shape != filled[name].shape:
             wanted = tuple(ours[name].shape) if name in ours else "no such parameter"
             raise ValueError(
                 f"{name}: BERT has {tuple(tensor.shape)}, this model {wanted}; do its sizes and vocabulary fit?"
             )
-    model.load_state_dict(dict(state), strict=False)
+    model.load_state_dict(filled, strict=False)
     return [name for name in ours if name not in state]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,16 +29,21 @@ class MaskedWordHead(nn.Module):
 
 
 class RegionClassHead(nn.Module):
-    """Class of a region: dense, GELU (no LayerNorm: jackroos/VL-BERT visual_linguistic_bert.py, MVRC head), linear."""
+    """Class of a region: dense, activation, dropout, linear.
 
-    def __init__(self, hidden_size: int, num_labels: int) -> None:
+    No LayerNorm: jackroos/VL-BERT visual_linguistic_bert.py, MVRC head; its task models put dropout between.
+    """
+
+    def __init__(self, hidden_size: int, num_labels: int, *, activation: str = "gelu", dropout: float = 0.0) -> None:
         super().__init__()
         self.dense = nn.Linear(hidden_size, hidden_size)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = nn.Dropout(dropout)
         self.decoder = nn.Linear(hidden_size, num_labels)
 
     def forward(self, states: Tensor) -> Tensor:
         """Logits (..., num_labels) for `states` (..., H)."""
-        return self.decoder(F.gelu(self.dense(states)))
+        return self.decoder(self.dropout(self.activation(self.dense(states))))
 
 
 class NormedRegionHead(nn.Module):
@@ -80,8 +87,12 @@ class TwoStreamPooler(nn.Module):
 
     def forward(self, text_state: Tensor, image_state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, P) of the text, of the image and of the pair."""
-        text, image = torch.relu(self.text(text_state)), torch.relu(self.image(image_state))
+        text, image = self.pool_text(text_state), torch.relu(self.image(image_state))
         return text, image, text * image if self.fusion == "product" else text + image
+
+    def pool_text(self, text_state: Tensor) -> Tensor:
+        """(B, P) of the text alone."""
+        return torch.relu(self.text(text_state))
 
 
 class DroppedLinear(nn.Linear):
@@ -93,6 +104,26 @@ class DroppedLinear(nn.Linear):
 
     def forward(self, states: Tensor) -> Tensor:
         return super().forward(F.dropout(states, self.dropout, self.training))
+
+
+class PhraseToRegions(nn.Module):
+    """Scores of regions for phrases: one attention head without its softmax (UCLA's FlickrAttention).
+
+    Args:
+        inner_size: of queries and keys; that of one head of the encoder in VisualBERT. The released weights have a
+            value layer that nothing reads.
+    """
+
+    def __init__(self, text_size: int, region_size: int, inner_size: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(text_size, inner_size)
+        self.key = nn.Linear(region_size, inner_size)
+
+    def forward(self, phrases_BPH: Tensor, regions_BRI: Tensor, region_mask_BR: Tensor) -> Tensor:
+        """(B, P, R); the lowest finite number at padded regions."""
+        query, key = self.query(phrases_BPH), self.key(regions_BRI)
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        return scores.masked_fill(~region_mask_BR[:, None], torch.finfo(scores.dtype).min)
 
 
 class WeightNormedLinear(nn.Module):

@@ -1,12 +1,13 @@
 """One batch type in, one output type out, for every model and every task.
 
-Shapes: B rows, T text pieces, R regions, D feature width, C region labels (background included), H hidden width.
+Shapes: B rows, T text pieces, R regions, D feature width, G global feature width, C region labels (background
+included), H hidden width.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,16 +25,21 @@ _SHAPES = {
     "image_hw": "B2",
     "masked_regions": "BR",
     "whole_image_features": "BD",
+    "global_features": "BG",
     "text_labels": "BT",
     "region_targets": "BRC",
     "region_target_mask": "BR",
+    "region_feature_targets": "BRD",
     "match_labels": "B",
     "task_ids": "B",
     "region_images": "BR",
     "aligned_words": "BRA",
+    "phrase_positions": "BP",
+    "text_only": "B",
 }
 _LONG = {"text_ids", "text_segments", "text_labels", "match_labels", "task_ids", "region_images", "aligned_words"}
-_BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask"}
+_LONG |= {"phrase_positions"}
+_BOOL = {"text_mask", "region_mask", "masked_regions", "region_target_mask", "text_only"}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,15 +57,22 @@ class VLBatch:
         masked_regions: (B, R) bool, True where the model must not see what is in the region.
         whole_image_features: (B, D) float, one feature for the whole image, masked regions already left out of it; None
             lets the model take the mean of the regions at hand.
+        global_features: (B, G) float, the whole image as another network sees it, for a model that reads such a feature
+            beside its regions.
         text_labels: (B, T) long, piece to predict or `IGNORE_INDEX`.
         region_targets: (B, R, C) float, class distribution to predict, or the feature (then C = D) for a model that
             regresses it; rows of zeros where nothing is predicted.
         region_target_mask: (B, R) bool, True where `region_targets` counts; present exactly when they are. A region can
             be predicted without being masked.
+        region_feature_targets: (B, R, D) float, the stored features, for a model that predicts them beside classes;
+            None where `region_features` are those.
         match_labels: (B,) long, 1 = the caption belongs to the image, 0 = it does not.
         task_ids: (B,) long, which task the row belongs to, for models with task tokens.
         region_images: (B, R) long, which image of the row a region is from, where a row has several; 0 is the first.
         aligned_words: (B, R, A) long, positions of the text pieces that name a region, -1 where there are no more.
+        phrase_positions: (B, P) long, the text piece that stands for each phrase of the row, -1 where there are no
+            more; read by the grounding head alone.
+        text_only: (B,) bool, True where the row has no image: no region, and `image_hw` means nothing.
         sample_ids: what to call the rows in an error message; empty or B names.
 
     Raises:
@@ -75,13 +88,17 @@ class VLBatch:
     image_hw: Tensor
     masked_regions: Tensor
     whole_image_features: Tensor | None = None
+    global_features: Tensor | None = None
     text_labels: Tensor | None = None
     region_targets: Tensor | None = None
     region_target_mask: Tensor | None = None
+    region_feature_targets: Tensor | None = None
     match_labels: Tensor | None = None
     task_ids: Tensor | None = None
     region_images: Tensor | None = None
     aligned_words: Tensor | None = None
+    phrase_positions: Tensor | None = None
+    text_only: Tensor | None = None
     sample_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -152,6 +169,20 @@ class VLOutput:
     pooled_text: Tensor | None = None
     pooled_image: Tensor | None = None
     attention: AttentionMaps | None = None
+
+
+class OutputWidths(NamedTuple):
+    """How wide the vectors of a `VLOutput` are.
+
+    Attributes:
+        text: H, of `text_states`.
+        region: I, of `region_states` and `whole_image_state`.
+        pooled: P, of the pooled vectors; None for a model without a pooler.
+    """
+
+    text: int
+    region: int
+    pooled: int | None
 
 
 def _check_tensor(name: str, tensor: Tensor, axes: str, sizes: dict[str, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -55,14 +56,34 @@ class KeyTable:
         return name
 
 
-def tidy_names(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same with "module." taken off, and the gamma and beta of old LayerNorms as weight and bias.
+# Where training programs keep the weights among other things: the multi-task ViLBERT's files to resume from, UCLA's
+# VisualBERT, VL-BERT and most others.
+_INNER = ("model_state_dict", "model", "state_dict")
+
+
+def inner_parameters(checkpoint: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    """The parameters of a checkpoint, whether it is them or keeps them beside an optimizer and other things.
 
     Raises:
-        ValueError: when two parameters come to have one name.
+        ValueError: for something among them that is no tensor.
+    """
+    inner = next((checkpoint[name] for name in _INNER if isinstance(checkpoint.get(name), Mapping)), checkpoint)
+    for name, tensor in inner.items():
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"{name!r} of the checkpoint is a {type(tensor).__name__}, not a parameter")
+    return inner
+
+
+def tidy_names(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Its parameters with "module." taken off, and the gamma and beta of old LayerNorms as weight and bias.
+
+    Args:
+        checkpoint: see `inner_parameters`.
+    Raises:
+        ValueError: when two parameters come to have one name, or one is no tensor.
     """
     tidy: dict[str, Tensor] = {}
-    for name, tensor in parameters.items():
+    for name, tensor in inner_parameters(checkpoint).items():
         new = name.removeprefix("module.")
         for old_end, new_end in ((".gamma", ".weight"), (".beta", ".bias")):
             if new.endswith(old_end):
@@ -71,6 +92,19 @@ def tidy_names(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
             raise ValueError(f"the checkpoint has two parameters {new!r}, one of them as {name!r}")
         tidy[new] = tensor
     return tidy
+
+
+def names_with_bert(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
+    """`tidy_names`, with "bert." before those of a checkpoint of two streams alone (ViLBERT, InterBERT).
+
+    Raises:
+        ValueError: as `tidy_names`.
+    """
+    tidy = tidy_names(checkpoint)
+    if any(name.startswith("bert.") for name in tidy):
+        return tidy
+    parts = ("embeddings.", "v_embeddings.", "encoder.", "t_pooler.", "v_pooler.")
+    return {f"bert.{name}" if name.startswith(parts) else name: tensor for name, tensor in tidy.items()}
 
 
 def _reader(rules: list[tuple[str, str]]) -> Callable[[str], str | None]:

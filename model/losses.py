@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 from model.inputs import IGNORE_INDEX
 
+WIDTH_REDUCTIONS = ("mean", "sum")
+
 
 @dataclass(frozen=True, eq=False)
 class SumCount:
@@ -44,8 +46,9 @@ class PreTrainingOutput:
     """Sums and counts by name; a loss without targets in this batch has sum 0 and count 0.
 
     Attributes:
-        losses: "masked_words", "masked_regions" and, where the model has such a head, "matching". The total loss is the
-            plain sum of their means.
+        losses: "masked_words", "masked_regions" and, where the model has such a head, "matching",
+            "masked_region_features" (regressed beside classes) and VL-BERT's "text_only_words", of rows without an
+            image. The total loss is the plain sum of their means.
         metrics: "masked_word_accuracy", "masked_region_accuracy" (largest logit is the largest target; not where
             features are regressed) and, with "matching", "matching_accuracy".
     """
@@ -79,10 +82,25 @@ def kl_divergence(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
     return SumCount((per_class.sum(dim=-1) * mask).sum(), mask.sum())
 
 
-def squared_error(predictions: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
-    """Squared error of `predictions` (N, D), averaged over D, over the rows where `mask` (N,) is True."""
-    per_row = (_precise(predictions) - _precise(targets)).square().mean(dim=-1)
+def squared_error(predictions: Tensor, targets: Tensor, mask: Tensor, *, over_width: str = "mean") -> SumCount:
+    """Squared error of `predictions` (N, D), over the rows where `mask` (N,) is True.
+
+    Args:
+        over_width: one of `WIDTH_REDUCTIONS`, over D.
+    """
+    squares = (_precise(predictions) - _precise(targets)).square()
+    per_row = squares.mean(dim=-1) if over_width == "mean" else squares.sum(dim=-1)
     return SumCount((per_row * mask).sum(), mask.sum())
+
+
+def binary_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
+    """Cross-entropy of sigmoid(`logits`) with probabilities `targets`, over the single numbers where `mask` is True.
+
+    Args:
+        logits, targets, mask: of one shape.
+    """
+    per_number = F.binary_cross_entropy_with_logits(_precise(logits), _precise(targets), reduction="none")
+    return SumCount(per_number.masked_fill(~mask, 0.0).sum(), mask.sum())
 
 
 def contrastive(predictions: Tensor, positives: Tensor, negatives: Tensor) -> SumCount:

@@ -1,4 +1,4 @@
-"""The pre-training tasks that ViLBERT, its baseline and its heirs share, each as (loss, accuracy).
+"""What all models with pre-training heads offer, and the tasks they share, each as (loss, accuracy).
 
 Logits are computed at masked positions only: over all positions they would be most of a head's work and memory.
 """
@@ -6,12 +6,62 @@ Logits are computed at masked positions only: over all positions they would be m
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from model.inputs import IGNORE_INDEX
-from model.losses import PreTrainingOutput, SumCount, accuracy, contrastive, cross_entropy, kl_divergence, squared_error
+from model.bert import BertSizes
+from model.inputs import IGNORE_INDEX, VLBatch, VLOutput
+from model.losses import (
+    PreTrainingOutput,
+    SumCount,
+    accuracy,
+    binary_cross_entropy,
+    contrastive,
+    cross_entropy,
+    kl_divergence,
+    squared_error,
+)
+
+MASKED_LOSS_PAIRS = ("all", "matched")  # in which pairs masked words and regions are predicted
+
+
+class PreTrainingModel(Protocol):
+    """A model with its pre-training heads, whatever its floor plan: what loops, probes and comparisons may ask of it.
+
+    All of them are `torch.nn.Module`s; calling one is `score(batch, encode(batch))`.
+    """
+
+    @property
+    def config(self) -> BertSizes: ...
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """Last states; labels and targets in the batch are not read. With the attention weights when asked for."""
+
+    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
+        """Losses and accuracies of the states in `output`.
+
+        Raises:
+            ValueError: when the batch lacks the targets of a head.
+        """
+
+    def word_logits(self, states: Tensor) -> Tensor:
+        """(..., V) for text states (..., H)."""
+
+    def region_logits(self, states: Tensor) -> Tensor | None:
+        """(..., C) class logits for region states (..., I); None for a model that predicts no classes of regions."""
+
+    def match_log_odds(self, output: VLOutput) -> Tensor | None:
+        """(B,) ln(p / (1 - p)) of "the caption belongs to the image", whatever the order of the head's logits.
+
+        What zero-shot retrieval sorts by; its sigmoid is the probability. None for a model without such a head.
+        """
+
+
+def log_odds(logits_B2: Tensor, match_logit: int) -> Tensor:
+    """(B,) how much larger the logit `match_logit` is than the other one: the log-odds of their softmax."""
+    return logits_B2[:, match_logit] - logits_B2[:, 1 - match_logit]
 
 
 class PreTrainingTerms:
@@ -52,6 +102,24 @@ class PreTrainingTerms:
             self.metrics["masked_region_accuracy"] = accuracy(predictions, targets.argmax(dim=-1), every_row)
         else:
             self.losses["masked_regions"] = squared_error(predictions, targets, every_row)
+
+    def classified_regions(self, logits_NC: Tensor, labels_N: Tensor) -> None:
+        """Of predicted regions, with one class each; `IGNORE_INDEX` does not count."""
+        self.losses["masked_regions"] = cross_entropy(logits_NC, labels_N)
+        self.metrics["masked_region_accuracy"] = accuracy(logits_NC, labels_N, labels_N != IGNORE_INDEX)
+
+    def regressed_features(self, predictions_ND: Tensor, features_ND: Tensor, *, over_width: str) -> None:
+        """Of predicted regions, beside their classes; `over_width` as in `squared_error`."""
+        every_row = torch.ones(len(features_ND), dtype=torch.bool, device=features_ND.device)
+        error = squared_error(predictions_ND, features_ND, every_row, over_width=over_width)
+        self.losses["masked_region_features"] = error
+
+    def matching_odds(self, log_odds_B: Tensor, match_labels: Tensor) -> None:
+        """Of a head with one logit: its sigmoid is the probability of a match."""
+        counted, matched = match_labels != IGNORE_INDEX, match_labels.eq(1)
+        self.losses["matching"] = binary_cross_entropy(log_odds_B, matched.to(log_odds_B.dtype), counted)
+        says_match = (log_odds_B > 0).eq(matched)
+        self.metrics["matching_accuracy"] = SumCount((says_match & counted).sum(), counted.sum())
 
     def matching(self, logits_B2: Tensor, match_labels: Tensor, *, match_logit: int) -> None:
         """`match_logit`: which of the two logits says match. Each code's order stays, so that its weights load."""

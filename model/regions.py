@@ -16,6 +16,7 @@ from model.inputs import VLBatch
 WHOLE_IMAGE_LOCATION = (0.0, 0.0, 1.0, 1.0, 1.0)
 LOCATION_SIZE = len(WHOLE_IMAGE_LOCATION)
 WHOLE_IMAGE_COUNTS = ("all", "visible")
+MASKED_APPEARANCES = ("zero", "pixels")
 
 
 def region_locations(boxes_xyxy_px: Tensor, image_hw: Tensor, region_mask: Tensor) -> Tensor:

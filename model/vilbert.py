@@ -15,71 +15,39 @@ width, P pooled width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
+from model.bert import draw_as_bert
 from model.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStreamPooler, WeightNormedLinear
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput
-from model.pretraining import PreTrainingTerms, draw_negatives
+from model.packing import Packing
+from model.pretraining import PreTrainingTerms, draw_negatives, log_odds
 from model.regions import LOCATION_SIZE, elements_with_whole_image
-from model.transformer import BERT_NORM_EPS, Attention, FeedForward, TransformerLayer
+from model.transformer import BERT_NORM_EPS
 from model.vilbert_config import ViLbertConfig
+from model.vilbert_encoder import Stream, TwoStreamEncoder
 
-PADDING_PIECE = 0
 MATCH_LOGIT = 0  # in both releases: logit 0 = the caption belongs to the image, 1 = it does not
 
 
-class Step(NamedTuple):
-    """One step of the encoder: which layer of "text", of "image", or of "co"."""
-
-    kind: str
-    layer: int
-
-
-def layer_plan(config: ViLbertConfig) -> tuple[Step, ...]:
-    """The order in which layers run: for each co-attention what must come before it, then itself, then what is left."""
-    steps: list[Step] = []
-    text_done = image_done = 0
-    pairs = zip(config.text_co_attention, config.image_co_attention, strict=True)
-    for number, (text_layer, image_layer) in enumerate(pairs):
-        steps += [Step("image", index) for index in range(image_done, image_layer)]
-        steps += [Step("text", index) for index in range(text_done, text_layer)]
-        steps.append(Step("co", number))
-        text_done, image_done = text_layer, image_layer
-    steps += [Step("image", index) for index in range(image_done, config.image_num_hidden_layers)]
-    steps += [Step("text", index) for index in range(text_done, config.num_hidden_layers)]
-    return tuple(steps)
-
-
-@dataclass(frozen=True, eq=False)
-class Stream:
-    """One side on its way through the encoder.
-
-    Attributes:
-        states: (B, S, width); mask: (B, S) bool, True at real positions.
-    """
-
-    states: Tensor
-    mask: Tensor
-
-    def rows(self, count: int) -> Stream:
-        """One row, repeated (without copying) for `count` rows of the other stream."""
-        return Stream(self.states.expand(count, -1, -1), self.mask.expand(count, -1))
-
-
 class TextEmbeddings(nn.Module):
-    """BERT's: word + segment + position, LayerNorm, dropout. A task token joins after [CLS], before the LayerNorm."""
+    """BERT's: word + segment + position, LayerNorm, dropout. A task token joins after [CLS], before the LayerNorm.
+
+    A table of one segment has none (RoBERTa): all pieces take it, whatever `VLBatch.text_segments` says.
+    """
 
     def __init__(self, config: ViLbertConfig) -> None:
         super().__init__()
         hidden = config.hidden_size
-        self.words = nn.Embedding(config.vocab_size, hidden, padding_idx=PADDING_PIECE)
+        padding = config.padding_piece if config.padding_piece >= 0 else None
+        self.first_position = config.first_position
+        self.words = nn.Embedding(config.vocab_size, hidden, padding_idx=padding)
         self.positions = nn.Embedding(config.max_position_embeddings, hidden)
         self.segments = nn.Embedding(config.num_segments, hidden)
         self.tasks = nn.Embedding(config.num_task_tokens, hidden) if config.num_task_tokens else None
@@ -91,22 +59,24 @@ class TextEmbeddings(nn.Module):
         Raises:
             ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
         """
-        length = batch.text_ids.shape[1]
-        if not 1 <= length <= self.positions.num_embeddings:
-            raise ValueError(
-                f"ViLBERT: text of {length} pieces; this model takes 1 ([CLS]) to {self.positions.num_embeddings}"
-            )
+        length, first = batch.text_ids.shape[1], self.first_position
+        longest = self.positions.num_embeddings - first
+        if not 1 <= length <= longest:
+            raise ValueError(f"ViLBERT: text of {length} pieces; this model takes 1 ([CLS]) to {longest}")
         if (self.tasks is None) != (batch.task_ids is None):
             needs = "has no task tokens, but the batch has" if self.tasks is None else "needs"
             raise ValueError(f"ViLBERT: this model {needs} VLBatch.task_ids (config field num_task_tokens)")
-        states = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
+        has_segments = self.segments.num_embeddings > 1
+        segments = self.segments(batch.text_segments) if has_segments else self.segments.weight[0]
+        states = self.words(batch.text_ids) + segments + self.positions.weight[first : first + length]
         mask = batch.text_mask
         if self.tasks is not None:
             # Neither position nor segment; words keep the positions they have without it (vilbert-multi-task).
             task = self.tasks(batch.task_ids)[:, None]
             states = torch.cat([states[:, :1], task, states[:, 1:]], dim=1)
             mask = torch.cat([mask[:, :1], mask.new_ones(len(mask), 1), mask[:, 1:]], dim=1)
-        return Stream(self.dropout(self.norm(states)), mask)
+        packing = Packing(mask)
+        return Stream(self.dropout(self.norm(packing.pack(states))), packing)
 
 
 class RegionEmbeddings(nn.Module):
@@ -125,112 +95,10 @@ class RegionEmbeddings(nn.Module):
 
     def forward(self, batch: VLBatch) -> Stream:
         elements = elements_with_whole_image(batch, count=self.whole_image_count)
-        states = self.features(elements.features) + self.locations(elements.locations)
-        return Stream(self.dropout(self.norm(states)), elements.mask)
-
-
-class CoAttentionLayer(nn.Module):
-    """Co-TRM (figure 2b): each stream asks, the other answers; then residual, LayerNorm and feed-forward of its own."""
-
-    def __init__(self, config: ViLbertConfig) -> None:
-        super().__init__()
-        text, image = config.hidden_size, config.image_hidden_size
-        heads, inner = config.co_attention_num_heads, config.co_attention_size
-        # The dropout on the weights is that of the stream that is asked (vilbert.py, BertBiAttention).
-        self.text_attention = Attention(
-            text,
-            heads,
-            context_size=image,
-            inner_size=inner,
-            attention_dropout=config.image_attention_dropout,
-            dropout=config.hidden_dropout,
-        )
-        self.text_attention_norm = nn.LayerNorm(text, eps=BERT_NORM_EPS)
-        self.text_feed_forward = FeedForward(
-            text, config.intermediate_size, dropout=config.hidden_dropout, activation=config.hidden_activation
-        )
-        self.text_feed_forward_norm = nn.LayerNorm(text, eps=BERT_NORM_EPS)
-        self.image_attention = Attention(
-            image,
-            heads,
-            context_size=text,
-            inner_size=inner,
-            attention_dropout=config.attention_dropout,
-            dropout=config.image_hidden_dropout,
-        )
-        self.image_attention_norm = nn.LayerNorm(image, eps=BERT_NORM_EPS)
-        self.image_feed_forward = FeedForward(
-            image,
-            config.image_intermediate_size,
-            dropout=config.image_hidden_dropout,
-            activation=config.image_hidden_activation,
-        )
-        self.image_feed_forward_norm = nn.LayerNorm(image, eps=BERT_NORM_EPS)
-
-    def forward(self, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
-        text_maps, image_maps = (None, None) if maps is None else (maps.text_to_image, maps.image_to_text)
-        seen = self.text_attention(text.states, image.mask, image.states, text_maps)
-        read = self.image_attention(image.states, text.mask, text.states, image_maps)
-        text_states = self.text_attention_norm(text.states + seen)
-        image_states = self.image_attention_norm(image.states + read)
-        text_states = self.text_feed_forward_norm(text_states + self.text_feed_forward(text_states))
-        image_states = self.image_feed_forward_norm(image_states + self.image_feed_forward(image_states))
-        return replace(text, states=text_states), replace(image, states=image_states)
-
-
-class TwoStreamEncoder(nn.Module):
-    """The layers of both streams and the co-attentions between them, run by `layer_plan`."""
-
-    def __init__(self, config: ViLbertConfig) -> None:
-        super().__init__()
-        self.text_layers = nn.ModuleList(
-            TransformerLayer(
-                config.hidden_size,
-                config.num_attention_heads,
-                config.intermediate_size,
-                attention_dropout=config.attention_dropout,
-                dropout=config.hidden_dropout,
-                activation=config.hidden_activation,
-            )
-            for _ in range(config.num_hidden_layers)
-        )
-        self.image_layers = nn.ModuleList(
-            TransformerLayer(
-                config.image_hidden_size,
-                config.image_num_attention_heads,
-                config.image_intermediate_size,
-                attention_dropout=config.image_attention_dropout,
-                dropout=config.image_hidden_dropout,
-                activation=config.image_hidden_activation,
-            )
-            for _ in range(config.image_num_hidden_layers)
-        )
-        self.co_layers = nn.ModuleList(CoAttentionLayer(config) for _ in config.text_co_attention)
-        plan = layer_plan(config)
-        first = next((place for place, step in enumerate(plan) if step.kind == "co"), len(plan))
-        self.apart, self.together = plan[:first], plan[first:]
-
-    def read(self, kind: str, stream: Stream, maps: list[Tensor] | None) -> Stream:
-        """The layers of one stream, "text" or "image", that come before the first co-attention."""
-        for step in self.apart:
-            if step.kind == kind:
-                stream = self._own_layer(step, stream, maps)
-        return stream
-
-    def forward(self, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
-        """All other layers."""
-        for step in self.together:
-            if step.kind == "co":
-                text, image = self.co_layers[step.layer](text, image, maps)
-            elif step.kind == "text":
-                text = self._own_layer(step, text, None if maps is None else maps.text)
-            else:
-                image = self._own_layer(step, image, None if maps is None else maps.image)
-        return text, image
-
-    def _own_layer(self, step: Step, stream: Stream, maps: list[Tensor] | None) -> Stream:
-        layers = self.text_layers if step.kind == "text" else self.image_layers
-        return replace(stream, states=layers[step.layer](stream.states, stream.mask, maps))
+        packing = Packing(elements.mask)
+        features, locations = packing.pack(elements.features), packing.pack(elements.locations)
+        states = self.features(features) + self.locations(locations)
+        return Stream(self.dropout(self.norm(states)), packing)
 
 
 class ViLbertPreTrainedModel(PreTrainedModel):
@@ -241,20 +109,25 @@ class ViLbertPreTrainedModel(PreTrainedModel):
     base_model_prefix = "vilbert"
     main_input_name = "batch"
     _supports_sdpa = True
+    supports_gradient_checkpointing = True
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **options: Any) -> Any:
+        """As transformers', which makes every parameter ask for a gradient; fixed layers go on asking for none."""
+        loaded = super().from_pretrained(*args, **options)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        for module in model.modules():
+            if isinstance(module, ViLbertModel):
+                module.freeze_fixed_layers()
+        return loaded
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-        elif isinstance(module, WeightNormedLinear):
+        draw_as_bert(module, self.config.initializer_range)
+        if isinstance(module, WeightNormedLinear):
             # The release's initialisation writes into a weight that weight_norm makes anew: what remains is PyTorch's.
             init.kaiming_uniform_(module.direction, a=5**0.5)
             init.copy_(module.scale, module.direction.norm())
-        bias = getattr(module, "bias", None)
-        if isinstance(bias, Tensor):
-            init.zeros_(bias)
 
 
 class ViLbertModel(ViLbertPreTrainedModel):
@@ -262,7 +135,8 @@ class ViLbertModel(ViLbertPreTrainedModel):
 
     `forward` is `fuse(read_text(batch), read_images(batch))`. Up to the first co-attention neither stream depends on
     the other, so to score one caption against many images (section 3.2, "we cache the linguistic stream
-    representation"), read it once and fuse it with each batch of images; the result is the same.
+    representation"), read it once and fuse it with each batch of images; the result is the same. `fuse_all_pairs` does
+    it for every caption and image of a batch.
     """
 
     def __init__(self, config: ViLbertConfig) -> None:
@@ -274,6 +148,23 @@ class ViLbertModel(ViLbertPreTrainedModel):
             config.hidden_size, config.image_hidden_size, config.co_attention_size, fusion=config.fusion
         )
         self.post_init()
+        self.freeze_fixed_layers()
+
+    def freeze_fixed_layers(self) -> None:
+        """Parameters that never get a gradient, because of `fixed_text_layers` and `fixed_image_layers`, ask for none.
+
+        Word embeddings still do: they are the decoder of masked words too.
+        """
+        below: list[nn.Module] = []
+        if self.config.fixed_text_layers:
+            embeddings = self.text_embeddings
+            below += [part for part in embeddings.children() if part is not embeddings.words]
+        if self.config.fixed_image_layers:
+            below.append(self.region_embeddings)
+        below += [*self.encoder.text_layers[: self.config.fixed_text_layers]]
+        below += [*self.encoder.image_layers[: self.config.fixed_image_layers]]
+        for part in below:
+            part.requires_grad_(False)
 
     def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """
@@ -293,26 +184,38 @@ class ViLbertModel(ViLbertPreTrainedModel):
         """The images of `batch` up to the first co-attention; its captions are not read."""
         return self.encoder.read("image", self.region_embeddings(batch), None if maps is None else maps.image)
 
+    def fuse_all_pairs(self, text: Stream, image: Stream, maps: AttentionMaps | None = None) -> VLOutput:
+        """Every caption with every image: of C captions and I images, row c * I + i is caption c with image i.
+
+        The multi-task release's `in_batch_pairs`.
+        """
+        captions, images = len(text.packing), len(image.packing)
+        device = text.states.device
+        of_text = torch.arange(captions, device=device).repeat_interleave(images)
+        of_image = torch.arange(images, device=device).repeat(captions)
+        return self.fuse(text.take(of_text), image.take(of_image), maps)
+
     def fuse(self, text: Stream, image: Stream, maps: AttentionMaps | None = None) -> VLOutput:
         """Both streams from the first co-attention on. One caption goes with all images, one image with all captions.
 
         Raises:
             ValueError: when neither side has one row and their numbers differ.
         """
-        captions, images = len(text.states), len(image.states)
+        captions, images = len(text.packing), len(image.packing)
         if captions != images and 1 not in (captions, images):
             raise ValueError(f"ViLBERT: {captions} captions and {images} images do not pair; one of them may be 1")
         text = text.rows(images) if captions == 1 else text
         image = image.rows(captions) if images == 1 else image
         text, image = self.encoder(text, image, maps)
-        pooled_text, pooled_image, pair = self.pooler(text.states[:, 0], image.states[:, 0])
-        words, task = text.states, None
+        words, elements = text.packing.pad(text.states), image.packing.pad(image.states)
+        pooled_text, pooled_image, pair = self.pooler(words[:, 0], elements[:, 0])
+        task = None
         if self.config.num_task_tokens:
             words, task = torch.cat([words[:, :1], words[:, 2:]], dim=1), words[:, 1]
         return VLOutput(
             text_states=words,
-            region_states=image.states[:, 1:],
-            whole_image_state=image.states[:, 0],
+            region_states=elements[:, 1:],
+            whole_image_state=elements[:, 0],
             task_state=task,
             pooled=pair,
             pooled_text=pooled_text,
@@ -350,7 +253,11 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
 
     def forward(self, batch: VLBatch, generator: torch.Generator | None = None) -> PreTrainingOutput:
         """As `score`."""
-        return self.score(batch, self.vilbert(batch), generator)
+        return self.score(batch, self.encode(batch), generator)
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """As `ViLbertModel.forward`."""
+        return self.vilbert(batch, with_attention=with_attention)
 
     def logits(self, output: VLOutput) -> PreTrainingLogits:
         """Of all positions: for looking at, not for training."""
@@ -365,15 +272,13 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         """(..., V) for text states (..., H)."""
         return self.masked_word_head(states, self.vilbert.text_embeddings.words.weight)
 
-    def match_scores(self, output: VLOutput) -> Tensor:
-        """(B,) probability that caption and image belong together: what zero-shot retrieval sorts by (section 3.2).
+    def region_logits(self, states: Tensor) -> Tensor | None:
+        """(..., C) for region states (..., I); None where the head predicts features."""
+        return self.masked_region_head(states) if self.config.region_loss == "kl" else None
 
-        Raises:
-            ValueError: when the model has no match head.
-        """
-        if self.match_head is None:
-            raise ValueError("ViLBERT: this model has no match head (config field with_match_head)")
-        return self.match_head(output.pooled).softmax(dim=-1)[:, MATCH_LOGIT]
+    def match_log_odds(self, output: VLOutput) -> Tensor | None:
+        """(B,) what zero-shot retrieval sorts by (section 3.2), see `PreTrainingModel`; None without a match head."""
+        return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
     def score(self, batch: VLBatch, output: VLOutput, generator: torch.Generator | None = None) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`.

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from model.bert_checkpoint import tidy_bert
-from model.key_table import BERT_LAYER, KeyTable, tidy_names
+from model.key_table import BERT_LAYER, KeyTable, names_with_bert
 from model.vilbert_config import ViLbertConfig
 
 # In a co-attention 1 is the image and 2 the text. Who asks gives the query, who is asked gives key and value, so ours
@@ -46,6 +46,8 @@ _SHARED = (
     ("bert.v_embeddings.LayerNorm.", "vilbert.region_embeddings.norm."),
     *((f"bert.encoder.layer.{{}}.{a}", f"vilbert.encoder.text_layers.{{}}.{b}") for a, b in BERT_LAYER),
     *((f"bert.encoder.v_layer.{{}}.{a}", f"vilbert.encoder.image_layers.{{}}.{b}") for a, b in BERT_LAYER),
+    ("bert.encoder.v_layer.{}.attention.self.dyLinear_q.", "vilbert.encoder.image_layers.{}.query_gate."),
+    ("bert.encoder.v_layer.{}.attention.self.dyLinear_k.", "vilbert.encoder.image_layers.{}.key_gate."),
     *((f"bert.encoder.c_layer.{{}}.{a}", f"vilbert.encoder.co_layers.{{}}.{b}") for a, b in _CO_LAYER),
     ("bert.t_pooler.dense.", "vilbert.pooler.text."),
     ("bert.v_pooler.dense.", "vilbert.pooler.image."),
@@ -87,15 +89,6 @@ _TIED_DECODER = "cls.predictions.decoder.weight"  # the word embedding a second 
 _WORDS = "bert.embeddings.word_embeddings.weight"
 
 
-def _official_names(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Under the names of the tables: `tidy_names`, and "bert." before those of a checkpoint of the streams alone."""
-    tidy = tidy_names(official)
-    if any(name.startswith("bert.") for name in tidy):
-        return tidy
-    parts = ("embeddings.", "v_embeddings.", "encoder.", "t_pooler.", "v_pooler.")
-    return {f"bert.{name}" if name.startswith(parts) else name: tensor for name, tensor in tidy.items()}
-
-
 def release_of(official: Mapping[str, Tensor]) -> str:
     """The key of `TABLES` that official names belong to; "release" for pre-training alone, where both are the same."""
     marks = (".logit_fc.", "vil_tri_prediction.", "embeddings.task_embeddings.")
@@ -111,25 +104,26 @@ def name_from_official(name: str, release: str = "release") -> str:
     return TABLES[release].ours(name)
 
 
-def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def state_from_official(official: Mapping[str, Any], *, with_co_attention: bool = True) -> dict[str, Tensor]:
     """State for `load_state_dict` of `ViLbertForPreTraining`, `ViLbertForTasks` or `ViLbertForMultiTask`.
 
     Which of them: task models hold `pair_score.weight`, those of the multi-task release `entailment_head.weight` too.
 
     Args:
-        official: the state dict of a checkpoint of either release.
+        official: a checkpoint of either release: a state dict, or one beside other things.
+        with_co_attention: of the model's config. A file of a run without co-attention holds its layers untrained.
     Raises:
         ValueError: for an unknown name, or when the file's masked-word decoder differs from its word embedding.
     """
-    official = _official_names(official)
+    official = names_with_bert(official)
     decoder = official.get(_TIED_DECODER)
     if decoder is not None and (_WORDS not in official or not decoder.equal(official[_WORDS])):
         raise ValueError(f"{_TIED_DECODER} differs from {_WORDS}; here the two are one tensor")
-    table = TABLES[release_of(official)]
+    table, inert = TABLES[release_of(official)], INERT if with_co_attention else (*INERT, ".c_layer.")
     return {
         table.ours(name): tensor
         for name, tensor in official.items()
-        if name != _TIED_DECODER and not any(part in name for part in INERT)
+        if name != _TIED_DECODER and not any(part in name for part in inert)
     }
 
 
@@ -143,6 +137,30 @@ def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     unused = ("bert.pooler.", "cls.seq_relationship.")
     return {TABLES["release"].ours(n): t for n, t in tidy_bert(bert).items() if not n.startswith(unused)}
+
+
+_ROBERTA = (
+    ("roberta.", "bert."),
+    ("lm_head.dense.", "cls.predictions.transform.dense."),
+    ("lm_head.layer_norm.", "cls.predictions.transform.LayerNorm."),
+    ("lm_head.decoder.", "cls.predictions.decoder."),
+    ("lm_head.bias", "cls.predictions.bias"),
+)
+
+
+def state_from_roberta(roberta: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same from RoBERTa's masked-word model, for a config with `first_position` 2 and `num_segments` 1.
+
+    The multi-task release has the settings for it, but looks for BERT's names in the file and so takes nothing.
+
+    Raises:
+        ValueError: for a parameter that is none of RoBERTa's.
+    """
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in roberta.items():
+        old, new = next(((old, new) for old, new in _ROBERTA if name.startswith(old)), ("", ""))
+        renamed[new + name.removeprefix(old)] = tensor
+    return state_from_bert(renamed)
 
 
 def state_to_official(state: Mapping[str, Tensor], release: str) -> dict[str, Tensor]:
@@ -186,6 +204,10 @@ _FIELDS = {
     "v_biattention_id": "image_co_attention",
     "num_labels": "num_answers",
     "num_negative": "num_negatives",
+    "with_coattention": "with_co_attention",
+    "dynamic_attention": "dynamic_attention",
+    "fixed_t_layer": "fixed_text_layers",
+    "fixed_v_layer": "fixed_image_layers",
 }
 # What the releases' config class fills in for a size that a file leaves out, where ours has another default.
 _OFFICIAL_DEFAULTS: Mapping[str, Any] = {
@@ -198,25 +220,29 @@ _OFFICIAL_DEFAULTS: Mapping[str, Any] = {
     "t_biattention_id": [10, 11],
 }
 # Read by nothing there, or without effect on what a model computes: `fusion_method` is what counts, not
-# `pooling_method`; fast mode is `ViLbertModel.fuse` here; maps are asked for in the call.
+# `pooling_method`; fast mode is `ViLbertModel.fuse` here and `in_batch_pairs` `fuse_all_pairs`; maps are asked for in
+# the call.
 _WITHOUT_EFFECT = frozenset(
     {
         "bi_attention_type",
         "bi_intermediate_size",
         "fast_mode",
-        "fixed_t_layer",
-        "fixed_v_layer",
+        "finetuning_task",
         "in_batch_pairs",
         "intra_gate",
+        "layer_norm_eps",  # 1e-12 is written into the code
         "objective",
+        "output_attentions",
+        "output_hidden_states",
         "pooling_method",
+        "torchscript",
         "v_initializer_range",
         "visualization",
     }
 )
 _VISUAL_TARGETS = {0: "kl", 1: "regression", 2: "contrastive"}
 _FUSION = {"mul": "product", "sum": "sum"}
-_ONLY = {"dynamic_attention": False, "with_coattention": True, "model": "bert"}
+_TEXT_MODELS = ("bert", "roberta")  # the same computation with other sizes: RoBERTa's positions are dropped there
 
 
 def config_from_official(options: Mapping[str, Any], **overrides: Any) -> ViLbertConfig:
@@ -241,9 +267,9 @@ def config_from_official(options: Mapping[str, Any], **overrides: Any) -> ViLber
             fields["region_loss"] = _VISUAL_TARGETS[value]
         elif name == "task_specific_tokens":
             fields["num_task_tokens"] = 20 if value else 0
-        elif name in _ONLY:
-            if value != _ONLY[name]:
-                raise ValueError(f"ViLBERT option {name} {value!r} is not computed here, only {_ONLY[name]!r} is")
+        elif name == "model":
+            if value not in _TEXT_MODELS:
+                raise ValueError(f"ViLBERT option model is {value!r}; it must be {' or '.join(_TEXT_MODELS)}")
         elif name not in _WITHOUT_EFFECT:
             raise ValueError(f"ViLBERT has no option {name!r}; known are {', '.join(sorted(_FIELDS))}")
     if "hidden_dropout" in fields:

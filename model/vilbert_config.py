@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from model.config import StrictConfig
+from model.bert import BertSizes
 from model.heads import FUSIONS
+from model.inputs import OutputWidths
+from model.pretraining import MASKED_LOSS_PAIRS
 from model.regions import WHOLE_IMAGE_COUNTS
 from model.transformer import ACTIVATIONS
 
 REGION_LOSSES = ("kl", "regression", "contrastive")
-MASKED_LOSS_PAIRS = ("all", "matched")
 
 
-class ViLbertConfig(StrictConfig):
+class ViLbertConfig(BertSizes):
     """Sizes and choices of a ViLBERT; defaults are those of the first release, six co-attentions deep.
 
-    Fields:
-        vocab_size: word pieces of the tokenizer; piece 0 is padding and gets no gradient as an input.
-        hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, hidden_activation, hidden_dropout,
-            attention_dropout: of the text stream, which is BERT. (The paper prints hidden size 762: a misprint.)
-        max_position_embeddings: the longest text.
-        num_segments: of the text.
+    The fields of `BertSizes` are those of the text stream. (The paper prints hidden size 762: a misprint.) With
+    `num_segments` 1 there are no segments, as in RoBERTa.
+
+    Fields, beside those of `BertSizes`:
+        padding_piece: the row of the word table that gets no gradient as an input; -1 for none.
+        first_position: row of the position table of the first piece; RoBERTa's is 2.
         num_task_tokens: rows of the table of task tokens; above 0, every batch needs `task_ids`, and the token stands
             after [CLS].
         region_feature_size: D, width of a stored region feature.
@@ -34,6 +35,11 @@ class ViLbertConfig(StrictConfig):
             vectors.
         text_co_attention, image_co_attention: co-attention k runs right before text layer text_co_attention[k] and
             image layer image_co_attention[k]; in rising order.
+        with_co_attention: False leaves the co-attentions out: the streams first meet in the pair.
+        dynamic_attention: the text's mean state gates queries and keys of the image layers. What these layers read is
+            the text at that place of the plan, so images cannot be read before the text.
+        fixed_text_layers, fixed_image_layers: the first layers that are not trained, nor what lies below them; at most
+            those before the first co-attention.
         fusion: how the pooled vectors become the pair, "product" or "sum".
         pair_dropout: on the pair, before every head that reads it, and on states before the score heads.
         region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature, "contrastive"
@@ -47,114 +53,55 @@ class ViLbertConfig(StrictConfig):
         masked_loss_pairs: whether masked words and regions are predicted in "all" pairs or only in "matched" ones.
         with_match_head: adds the alignment loss; without it pairs need no `match_labels`.
         num_answers, num_gqa_answers: labels of the answer classifiers of the task models; 0 leaves one out.
-        initializer_range: standard deviation of new weights.
     """
 
     model_type = "roibeam-vilbert"
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int = 30522,
-        hidden_size: int = 768,
-        num_hidden_layers: int = 12,
-        num_attention_heads: int = 12,
-        intermediate_size: int = 3072,
-        hidden_activation: str = "gelu",
-        hidden_dropout: float = 0.1,
-        attention_dropout: float = 0.1,
-        max_position_embeddings: int = 512,
-        num_segments: int = 2,
-        num_task_tokens: int = 0,
-        region_feature_size: int = 2048,
-        image_hidden_size: int = 1024,
-        image_num_hidden_layers: int = 6,
-        image_num_attention_heads: int = 8,
-        image_intermediate_size: int = 1024,
-        image_hidden_activation: str = "gelu",
-        image_hidden_dropout: float = 0.1,
-        image_attention_dropout: float = 0.1,
-        region_embedding_dropout: float = 0.1,
-        co_attention_size: int = 1024,
-        co_attention_num_heads: int = 8,
-        text_co_attention: Sequence[int] = (6, 7, 8, 9, 10, 11),
-        image_co_attention: Sequence[int] = (0, 1, 2, 3, 4, 5),
-        fusion: str = "product",
-        pair_dropout: float = 0.1,
-        region_loss: str = "kl",
-        num_negatives: int = 128,
-        negatives_from_other_images: float = 0.7,
-        region_target_size: int = 1601,
-        whole_image_count: str = "all",
-        masked_loss_pairs: str = "all",
-        with_match_head: bool = True,
-        num_answers: int = 3129,
-        num_gqa_answers: int = 1533,
-        initializer_range: float = 0.02,
-        **unknown: Any,
-    ) -> None:
-        super().__init__(**unknown)
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.intermediate_size = intermediate_size
-        self.hidden_activation = hidden_activation
-        self.hidden_dropout = hidden_dropout
-        self.attention_dropout = attention_dropout
-        self.max_position_embeddings = max_position_embeddings
-        self.num_segments = num_segments
-        self.num_task_tokens = num_task_tokens
-        self.region_feature_size = region_feature_size
-        self.image_hidden_size = image_hidden_size
-        self.image_num_hidden_layers = image_num_hidden_layers
-        self.image_num_attention_heads = image_num_attention_heads
-        self.image_intermediate_size = image_intermediate_size
-        self.image_hidden_activation = image_hidden_activation
-        self.image_hidden_dropout = image_hidden_dropout
-        self.image_attention_dropout = image_attention_dropout
-        self.region_embedding_dropout = region_embedding_dropout
-        self.co_attention_size = co_attention_size
-        self.co_attention_num_heads = co_attention_num_heads
-        self.text_co_attention = list(text_co_attention)  # as JSON reads it
-        self.image_co_attention = list(image_co_attention)
-        self.fusion = fusion
-        self.pair_dropout = pair_dropout
-        self.region_loss = region_loss
-        self.num_negatives = num_negatives
-        self.negatives_from_other_images = negatives_from_other_images
-        self.region_target_size = region_target_size
-        self.whole_image_count = whole_image_count
-        self.masked_loss_pairs = masked_loss_pairs
-        self.with_match_head = with_match_head
-        self.num_answers = num_answers
-        self.num_gqa_answers = num_gqa_answers
-        self.initializer_range = initializer_range
-        self._check()
+    padding_piece: int = 0
+    first_position: int = 0
+    num_task_tokens: int = 0
+    region_feature_size: int = 2048
+    image_hidden_size: int = 1024
+    image_num_hidden_layers: int = 6
+    image_num_attention_heads: int = 8
+    image_intermediate_size: int = 1024
+    image_hidden_activation: str = "gelu"
+    image_hidden_dropout: float = 0.1
+    image_attention_dropout: float = 0.1
+    region_embedding_dropout: float = 0.1
+    co_attention_size: int = 1024
+    co_attention_num_heads: int = 8
+    text_co_attention: tuple[int, ...] = (6, 7, 8, 9, 10, 11)
+    image_co_attention: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
+    with_co_attention: bool = True
+    dynamic_attention: bool = False
+    fixed_text_layers: int = 0
+    fixed_image_layers: int = 0
+    fusion: str = "product"
+    pair_dropout: float = 0.1
+    region_loss: str = "kl"
+    num_negatives: int = 128
+    negatives_from_other_images: float = 0.7
+    region_target_size: int = 1601
+    whole_image_count: str = "all"
+    masked_loss_pairs: str = "all"
+    with_match_head: bool = True
+    num_answers: int = 3129
+    num_gqa_answers: int = 1533
 
-    def _check(self) -> None:
-        for size, heads in (
-            ("hidden_size", "num_attention_heads"),
-            ("image_hidden_size", "image_num_attention_heads"),
-            ("co_attention_size", "co_attention_num_heads"),
-        ):
-            if getattr(self, size) % getattr(self, heads):
-                raise ValueError(
-                    f"ViLbertConfig: {size} {getattr(self, size)} is not a multiple of {heads} {getattr(self, heads)}"
-                )
-        for name, allowed in (
-            ("hidden_activation", tuple(ACTIVATIONS)),
-            ("image_hidden_activation", tuple(ACTIVATIONS)),
-            ("fusion", FUSIONS),
-            ("region_loss", REGION_LOSSES),
-            ("whole_image_count", WHOLE_IMAGE_COUNTS),
-            ("masked_loss_pairs", MASKED_LOSS_PAIRS),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"ViLbertConfig: {name} is {getattr(self, name)!r}; it must be one of "
-                    f"{', '.join(map(repr, allowed))}"
-                )
+    @property
+    def output_widths(self) -> OutputWidths:
+        return OutputWidths(self.hidden_size, self.image_hidden_size, self.co_attention_size)
+
+    def check(self) -> None:
+        super().check()
+        self.check_multiple("image_hidden_size", "image_num_attention_heads")
+        self.check_multiple("co_attention_size", "co_attention_num_heads")
+        self.check_choice("image_hidden_activation", tuple(ACTIVATIONS))
+        self.check_choice("fusion", FUSIONS)
+        self.check_choice("region_loss", REGION_LOSSES)
+        self.check_choice("whole_image_count", WHOLE_IMAGE_COUNTS)
+        self.check_choice("masked_loss_pairs", MASKED_LOSS_PAIRS)
         text, image = self.text_co_attention, self.image_co_attention
         if len(text) != len(image):
             raise ValueError(
@@ -165,8 +112,19 @@ class ViLbertConfig(StrictConfig):
             ("text_co_attention", text, self.num_hidden_layers),
             ("image_co_attention", image, self.image_num_hidden_layers),
         ):
-            if sorted(ids) != ids or any(not 0 <= layer < count for layer in ids):
+            if list(ids) != sorted(ids) or any(not 0 <= layer < count for layer in ids):
                 raise ValueError(f"ViLbertConfig: {name} {ids} must rise and name layers 0 to {count - 1}")
+        for name, fixed, ids, count in (
+            ("fixed_text_layers", self.fixed_text_layers, text, self.num_hidden_layers),
+            ("fixed_image_layers", self.fixed_image_layers, image, self.image_num_hidden_layers),
+        ):
+            most = ids[0] if ids else count
+            if not 0 <= fixed <= most:
+                raise ValueError(f"ViLbertConfig: {name} {fixed} must be 0 to {most}, the layers before co-attention")
+        if not 0 <= self.first_position < self.max_position_embeddings:
+            raise ValueError(
+                f"ViLbertConfig: first_position {self.first_position} is none of {self.max_position_embeddings} rows"
+            )
         if self.region_loss != "kl" and self.region_target_size != self.region_feature_size:
             raise ValueError(
                 f"ViLbertConfig: region_loss {self.region_loss!r} predicts features of width "
@@ -193,6 +151,15 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         # arXiv:1912.02315: overlapping regions are masked together (model/masking.py), which leaves the
         # visible ones to average, and mismatched pairs have no masked losses (the README's --objective 1).
         "release-mt": {"whole_image_count": "visible", "masked_loss_pairs": "matched"},
+        # config/roberta_base_6layer_6connect.json. Its code computes RoBERTa's positions, from 2 on, and then drops
+        # them; and the row without gradient is BERT's padding, which is <s> here.
+        "release-mt-roberta": {
+            "whole_image_count": "visible",
+            "masked_loss_pairs": "matched",
+            "vocab_size": 50265,
+            "max_position_embeddings": 514,
+            "num_segments": 1,
+        },
         # The multi-task model itself: vilbert.py has a table of 20 task tokens.
         "release-mt-tasks": {"whole_image_count": "visible", "masked_loss_pairs": "matched", "num_task_tokens": 20},
     }
@@ -217,7 +184,7 @@ def vilbert_config(preset: str = "release", *, depth: int = 6, **overrides: Any)
         raise ValueError(f"no published ViLBERT has depth {depth}; there are {', '.join(map(str, DEPTHS))}")
     layers: dict[str, Any] = {
         "image_num_hidden_layers": depth,
-        "text_co_attention": range(12 - depth, 12),
-        "image_co_attention": range(depth),
+        "text_co_attention": tuple(range(12 - depth, 12)),
+        "image_co_attention": tuple(range(depth)),
     }
     return ViLbertConfig(**(layers | dict(PRESETS[preset]) | overrides))

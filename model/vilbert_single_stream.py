@@ -8,73 +8,40 @@ Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (IMG first), 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers import initialization as init
 
-from model.config import StrictConfig
+from model.bert import BertSizes, bert_encoder, draw_as_bert
 from model.heads import MaskedWordHead, NormedRegionHead, Pooler
 from model.inputs import AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput
-from model.pretraining import PreTrainingTerms
+from model.packing import Packing
+from model.pretraining import PreTrainingTerms, log_odds
 from model.regions import LOCATION_SIZE, elements_with_whole_image
-from model.transformer import BERT_NORM_EPS, TransformerEncoder
+from model.transformer import BERT_NORM_EPS
 
 REGION_SEGMENT = 1
 MATCH_LOGIT = 0  # as in ViLBERT
 
 
-class SingleStreamConfig(StrictConfig):
+class SingleStreamConfig(BertSizes):
     """Sizes of the baseline; defaults are those of the release (config/bert_base_baseline.json).
 
-    Fields:
-        vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, max_position_embeddings,
-            num_segments, hidden_dropout, attention_dropout, initializer_range: of BERT.
+    Fields, beside those of `BertSizes`:
         region_feature_size: D, width of a stored region feature.
         region_target_size: classes with background.
     """
 
     model_type = "roibeam-vilbert-single-stream"
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int = 30522,
-        hidden_size: int = 768,
-        num_hidden_layers: int = 12,
-        num_attention_heads: int = 12,
-        intermediate_size: int = 3072,
-        max_position_embeddings: int = 512,
-        num_segments: int = 2,
-        hidden_dropout: float = 0.1,
-        attention_dropout: float = 0.1,
-        initializer_range: float = 0.02,
-        region_feature_size: int = 2048,
-        region_target_size: int = 1601,
-        **unknown: Any,
-    ) -> None:
-        super().__init__(**unknown)
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.intermediate_size = intermediate_size
-        self.max_position_embeddings = max_position_embeddings
-        self.num_segments = num_segments
-        self.hidden_dropout = hidden_dropout
-        self.attention_dropout = attention_dropout
-        self.initializer_range = initializer_range
-        self.region_feature_size = region_feature_size
-        self.region_target_size = region_target_size
-        if hidden_size % num_attention_heads:
-            raise ValueError(
-                f"SingleStreamConfig: hidden_size {hidden_size} is not a multiple of {num_attention_heads} heads"
-            )
-        if num_segments <= REGION_SEGMENT:
-            raise ValueError(f"SingleStreamConfig: num_segments must be at least 2, got {num_segments}")
+    region_feature_size: int = 2048
+    region_target_size: int = 1601
+
+    def check(self) -> None:
+        super().check()
+        if self.num_segments <= REGION_SEGMENT:
+            raise ValueError(f"SingleStreamConfig: num_segments must be at least 2, got {self.num_segments}")
 
 
 class SingleStreamEmbeddings(nn.Module):
@@ -102,9 +69,10 @@ class SingleStreamEmbeddings(nn.Module):
             )
         text = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
         elements = elements_with_whole_image(batch, count="all")
-        regions = self.features(elements.features) + self.locations(elements.locations)
-        regions = regions + self.region_segments.weight[REGION_SEGMENT]
-        states = torch.cat([self.text_norm(text), self.region_norm(regions)], dim=1)
+        real = Packing(elements.mask)
+        regions = self.features(real.pack(elements.features)) + self.locations(real.pack(elements.locations))
+        regions = real.pad(self.region_norm(regions + self.region_segments.weight[REGION_SEGMENT]))
+        states = torch.cat([self.text_norm(text), regions], dim=1)
         return self.dropout(states), torch.cat([batch.text_mask, elements.mask], dim=1)
 
 
@@ -116,34 +84,23 @@ class SingleStreamForPreTraining(PreTrainedModel):
     base_model_prefix = "single_stream"
     main_input_name = "batch"
     _supports_sdpa = True
+    supports_gradient_checkpointing = True
 
     def __init__(self, config: SingleStreamConfig) -> None:
         super().__init__(config)
         hidden = config.hidden_size
         self.embeddings = SingleStreamEmbeddings(config)
-        self.encoder = TransformerEncoder(
-            config.num_hidden_layers,
-            hidden,
-            config.num_attention_heads,
-            config.intermediate_size,
-            attention_dropout=config.attention_dropout,
-            dropout=config.hidden_dropout,
-        )
+        self.encoder = bert_encoder(config)
         self.pooler = Pooler(hidden)
-        self.masked_word_head = MaskedWordHead(hidden, config.vocab_size)
-        self.masked_region_head = NormedRegionHead(hidden, config.region_target_size)
+        self.masked_word_head = MaskedWordHead(hidden, config.vocab_size, activation=config.hidden_activation)
+        self.masked_region_head = NormedRegionHead(
+            hidden, config.region_target_size, activation=config.hidden_activation
+        )
         self.match_head = nn.Linear(hidden, 2)
         self.post_init()
 
-    @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-        bias = getattr(module, "bias", None)
-        if isinstance(bias, Tensor):
-            init.zeros_(bias)
+        draw_as_bert(module, self.config.initializer_range)
 
     def forward(self, batch: VLBatch) -> PreTrainingOutput:
         return self.score(batch, self.encode(batch))
@@ -170,6 +127,14 @@ class SingleStreamForPreTraining(PreTrainedModel):
     def word_logits(self, states: Tensor) -> Tensor:
         """(..., V) for text states (..., H)."""
         return self.masked_word_head(states, self.embeddings.words.weight)
+
+    def region_logits(self, states: Tensor) -> Tensor:
+        """(..., C) for region states (..., H)."""
+        return self.masked_region_head(states)
+
+    def match_log_odds(self, output: VLOutput) -> Tensor:
+        """(B,) see `PreTrainingModel`."""
+        return log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`.

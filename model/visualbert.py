@@ -9,30 +9,30 @@ Shapes: B rows, T text pieces, R regions, A aligned pieces, D feature width, H h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers import initialization as init
 
-from model.config import StrictConfig
+from model.bert import BertSizes, bert_encoder, bert_layer, draw_as_bert
 from model.heads import MaskedWordHead, Pooler
 from model.inputs import AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput
-from model.pretraining import PreTrainingTerms
-from model.transformer import ACTIVATIONS, BERT_NORM_EPS, TransformerEncoder, TransformerLayer
+from model.packing import Packing
+from model.pretraining import PreTrainingTerms, log_odds
+from model.transformer import BERT_NORM_EPS
 
 MATCH_LOGIT = 1  # UCLA's data code: 1 = the caption describes the image (the transformers documentation says 0)
 ALIGNMENTS = ("mean", "sum")
 
 
-class VisualBertConfig(StrictConfig):
+class VisualBertConfig(BertSizes):
     """Sizes and choices of a VisualBERT; defaults are those of the UCLA release for COCO and VQA.
 
-    Fields:
-        vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, hidden_activation,
-            max_position_embeddings, num_segments, hidden_dropout, attention_dropout, initializer_range: of BERT.
+    Fields, beside those of `BertSizes`:
         padding_piece: the row of the word table that gets no gradient as an input; -1 for none.
         region_feature_size: D: 2048 for VQA, 1024 NLVR2, 512 VCR, 2054 Flickr30k (the feature and six box numbers).
         first_region_segment: segment of the regions of a row's first image; the next image has the next one. UCLA gives
@@ -47,64 +47,60 @@ class VisualBertConfig(StrictConfig):
 
     model_type = "roibeam-visualbert"
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int = 30522,
-        hidden_size: int = 768,
-        num_hidden_layers: int = 12,
-        num_attention_heads: int = 12,
-        intermediate_size: int = 3072,
-        hidden_activation: str = "gelu",
-        max_position_embeddings: int = 512,
-        num_segments: int = 2,
-        hidden_dropout: float = 0.1,
-        attention_dropout: float = 0.1,
-        initializer_range: float = 0.02,
-        padding_piece: int = 0,
-        region_feature_size: int = 2048,
-        first_region_segment: int = 0,
-        alignment: str = "mean",
-        copy_text_tables: bool = True,
-        early_fusion: bool = True,
-        with_match_head: bool = True,
-        num_answers: int = 3129,
-        **unknown: Any,
-    ) -> None:
-        super().__init__(**unknown)
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.intermediate_size = intermediate_size
-        self.hidden_activation = hidden_activation
-        self.max_position_embeddings = max_position_embeddings
-        self.num_segments = num_segments
-        self.hidden_dropout = hidden_dropout
-        self.attention_dropout = attention_dropout
-        self.initializer_range = initializer_range
-        self.padding_piece = padding_piece
-        self.region_feature_size = region_feature_size
-        self.first_region_segment = first_region_segment
-        self.alignment = alignment
-        self.copy_text_tables = copy_text_tables
-        self.early_fusion = early_fusion
-        self.with_match_head = with_match_head
-        self.num_answers = num_answers
-        if hidden_size % num_attention_heads:
+    padding_piece: int = 0
+    region_feature_size: int = 2048
+    first_region_segment: int = 0
+    alignment: str = "mean"
+    copy_text_tables: bool = True
+    early_fusion: bool = True
+    with_match_head: bool = True
+    num_answers: int = 3129
+
+    def check(self) -> None:
+        super().check()
+        self.check_choice("alignment", ALIGNMENTS)
+        if not 0 <= self.first_region_segment < self.num_segments:
             raise ValueError(
-                f"VisualBertConfig: hidden_size {hidden_size} is not a multiple of {num_attention_heads} heads"
+                f"VisualBertConfig: first_region_segment {self.first_region_segment} is none of {self.num_segments} "
+                f"segments"
             )
-        for name, allowed in (("hidden_activation", tuple(ACTIVATIONS)), ("alignment", ALIGNMENTS)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"VisualBertConfig: {name} is {getattr(self, name)!r}; it must be one of "
-                    f"{', '.join(map(repr, allowed))}"
-                )
-        if not 0 <= first_region_segment < num_segments:
-            raise ValueError(
-                f"VisualBertConfig: first_region_segment {first_region_segment} is none of {num_segments} segments"
-            )
+
+
+# Published settings beyond the sizes of BERT-base; docs/models.md tells where each value comes from. "hub" are the
+# defaults of transformers with the widths of the checkpoints there, whose weights UCLA trained.
+_TASKS: Mapping[str, Mapping[str, Any]] = {
+    "vqa": {"region_feature_size": 2048, "num_answers": 3129},
+    "nlvr2": {"region_feature_size": 1024, "num_answers": 2},
+    "vcr": {"region_feature_size": 512, "num_answers": 1},
+    "flickr30k": {"region_feature_size": 2054},
+}
+_HUB = {"first_region_segment": 1, "padding_piece": 1}
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        **{f"ucla-{task}": fields for task, fields in _TASKS.items()},
+        **{f"hub-{task}": {**fields, **_HUB} for task, fields in _TASKS.items() if task != "flickr30k"},
+        "paper": {"alignment": "sum"},
+        # The ablations of section 5.1. C2: the text is encoded alone. C3: no BERT is loaded into a new model, which is
+        # no field; the name is for recipes. C4: words are the only objective.
+        "paper-late-fusion": {"alignment": "sum", "early_fusion": False},
+        "paper-no-bert": {"alignment": "sum"},
+        "paper-words-only": {"alignment": "sum", "with_match_head": False},
+    }
+)
+
+
+def visualbert_config(preset: str = "ucla-vqa", **overrides: Any) -> VisualBertConfig:
+    """A published VisualBERT of BERT-base size.
+
+    Args:
+        preset: one of `PRESETS`.
+        overrides: fields that differ from it.
+    Raises:
+        ValueError: for an unknown preset, or fields that do not fit.
+    """
+    if preset not in PRESETS:
+        raise ValueError(f"no VisualBERT preset {preset!r}; there are {', '.join(PRESETS)}")
+    return VisualBertConfig(**(dict(PRESETS[preset]) | overrides))
 
 
 class VisualBertEmbeddings(nn.Module):
@@ -125,8 +121,8 @@ class VisualBertEmbeddings(nn.Module):
         self.norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
         self.dropout = nn.Dropout(config.hidden_dropout)
 
-    def forward(self, batch: VLBatch) -> Tensor:
-        """(B, T + R, H).
+    def forward(self, batch: VLBatch, packing: Packing) -> Tensor:
+        """(P, H), packed by `packing` of the T + R positions of each row.
 
         Raises:
             ValueError: for a text too long or without [CLS].
@@ -138,14 +134,16 @@ class VisualBertEmbeddings(nn.Module):
             )
         text = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
         features = batch.region_features.masked_fill(~batch.region_mask[..., None], 0.0)
+        real_regions = Packing(batch.region_mask)
         segments = torch.zeros_like(batch.region_mask, dtype=torch.long)
         if batch.region_images is not None:
             segments = batch.region_images
-        regions = self.projection(features) + self.region_segments(segments + self.first_region_segment)
+        regions = real_regions.pad(self.projection(real_regions.pack(features)))
+        regions = regions + self.region_segments(segments + self.first_region_segment)
         regions = regions + self.region_positions.weight[0]
         if batch.aligned_words is not None:
             regions = regions + self._aligned_positions(batch.aligned_words)
-        return self.dropout(self.norm(torch.cat([text, regions], dim=1)))
+        return self.dropout(self.norm(packing.pack(torch.cat([text, regions], dim=1))))
 
     def _aligned_positions(self, words_BRA: Tensor) -> Tensor:
         """(B, R, H): position embeddings of the aligned pieces, 0 where there are none."""
@@ -163,16 +161,10 @@ class VisualBertPreTrainedModel(PreTrainedModel):
     base_model_prefix = "visualbert"
     main_input_name = "batch"
     _supports_sdpa = True
+    supports_gradient_checkpointing = True
 
-    @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-        bias = getattr(module, "bias", None)
-        if isinstance(bias, Tensor):
-            init.zeros_(bias)
+        draw_as_bert(module, self.config.initializer_range)
 
 
 class VisualBertModel(VisualBertPreTrainedModel):
@@ -181,25 +173,8 @@ class VisualBertModel(VisualBertPreTrainedModel):
     def __init__(self, config: VisualBertConfig) -> None:
         super().__init__(config)
         self.embeddings = VisualBertEmbeddings(config)
-        self.encoder = TransformerEncoder(
-            config.num_hidden_layers,
-            config.hidden_size,
-            config.num_attention_heads,
-            config.intermediate_size,
-            attention_dropout=config.attention_dropout,
-            dropout=config.hidden_dropout,
-            activation=config.hidden_activation,
-        )
-        self.late_layer = None
-        if not config.early_fusion:
-            self.late_layer = TransformerLayer(
-                config.hidden_size,
-                config.num_attention_heads,
-                config.intermediate_size,
-                attention_dropout=config.attention_dropout,
-                dropout=config.hidden_dropout,
-                activation=config.hidden_activation,
-            )
+        self.encoder = bert_encoder(config)
+        self.late_layer = None if config.early_fusion else bert_layer(config)
         self.pooler = Pooler(config.hidden_size)
         self.post_init()
         if config.copy_text_tables:
@@ -221,14 +196,16 @@ class VisualBertModel(VisualBertPreTrainedModel):
         """
         length = batch.text_ids.shape[1]
         maps = AttentionMaps() if with_attention else None
-        states = self.embeddings(batch)
-        mask = torch.cat([batch.text_mask, batch.region_mask], dim=1)
+        packing = Packing(torch.cat([batch.text_mask, batch.region_mask], dim=1))
+        states = self.embeddings(batch, packing)
         joint_maps = None if maps is None else maps.joint
         if self.late_layer is None:
-            states = self.encoder(states, mask, joint_maps)
+            states = self.encoder.packed(states, packing, joint_maps)
         else:
-            text = self.encoder(states[:, :length], batch.text_mask, None if maps is None else maps.text)
-            states = self.late_layer(torch.cat([text, states[:, length:]], dim=1), mask, joint_maps)
+            text, regions = packing.pad(states).split([length, batch.region_mask.shape[1]], dim=1)
+            text = self.encoder(text, batch.text_mask, None if maps is None else maps.text)
+            states = self.late_layer(packing.pack(torch.cat([text, regions], dim=1)), packing, joint_maps)
+        states = packing.pad(states)
         return VLOutput(
             text_states=states[:, :length],
             region_states=states[:, length:],
@@ -250,11 +227,22 @@ class VisualBertForPreTraining(VisualBertPreTrainedModel):
         self.post_init()
 
     def forward(self, batch: VLBatch) -> PreTrainingOutput:
-        return self.score(batch, self.visualbert(batch))
+        return self.score(batch, self.encode(batch))
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """As `VisualBertModel.forward`."""
+        return self.visualbert(batch, with_attention=with_attention)
 
     def word_logits(self, states: Tensor) -> Tensor:
         """(..., V) for states (..., H)."""
         return self.masked_word_head(states, self.visualbert.embeddings.words.weight)
+
+    def region_logits(self, states: Tensor) -> None:
+        """None: VisualBERT predicts nothing of regions."""
+
+    def match_log_odds(self, output: VLOutput) -> Tensor | None:
+        """(B,) see `PreTrainingModel`; None without a match head."""
+        return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
 
     def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
         """Losses and accuracies of the states in `output`; the total loss is the plain sum of the means.

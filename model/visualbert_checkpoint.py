@@ -38,6 +38,8 @@ TABLE = KeyTable(
         ("attention.key.", "grounding_head.key."),
     ),
 )
+# In UCLA's files for VCR: the ResNet-50 that makes their region features, which is no part of VisualBERT.
+DETECTOR = "detector."
 # Read by nothing: the grounding head's value layer, and the buffer of position numbers in older files.
 INERT = ("attention.value.weight", "attention.value.bias", f"{_EMBEDDINGS}position_ids")
 _WORDS = f"{_EMBEDDINGS}word_embeddings.weight"
@@ -47,6 +49,7 @@ _UCLA_PREFIXES = (
     ("bert.bert.", "visual_bert."),
     ("bert.cls.", "cls."),
     ("bert.classifier.", "cls."),
+    ("bert.flickr_attention.", "attention."),
 )
 _UCLA_PARTS = (
     (".token_type_embeddings_visual.", ".visual_token_type_embeddings."),
@@ -55,11 +58,13 @@ _UCLA_PARTS = (
 )
 
 
-def _official_names(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Under the names of the table: `tidy_names`, and UCLA's names replaced."""
+def _official_names(official: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Under the names of the table: `tidy_names`, UCLA's names replaced and its detector left out."""
     names: dict[str, Tensor] = {}
     for old_name, tensor in tidy_names(official).items():
         name = old_name
+        if name.startswith(DETECTOR):
+            continue
         for old, replacement in _UCLA_PREFIXES:
             if name.startswith(old):
                 name = replacement + name.removeprefix(old)
@@ -72,8 +77,10 @@ def _official_names(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return names
 
 
-def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def state_from_official(official: Mapping[str, Any]) -> dict[str, Tensor]:
     """State for `load_state_dict` of the class that has such heads, from a UCLA or a hub checkpoint.
+
+    The `.th` files that UCLA published for VCR hold a `DETECTOR` too; it is left out.
 
     Raises:
         ValueError: for an unknown name, or when a tensor that is one here differs from its copy in the file.

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from model.heads import DroppedLinear
+from model.heads import DroppedLinear, PhraseToRegions
 from model.inputs import VLBatch, VLOutput
-from model.losses import SumCount, kl_divergence
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining, VisualBertModel, VisualBertPreTrainedModel
 
 
@@ -33,30 +30,13 @@ class VisualBertForLabels(VisualBertPreTrainedModel):
         return self.label_head(output.text_states[rows, place])
 
 
-class PhraseToRegions(nn.Module):
-    """Scores of regions for phrases: one attention head without its softmax (UCLA FlickrAttention).
-
-    Its width is that of one head of the encoder. The released weights have a value layer that nothing reads.
-    """
-
-    def __init__(self, hidden_size: int, num_heads: int) -> None:
-        super().__init__()
-        self.query = nn.Linear(hidden_size, hidden_size // num_heads)
-        self.key = nn.Linear(hidden_size, hidden_size // num_heads)
-
-    def forward(self, phrases_BPH: Tensor, regions_BRH: Tensor, region_mask_BR: Tensor) -> Tensor:
-        """(B, P, R); the lowest finite number at padded regions."""
-        query, key = self.query(phrases_BPH), self.key(regions_BRH)
-        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-        return scores.masked_fill(~region_mask_BR[:, None], torch.finfo(scores.dtype).min)
-
-
 class VisualBertForGrounding(VisualBertForPreTraining):
     """Which regions a phrase means (Flickr30k Entities); it keeps the pre-training heads, as its checkpoints do."""
 
     def __init__(self, config: VisualBertConfig) -> None:
         super().__init__(config)
-        self.grounding_head = PhraseToRegions(config.hidden_size, config.num_attention_heads)
+        hidden = config.hidden_size
+        self.grounding_head = PhraseToRegions(hidden, hidden, hidden // config.num_attention_heads)
         self.post_init()
 
     def score_regions(self, batch: VLBatch, output: VLOutput, phrase_positions: Tensor) -> Tensor:
@@ -70,13 +50,3 @@ class VisualBertForGrounding(VisualBertForPreTraining):
         places = phrase_positions.clamp(min=0)[..., None].expand(-1, -1, output.text_states.shape[-1])
         phrases = output.text_states.gather(1, places)
         return self.grounding_head(phrases, output.region_states, batch.region_mask)
-
-
-def grounding_loss(scores_BPR: Tensor, targets_BPR: Tensor) -> SumCount:
-    """KL divergence from the target distributions over regions; a phrase without a target has a row of zeros.
-
-    Both codes divide by the number of rows of the batch, not of phrases (KLDivLoss "batchmean"), so rows are counted.
-    """
-    every = torch.ones(scores_BPR.shape[:2], dtype=torch.bool, device=scores_BPR.device).flatten()
-    term = kl_divergence(scores_BPR.flatten(0, 1), targets_BPR.flatten(0, 1), every)
-    return SumCount(term.total, torch.tensor(len(scores_BPR), device=scores_BPR.device))

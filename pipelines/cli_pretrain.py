@@ -68,7 +68,7 @@ def pretrain_command(
     """
     import torch
 
-    from model.vlbert import vlbert_base, vlbert_small
+    from model.vlbert_config import vlbert_base, vlbert_small
     from pipelines.annotations import stored_captions
     from pipelines.caption_files import CaptionFile
     from pipelines.curves import write_curves

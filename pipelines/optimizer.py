@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import nn
 
-OPTIMIZERS = ("adamw", "sgd")
+from pipelines.parameter_groups import PARAMETER_RULES, ParameterGroup, group_parameters
+from pipelines.release_optimizers import BertAdam, TransformersAdamW
+
+OPTIMIZERS = ("adamw", "sgd", "bert-adam", "adamw-transformers", "adamw-transformers-uncorrected")
 SCHEDULES = ("linear", "steps")
+CLIP_SCOPES = ("all", "each")
+TASK_GROUPS = "task"
 
 
 @dataclass(frozen=True)
@@ -25,11 +30,16 @@ class TrainConfig:
             `decay_steps`, as detectors are trained.
         decay_steps: last step before each fall, ascending; () = none.
         decay_factor: of each fall.
-        optimizer: "adamw", or "sgd" with momentum.
-        weight_decay: on every parameter unless a group of the task says otherwise; decoupled in AdamW.
-        betas, epsilon: of AdamW. The defaults are those of VL-BERT's release (cfgs/pretrain).
+        starts_at_zero: the schedule lags one step: the first has rate 0, as in releases that step their schedule after
+            the optimizer.
+        optimizer: "adamw" (torch's), "sgd" with momentum, or one of a release: "bert-adam", "adamw-transformers",
+            "adamw-transformers-uncorrected" (pipelines/release_optimizers.py).
+        weight_decay: on every parameter unless its group says otherwise; decoupled in all but SGD.
+        parameter_groups: "task" takes the task's own; a name of `PARAMETER_RULES` groups as that release does.
+        betas, epsilon: of all but SGD. The defaults are those of VL-BERT's release (cfgs/pretrain).
         momentum: of SGD.
         clip_norm: largest gradient norm; 0 = no clipping.
+        clip_scope: whether that is the norm of "all" gradients together, or of "each" tensor by itself.
         accumulation: micro-batches per step and process. The loss is the mean over all of them together.
         precision: "fp32", or "bf16" (autocast; weights stay fp32).
         device: "auto" (an accelerator if there is one) or "cpu".
@@ -48,12 +58,15 @@ class TrainConfig:
     schedule: str = "linear"
     decay_steps: tuple[int, ...] = ()
     decay_factor: float = 0.1
+    starts_at_zero: bool = False
     optimizer: str = "adamw"
     weight_decay: float = 1e-4
+    parameter_groups: str = TASK_GROUPS
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-6
     momentum: float = 0.9
     clip_norm: float = 10.0
+    clip_scope: str = "all"
     accumulation: int = 1
     precision: str = "fp32"
     device: str = "auto"
@@ -86,24 +99,19 @@ class TrainConfig:
             self.schedule == "steps" or not falls,
             f"decay_steps {falls} belong to the schedule steps, not {self.schedule}",
         )
+        _require(
+            self.clip_scope == "all" or self.clip_norm > 0,
+            "clip_scope each needs a clip_norm above 0; there is no clipping",
+        )
         for name, words in (
             ("schedule", SCHEDULES),
             ("optimizer", OPTIMIZERS),
+            ("parameter_groups", (TASK_GROUPS, *PARAMETER_RULES)),
+            ("clip_scope", CLIP_SCOPES),
             ("precision", ("fp32", "bf16")),
             ("device", ("auto", "cpu")),
         ):
             _require(getattr(self, name) in words, f"{name} must be {' or '.join(words)}, got {getattr(self, name)!r}")
-
-
-class _GroupOptions(TypedDict, total=False):
-    learning_rate_scale: float
-    weight_decay: float
-
-
-class ParameterGroup(_GroupOptions):
-    """Parameters that share optimizer settings: their rate relative to the run's, and their own weight decay if any."""
-
-    params: Sequence[nn.Parameter]
 
 
 def build_optimizer(groups: Sequence[ParameterGroup], config: TrainConfig) -> torch.optim.Optimizer:
@@ -116,16 +124,47 @@ def build_optimizer(groups: Sequence[ParameterGroup], config: TrainConfig) -> to
         }
         for group in groups
     ]
+    rate, betas, epsilon = config.learning_rate, config.betas, config.epsilon
     if config.optimizer == "sgd":
-        return torch.optim.SGD(options, lr=config.learning_rate, momentum=config.momentum)
-    return torch.optim.AdamW(options, lr=config.learning_rate, betas=config.betas, eps=config.epsilon)
+        return torch.optim.SGD(options, lr=rate, momentum=config.momentum)
+    if config.optimizer == "bert-adam":
+        return BertAdam(options, lr=rate, betas=betas, eps=epsilon)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(options, lr=rate, betas=betas, eps=epsilon)
+    correct = config.optimizer == "adamw-transformers"
+    return TransformersAdamW(options, lr=rate, betas=betas, eps=epsilon, correct_bias=correct)
+
+
+def chosen_groups(
+    model: nn.Module, own: Callable[[], Sequence[ParameterGroup]], config: TrainConfig
+) -> Sequence[ParameterGroup]:
+    """The parameter groups that `config` asks for.
+
+    Args:
+        own: gives the task's.
+    Raises:
+        ValueError: when the model is not the one that the named rule is for.
+    """
+    if config.parameter_groups == TASK_GROUPS:
+        return own()
+    return group_parameters(model, config.parameter_groups, learning_rate=config.learning_rate)
+
+
+def clip_each(parameters: Iterable[nn.Parameter], largest_norm: float) -> None:
+    """Scales the gradient of every tensor whose own norm is above `largest_norm` down to it, as BertAdam does."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            nn.utils.clip_grad_norm_([parameter], largest_norm)
 
 
 def learning_rate_at(step: int, config: TrainConfig) -> float:
     """Rate of step 1, 2, ... `config.steps`.
 
-    "linear" is VL-BERT's "triangle" schedule; "steps" with a linear rise is detectron2's WarmupMultiStepLR.
+    "linear" is VL-BERT's "triangle" schedule; "steps" with a linear rise is detectron2's WarmupMultiStepLR. VL-BERT's
+    own WarmupMultiStepLR already falls in the step that a milestone names: its milestone is `decay_steps` + 1.
     """
+    if config.starts_at_zero:
+        step -= 1
     if step < config.warmup_steps:
         return config.learning_rate * step / config.warmup_steps
     if config.schedule == "steps":

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from features.record import RegionRecord, TopKDistribution
 from model.inputs import IGNORE_INDEX, VLBatch
-from model.vlbert import average_visible_regions
+from model.vlbert_embeddings import average_visible_regions
 
 
 @dataclass(frozen=True, eq=False)

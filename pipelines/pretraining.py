@@ -22,12 +22,14 @@ from features.store import FeatureStore
 from model.inputs import IGNORE_INDEX, VLBatch
 from model.losses import SumCount
 from model.masking import mask_regions, mask_words
-from model.vlbert import PreTrainingOutput, VLBertConfig, VLBertForPreTraining, vlbert_small
+from model.vlbert import PreTrainingOutput, VLBertForPreTraining
+from model.vlbert_config import VLBertConfig, vlbert_small
 from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable, TextColumn
 from pipelines.captions import CaptionJoin, JoinReport, check_match
 from pipelines.held_out import HeldOut, LeakReport, refuse_leaks
-from pipelines.optimizer import ParameterGroup, TrainConfig
+from pipelines.optimizer import TrainConfig
+from pipelines.parameter_groups import ParameterGroup
 from pipelines.pretrain_sample import PretrainSample, collate, make_sample
 from pipelines.sample_order import SampleOrder
 from pipelines.tokenizer import CaptionTokenizer, load_tokenizer

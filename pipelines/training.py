@@ -42,7 +42,8 @@ from pipelines.checkpoint import (
     sync_to_disk,
     write_json,
 )
-from pipelines.optimizer import ParameterGroup, TrainConfig, build_optimizer, learning_rate_at
+from pipelines.optimizer import TrainConfig, build_optimizer, chosen_groups, clip_each, learning_rate_at
+from pipelines.parameter_groups import ParameterGroup
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ def train(
         _check_same_run(json.loads((newest / "config.json").read_text("utf-8")), resolved, newest)
 
     accelerator = _make_accelerator(config)
-    optimizer = build_optimizer(task.parameter_groups(), config)
+    optimizer = build_optimizer(chosen_groups(task.model, task.parameter_groups, config), config)
     model, prepared_optimizer = accelerator.prepare(task.model, optimizer)
     torch.manual_seed(np.random.SeedSequence([config.seed, accelerator.process_index]).generate_state(1)[0].item())
     position = Position()
@@ -269,7 +270,8 @@ def _take_step(
         accelerator.backward(loss * accelerator.num_processes)
         for name, term in {**output.losses, **output.metrics}.items():
             sums[name] = sums[name] + term.detach() if name in sums else term.detach()
-    norm = accelerator.clip_grad_norm_(model.parameters(), config.clip_norm or math.inf)
+    all_together = config.clip_scope == "all" and config.clip_norm
+    norm = accelerator.clip_grad_norm_(model.parameters(), config.clip_norm if all_together else math.inf)
 
     means = {name: _global_mean(term, accelerator) for name, term in sums.items()}
     loss_value = sum(value for name, value in means.items() if name in counts and value is not None)
@@ -280,6 +282,8 @@ def _take_step(
             f"step {step}: loss {loss_value} ({means}), gradient norm {norm_value} are not finite; samples: "
             f"{', '.join(names)}; look at their features, or lower the learning rate and start again"
         )
+    if config.clip_scope == "each" and config.clip_norm:
+        clip_each(model.parameters(), config.clip_norm)
     optimizer.step()
     optimizer.zero_grad()
     return {"loss": loss_value, "gradient_norm": norm_value, **means}

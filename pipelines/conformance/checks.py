@@ -99,6 +99,29 @@ def close(array: str, got: object, want: np.ndarray, closeness: Allclose) -> Che
     return Check(array, float(error.max()), closeness.allowed, rule, not misses.any(), note)
 
 
+def apart(array: str, got: object, want: np.ndarray, allowed: float, where: np.ndarray | None = None) -> Check:
+    """|ours - theirs| <= allowed for every element.
+
+    Args:
+        where: of the first axes of both, True where the numbers mean something; None for everywhere.
+    """
+    ours, theirs = _numbers(got), _numbers(want)
+    if ours.shape != theirs.shape:
+        return failed(array, _shapes(ours, theirs))
+    if where is not None:
+        if ours.shape[: where.ndim] != where.shape:
+            return failed(array, f"has {theirs.shape}, of which {where.shape} is known to be real")
+        ours, theirs = ours[where], theirs[where]
+    if not ours.size:
+        return within(array, 0.0, allowed, "absolute", "no element")
+    distance = np.abs(ours - theirs)
+    misses = ~(distance <= allowed)  # so that a NaN on either side is a miss
+    note = ""
+    if misses.any():
+        note = f"{int(misses.sum())} of {misses.size} miss, first at {_first(misses)}: {_values(ours, theirs, misses)}"
+    return Check(array, float(distance.max()), allowed, "absolute", not misses.any(), note)
+
+
 def near_thinned(array: str, got: object, want: np.ndarray, closeness: Closeness) -> Check:
     """As `near`, where the reference kept one index in 1, 4, 16, 64 or 128 of some axes of ours."""
     ours = np.asarray(got)

@@ -21,7 +21,8 @@ from extraction.random_weights import random_tensor
 from extraction.region_batch import RegionBatch, collate_photos, prepare_photo
 from extraction.region_encoder import RegionEncoder, load_encoder_weights
 from extraction.roi_heads import pool_regions
-from model.vlbert import RegionProjection, VLBertConfig, embed_coordinates
+from model.vlbert_config import VLBertConfig
+from model.vlbert_embeddings import RegionProjection, embed_coordinates
 from pipelines.conformance.case_files import ArrayError, Arrays
 from pipelines.conformance.checks import Check, equal, guarded, near, near_thinned
 from pipelines.conformance.detector_options import DetectorSet

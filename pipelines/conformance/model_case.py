@@ -30,11 +30,15 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 class ModelArrays:
-    """The arrays of one case, as tensors, with their ranges checked: torch would crash on a wrong index."""
+    """The arrays of one case, as tensors, with their ranges checked: torch would crash on a wrong index.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        config: name of the array that holds the options.
+    """
+
+    def __init__(self, path: Path, config: str = CONFIG) -> None:
         self.arrays = Arrays(path)
-        self.options = self.arrays.take_json_object(CONFIG)
+        self.options = self.arrays.take_json_object(config)
 
     def __contains__(self, name: str) -> bool:
         return name in self.arrays
@@ -142,16 +146,19 @@ def gradient_checks(
         yield within(GRADIENT_NORM, abs(ours - norm) / abs(norm or 1.0), MODELS.gradient_norm, "relative")
 
 
-def model_family(name: str, marks: tuple[str, ...], run: Callable[[ModelArrays], Iterable[Check]]) -> Family:
+def model_family(
+    name: str, marks: tuple[str, ...], run: Callable[[ModelArrays], Iterable[Check]], *, config: str = CONFIG
+) -> Family:
     """A family whose folder holds nothing but .npz cases.
 
     Args:
         marks: array names that start so tell its files apart from other families'.
         run: compares one case; what it leaves unread fails as unknown.
+        config: name of the array that holds a case's options.
     """
 
     def checks(path: Path) -> Iterator[Check]:
-        arrays = ModelArrays(path)
+        arrays = ModelArrays(path, config)
         yield from run(arrays)
         for left in arrays.arrays.unread:
             yield failed(left, "unknown array: nothing was compared with it")

@@ -20,14 +20,19 @@ from types import MappingProxyType
 from pipelines.conformance.cases import Case, Family, OpenFolder
 from pipelines.conformance.checks import Check, failed
 from pipelines.conformance.detector_family import DETECTOR_FAMILY
+from pipelines.conformance.interbert_family import INTERBERT_FAMILY
 from pipelines.conformance.vilbert_family import VILBERT_FAMILY
 from pipelines.conformance.visualbert_family import VISUALBERT_FAMILY
+from pipelines.conformance.vlbert_family import VLBERT_FAMILY
 
 logger = logging.getLogger(__name__)
 
 # A new family is one module and one line here.
 FAMILIES: MappingProxyType[str, Family] = MappingProxyType(
-    {family.name: family for family in (DETECTOR_FAMILY, VILBERT_FAMILY, VISUALBERT_FAMILY)}
+    {
+        family.name: family
+        for family in (DETECTOR_FAMILY, INTERBERT_FAMILY, VILBERT_FAMILY, VISUALBERT_FAMILY, VLBERT_FAMILY)
+    }
 )
 
 

@@ -72,5 +72,29 @@ class ModelTolerances:
     gradient_norm: float = 1e-3
 
 
+@dataclass(frozen=True)
+class VLBertTolerances:
+    """Of the family vlbert (goldens/vlbert/README.md, "Tolerances").
+
+    Attributes:
+        values: of embeddings, layers, logits, features and maps, absolute.
+        loss, loss_relative: of a loss: the larger of the two.
+        gradients: of a gradient's elements.
+        norm, norm_relative: of the norm of one parameter's gradient: the larger of the two.
+        grey_levels: of a network input, for other resampling libraries.
+        optimiser: of parameters, rates and norms after each step, and of single losses beside the optimiser.
+    """
+
+    values: float = 1e-4
+    loss: float = 2e-5
+    loss_relative: float = 1e-5
+    gradients: Closeness = Closeness(max_rel=1e-3, rtol=0.0)
+    norm: float = 1e-5
+    norm_relative: float = 1e-3
+    grey_levels: float = 1.0
+    optimiser: float = 1e-6
+
+
 DETECTOR = DetectorTolerances()
 MODELS = ModelTolerances()
+VLBERT = VLBertTolerances()

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.inputs import IGNORE_INDEX, VLBatch, VLOutput
+from model.inputs import VLBatch, VLOutput
 from model.masking import mask_overlapping_regions, overlaps_with_inclusive_sides
+from model.packing import computing_padding
 from model.regions import mean_feature
 from model.vilbert import ViLbertForPreTraining
 from model.vilbert_checkpoint import TABLES, config_from_official, release_of, state_from_official
@@ -32,12 +33,7 @@ from pipelines.conformance.model_case import (
     output_checks,
 )
 from pipelines.conformance.tolerances import MODELS
-
-PRETRAINING_LOSSES = {
-    "masked_lm_loss": "masked_words",
-    "masked_img_loss": "masked_regions",
-    "next_sentence_loss": "matching",
-}
+from pipelines.conformance.two_stream_case import PRETRAINING_LOSSES, choice_loss, read_batch, with_img
 
 
 def _run(arrays: ModelArrays) -> Iterable[Check]:
@@ -50,7 +46,7 @@ VILBERT_FAMILY = model_family("vilbert", ("param/bert.encoder.c_layer.", "out/0.
 def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
     official = arrays.parameters()
     check_sizes(arrays.options, len(official))
-    state = state_from_official(official)
+    state = state_from_official(official, with_co_attention=bool(arrays.options.get("with_coattention", True)))
     release = release_of(official)
     config = config_from_official(
         arrays.options,
@@ -86,11 +82,12 @@ class _ForwardPass:
         self.arrays, self.model, self.config = arrays, model, config
         if "in/co_attention_mask" in arrays:
             arrays.arrays.take("in/co_attention_mask")  # the releases take it and never apply it
-        self.batch = self._batch()
+        self.batch = read_batch(arrays, config, num_task_tokens=config.num_task_tokens)
         captions = int(arrays.arrays.take("in/input_ids").shape[0])
-        text = model.vilbert.read_text(self._first_rows(captions))
-        self.output = model.vilbert.fuse(text, model.vilbert.read_images(self.batch))
-        self.logits = model.logits(self.output)
+        self.output = self._encode(captions)
+        with computing_padding():  # the reference has states of padding; losses are those of the usual way
+            self.padded = self._encode(captions)
+        self.logits = model.logits(self.padded)
         self.losses: dict[str, Callable[[], Tensor]] = {}
         self.outputs: dict[str, Callable[[], Tensor]] = {}
         self._shared()
@@ -102,50 +99,9 @@ class _ForwardPass:
             self._multi_task(model)
         self.outputs |= self.losses
 
-    def _batch(self) -> VLBatch:
-        arrays, config = self.arrays, self.config
-        features = arrays.floats("in/image_feat", None, None, config.region_feature_size)
-        rows, elements = features.shape[:2]
-        if elements < 1:
-            raise ValueError("in/image_feat has no IMG token; it comes first")
-        ids = arrays.whole("in/input_ids", 0, config.vocab_size, None, None)
-        if len(ids) not in (1, rows):
-            raise ValueError(f"in/input_ids has {len(ids)} rows for {rows} images; expected as many, or 1")
-        captions = tuple(ids.shape)
-        locations = arrays.floats("in/image_loc", rows, elements, 5)
-        mask = arrays.mask("in/image_attention_mask", rows, elements)
-        areas = (locations[..., 2] - locations[..., 0]) * (locations[..., 3] - locations[..., 1])
-        # Our batch has boxes; a reference whose area is not that of its corners would be computed as another one.
-        if not torch.allclose(areas, locations[..., 4], atol=1e-6) or not mask[:, 0].all():
-            raise ValueError("in/image_loc: the fifth number is not the area of the corners, or IMG is masked out")
-        tasks = None
-        if config.num_task_tokens:
-            tasks = arrays.whole("in/task_ids", 0, config.num_task_tokens, len(ids), 1)[:, 0].expand(rows)
-        labels: dict[str, Any] = {}
-        if "in/masked_lm_labels" in arrays:
-            words = arrays.whole("in/masked_lm_labels", -1, config.vocab_size, *captions)
-            labels["text_labels"] = words.masked_fill(words == -1, IGNORE_INDEX).expand(rows, -1)
-        if "in/image_target" in arrays:
-            regions = arrays.whole("in/image_label", -1, 2, rows, elements - 1)
-            labels["region_target_mask"] = regions == 1
-            labels["region_targets"] = arrays.floats("in/image_target", rows, elements - 1, config.region_target_size)
-        if "in/next_sentence_label" in arrays:
-            random = arrays.whole("in/next_sentence_label", -1, 2, rows)
-            labels["match_labels"] = torch.where(random == -1, IGNORE_INDEX, 1 - random)  # 0 = match there
-        return VLBatch(
-            text_ids=ids.expand(rows, -1),
-            text_mask=arrays.mask("in/attention_mask", *captions).expand(rows, -1),
-            text_segments=arrays.whole("in/token_type_ids", 0, config.num_segments, *captions).expand(rows, -1),
-            # Features are masked already, and IMG is given.
-            region_features=features[:, 1:],
-            region_boxes=locations[:, 1:, :4],
-            region_mask=mask[:, 1:],
-            image_hw=torch.ones(rows, 2),
-            masked_regions=torch.zeros_like(mask[:, 1:]),
-            whole_image_features=features[:, 0],
-            task_ids=tasks,
-            **labels,
-        )
+    def _encode(self, captions: int) -> VLOutput:
+        model = self.model.vilbert
+        return model.fuse(model.read_text(self._first_rows(captions)), model.read_images(self.batch))
 
     def _first_rows(self, count: int) -> VLBatch:
         """The captions of the file: one of them in a case of fast mode."""
@@ -154,12 +110,12 @@ class _ForwardPass:
 
     def _shared(self) -> None:
         model, output, logits = self.model, self.output, self.logits
-        words = self._words(output)
-        regions = constant(_with_img(logits.whole_image, logits.regions))
-        word_logits = constant(model.word_logits(words))
+        words = self._words(self.padded)
+        regions = constant(with_img(logits.whole_image, logits.regions))
+        word_logits, log_odds = constant(model.word_logits(words)), model.match_log_odds(output)
         self.outputs |= {
             "sequence_output_t": constant(words),
-            "sequence_output_v": constant(_with_img(output.whole_image_state, output.region_states)),
+            "sequence_output_v": constant(with_img(self.padded.whole_image_state, self.padded.region_states)),
             "pooled_output_t": constant(output.pooled_text),
             "pooled_output_v": constant(output.pooled_image),
             "prediction_scores_t": word_logits,
@@ -167,7 +123,7 @@ class _ForwardPass:
             "prediction_scores_v": regions,
             "vision_prediction": regions,
             "seq_relationship_score": constant(logits.match),
-            "match_score": lambda: model.match_scores(output),
+            "match_score": constant(None if log_odds is None else log_odds.sigmoid()),
         }
         if any(name.startswith(("attention_", "co_attention.")) for name in self.arrays.names("out/")):
             self._maps()
@@ -184,7 +140,7 @@ class _ForwardPass:
         return torch.cat([words[:, :1], output.task_state[:, None], words[:, 1:]], dim=1)
 
     def _maps(self) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), computing_padding():
             maps = self.model.vilbert(self.batch, with_attention=True).attention
         assert maps is not None
         for name, found in (
@@ -199,8 +155,8 @@ class _ForwardPass:
         output, batch, arrays = self.output, self.batch, self.arrays
         self.outputs |= {
             "vil_logit": lambda: model.score_pairs(output)[:, None],
-            "vision_logit": lambda: model.score_regions(batch, output)[..., None],
-            "linguisic_logit": lambda: model.score_words(self._words(output))[..., None],
+            "vision_logit": lambda: model.score_regions(batch, self.padded)[..., None],
+            "linguisic_logit": lambda: model.score_words(self._words(self.padded))[..., None],
         }
         rows, elements = batch.batch_size, batch.region_mask.shape[1] + 1
         if "in/refer_target" in arrays:
@@ -209,13 +165,7 @@ class _ForwardPass:
                 F.binary_cross_entropy_with_logits(self.outputs["vision_logit"](), target) * elements
             )
         if "in/choice_target" in arrays:
-            questions = len(arrays.arrays.take("in/choice_target", None))
-            if not questions or rows % questions:
-                raise ValueError(f"in/choice_target has {questions} questions for {rows} rows of choices")
-            choice = arrays.whole("in/choice_target", 0, rows // questions, questions)
-            self.losses["choice_loss"] = lambda: F.cross_entropy(
-                model.score_pairs(output).reshape(questions, -1), choice
-            )
+            self.losses["choice_loss"] = lambda: choice_loss(arrays, model.score_pairs(output))
 
     def _first_release(self, model: ViLbertForTasks) -> None:
         self.outputs["vil_prediction"] = lambda: model.answers(self.output)
@@ -234,10 +184,6 @@ class _ForwardPass:
             "vil_prediction": lambda: model.answers(self.output),
             "vil_prediction_gqa": lambda: model.gqa_answers(self.output),
         }
-
-
-def _with_img(whole: Tensor | None, regions: Tensor) -> Tensor:
-    return torch.cat([constant(whole)()[:, None], regions], dim=1)
 
 
 def _overlap_checks(arrays: ModelArrays) -> Iterator[Check]:

@@ -14,9 +14,11 @@ from torch.nn import functional as F
 
 from model.inputs import IGNORE_INDEX, VLBatch, VLOutput
 from model.losses import kl_divergence
+from model.packing import Packing, computing_padding
+from model.task_losses import grounding_loss
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining
 from model.visualbert_checkpoint import TABLE, config_from_official, state_from_official
-from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels, grounding_loss
+from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels
 from pipelines.conformance.case_files import ArrayError
 from pipelines.conformance.checks import Check
 from pipelines.conformance.model_case import (
@@ -97,9 +99,11 @@ def _pretraining_outputs(arrays: ModelArrays, model: VisualBertForPreTraining, b
     if "in/sentence_image_labels" in arrays:
         more["match_labels"] = arrays.whole("in/sentence_image_labels", 0, 2, rows)
     output = model.visualbert(batch)
+    with computing_padding():  # the reference has states of padding; losses are those of the usual way
+        padded = model.visualbert(batch)
     scored = VLBatch(**(_fields(batch) | more))
     losses = {name: term.mean for name, term in model.score(scored, output).losses.items()}
-    states = _sequence(output)
+    states = _sequence(padded)
     outputs = {
         "loss": constant(torch.stack(list(losses.values())).sum()),
         "masked_lm_loss": constant(losses["masked_words"]),
@@ -108,10 +112,10 @@ def _pretraining_outputs(arrays: ModelArrays, model: VisualBertForPreTraining, b
         "seq_relationship_logits": constant(None if model.match_head is None else model.match_head(output.pooled)),
         "sequence_output": constant(states),
         "pooled_output": constant(output.pooled),
-        "embedding_output": lambda: model.visualbert.embeddings(batch),
+        "embedding_output": lambda: _embedded(model, batch),
     }
     if any(name.startswith("attention.") for name in arrays.names("out/")):
-        with torch.no_grad():
+        with torch.no_grad(), computing_padding():
             maps = model.visualbert(batch, with_attention=True).attention
         assert maps is not None
         found = [*maps.text, *maps.joint]
@@ -145,6 +149,12 @@ def _grounding_outputs(arrays: ModelArrays, model: VisualBertForGrounding, batch
         "loss": constant(grounding_loss(scores, targets).mean),
         "logits_valid_regions": lambda: scores.masked_fill(~batch.region_mask[:, None], 0.0),
     }
+
+
+def _embedded(model: VisualBertForPreTraining, batch: VLBatch) -> Tensor:
+    with computing_padding():
+        packing = Packing(torch.cat([batch.text_mask, batch.region_mask], dim=1))
+        return packing.pad(model.visualbert.embeddings(batch, packing))
 
 
 def _sequence(output: VLOutput) -> Tensor:

@@ -24,7 +24,7 @@ from extraction.detector_folder import describe_detector
 from extraction.detector_training import LOSSES, DetectorTraining
 from model.losses import SumCount
 from pipelines.detection.photos import LabelledPhotos, read_photo
-from pipelines.optimizer import ParameterGroup
+from pipelines.parameter_groups import ParameterGroup
 from pipelines.sample_order import SampleOrder
 
 _ORDER, _PHOTO = 3, 4  # first number of a seed: keeps the random streams of one run apart

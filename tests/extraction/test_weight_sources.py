@@ -284,7 +284,7 @@ def test_hub_errors_are_one_line(server, tmp_path):
         [
             "no such repository, or no right to read it",
             "the repository has no revision 'v9'",
-            "the repository has neither model.safetensors nor pytorch_model.bin",
+            "the repository has no model.safetensors or pytorch_model.bin",
             "write hf:<owner>/<name>",
         ],
         strict=True,

@@ -271,7 +271,10 @@ def test_other_files_are_refused(tmp_path, detector, suffix, data):
         ("random:x", "the seed must be a whole number"),
         ("nowhere.pth", "weights nowhere.pth: no such file"),
         ("{tmp}", "not a file"),
-        ("{tmp}/weights.onnx", r"unknown suffix '.onnx'; readable are .safetensors, .pth, .pt, .bin, .model, .pkl, "),
+        (
+            "{tmp}/weights.onnx",
+            r"unknown suffix '.onnx'; readable are .safetensors, .pth, .pt, .th, .bin, .model, .pkl, ",
+        ),
     ],
 )
 def test_specs_that_mean_nothing(tmp_path, detector, spec, words):

@@ -73,6 +73,17 @@ def test_prefix_old_norms_and_inert_layers():
         assert torch.equal(loaded.vilbert(make_batch()).pooled, model.vilbert(make_batch()).pooled)
 
 
+@pytest.mark.parametrize("key", ["model_state_dict", "model", "state_dict"])
+def test_a_file_to_resume_from(key):
+    """The multi-task release saves its weights among the states of optimizer and schedule."""
+    official = state_to_official(randomised(ViLbertForPreTraining(tiny())).state_dict(), "release")
+    nested = {key: old_names(official), "optimizer_state_dict": {"state": {}}, "global_step": 7, "tb_logger": None}
+    state = state_from_official(nested)
+    assert state.keys() == state_from_official(official).keys()
+    with pytest.raises(ValueError, match="'global_step' of the checkpoint is a int, not a parameter"):
+        state_from_official(official | {"global_step": 7})
+
+
 def test_a_checkpoint_of_the_streams_alone():
     model = randomised(ViLbertModel(tiny()))
     state = {f"vilbert.{name}": tensor for name, tensor in model.state_dict().items()}
@@ -154,8 +165,8 @@ def test_the_official_configuration_is_the_preset():
     "options, message",
     [
         ({"hidden_sise": 3}, "no option 'hidden_sise'"),
-        ({"dynamic_attention": True}, "dynamic_attention True is not computed here"),
-        ({"model": "roberta"}, "model 'roberta' is not computed here"),
+        ({"model": "t5"}, "model is 't5'; it must be bert or roberta"),
+        ({"fixed_t_layer": 7}, "fixed_text_layers 7 must be 0 to 6"),
         ({"visual_target": 3}, "visual_target is 3; it must be 0"),
         ({"fusion_method": "cat"}, "fusion is 'cat'"),
     ],

@@ -68,7 +68,7 @@ def test_half_empty_batches_stay_finite(regions):
 
 
 def test_what_it_refuses():
-    with pytest.raises(ValueError, match="not a multiple of 5 heads"):
+    with pytest.raises(ValueError, match="not a multiple of num_attention_heads 5"):
         SingleStreamConfig(num_attention_heads=5)
     with pytest.raises(ValueError, match="num_segments must be at least 2"):
         SingleStreamConfig(num_segments=1)

@@ -12,9 +12,11 @@ import transformers
 from vilbert_examples import FEATURES, POSITIONS, VOCAB_SIZE, make_batch, randomised, take_rows
 
 from model.inputs import IGNORE_INDEX
-from model.visualbert import VisualBertConfig, VisualBertForPreTraining
+from model.packing import computing_padding
+from model.task_losses import grounding_loss
+from model.visualbert import PRESETS, VisualBertConfig, VisualBertForPreTraining, visualbert_config
 from model.visualbert_checkpoint import config_from_official, state_from_official, state_to_official
-from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels, grounding_loss
+from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels
 
 
 def tiny(**overrides):
@@ -77,7 +79,9 @@ def test_equal_to_transformers_on_random_configurations(seed):
     output = model.visualbert(batch)
     total = sum(term.mean for term in model.score(batch, output).losses.values())
     torch.testing.assert_close(total, theirs.loss, rtol=1e-5, atol=1e-5)
-    states = torch.cat([output.text_states, output.region_states], dim=1)
+    with torch.no_grad(), computing_padding():
+        padded = model.visualbert(batch)
+    states = torch.cat([padded.text_states, padded.region_states], dim=1)
     torch.testing.assert_close(model.word_logits(states), theirs.prediction_logits, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(model.match_head(output.pooled), theirs.seq_relationship_logits, rtol=1e-4, atol=1e-5)
     total.backward()
@@ -195,18 +199,22 @@ def test_heads_of_tasks():
 
 
 def ucla_names(official):
+    """As AllenNLP saved them: the model's own names behind "bert."."""
     parts = {
-        "visual_bert.": "bert.bert.",
+        "visual_bert.": "bert.",
         "visual_token_type_embeddings": "token_type_embeddings_visual",
         "visual_position_embeddings": "position_embeddings_visual",
         "visual_projection": "projection",
     }
+    heads = {"cls.weight": "classifier.weight", "cls.bias": "classifier.bias"}
     renamed = {}
     for name, tensor in official.items():
-        name = f"bert.{name}" if name.startswith("cls.") else name
+        name = heads.get(name, name)
+        if name.startswith("attention."):
+            name = f"flickr_{name}"
         for ours, theirs in parts.items():
             name = name.replace(ours, theirs)
-        renamed[name] = tensor
+        renamed[f"bert.{name}"] = tensor
     return renamed
 
 
@@ -227,13 +235,53 @@ def test_names_go_there_and_back(model_class, options):
         assert back.keys() == state.keys() and all(torch.equal(back[name], state[name]) for name in state)
 
 
-def test_names_of_ucla_files():
-    state = randomised(VisualBertForPreTraining(tiny())).state_dict()
+@pytest.mark.parametrize(
+    "model_class, options, mark",
+    [
+        (VisualBertForPreTraining, {}, "bert.cls.seq_relationship.weight"),
+        (VisualBertForPreTraining, {"early_fusion": False}, "bert.bert.additional_layer.output.dense.bias"),
+        (VisualBertForLabels, {}, "bert.classifier.weight"),
+        (VisualBertForGrounding, {}, "bert.flickr_attention.query.weight"),
+    ],
+)
+def test_names_of_ucla_files(model_class, options, mark):
+    """`.th`: a state dict of the AllenNLP model; VCR's has its ResNet-50 in it."""
+    state = randomised(model_class(tiny(**options))).state_dict()
     official = ucla_names(state_to_official(state))
-    official.pop("bert.cls.predictions.decoder.bias")  # only transformers has it
-    assert "bert.bert.embeddings.token_type_embeddings_visual.weight" in official
-    assert "bert.bert.embeddings.projection.bias" in official
-    assert state_from_official(official).keys() == state.keys()
+    official.pop("bert.cls.predictions.decoder.bias", None)  # only transformers has it
+    for name in (
+        "bert.bert.embeddings.token_type_embeddings_visual.weight",
+        "bert.bert.embeddings.projection.bias",
+        mark,
+    ):
+        assert name in official
+    official |= {"detector.backbone.0.weight": torch.ones(1), "bert.flickr_attention.value.weight": torch.ones(1)}
+    for given in (official, {f"module.{n}": t for n, t in official.items()}, {"model": official, "optimizer": {}}):
+        back = state_from_official(given)
+        assert back.keys() == state.keys() and all(torch.equal(back[name], state[name]) for name in state)
+
+
+def test_presets():
+    widths = {"vqa": (2048, 3129), "nlvr2": (1024, 2), "vcr": (512, 1)}
+    for task, sizes in widths.items():
+        for whose, segment in (("ucla", 0), ("hub", 1)):
+            config = visualbert_config(f"{whose}-{task}")
+            assert (config.region_feature_size, config.num_answers) == sizes
+            assert config.first_region_segment == config.padding_piece == segment and config.alignment == "mean"
+    assert visualbert_config().to_dict() == VisualBertConfig().to_dict()
+    assert visualbert_config("ucla-flickr30k").region_feature_size == 2054
+    paper = visualbert_config("paper").to_dict()
+    differing = {
+        name: {key for key, value in visualbert_config(name).to_dict().items() if value != paper[key]}
+        for name in PRESETS
+        if name.startswith("paper-")
+    }
+    assert differing == {
+        "paper-late-fusion": {"early_fusion"}, "paper-no-bert": set(), "paper-words-only": {"with_match_head"}
+    }  # fmt: skip
+    assert visualbert_config("paper", num_hidden_layers=2).num_hidden_layers == 2
+    with pytest.raises(ValueError, match="no VisualBERT preset 'ucla'; there are ucla-vqa, ucla-nlvr2"):
+        visualbert_config("ucla")
 
 
 def test_what_does_not_belong_is_named():
@@ -250,7 +298,7 @@ def test_what_does_not_belong_is_named():
     "build, message",
     [
         (lambda: VisualBertConfig(hiden_size=3), "unknown field 'hiden_size'"),
-        (lambda: VisualBertConfig(hidden_size=100), "not a multiple of 12 heads"),
+        (lambda: VisualBertConfig(hidden_size=100), "not a multiple of num_attention_heads 12"),
         (lambda: VisualBertConfig(alignment="max"), "alignment is 'max'; it must be one of 'mean', 'sum'"),
         (lambda: VisualBertConfig(first_region_segment=2), "is none of 2 segments"),
         (lambda: config_from_official({"layer_norm_eps": 1e-5}), "layer_norm_eps 1e-05 is not computed here"),

@@ -7,15 +7,10 @@ import pytest
 import torch
 
 from model.inputs import IGNORE_INDEX, VLBatch
-from model.vlbert import (
-    VLBertConfig,
-    VLBertForPreTraining,
-    average_visible_regions,
-    image_elements,
-    vlbert_base,
-    vlbert_small,
-)
+from model.vlbert import VLBertForPreTraining
 from model.vlbert_checkpoint import state_from_official, state_to_official
+from model.vlbert_config import VLBertConfig, vlbert_base, vlbert_small
+from model.vlbert_embeddings import average_visible_regions, image_elements
 
 VOCAB_SIZE, FEATURES, LABELS = 300, 32, 41
 
@@ -214,7 +209,7 @@ def test_relationship_head():
         (lambda: VLBertConfig(hiden_size=64), "unknown field 'hiden_size'; did you mean hidden_size"),
         (lambda: vlbert_small(num_layers=3), "num_hidden_layers"),
         (lambda: VLBertConfig(id2label={0: "a"}), "unknown field 'id2label'"),
-        (lambda: VLBertConfig(hidden_size=100), "not a multiple of 12 heads"),
+        (lambda: VLBertConfig(hidden_size=100), "not a multiple of num_attention_heads 12"),
         (lambda: VLBertConfig(coordinate_embedding_size=20), "multiple of 8"),
         (lambda: VLBertConfig(with_relationship_head=True), "with_pooler=True"),
     ],

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from model.inputs import IGNORE_INDEX, VLBatch
-from model.vlbert import VLBertConfig, VLBertForPreTraining
+from model.vlbert import VLBertForPreTraining
 from model.vlbert_checkpoint import split_official, state_from_official
+from model.vlbert_config import VLBertConfig
 
 FEATURES, LABELS = 16, 5
 

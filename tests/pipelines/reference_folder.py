@@ -26,7 +26,8 @@ from extraction.roi_heads import pool_regions
 from extraction.rpn import choose_proposals
 from extraction.selection import classwise_max
 from extraction.weight_families import family_names
-from model.vlbert import RegionProjection, VLBertConfig, embed_coordinates
+from model.vlbert_config import VLBertConfig
+from model.vlbert_embeddings import RegionProjection, embed_coordinates
 
 SALT = 7
 SET = "tiny"

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from features.fingerprint import Fingerprint
 from features.record import RegionRecord, TopKDistribution
 from model.inputs import IGNORE_INDEX
-from model.vlbert import VLBertConfig, VLBertForPreTraining, vlbert_small
+from model.vlbert import VLBertForPreTraining
+from model.vlbert_config import VLBertConfig, vlbert_small
 from pipelines.caption_files import Caption
 from pipelines.optimizer import TrainConfig
 from pipelines.pretrain_sample import make_sample

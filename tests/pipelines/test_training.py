@@ -1,5 +1,6 @@
 """The one loop: resume to the bit, global denominators, atomic checkpoints, and what it refuses."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -160,6 +161,56 @@ def test_sgd_resumes_in_the_same_bits(tmp_path):
     assert any(name.endswith("/momentum_buffer") for name in files_of(whole.checkpoint))
 
 
+@pytest.mark.parametrize(
+    "optimizer, fields",
+    [
+        ("bert-adam", {"exp_avg", "exp_avg_sq"}),
+        ("adamw-transformers", {"exp_avg", "exp_avg_sq", "step"}),
+        ("adamw-transformers-uncorrected", {"exp_avg", "exp_avg_sq"}),
+    ],
+)
+def test_optimizers_of_releases_resume_in_the_same_bits(tmp_path, optimizer, fields):
+    settings = config(optimizer=optimizer, clip_scope="each", clip_norm=0.01, starts_at_zero=True, weight_decay=0.1)
+    whole = run(tmp_path / "whole", settings=settings)
+    run(tmp_path / "parts", settings=settings, stop_at_step=5)
+    torch.manual_seed(1234)
+    parts = run(tmp_path / "parts", settings=settings, resume=True)
+    assert_equal_checkpoints(whole.checkpoint, parts.checkpoint)
+    saved = {name.rpartition("/")[2] for name in files_of(whole.checkpoint) if name.startswith("optimizer.")}
+    assert saved == fields
+    with pytest.raises(ValueError, match=r"train.clip_scope: 'each' -> 'all'"):
+        run(tmp_path / "parts", settings=dataclasses.replace(settings, clip_scope="all"), resume=True)
+
+
+def test_clipping_each_tensor_is_not_clipping_all_together(tmp_path):
+    """SGD without momentum moves a tensor by rate * its clipped gradient; the norm that is logged is the one before."""
+    moved = {}
+    for scope in ("each", "all"):
+        settings = sgd(clip_scope=scope, clip_norm=1e-3, momentum=0.0, weight_decay=0.0, warmup_steps=0)
+        task, fresh = ToyTask(), ToyTask()
+        run(tmp_path / scope, task, settings, stop_at_step=1)
+        pairs = zip(task.model.parameters(), fresh.model.parameters(), strict=True)
+        moved[scope] = [(after - before).norm().item() for after, before in pairs]
+        assert log_of(tmp_path / scope)[0]["gradient_norm"] > 0.1
+    rates = [0.05, 0.05, 0.1, 0.1]  # of the two groups
+    assert moved["each"] == pytest.approx([rate * 1e-3 for rate in rates], rel=1e-2)
+    assert math.hypot(*(m / rate for m, rate in zip(moved["all"], rates, strict=True))) == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_a_named_rule_takes_the_place_of_the_task_s_groups(tmp_path):
+    """The toy task halves the rate of its first layer; VL-BERT's rule has one rate."""
+    task, fresh = ToyTask(), ToyTask()
+    settings = config(parameter_groups="vl-bert", weight_decay=0.0, learning_rate=0.1)
+    run(tmp_path / "run", task, settings, stop_at_step=1)
+    for index in (0, 2):
+        moved = (task.model[index].weight - fresh.model[index].weight).abs().max().item()
+        assert moved == pytest.approx(0.1, rel=1e-2)
+    with pytest.raises(
+        ValueError, match=r"'vilbert-release' is not for a Sequential: parameter '0\.weight' has no name"
+    ):
+        run(tmp_path / "other", settings=config(parameter_groups="vilbert-release"))
+
+
 def test_sgd_is_torchs_with_the_groups_rates_and_decays():
     task = ToyTask()
     optimizer = build_optimizer(task.parameter_groups(), sgd(weight_decay=0.3, momentum=0.7))
@@ -227,7 +278,7 @@ def test_a_step_without_any_label_is_logged_as_null(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"optimizer": "adam"}, "optimizer must be adamw or sgd"),
+        ({"optimizer": "adam"}, "optimizer must be adamw or sgd or bert-adam"),
         ({"schedule": "cosine", "decay_steps": ()}, "schedule must be linear or steps"),
         ({"schedule": "linear", "decay_steps": (6,)}, "belong to the schedule steps"),
         ({"decay_steps": (8, 6)}, "ascending"),

@@ -1,0 +1,72 @@
+"""How each release trains its model: the fields of `TrainConfig` that its code sets, by name.
+
+    TrainConfig(steps=..., learning_rate=1e-4, warmup_steps=..., **release_settings("vilbert-release"))
+
+Steps, peak rate and length of the rise belong to an experiment, so they are not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+_BERT_ADAM: Mapping[str, Any] = MappingProxyType(
+    {
+        "optimizer": "bert-adam",
+        "betas": (0.9, 0.999),
+        "epsilon": 1e-6,
+        "weight_decay": 0.01,
+        "clip_norm": 1.0,
+        "clip_scope": "each",
+        "starts_at_zero": True,
+    }
+)
+RELEASE_SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        # jackroos/VL-BERT cfgs/pretrain/base_prec_4x16G_fp32.yaml; fine-tuning differs in clip_norm.
+        "vl-bert": {
+            "optimizer": "adamw-transformers",
+            "betas": (0.9, 0.999),
+            "epsilon": 1e-6,
+            "weight_decay": 1e-4,
+            "clip_norm": 10.0,
+            "parameter_groups": "vl-bert",
+        },
+        "vilbert-release": {**_BERT_ADAM, "parameter_groups": "vilbert-release"},
+        # Its rate is constant after the rise and falls tenfold after epochs 12 and 16: set decay_steps.
+        "vilbert-release-tasks": {**_BERT_ADAM, "parameter_groups": "vilbert-release-tasks", "schedule": "steps"},
+        "vilbert-release-mt": {
+            "optimizer": "adamw-transformers",
+            "betas": (0.9, 0.98),
+            "epsilon": 1e-8,
+            "weight_decay": 0.01,
+            "clip_norm": 0.0,
+            "parameter_groups": "vilbert-release-mt",
+        },
+        "vilbert-release-mt-tasks": {
+            "optimizer": "adamw-transformers-uncorrected",
+            "betas": (0.9, 0.999),
+            "epsilon": 1e-6,
+            "weight_decay": 0.01,
+            "clip_norm": 0.0,
+            "starts_at_zero": True,
+            "parameter_groups": "vilbert-release-mt-tasks",
+        },
+        "visualbert-ucla": {**_BERT_ADAM, "parameter_groups": "visualbert-ucla"},
+        "interbert-release": {**_BERT_ADAM, "parameter_groups": "interbert-release"},
+        # As ViLBERT's; the falls come after epochs 12, 16, 20, 22 and 26.
+        "interbert-release-tasks": {**_BERT_ADAM, "parameter_groups": "interbert-release-tasks", "schedule": "steps"},
+    }
+)
+
+
+def release_settings(name: str) -> dict[str, Any]:
+    """Fields of `TrainConfig`, for one of `RELEASE_SETTINGS`.
+
+    Raises:
+        ValueError: for another name.
+    """
+    if name not in RELEASE_SETTINGS:
+        raise ValueError(f"no release settings {name!r}; there are {', '.join(RELEASE_SETTINGS)}")
+    return dict(RELEASE_SETTINGS[name])

@@ -1,0 +1,152 @@
+"""Every model with pre-training heads, small and with weights drawn, for tests of what all of them promise.
+
+Batches of `make_full_batch` fit them all.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from functools import cache, partial
+from typing import NamedTuple
+
+import torch
+from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch, randomised
+from vilbert_examples import tiny as tiny_vilbert
+
+from model.imagebert import ImageBertConfig, ImageBertForPreTraining
+from model.inputs import IGNORE_INDEX
+from model.interbert import InterBertForPreTraining
+from model.interbert_config import interbert_config
+from model.vilbert import ViLbertForPreTraining
+from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from model.visualbert import VisualBertConfig, VisualBertForPreTraining
+from model.vlbert import VLBertConfig, VLBertForPreTraining
+
+GLOBAL_FEATURES = 5
+PER_REGION = ("region_features", "region_boxes", "region_mask", "masked_regions", "region_targets")
+PER_REGION += ("region_target_mask", "region_feature_targets", "region_images", "aligned_words")
+SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+SIZES |= {"vocab_size": VOCAB_SIZE, "max_position_embeddings": POSITIONS, "region_feature_size": FEATURES}
+
+
+def _vlbert(**overrides):
+    sizes = SIZES | {"coordinate_embedding_size": 16, "num_region_labels": LABELS}
+    return VLBertForPreTraining(VLBertConfig(**(sizes | overrides)))
+
+
+def _vilbert(**overrides):
+    return ViLbertForPreTraining(tiny_vilbert(**overrides))
+
+
+def _single_stream(**overrides):
+    return SingleStreamForPreTraining(SingleStreamConfig(**(SIZES | {"region_target_size": LABELS} | overrides)))
+
+
+def _visualbert(**overrides):
+    return VisualBertForPreTraining(VisualBertConfig(**(SIZES | overrides)))
+
+
+def _imagebert(**overrides):
+    return ImageBertForPreTraining(ImageBertConfig(**(SIZES | {"num_region_labels": LABELS} | overrides)))
+
+
+def _interbert(preset="release", **overrides):
+    sizes = SIZES | {"image_num_attention_heads": 3, "image_intermediate_size": 28, "pooled_size": 16}
+    layers = {"num_hidden_layers": 2, "text_num_hidden_layers": 1, "image_num_hidden_layers": 2}
+    if preset == "single-stream":
+        layers = {"num_hidden_layers": 2}
+    options = sizes | layers | {"region_target_size": LABELS}
+    return InterBertForPreTraining(interbert_config(preset, **(options | overrides)))
+
+
+class Example(NamedTuple):
+    """How a model is made, and what the tests must know about it.
+
+    Attributes:
+        joint, image: parts of the sequences whose maps are in `AttentionMaps.joint` and on its image axes.
+        region_order_counts: a choice of its paper; in all others it does not.
+        mismatched: losses beside "matching" that act on mismatched pairs too (docs/models.md has the table).
+    """
+
+    make: Callable[..., torch.nn.Module]
+    joint: tuple[str, ...] = ()
+    image: tuple[str, ...] = ("whole image", "regions")
+    masks_regions: bool = True
+    region_order_counts: bool = False
+    mismatched: tuple[str, ...] = ("masked_words", "masked_regions")
+
+
+_VLBERT = ("text", "whole image", "regions", "end")
+_INTERBERT = ("whole image", "regions", "text")
+_INTERBERT_PAPER = ("whole image", "regions", "end", "text")
+
+EXAMPLES = {
+    "VL-BERT": Example(_vlbert, _VLBERT),
+    "VL-BERT with relationship": Example(partial(_vlbert, with_pooler=True, with_relationship_head=True), _VLBERT),
+    "ViLBERT": Example(_vilbert),
+    "ViLBERT, multi-task": Example(
+        partial(_vilbert, masked_loss_pairs="matched", whole_image_count="visible"), mismatched=()
+    ),
+    "ViLBERT, dynamic attention": Example(partial(_vilbert, dynamic_attention=True, image_co_attention=(1, 1))),
+    "ViLBERT single-stream": Example(_single_stream, ("text", "whole image", "regions")),
+    "VisualBERT": Example(_visualbert, ("text", "regions"), masks_regions=False, mismatched=("masked_words",)),
+    "VisualBERT, late fusion": Example(
+        partial(_visualbert, early_fusion=False), ("text", "regions"), masks_regions=False, mismatched=("masked_words",)
+    ),
+    "ImageBERT": Example(_imagebert, ("text", "regions"), mismatched=()),
+    "ImageBERT, whole image and [SEP]": Example(
+        partial(_imagebert, global_feature_size=GLOBAL_FEATURES, final_separator="next"),
+        ("text", "regions", "whole image", "end"),
+        mismatched=(),
+    ),
+    "InterBERT": Example(_interbert, _INTERBERT, mismatched=("masked_words",)),
+    "InterBERT, paper": Example(
+        partial(_interbert, "paper", image_num_attention_heads=4),
+        _INTERBERT_PAPER,
+        ("whole image", "regions", "end"),
+        region_order_counts=True,
+        mismatched=("masked_words",),
+    ),
+    "InterBERT single-stream": Example(
+        partial(_interbert, "single-stream"), _INTERBERT_PAPER, region_order_counts=True, mismatched=("masked_words",)
+    ),
+}
+
+
+@cache
+def _built(name):
+    return randomised(EXAMPLES[name].make())
+
+
+def build(name):
+    """A model of one's own, in evaluation mode."""
+    return copy.deepcopy(_built(name))
+
+
+def make_full_batch(lengths=(9, 4, 7), regions=(5, 6, 1), **options):
+    """With the fields that only some models read."""
+    batch = make_batch(lengths, regions, **options)
+    generator = torch.Generator().manual_seed(1)
+    words = torch.randint(-1, 4, (*batch.region_mask.shape, 3), generator=generator)
+    images = torch.randint(2, batch.region_mask.shape, generator=generator)
+    whole = torch.randn(batch.batch_size, GLOBAL_FEATURES, generator=generator)
+    return dataclasses.replace(batch, aligned_words=words, region_images=images, global_features=whole)
+
+
+def tensors(values):
+    """Of a batch or an output, by name."""
+    named = {field.name: getattr(values, field.name) for field in dataclasses.fields(values)}
+    return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+
+
+def padded(batch, text_pad, region_pad):
+    """With positions that are not there, full of numbers that must not matter."""
+    fillers = {"text_ids": 5, "text_labels": IGNORE_INDEX, "text_segments": 1, "aligned_words": 1, "region_images": 1}
+    longer = {}
+    for name, value in tensors(batch).items():
+        more = text_pad if name.startswith("text_") else region_pad if name in PER_REGION else 0
+        if more:
+            filler = 3e4 if value.is_floating_point() else fillers.get(name, False)
+            extra = torch.full((len(value), more, *value.shape[2:]), filler, dtype=value.dtype)
+            longer[name] = torch.cat([value, extra], dim=1)
+    return dataclasses.replace(batch, **longer)

@@ -1,0 +1,186 @@
+"""InterBERT's masked segments, spans and groups of regions: how often, and which; the release's against its arrays."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model.group_masking import (
+    mask_one_span,
+    mask_region_groups,
+    mask_region_groups_as_released,
+    mask_segments,
+    regions_around,
+)
+from model.inputs import IGNORE_INDEX
+from model.masking import overlaps_with_inclusive_sides
+from model.regions import mean_feature
+
+GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "interbert" / "group_masking.npz"
+MASK_ID, VOCAB_SIZE = 103, 30_000
+
+
+def assert_share(hits, trials, probability):
+    """Within five standard deviations of the binomial."""
+    spread = math.sqrt(trials * probability * (1 - probability))
+    assert abs(hits - trials * probability) < 5 * spread, (hits, trials, probability)
+
+
+def assert_kinds(text_ids, masked_ids, places):
+    """80/10/10 at `places`, which have draws of their own."""
+    is_mask = masked_ids[places] == MASK_ID
+    kept = masked_ids[places] == text_ids[places]
+    assert_share(int(is_mask.sum()), len(places), 0.8)
+    assert_share(int(kept.sum()), len(places), 0.1)
+    assert_share(int((~is_mask & ~kept).sum()), len(places), 0.1)
+
+
+def long_text(generator, words):
+    """Words of one or two pieces, with a special token at both ends; and where each word starts."""
+    lengths = generator.integers(1, 3, size=words)
+    word_ids = np.concatenate([[-1], np.repeat(np.arange(words), lengths), [-1]])
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]) + 1
+    return generator.integers(1000, VOCAB_SIZE, size=len(word_ids)), word_ids, starts
+
+
+def test_segments_are_anchors_with_up_to_two_words_after_them():
+    generator = np.random.default_rng(0)
+    words = 15_000
+    text_ids, word_ids, starts = long_text(generator, words)
+    masked_ids, labels = mask_segments(text_ids, word_ids, generator, mask_id=MASK_ID, vocab_size=VOCAB_SIZE)
+    labelled = labels != IGNORE_INDEX
+    assert (labels[labelled] == text_ids[labelled]).all() and (masked_ids[~labelled] == text_ids[~labelled]).all()
+    assert not labelled[[0, -1]].any()
+    second = starts[np.append(np.diff(starts) == 2, False)] + 1
+    assert (labelled[second] == labelled[second - 1]).all()  # words stay whole
+    assert ((masked_ids[second] == MASK_ID) == (masked_ids[second - 1] == MASK_ID)).all()
+
+    # A word is masked when it is an anchor, when the word before is one that takes 1 or 2 along, or the one before
+    # that takes 2. Words three apart depend on different anchors.
+    chosen = labelled[starts]
+    any_anchor = 1 - (1 - 0.1) * (1 - 0.1 * 2 / 3) * (1 - 0.1 / 3)
+    assert_share(int(chosen[2::3].sum()), len(chosen[2::3]), any_anchor)
+    # A segment that starts after an unmasked word starts with an anchor: how it goes on tells the lengths. The word
+    # after goes along with probability 2/3, or is an anchor itself.
+    first = np.flatnonzero(~chosen[:-3] & chosen[1:-2]) + 1
+    assert_share(int(chosen[first + 1].sum()), len(first), 1 - (1 - 2 / 3) * 0.9)
+    assert_kinds(text_ids, masked_ids, starts[chosen])
+
+
+@pytest.mark.parametrize("probability, share", [(0.0, 0), (1.0, 1)])
+def test_segments_at_the_ends_of_their_probability(probability, share):
+    word_ids = np.array([-1, 0, 1, 1, 2, -1])
+    options = {"mask_id": MASK_ID, "vocab_size": 200, "probability": probability}
+    _, labels = mask_segments(np.arange(6), word_ids, np.random.default_rng(0), **options)
+    assert (labels != IGNORE_INDEX).tolist() == [False, *[bool(share)] * 4, False]
+
+
+def test_a_text_without_words():
+    ids, word_ids = np.array([101, 102]), np.array([-1, -1])
+    for mask in (mask_segments, mask_one_span):
+        masked_ids, labels = mask(ids, word_ids, np.random.default_rng(0), mask_id=MASK_ID, vocab_size=200)
+        assert masked_ids.tolist() == [101, 102] and (labels == IGNORE_INDEX).all()
+
+
+def test_the_span_is_as_often_where_the_release_puts_it():
+    """Start s is one of 0..n, length one of 1..n: piece j is in it with the sum over s <= j of (n - j + s) / n."""
+    generator = np.random.default_rng(1)
+    count, trials = 6, 6_000
+    text_ids = np.concatenate([[101], generator.integers(1000, VOCAB_SIZE, size=count), [102]])
+    word_ids = np.array([-1, 0, 0, 1, 2, 3, 3, -1])
+    found = np.zeros((trials, count), bool)
+    masked = np.zeros((trials, count), int)
+    for trial in range(trials):
+        masked_ids, labels = mask_one_span(text_ids, word_ids, generator, mask_id=MASK_ID, vocab_size=VOCAB_SIZE)
+        assert labels[0] == labels[-1] == IGNORE_INDEX
+        found[trial], masked[trial] = labels[1:-1] != IGNORE_INDEX, masked_ids[1:-1]
+    runs = np.diff(found.astype(int), axis=1, prepend=0)
+    assert ((runs == 1).sum(axis=1) <= 1).all()  # one run
+    for j in range(count):
+        probability = sum((count - (j - start)) / count for start in range(j + 1)) / (count + 1)
+        assert_share(int(found[:, j].sum()), trials, probability)
+    assert_share(int((~found.any(axis=1)).sum()), trials, 1 / (count + 1))  # started after the last
+    assert_share(int(found.all(axis=1).sum()), trials, 1 / (count + 1) / count)
+    rows, places = np.nonzero(found)
+    assert_kinds(np.tile(text_ids[1:-1], (trials, 1)).reshape(-1), masked.reshape(-1), rows * count + places)
+
+
+@pytest.mark.parametrize("count, may_mask", [(3, False), (4, True)])
+def test_short_texts_have_no_span(count, may_mask):
+    word_ids = np.array([-1, *range(count), -1])
+    generator = np.random.default_rng(2)
+    options = {"mask_id": MASK_ID, "vocab_size": 200}
+    labels = [mask_one_span(np.arange(count + 2), word_ids, generator, **options)[1] for _ in range(50)]
+    assert any((row != IGNORE_INDEX).any() for row in labels) == may_mask
+
+
+# With a pixel more on each side: 40 of the 100 pixels of the first two are shared.
+EQUAL_TO_THRESHOLD = np.array([[0, 0, 9, 9], [0, 0, 9, 3], [50, 50, 59, 59]], np.float32)
+
+
+def test_an_overlap_equal_to_the_threshold():
+    assert overlaps_with_inclusive_sides(EQUAL_TO_THRESHOLD)[0, 1] == 0.4
+    anchors = np.array([True, False, False])
+    assert regions_around(EQUAL_TO_THRESHOLD, anchors, at_threshold=False).tolist() == [True, False, False]
+    assert regions_around(EQUAL_TO_THRESHOLD, anchors, at_threshold=True).tolist() == [True, True, False]
+
+
+def test_anchors_of_regions_are_one_in_ten_and_take_their_neighbours():
+    generator = np.random.default_rng(3)
+    pairs, trials = 20, 200
+    corner = np.arange(pairs)[:, None] * np.array([[100.0, 0.0]])
+    boxes = np.repeat(np.concatenate([corner, corner + 40], axis=1), 2, axis=0)
+    boxes[1::2] += 5  # each pair overlaps by 36^2 / (2 * 41^2 - 36^2) = 0.63
+    found = np.array([mask_region_groups(boxes, generator) for _ in range(trials)])
+    assert (found[:, ::2] == found[:, 1::2]).all()
+    assert_share(int(found[:, ::2].sum()), trials * pairs, 1 - 0.9**2)
+    apart = np.array([mask_region_groups(boxes[::2], generator) for _ in range(trials)])
+    assert_share(int(apart.sum()), trials * pairs, 0.1)
+
+
+def test_released_regions_that_were_zero_count_as_masked():
+    generator = np.random.default_rng(4)
+    features = np.ones((3, 5), np.float32)
+    features[2] = 0
+    trials = 2000
+    found = [mask_region_groups_as_released(EQUAL_TO_THRESHOLD, features, generator) for _ in range(trials)]
+    masked, predicted = (np.array(part) for part in zip(*found, strict=True))
+    assert predicted[:, 2].all() and (predicted[:, :2] == masked[:, :2]).all()
+    assert (masked[:, 0] == masked[:, 1]).all()
+    assert_share(int(masked[:, 0].sum()), trials, 1 - 0.9**2)
+    assert_share(int(masked[:, 2].sum()), trials, 0.1)
+
+
+def test_no_region():
+    boxes = np.zeros((0, 4), np.float32)
+    assert mask_region_groups(boxes, np.random.default_rng(0)).shape == (0,)
+    masked, predicted = mask_region_groups_as_released(boxes, np.zeros((0, 5)), np.random.default_rng(0))
+    assert masked.shape == predicted.shape == (0,)
+
+
+@pytest.mark.skipif(not GOLDEN.is_file(), reason=f"reference arrays not found at {GOLDEN}")
+def test_the_release_s_groups():
+    with np.load(GOLDEN) as file:
+        golden, options = {key: file[key] for key in file.files}, json.loads(str(file["config"]))
+    cases = sorted({key.split("/")[1].split(".")[0] for key in golden if "/" in key})
+    assert len(cases) == 4
+    for case in cases:
+        count = int(golden[f"in/{case}.num_boxes"])
+        boxes, features = golden[f"in/{case}.boxes_pixel"], torch.from_numpy(golden[f"in/{case}.features"][:count])
+        anchors = np.zeros(count, bool)
+        anchors[golden[f"in/{case}.anchors"]] = True
+        masked = regions_around(boxes, anchors, threshold=options["threshold"], at_threshold=True)
+        visible = torch.from_numpy(~masked)
+        predicted = masked | ~features.numpy().any(axis=1)
+        assert np.flatnonzero(predicted).tolist() == golden[f"out/{case}.masked_set"].tolist()
+        assert np.where(predicted, 1, -1).tolist() == golden[f"out/{case}.image_label"].tolist()
+        np.testing.assert_allclose(
+            overlaps_with_inclusive_sides(boxes), golden[f"out/{case}.iou"], rtol=1e-4, atol=1e-4
+        )
+        whole = mean_feature(features, visible, torch.ones_like(visible))
+        np.testing.assert_allclose(whole.numpy(), golden[f"out/{case}.global_feature"], rtol=1e-4, atol=1e-4)
+        left = features.masked_fill(~visible[:, None], 0.0).numpy()
+        np.testing.assert_allclose(left, golden[f"out/{case}.masked_features"][:count], rtol=0, atol=1e-6)

@@ -1,0 +1,317 @@
+"""What every model promises, whatever its floor plan. A new model joins by its line in `model_examples.EXAMPLES`."""
+
+import dataclasses
+
+import pytest
+import torch
+from model_examples import EXAMPLES, PER_REGION, build, make_full_batch, padded, tensors
+from torch.nn import functional as F
+from vilbert_examples import take_rows
+
+from model.inputs import IGNORE_INDEX, VLOutput
+
+MASKING = [name for name, example in EXAMPLES.items() if example.masks_regions]
+# Summation order differs with the shape.
+CLOSE = {"rtol": 1e-4, "atol": 2e-5}
+
+
+def every_model(test):
+    return pytest.mark.parametrize("name", EXAMPLES)(test)
+
+
+def vectors(output, batch):
+    """All that means something, by name: states of real positions, and one vector a row."""
+    text, regions = batch.text_mask, batch.region_mask
+    single = ("whole_image_state", "task_state", "pooled", "pooled_text", "pooled_image")
+    found = {name: getattr(output, name) for name in single if getattr(output, name) is not None}
+    found["text_states"] = output.text_states[:, : text.shape[1]][text]
+    found["region_states"] = output.region_states[:, : regions.shape[1]][regions]
+    return found
+
+
+def assert_same(found, wanted, **tolerance):
+    """Of two dictionaries with tensors."""
+    assert found.keys() == wanted.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, wanted[name], **(tolerance or CLOSE), msg=lambda m, n=name: f"{n}: {m}")
+
+
+def terms(model, batch):
+    """Sums, counts and metrics by name."""
+    output = model.score(batch, model.encode(batch))
+    named = output.losses | output.metrics
+    return {name: torch.tensor([float(term.total), float(term.count)]) for name, term in named.items()}
+
+
+def total_loss(model, batch):
+    return sum(term.mean for term in model(batch).losses.values())
+
+
+@every_model
+@pytest.mark.parametrize("text_pad, region_pad", [(6, 0), (0, 5), (3, 2)])
+def test_padding_does_not_matter(name, text_pad, region_pad):
+    model, batch = build(name), make_full_batch()
+    longer = padded(batch, text_pad, region_pad)
+    with torch.no_grad():
+        assert_same(vectors(model.encode(longer), batch), vectors(model.encode(batch), batch))
+        assert_same(terms(model, longer), terms(model, batch))
+
+
+@every_model
+def test_batch_order_and_neighbours_do_not_matter(name):
+    model, batch = build(name), make_full_batch()
+    with torch.no_grad():
+        whole = model.encode(batch)
+        for order in ([2, 0, 1], [1]):
+            part = take_rows(batch, order)
+            wanted = VLOutput(**{key: value[order] for key, value in tensors(whole).items()})
+            assert_same(vectors(model.encode(part), part), vectors(wanted, part))
+        assert_same(terms(model, take_rows(batch, [2, 0, 1])), terms(model, batch))
+
+
+@every_model
+def test_region_order_does_not_matter(name):
+    model, batch = build(name), take_rows(make_full_batch(), [0, 1])
+    order = [4, 2, 0, 1, 3]  # of row 0's five regions
+    turned = {field: value.clone() for field, value in tensors(batch).items() if field in PER_REGION}
+    for value in turned.values():
+        value[0, :5] = value[0, order]
+    other = dataclasses.replace(batch, **turned)
+    with torch.no_grad():
+        before, after = model.encode(batch), model.encode(other)
+        if EXAMPLES[name].region_order_counts:
+            assert (before.text_states[0] - after.text_states[0]).abs().max() > 1e-3
+            return
+        moved = before.region_states.clone()
+        moved[0, :5] = moved[0, order]
+        assert_same(vectors(after, other), vectors(dataclasses.replace(before, region_states=moved), batch))
+        assert_same(terms(model, other), terms(model, batch))
+
+
+@pytest.mark.parametrize("name", MASKING)
+def test_a_masked_region_cannot_be_seen(name):
+    model, batch = build(name), make_full_batch()
+    features = batch.region_features.clone()
+    features[batch.masked_regions] += 5.0
+    with torch.no_grad():
+        before = vectors(model.encode(batch), batch)
+        assert_same(
+            vectors(model.encode(dataclasses.replace(batch, region_features=features)), batch), before, rtol=0, atol=0
+        )
+        nothing = torch.zeros_like(batch.masked_regions)
+        shown = vectors(model.encode(dataclasses.replace(batch, masked_regions=nothing)), batch)
+    assert (before["text_states"] - shown["text_states"]).abs().max() > 1e-3
+
+
+@every_model
+def test_labels_and_targets_are_not_read_by_the_encoder(name):
+    model, batch = build(name), make_full_batch()
+    labels = ("text_labels", "region_targets", "region_target_mask", "match_labels")
+    bare = dataclasses.replace(batch, **dict.fromkeys(labels))
+    with torch.no_grad():
+        assert_same(vectors(model.encode(bare), batch), vectors(model.encode(batch), batch), rtol=0, atol=0)
+
+
+def without_words(batch):
+    return dataclasses.replace(batch, text_labels=torch.full_like(batch.text_labels, IGNORE_INDEX))
+
+
+def without_masked_regions(batch):
+    nothing = torch.zeros_like(batch.masked_regions)
+    return dataclasses.replace(batch, masked_regions=nothing, region_target_mask=nothing)
+
+
+def with_match_labels(batch, label):
+    return dataclasses.replace(batch, match_labels=torch.full_like(batch.match_labels, label))
+
+
+def with_text_lengths(batch, lengths):
+    mask = torch.arange(batch.text_mask.shape[1]) < torch.tensor(lengths)[:, None]
+    return dataclasses.replace(batch, text_mask=mask, text_labels=batch.text_labels.masked_fill(~mask, IGNORE_INDEX))
+
+
+HALF_EMPTY = {
+    "no masked word": lambda: without_words(make_full_batch()),
+    "no masked region": lambda: without_masked_regions(make_full_batch()),
+    "nothing masked": lambda: without_words(without_masked_regions(make_full_batch())),
+    "nothing to learn": lambda: with_match_labels(
+        without_words(without_masked_regions(make_full_batch())), IGNORE_INDEX
+    ),
+    "one region": lambda: make_full_batch(regions=(1, 1, 1)),
+    "an image without a region": lambda: make_full_batch(regions=(0, 2, 1)),
+    "no region": lambda: make_full_batch(regions=(0, 0, 0)),
+    "no region but padding": lambda: make_full_batch(regions=(0, 0, 0), region_pad=2),
+    "all regions masked": lambda: (
+        lambda batch: dataclasses.replace(batch, masked_regions=batch.region_mask, region_target_mask=batch.region_mask)
+    )(make_full_batch()),
+    "only [CLS] [SEP]": lambda: with_text_lengths(make_full_batch(), [2, 2, 2]),
+    "a row without text": lambda: with_text_lengths(make_full_batch(), [9, 0, 1]),
+    "all mismatched": lambda: with_match_labels(make_full_batch(), 0),
+    "one row, nothing else": lambda: with_text_lengths(make_full_batch((3,), (0,)), [1]),
+}
+
+
+@every_model
+@pytest.mark.parametrize("case", HALF_EMPTY)
+def test_half_empty_batches_give_finite_losses_and_gradients(name, case):
+    model, batch = build(name).train(), HALF_EMPTY[case]()
+    output = model(batch)
+    assert all(term.total.isfinite() and (term.count > 0 or term.total == 0) for term in output.losses.values())
+    if case in ("no masked word", "nothing masked"):
+        assert output.losses["masked_words"].count == 0
+    if case in ("no masked region", "no region", "no region but padding") and EXAMPLES[name].masks_regions:
+        assert output.losses["masked_regions"].count == 0
+    sum(term.mean for term in output.losses.values()).backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    maps = model.eval().encode(batch, with_attention=True).attention
+    assert all(weights.isfinite().all() for field in dataclasses.fields(maps) for weights in getattr(maps, field.name))
+
+
+@every_model
+def test_a_row_without_text_leaves_others_alone(name):
+    model, batch = build(name), make_full_batch()
+    less = with_text_lengths(dataclasses.replace(batch, aligned_words=None), [9, 0, 7])
+    changed = dataclasses.replace(less, text_ids=torch.where(less.text_mask, less.text_ids, 3))
+    with torch.no_grad():
+        got, other = model.encode(less), model.encode(changed)
+        wanted = model.encode(take_rows(less, [0, 2]))
+    torch.testing.assert_close(other.region_states[1], got.region_states[1], rtol=0, atol=0)
+    others = dataclasses.replace(got, **{key: value[[0, 2]] for key, value in tensors(got).items()})
+    part = take_rows(less, [0, 2])
+    assert_same(vectors(others, part), vectors(wanted, part))
+
+
+@every_model
+def test_double_precision(name):
+    model, batch = build(name), make_full_batch()
+    double = {key: value.double() for key, value in tensors(batch).items() if value.is_floating_point()}
+    with torch.no_grad():
+        single = {key: value.double() for key, value in vectors(model.encode(batch), batch).items()}
+        losses = terms(model, batch)
+        batch, model = dataclasses.replace(batch, **double), model.double()
+        precise = vectors(model.encode(batch), batch)
+        assert all(value.dtype == torch.float64 for value in precise.values())
+        assert_same(precise, single)
+        assert_same(terms(model, batch), losses)
+
+
+@every_model
+def test_bf16_autocast(name):
+    model, batch = build(name).train(), make_full_batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = model(batch).losses
+    model.zero_grad()
+    sum(term.mean for term in losses.values()).backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    model.eval()
+    with torch.no_grad():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = total_loss(model, batch)
+        assert half.dtype == torch.float32
+        assert half.item() == pytest.approx(total_loss(model, batch).item(), rel=0.05)
+
+
+@every_model
+def test_dropout_acts_in_training_only(name):
+    model, batch = build(name), make_full_batch()
+    with torch.no_grad():
+        first, second = (model.encode(batch).text_states for _ in range(2))
+        assert torch.equal(first, second)
+        model.train()
+        assert not torch.equal(model.encode(batch).text_states, first)
+
+
+@every_model
+def test_log_odds_and_matching_loss_say_the_same(name):
+    """Whatever the order of a head's logits: for a pair labelled 1 the loss is softplus(-log odds)."""
+    model, batch = build(name), make_full_batch()
+    with torch.no_grad():
+        odds = model.match_log_odds(model.encode(batch))
+        if odds is None:
+            assert "matching" not in model(batch).losses
+            return
+        assert odds.shape == (3,) and odds.abs().min() > 1e-4
+        for label, wanted in ((1, F.softplus(-odds)), (0, F.softplus(odds))):
+            scored = model(with_match_labels(batch, label))
+            torch.testing.assert_close(scored.losses["matching"].total, wanted.sum(), rtol=1e-5, atol=1e-6)
+            assert scored.losses["matching"].count == 3
+            right = (odds > 0) if label else (odds < 0)
+            assert scored.metrics["matching_accuracy"].total == right.sum()
+        labels = torch.tensor([1, IGNORE_INDEX, 0])
+        term = model(dataclasses.replace(batch, match_labels=labels)).losses["matching"]
+    assert term.count == 2
+    torch.testing.assert_close(term.total, F.softplus(-odds[0]) + F.softplus(odds[2]), rtol=1e-5, atol=1e-6)
+
+
+@every_model
+def test_losses_of_mismatched_pairs(name):
+    """The table of docs/models.md; a loss that skips such pairs leaves them out of its denominator too."""
+    model, batch = build(name), make_full_batch()
+    with torch.no_grad():
+        if model.match_log_odds(model.encode(batch)) is None:
+            return  # not told that a pair is mismatched
+        matched = model(with_match_labels(batch, 1)).losses
+        mixed, none = model(batch).losses, model(with_match_labels(batch, 0)).losses
+    masked = {key: (int(matched[key].count), int(mixed[key].count), int(none[key].count)) for key in matched}
+    assert masked.pop("matching") == (3, 3, 3)
+    for key, counts in masked.items():
+        every, of_matched = (6, 4) if key == "masked_words" else (5, 3)
+        assert counts == ((every,) * 3 if key in EXAMPLES[name].mismatched else (every, of_matched, 0)), key
+        assert counts[2] or none[key].total == 0
+
+
+def parts(batch):
+    """Masks of what sequences consist of."""
+    one = batch.text_mask.new_ones(batch.batch_size, 1)
+    return {"text": batch.text_mask, "regions": batch.region_mask, "whole image": one, "end": one}
+
+
+@every_model
+def test_attention_maps(name):
+    model, batch = build(name), padded(make_full_batch(), 2, 1)
+    with torch.no_grad():
+        output, plain = model.encode(batch, with_attention=True), model.encode(batch)
+    assert plain.attention is None
+    assert_same(vectors(output, batch), vectors(plain, batch))
+    masks, maps = parts(batch), output.attention
+    joint = torch.cat([masks[part] for part in EXAMPLES[name].joint or ("text",)], dim=1)
+    image = torch.cat([masks[part] for part in EXAMPLES[name].image], dim=1)
+    sides = {"text": (masks["text"],) * 2, "image": (image, image), "joint": (joint, joint)}
+    sides |= {"text_to_image": (masks["text"], image), "image_to_text": (image, masks["text"])}
+    assert bool(maps.joint) == bool(EXAMPLES[name].joint) and any(getattr(maps, side) for side in sides)
+    for side, (asking, asked) in sides.items():
+        for weights in getattr(maps, side):
+            heads = weights.shape[1]
+            assert weights.shape == (3, heads, asking.shape[1], asked.shape[1]) and heads > 1, side
+            torch.testing.assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
+            real = asked[:, None, None].expand_as(weights)
+            assert (weights[~real] == 0).all() and (weights[real] > 0).all()
+
+
+@every_model
+def test_save_and_load_give_the_same_model(name, tmp_path):
+    model, batch = build(name), make_full_batch()
+    model.save_pretrained(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    loaded = type(model).from_pretrained(tmp_path).eval()
+    assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
+    state, other = model.state_dict(), loaded.state_dict()
+    assert state.keys() == other.keys() and all(torch.equal(state[key], other[key]) for key in state)
+    with torch.no_grad():
+        assert_same(vectors(loaded.encode(batch), batch), vectors(model.encode(batch), batch), rtol=0, atol=0)
+        assert_same(terms(loaded, batch), terms(model, batch), rtol=0, atol=0)
+
+
+@every_model
+def test_the_interface(name):
+    """`PreTrainingModel` at run time."""
+    model, batch = build(name), make_full_batch()
+    output = model.encode(batch)
+    assert model.word_logits(output.text_states).shape == (3, 9, model.config.vocab_size)
+    assert model.word_logits(output.text_states[batch.text_mask]).shape == (20, model.config.vocab_size)
+    classes = model.region_logits(output.region_states)
+    assert (classes is not None) == EXAMPLES[name].masks_regions
+    assert classes is None or classes.shape[:2] == batch.region_mask.shape
+    called, scored = model(batch), model.score(batch, output)
+    assert called.losses.keys() == scored.losses.keys() and called.metrics.keys() == scored.metrics.keys()
+    assert all(torch.equal(term.total, scored.losses[key].total) for key, term in called.losses.items())

@@ -1,0 +1,113 @@
+"""Packed states: the way there and back, and layers that give each row what it gets alone, whatever the padding."""
+
+import pytest
+import torch
+
+from model.packing import Packing
+from model.transformer import (
+    TransformerEncoder,
+    TransformerLayer,
+    mapped_attention,
+    padded_attention,
+    row_attention,
+)
+
+HIDDEN, HEADS = 12, 3
+MASKS = {
+    "ragged, with a gap": [[1, 1, 0, 1, 1, 1], [1, 0, 0, 1, 0, 0], [1, 1, 1, 1, 1, 1]],
+    "an empty row": [[1, 1, 1], [0, 0, 0], [1, 0, 0]],
+    "nothing at all": [[0, 0], [0, 0]],
+    "all full": [[1, 1, 1, 1], [1, 1, 1, 1]],
+}
+
+
+def bools(rows):
+    return torch.tensor(rows).bool()
+
+
+def draw(shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def layer(seed=0):
+    torch.manual_seed(seed)
+    return TransformerLayer(HIDDEN, HEADS, 20, attention_dropout=0.1, dropout=0.1).double().eval()
+
+
+@pytest.mark.parametrize("rows", MASKS.values(), ids=MASKS.keys())
+def test_pack_and_pad(rows):
+    mask = bools(rows)
+    packing = Packing(mask)
+    states = draw((*mask.shape, 5)).requires_grad_()
+    packed = packing.pack(states)
+    assert torch.equal(packed, states[mask])
+    assert packing.lengths == tuple(mask.sum(dim=1).tolist()) and (packing.places is None) == bool(mask.all())
+    assert packing.rows.tolist() == [row for row, length in enumerate(packing.lengths) for _ in range(length)]
+    padded = packing.pad(packed)
+    assert torch.equal(padded, states * mask[..., None])
+    (padded * 2).sum().backward()
+    assert torch.equal(states.grad, 2.0 * mask[..., None].expand_as(states))
+
+
+@pytest.mark.parametrize("rows", MASKS.values(), ids=MASKS.keys())
+def test_a_row_gets_what_it_gets_alone(rows):
+    """Against each row by itself without its padding, with and without maps."""
+    mask = bools(rows)
+    encoder = TransformerEncoder([layer(0), layer(1)]).eval()
+    states = draw((*mask.shape, HIDDEN))
+    got = encoder(states, mask)
+    maps = []
+    mapped = encoder(states, mask, maps)
+    assert [tuple(weights.shape) for weights in maps] == [(len(mask), HEADS, mask.shape[1], mask.shape[1])] * 2
+    for row in range(len(mask)):
+        real = mask[row]
+        if real.any():
+            alone = encoder(states[row, real][None], mask.new_ones(1, int(real.sum())))[0]
+            torch.testing.assert_close(got[row, real], alone, rtol=0, atol=1e-12)
+            torch.testing.assert_close(mapped[row, real], alone, rtol=0, atol=1e-12)
+    assert not got[~mask].any() and not mapped[~mask].any()
+
+
+def with_maps(*args):
+    maps = []
+    found = mapped_attention(*args, maps)
+    asked = args[4]
+    assert not maps[0].masked_select(~asked.mask[:, None, None]).any()
+    return found
+
+
+@pytest.mark.parametrize("attend", [padded_attention, with_maps])
+@pytest.mark.parametrize("full", [False, True])
+def test_all_ways_to_attend_are_equal(attend, full):
+    """Row by row against all rows at once, outputs and gradients, for two ragged streams.
+
+    Unless all are full, the second row has nothing to be asked, the third nobody who asks.
+    """
+    packing = Packing(bools([[1, 1, 1], [1, 1, full], [full, full, full]]))
+    asked = Packing(bools([[1, full, 1, 1], [full] * 4, [1, 1, 1, 1]]))
+
+    def outcome(attend):
+        query, key, value = (
+            draw((sum(side.lengths), HEADS, 4), seed).requires_grad_()
+            for seed, side in enumerate((packing, asked, asked))
+        )
+        found = attend(query, key, value, packing, asked, 0.0)
+        (found * draw(found.shape, 3)).sum().backward()
+        return found.detach(), query.grad, key.grad, value.grad
+
+    by_row = outcome(row_attention)
+    if not full:
+        assert not by_row[0][3:].any()
+    for one, other in zip(by_row, outcome(attend), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_wider_padding_changes_no_bit(dtype):
+    encoder = TransformerEncoder([layer(0), layer(1)]).to(dtype).eval()
+    mask = bools(MASKS["ragged, with a gap"])
+    states = draw((*mask.shape, HIDDEN)).to(dtype)
+    wider = torch.cat([mask, mask.new_zeros(len(mask), 7)], dim=1)
+    noise = torch.full((len(mask), 7, HIDDEN), torch.nan, dtype=dtype)
+    got = encoder(torch.cat([states, noise], dim=1), wider)
+    assert torch.equal(got[:, : mask.shape[1]], encoder(states, mask))
