@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from model.config import StrictConfig
@@ -76,3 +77,19 @@ def draw_as_bert(module: nn.Module, initializer_range: float) -> None:
     bias = getattr(module, "bias", None)
     if isinstance(bias, Tensor):
         init.zeros_(bias)
+
+
+class VLPreTrainedModel(PreTrainedModel):
+    """What Hugging Face asks of a model, alike for all: it is called with a `VLBatch` and its weights start as BERT's.
+
+    A model's own subclass names its config and adds what starts otherwise.
+    """
+
+    config_class = BertSizes
+    config: BertSizes
+    main_input_name = "batch"
+    _supports_sdpa = True
+    supports_gradient_checkpointing = True
+
+    def _init_weights(self, module: nn.Module) -> None:
+        draw_as_bert(module, self.config.initializer_range)

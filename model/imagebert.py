@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from model.bert import BertSizes, bert_encoder, draw_as_bert
+from model.bert import BertSizes, VLPreTrainedModel, bert_encoder
 from model.heads import MaskedWordHead, Pooler
-from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
+from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput, check_text_length
 from model.losses import WIDTH_REDUCTIONS, PreTrainingOutput
 from model.packing import Packing
-from model.pretraining import MASKED_LOSS_PAIRS, PreTrainingTerms
+from model.pretraining import MASKED_LOSS_PAIRS, PreTrainingTerms, only_matched
 from model.regions import LOCATION_SIZE, MASKED_APPEARANCES, WHOLE_IMAGE_LOCATION, region_locations
 from model.transformer import BERT_NORM_EPS
 
@@ -144,9 +143,7 @@ class ImageBertEmbeddings(nn.Module):
     def _embed_text(self, batch: VLBatch) -> Tensor:
         """(B, T, H), "Linguistic embedding": word + segment + position."""
         length = batch.text_ids.shape[1]
-        most = self.positions.num_embeddings - (self.final_separator == "next")
-        if not 1 <= length <= most:
-            raise ValueError(f"ImageBERT: text of {length} pieces; this model takes 1 ([CLS]) to {most}")
+        check_text_length("ImageBERT", length, self.positions.num_embeddings - (self.final_separator == "next"))
         words = self.words(batch.text_ids) + self.segments(batch.text_segments)
         return self.text_norm(words + self.positions.weight[:length])
 
@@ -187,18 +184,12 @@ class ImageBertEmbeddings(nn.Module):
         return self.text_norm(word + self.positions(position))
 
 
-class ImageBertPreTrainedModel(PreTrainedModel):
+class ImageBertPreTrainedModel(VLPreTrainedModel):
     """Initialisation and file handling shared by the bare model and the model with heads."""
 
     config_class = ImageBertConfig
     config: ImageBertConfig
     base_model_prefix = "imagebert"
-    main_input_name = "batch"
-    _supports_sdpa = True
-    supports_gradient_checkpointing = True
-
-    def _init_weights(self, module: nn.Module) -> None:
-        draw_as_bert(module, self.config.initializer_range)
 
 
 class ImageBertModel(ImageBertPreTrainedModel):
@@ -285,12 +276,9 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
             ValueError: when the batch lacks the targets of a head, or has targets of another number of classes.
         """
         self._check_targets(batch)
-        labels, predicted = batch.text_labels, batch.region_target_mask
         if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
-            # "Conditional mask": the losses, and only they, skip mismatched pairs; what is hidden does not tell.
-            matched = batch.match_labels.eq(1)[:, None]
-            labels = None if labels is None else labels.masked_fill(~matched, IGNORE_INDEX)
-            predicted = None if predicted is None else predicted & matched
+            batch = only_matched(batch)  # "conditional mask"
+        labels, predicted = batch.text_labels, batch.region_target_mask
         terms = PreTrainingTerms()
         if self.masked_word_head is not None and labels is not None:
             terms.masked_words(self.word_logits, output.text_states, labels)

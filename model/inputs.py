@@ -125,6 +125,18 @@ class VLBatch:
         return replace(self, **moved)
 
 
+def check_text_length(model: str, length: int, longest: int) -> None:
+    """Of a text in pieces, before it meets a table of positions.
+
+    Args:
+        model: for people.
+    Raises:
+        ValueError: for a text too long or without [CLS].
+    """
+    if not 1 <= length <= longest:
+        raise ValueError(f"{model}: text of {length} pieces; this model takes 1 ([CLS]) to {longest}")
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AttentionMaps:
     """Attention weights, one tensor (B, heads, positions that ask, positions that are asked) a layer, as layers run.

@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from model.bert import bert_encoder, bert_layer, draw_as_bert
+from model.bert import VLPreTrainedModel, bert_encoder, bert_layer
 from model.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStreamPooler
-from model.inputs import AttentionMaps, VLBatch, VLOutput
+from model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
 from model.interbert_config import InterBertConfig
 from model.losses import PreTrainingOutput, SumCount
 from model.packing import Packing
@@ -52,10 +51,7 @@ class TextEmbeddings(nn.Module):
             ValueError: for a text too long or without [CLS].
         """
         length = batch.text_ids.shape[1]
-        if not 1 <= length <= self.positions.num_embeddings:
-            raise ValueError(
-                f"InterBERT: text of {length} pieces; this model takes 1 ([CLS]) to {self.positions.num_embeddings}"
-            )
+        check_text_length("InterBERT", length, self.positions.num_embeddings)
         states = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
         return self.dropout(self.norm(states))
 
@@ -148,18 +144,12 @@ class StatePairPooler(nn.Module):
         return torch.relu(self.dense(text_state))
 
 
-class InterBertPreTrainedModel(PreTrainedModel):
+class InterBertPreTrainedModel(VLPreTrainedModel):
     """Initialisation and file handling shared by the bare model and the models with heads."""
 
     config_class = InterBertConfig
     config: InterBertConfig
     base_model_prefix = "interbert"
-    main_input_name = "batch"
-    _supports_sdpa = True
-    supports_gradient_checkpointing = True
-
-    def _init_weights(self, module: nn.Module) -> None:
-        draw_as_bert(module, self.config.initializer_range)
 
 
 class InterBertModel(InterBertPreTrainedModel):

@@ -6,6 +6,7 @@ Logits are computed at masked positions only: over all positions they would be m
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -62,6 +63,21 @@ class PreTrainingModel(Protocol):
 def log_odds(logits_B2: Tensor, match_logit: int) -> Tensor:
     """(B,) how much larger the logit `match_logit` is than the other one: the log-odds of their softmax."""
     return logits_B2[:, match_logit] - logits_B2[:, 1 - match_logit]
+
+
+def only_matched(batch: VLBatch) -> VLBatch:
+    """The batch with nothing to predict in mismatched pairs, so that they leave sums and denominators alike.
+
+    What is hidden stays hidden: a mask must not tell whether a pair matches.
+    """
+    assert batch.match_labels is not None
+    matched = batch.match_labels.eq(1)[:, None]
+    labels, predicted = batch.text_labels, batch.region_target_mask
+    return replace(
+        batch,
+        text_labels=None if labels is None else labels.masked_fill(~matched, IGNORE_INDEX),
+        region_target_mask=None if predicted is None else predicted & matched,
+    )
 
 
 class PreTrainingTerms:

@@ -19,15 +19,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from model.bert import draw_as_bert
+from model.bert import VLPreTrainedModel
 from model.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStreamPooler, WeightNormedLinear
-from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
+from model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
 from model.losses import PreTrainingOutput
 from model.packing import Packing
-from model.pretraining import PreTrainingTerms, draw_negatives, log_odds
+from model.pretraining import PreTrainingTerms, draw_negatives, log_odds, only_matched
 from model.regions import LOCATION_SIZE, elements_with_whole_image
 from model.transformer import BERT_NORM_EPS
 from model.vilbert_config import ViLbertConfig
@@ -60,9 +59,7 @@ class TextEmbeddings(nn.Module):
             ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
         """
         length, first = batch.text_ids.shape[1], self.first_position
-        longest = self.positions.num_embeddings - first
-        if not 1 <= length <= longest:
-            raise ValueError(f"ViLBERT: text of {length} pieces; this model takes 1 ([CLS]) to {longest}")
+        check_text_length("ViLBERT", length, self.positions.num_embeddings - first)
         if (self.tasks is None) != (batch.task_ids is None):
             needs = "has no task tokens, but the batch has" if self.tasks is None else "needs"
             raise ValueError(f"ViLBERT: this model {needs} VLBatch.task_ids (config field num_task_tokens)")
@@ -103,15 +100,12 @@ class RegionEmbeddings(nn.Module):
         return Stream(self.dropout(self.norm(states)), packing)
 
 
-class ViLbertPreTrainedModel(PreTrainedModel):
+class ViLbertPreTrainedModel(VLPreTrainedModel):
     """Initialisation and file handling shared by the bare model and the models with heads."""
 
     config_class = ViLbertConfig
     config: ViLbertConfig
     base_model_prefix = "vilbert"
-    main_input_name = "batch"
-    _supports_sdpa = True
-    supports_gradient_checkpointing = True
 
     @classmethod
     def from_pretrained(cls, *args: Any, **options: Any) -> Any:
@@ -125,7 +119,7 @@ class ViLbertPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        draw_as_bert(module, self.config.initializer_range)
+        super()._init_weights(module)
         if isinstance(module, WeightNormedLinear):
             # The release's initialisation writes into a weight that weight_norm makes anew: what remains is PyTorch's.
             init.kaiming_uniform_(module.direction, a=5**0.5)
@@ -290,14 +284,13 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         Raises:
             ValueError: when the batch lacks the targets of a head, or "contrastive" its generator.
         """
-        if batch.text_labels is None or batch.region_targets is None or batch.region_target_mask is None:
-            raise ValueError("ViLbertForPreTraining: the batch has no text_labels or no region_targets")
         if batch.match_labels is None and self.match_head is not None:
             raise ValueError("ViLbertForPreTraining: the batch has no match_labels, the match head needs them")
-        labels, predicted = batch.text_labels, batch.region_target_mask
         if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
-            matched = batch.match_labels.eq(1)[:, None]
-            labels, predicted = labels.masked_fill(~matched, IGNORE_INDEX), predicted & matched
+            batch = only_matched(batch)
+        labels, targets, predicted = batch.text_labels, batch.region_targets, batch.region_target_mask
+        if labels is None or targets is None or predicted is None:
+            raise ValueError("ViLbertForPreTraining: the batch has no text_labels or no region_targets")
         terms = PreTrainingTerms()
         terms.masked_words(self.word_logits, output.text_states, labels)
         head, config = self.masked_region_head, self.config
@@ -313,10 +306,10 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
                 generator,
                 from_other_images=config.negatives_from_other_images,
             )
-            terms.contrasted_regions(head, output.region_states, batch.region_targets, predicted, negatives)
+            terms.contrasted_regions(head, output.region_states, targets, predicted, negatives)
         else:
             loss = config.region_loss
-            terms.masked_regions(head, output.region_states, batch.region_targets, predicted, loss=loss)
+            terms.masked_regions(head, output.region_states, targets, predicted, loss=loss)
         if self.match_head is not None and batch.match_labels is not None:
             terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
         return terms.output()

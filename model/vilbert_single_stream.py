@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from model.bert import BertSizes, bert_encoder, draw_as_bert
+from model.bert import BertSizes, VLPreTrainedModel, bert_encoder
 from model.heads import MaskedWordHead, NormedRegionHead, Pooler
-from model.inputs import AttentionMaps, VLBatch, VLOutput
+from model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
 from model.losses import PreTrainingOutput
 from model.packing import Packing
 from model.pretraining import PreTrainingTerms, log_odds
@@ -67,10 +66,7 @@ class SingleStreamEmbeddings(nn.Module):
     def forward(self, batch: VLBatch) -> tuple[Tensor, Tensor]:
         """States (B, T + E, H) and their mask."""
         length = batch.text_ids.shape[1]
-        if not 1 <= length <= self.positions.num_embeddings:
-            raise ValueError(
-                f"single-stream ViLBERT: text of {length} pieces; this model takes 1 to {self.positions.num_embeddings}"
-            )
+        check_text_length("single-stream ViLBERT", length, self.positions.num_embeddings)
         text = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
         elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         real = Packing(elements.mask)
@@ -80,15 +76,12 @@ class SingleStreamEmbeddings(nn.Module):
         return self.dropout(states), torch.cat([batch.text_mask, elements.mask], dim=1)
 
 
-class SingleStreamForPreTraining(PreTrainedModel):
+class SingleStreamForPreTraining(VLPreTrainedModel):
     """The baseline with ViLBERT's pre-training heads; losses weigh the same."""
 
     config_class = SingleStreamConfig
     config: SingleStreamConfig
     base_model_prefix = "single_stream"
-    main_input_name = "batch"
-    _supports_sdpa = True
-    supports_gradient_checkpointing = True
 
     def __init__(self, config: SingleStreamConfig) -> None:
         super().__init__(config)
@@ -102,9 +95,6 @@ class SingleStreamForPreTraining(PreTrainedModel):
         )
         self.match_head = nn.Linear(hidden, 2)
         self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        draw_as_bert(module, self.config.initializer_range)
 
     def forward(self, batch: VLBatch) -> PreTrainingOutput:
         return self.score(batch, self.encode(batch))

@@ -15,11 +15,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from model.bert import BertSizes, bert_encoder, bert_layer, draw_as_bert
+from model.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer
 from model.heads import MaskedWordHead, Pooler
-from model.inputs import AttentionMaps, VLBatch, VLOutput
+from model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
 from model.losses import PreTrainingOutput
 from model.packing import Packing
 from model.pretraining import PreTrainingTerms, log_odds
@@ -129,10 +128,7 @@ class VisualBertEmbeddings(nn.Module):
             ValueError: for a text too long or without [CLS].
         """
         length = batch.text_ids.shape[1]
-        if not 1 <= length <= self.positions.num_embeddings:
-            raise ValueError(
-                f"VisualBERT: text of {length} pieces; this model takes 1 ([CLS]) to {self.positions.num_embeddings}"
-            )
+        check_text_length("VisualBERT", length, self.positions.num_embeddings)
         text = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
         features = batch.region_features.masked_fill(~batch.region_mask[..., None], 0.0)
         real_regions = Packing(batch.region_mask)
@@ -154,18 +150,12 @@ class VisualBertEmbeddings(nn.Module):
         return total / real.sum(dim=2, keepdim=True).clamp(min=1) if self.alignment == "mean" else total
 
 
-class VisualBertPreTrainedModel(PreTrainedModel):
+class VisualBertPreTrainedModel(VLPreTrainedModel):
     """Initialisation and file handling shared by the bare model and the models with heads."""
 
     config_class = VisualBertConfig
     config: VisualBertConfig
     base_model_prefix = "visualbert"
-    main_input_name = "batch"
-    _supports_sdpa = True
-    supports_gradient_checkpointing = True
-
-    def _init_weights(self, module: nn.Module) -> None:
-        draw_as_bert(module, self.config.initializer_range)
 
 
 class VisualBertModel(VisualBertPreTrainedModel):

@@ -18,10 +18,9 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from model.bert import bert_encoder, draw_as_bert
+from model.bert import VLPreTrainedModel, bert_encoder
 from model.heads import MaskedWordHead, Pooler, RegionClassHead
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput, SumCount, accuracy, soft_cross_entropy
@@ -44,15 +43,12 @@ ROW_EPSILON = 1e-4  # of both divisions in `mean_of_rows`
 MATCH_LOGIT = 1  # of the relationship head: 1 = the caption belongs to the image
 
 
-class VLBertPreTrainedModel(PreTrainedModel):
+class VLBertPreTrainedModel(VLPreTrainedModel):
     """Initialisation and file handling shared by the bare model and the models with heads."""
 
     config_class = VLBertConfig
     config: VLBertConfig
     base_model_prefix = "vlbert"
-    main_input_name = "batch"
-    _supports_sdpa = True
-    supports_gradient_checkpointing = True
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -63,7 +59,7 @@ class VLBertPreTrainedModel(PreTrainedModel):
             bound = 1 / math.sqrt(module.in_features)
             init.uniform_(module.bias, -bound, bound)
             return
-        draw_as_bert(module, self.config.initializer_range)
+        super()._init_weights(module)
         if isinstance(module, ZeroEmbedding) and as_released:
             init.zeros_(module.weight)
         elif isinstance(module, (VisualNorm, VisualScale)):
