@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from model.bert_checkpoint import tidy_bert
-from model.key_table import BERT_LAYER, KeyTable
+from model.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable
 
 TABLE = KeyTable(
     "BERT",
@@ -18,9 +18,7 @@ TABLE = KeyTable(
         ("bert.embeddings.LayerNorm.", "imagebert.embeddings.text_norm."),
         *((f"bert.encoder.layer.{{}}.{a}", f"imagebert.encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
         ("bert.pooler.dense.", "imagebert.pooler.dense."),
-        ("cls.predictions.bias", "masked_word_head.bias"),
-        ("cls.predictions.transform.dense.", "masked_word_head.dense."),
-        ("cls.predictions.transform.LayerNorm.", "masked_word_head.norm."),
+        *BERT_WORD_HEAD,
     ),
 )
 # BERT's next-sentence head tells two sentences apart, by two logits; the matching head, with one, is new.

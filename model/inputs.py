@@ -186,6 +186,15 @@ class VLOutput:
     attention: AttentionMaps | None = None
 
 
+def image_elements_of(batch: VLBatch, output: VLOutput) -> tuple[Tensor, Tensor]:
+    """States (B, E, I) of the image's elements and which are real (B, E): the whole image, where it is one, first."""
+    states, mask = output.region_states, batch.region_mask
+    if output.whole_image_state is not None:
+        states = torch.cat([output.whole_image_state[:, None], states], dim=1)
+        mask = torch.cat([mask.new_ones(len(mask), 1), mask], dim=1)
+    return states, mask
+
+
 class OutputWidths(NamedTuple):
     """How wide the vectors of a `VLOutput` are.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from model.bert_checkpoint import tidy_bert
 from model.interbert_config import InterBertConfig
-from model.key_table import BERT_LAYER, KeyTable, names_with_bert
+from model.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable, names_with_bert, without_copies
 
 RELEASE_JOINT_LAYERS = 6  # config/bert_base_6layer_interbert.json
 _RULES = (
@@ -28,9 +28,7 @@ _RULES = (
     *((f"bert.encoder.v_layer.{{}}.{a}", f"interbert.image.layers.{{}}.{b}") for a, b in BERT_LAYER),
     ("bert.t_pooler.dense.", "interbert.pooler.text."),
     ("bert.v_pooler.dense.", "interbert.pooler.image."),
-    ("cls.predictions.bias", "masked_word_head.bias"),
-    ("cls.predictions.transform.dense.", "masked_word_head.dense."),
-    ("cls.predictions.transform.LayerNorm.", "masked_word_head.norm."),
+    *BERT_WORD_HEAD,
     ("cls.imagePredictions.transform.dense.", "masked_region_head.dense."),
     ("cls.imagePredictions.transform.LayerNorm.", "masked_region_head.norm."),
     ("cls.imagePredictions.decoder.", "masked_region_head.decoder."),
@@ -40,8 +38,8 @@ _RULES = (
     ("vision_logit.", "region_score."),
     ("linguisic_logit.", "word_score."),  # sic
 )
-_TIED_DECODER = "cls.predictions.decoder.weight"  # the word embedding a second time
-_WORDS = "bert.embeddings.word_embeddings.weight"
+# What files hold twice: the decoder of masked words is the word embedding.
+_COPIES = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"}
 
 
 def key_table(num_joint_layers: int, num_text_layers: int) -> KeyTable:
@@ -70,15 +68,12 @@ def state_from_official(
         ValueError: for an unknown name, for fewer layers than are joint, or when the file's masked-word decoder differs
             from its word embedding.
     """
-    official = names_with_bert(official)
-    decoder = official.get(_TIED_DECODER)
-    if decoder is not None and (_WORDS not in official or not decoder.equal(official[_WORDS])):
-        raise ValueError(f"{_TIED_DECODER} differs from {_WORDS}; here the two are one tensor")
+    official = without_copies(names_with_bert(official), _COPIES)
     count = _count(official, "bert.encoder.layer.")
     if count < num_joint_layers:
         raise ValueError(f"the checkpoint has {count} layers of BERT, but {num_joint_layers} should be joint")
     table = key_table(num_joint_layers, count - num_joint_layers)
-    return {table.ours(name): tensor for name, tensor in official.items() if name != _TIED_DECODER}
+    return {table.ours(name): tensor for name, tensor in official.items()}
 
 
 def state_from_bert(bert: Mapping[str, Tensor], num_joint_layers: int = RELEASE_JOINT_LAYERS) -> dict[str, Tensor]:
@@ -110,7 +105,7 @@ def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     table = key_table(_count(state, "interbert.joint.layers."), _count(state, "interbert.text.layers."))
     official = {table.official(name): tensor for name, tensor in state.items()}
     if "cls.predictions.bias" in official:
-        official[_TIED_DECODER] = official[_WORDS]
+        official |= {copy: official[first] for copy, first in _COPIES.items()}
     return official
 
 

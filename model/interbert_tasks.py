@@ -9,11 +9,10 @@ pre-training, which is `binary_loss` (`retrieval_losses.py`) of `match_log_odds`
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from model.heads import DroppedLinear
-from model.inputs import VLBatch, VLOutput
+from model.inputs import VLBatch, VLOutput, image_elements_of
 from model.interbert import InterBertForPreTraining
 from model.interbert_config import InterBertConfig
 from model.vilbert_tasks import PADDED_SCORE
@@ -41,9 +40,7 @@ class InterBertForTasks(InterBertForPreTraining):
 
     def score_regions(self, batch: VLBatch, output: VLOutput) -> Tensor:
         """(B, R + 1) how well IMG and each region fit the text; `PADDED_SCORE` is added at padding."""
-        assert output.whole_image_state is not None
-        states = torch.cat([output.whole_image_state[:, None], output.region_states], dim=1)
-        mask = torch.cat([batch.region_mask.new_ones(len(states), 1), batch.region_mask], dim=1)
+        states, mask = image_elements_of(batch, output)
         return self.region_score(states).squeeze(-1) + (~mask).to(states.dtype) * PADDED_SCORE
 
     def score_words(self, states: Tensor) -> Tensor:

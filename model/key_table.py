@@ -19,6 +19,13 @@ BERT_LAYER = (
     ("output.LayerNorm.", "feed_forward_norm."),
 )
 
+# BERT's masked-word head in these codes, and `MaskedWordHead`; the decoder is the word embedding.
+BERT_WORD_HEAD = (
+    ("cls.predictions.bias", "masked_word_head.bias"),
+    ("cls.predictions.transform.dense.", "masked_word_head.dense."),
+    ("cls.predictions.transform.LayerNorm.", "masked_word_head.norm."),
+)
+
 
 class KeyTable:
     """Rules "official prefix", "our prefix"; what follows the prefix (weight, bias) is the same on both sides.
@@ -92,6 +99,20 @@ def tidy_names(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
             raise ValueError(f"the checkpoint has two parameters {new!r}, one of them as {name!r}")
         tidy[new] = tensor
     return tidy
+
+
+def without_copies(official: Mapping[str, Tensor], copies: Mapping[str, str]) -> dict[str, Tensor]:
+    """Without the tensors that a file holds twice, such as the decoder of masked words, which is the word embedding.
+
+    Args:
+        copies: from the name that is left out to that of its equal.
+    Raises:
+        ValueError: when the two differ.
+    """
+    for copy, first in copies.items():
+        if copy in official and (first not in official or not official[copy].equal(official[first])):
+            raise ValueError(f"{copy} differs from {first}; here the two are one tensor")
+    return {name: tensor for name, tensor in official.items() if name not in copies}
 
 
 def names_with_bert(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:

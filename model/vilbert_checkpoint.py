@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from model.bert_checkpoint import tidy_bert
-from model.key_table import BERT_LAYER, KeyTable, names_with_bert
+from model.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable, names_with_bert, without_copies
 from model.vilbert_config import ViLbertConfig
 
 # In a co-attention 1 is the image and 2 the text. Who asks gives the query, who is asked gives key and value, so ours
@@ -51,9 +51,7 @@ _SHARED = (
     *((f"bert.encoder.c_layer.{{}}.{a}", f"vilbert.encoder.co_layers.{{}}.{b}") for a, b in _CO_LAYER),
     ("bert.t_pooler.dense.", "vilbert.pooler.text."),
     ("bert.v_pooler.dense.", "vilbert.pooler.image."),
-    ("cls.predictions.bias", "masked_word_head.bias"),
-    ("cls.predictions.transform.dense.", "masked_word_head.dense."),
-    ("cls.predictions.transform.LayerNorm.", "masked_word_head.norm."),
+    *BERT_WORD_HEAD,
     ("cls.imagePredictions.transform.dense.", "masked_region_head.dense."),
     ("cls.imagePredictions.transform.LayerNorm.", "masked_region_head.norm."),
     ("cls.imagePredictions.decoder.", "masked_region_head.decoder."),
@@ -85,8 +83,8 @@ TABLES: Mapping[str, KeyTable] = {
 }
 # In every checkpoint, read by nothing: BertBiOutput makes these layers and never calls them.
 INERT = (".biOutput.q_dense1.", ".biOutput.q_dense2.")
-_TIED_DECODER = "cls.predictions.decoder.weight"  # the word embedding a second time
-_WORDS = "bert.embeddings.word_embeddings.weight"
+# What files hold twice: the decoder of masked words is the word embedding.
+_COPIES = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"}
 
 
 def release_of(official: Mapping[str, Tensor]) -> str:
@@ -115,16 +113,9 @@ def state_from_official(official: Mapping[str, Any], *, with_co_attention: bool 
     Raises:
         ValueError: for an unknown name, or when the file's masked-word decoder differs from its word embedding.
     """
-    official = names_with_bert(official)
-    decoder = official.get(_TIED_DECODER)
-    if decoder is not None and (_WORDS not in official or not decoder.equal(official[_WORDS])):
-        raise ValueError(f"{_TIED_DECODER} differs from {_WORDS}; here the two are one tensor")
+    official = without_copies(names_with_bert(official), _COPIES)
     table, inert = TABLES[release_of(official)], INERT if with_co_attention else (*INERT, ".c_layer.")
-    return {
-        table.ours(name): tensor
-        for name, tensor in official.items()
-        if name != _TIED_DECODER and not any(part in name for part in inert)
-    }
+    return {table.ours(name): tensor for name, tensor in official.items() if not any(part in name for part in inert)}
 
 
 def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -173,7 +164,7 @@ def state_to_official(state: Mapping[str, Tensor], release: str) -> dict[str, Te
     """
     official = {TABLES[release].official(name): tensor for name, tensor in state.items()}
     if "cls.predictions.bias" in official:
-        official[_TIED_DECODER] = official[_WORDS]
+        official |= {copy: official[first] for copy, first in _COPIES.items()}
     return official
 
 

@@ -7,11 +7,10 @@ of images. All heads stand in every checkpoint; a task uses one or two.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from model.heads import DroppedLinear, NormedClassifier, WeightNormedClassifier
-from model.inputs import VLBatch, VLOutput
+from model.inputs import VLBatch, VLOutput, image_elements_of
 from model.task_heads import join_row_pairs
 from model.vilbert import ViLbertForPreTraining
 from model.vilbert_config import ViLbertConfig
@@ -40,9 +39,7 @@ class ViLbertWithScores(ViLbertForPreTraining):
 
         IMG takes part, in the releases' losses and in their choice of the best.
         """
-        assert output.whole_image_state is not None
-        states = torch.cat([output.whole_image_state[:, None], output.region_states], dim=1)
-        mask = torch.cat([batch.region_mask.new_ones(len(states), 1), batch.region_mask], dim=1)
+        states, mask = image_elements_of(batch, output)
         return self.region_score(states).squeeze(-1) + (~mask).to(states.dtype) * PADDED_SCORE
 
     def score_words(self, states: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor
 
 from model.bert_checkpoint import tidy_bert
-from model.key_table import BERT_LAYER, KeyTable, tidy_names
+from model.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_names, without_copies
 from model.visualbert import VisualBertConfig
 
 _EMBEDDINGS = "visual_bert.embeddings."
@@ -29,9 +29,7 @@ TABLE = KeyTable(
         *((f"visual_bert.encoder.layer.{{}}.{a}", f"visualbert.encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
         *((f"visual_bert.additional_layer.{a}", f"visualbert.late_layer.{b}") for a, b in BERT_LAYER),
         ("visual_bert.pooler.dense.", "visualbert.pooler.dense."),
-        ("cls.predictions.bias", "masked_word_head.bias"),
-        ("cls.predictions.transform.dense.", "masked_word_head.dense."),
-        ("cls.predictions.transform.LayerNorm.", "masked_word_head.norm."),
+        *BERT_WORD_HEAD,
         ("cls.seq_relationship.", "match_head."),
         ("cls.weight", "label_head.weight"),
         ("cls.bias", "label_head.bias"),
@@ -45,7 +43,7 @@ DETECTOR = "detector."
 INERT = ("attention.value.weight", "attention.value.bias", f"{_EMBEDDINGS}position_ids")
 _WORDS = f"{_EMBEDDINGS}word_embeddings.weight"
 # What the files hold twice, and the first of each pair.
-_TIED = {"cls.predictions.decoder.weight": _WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
+_COPIES = {"cls.predictions.decoder.weight": _WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
 _UCLA_PREFIXES = (
     ("bert.bert.", "visual_bert."),
     ("bert.cls.", "cls."),
@@ -86,11 +84,8 @@ def state_from_official(official: Mapping[str, Any]) -> dict[str, Tensor]:
     Raises:
         ValueError: for an unknown name, or when a tensor that is one here differs from its copy in the file.
     """
-    official = _official_names(official)
-    for copy, first in _TIED.items():
-        if copy in official and (first not in official or not official[copy].equal(official[first])):
-            raise ValueError(f"{copy} differs from {first}; here the two are one tensor")
-    return {TABLE.ours(name): t for name, t in official.items() if name not in _TIED and name not in INERT}
+    official = without_copies(_official_names(official), _COPIES)
+    return {TABLE.ours(name): tensor for name, tensor in official.items() if name not in INERT}
 
 
 def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -116,7 +111,7 @@ def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     official = {TABLE.official(name): tensor for name, tensor in state.items()}
     if "cls.predictions.bias" in official:
-        official |= {copy: official[first] for copy, first in _TIED.items()}
+        official |= {copy: official[first] for copy, first in _COPIES.items()}
     return official
 
 

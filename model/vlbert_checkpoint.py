@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from model.key_table import BERT_LAYER, KeyTable, tidy_names
+from model.key_table import BERT_LAYER, KeyTable, tidy_names, without_copies
 
 
 def _encoder_rules(inner: str) -> tuple[tuple[str, str], ...]:
@@ -75,8 +75,8 @@ TABLES: Mapping[str, KeyTable] = {
 # The image network of an end-to-end checkpoint. It is no part of `model`; who builds it reads these names.
 _ENCODER = ("image_feature_extractor.backbone.", "image_feature_extractor.roi_head_feature_extractor.")
 _ENCODER_AGAIN = ("image_feature_extractor.head.0.", "image_feature_extractor.roi_head_feature_extractor.")
-_TIED_DECODER = "vlbert.mlm_head.predictions.decoder.weight"  # the word embedding a second time
-_WORDS = "vlbert.word_embeddings.weight"
+# What files hold twice: the decoder of masked words is the word embedding.
+_COPIES = {"vlbert.mlm_head.predictions.decoder.weight": "vlbert.word_embeddings.weight"}
 
 
 def kind_of(official: Mapping[str, Tensor]) -> str:
@@ -119,12 +119,9 @@ def state_from_official(official: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: for an unknown name, or when the file's masked-word decoder differs from its word embedding.
     """
-    official = tidy_names(official)
+    official = without_copies(tidy_names(official), _COPIES)
     kind = kind_of(official)
-    decoder = official.get(_TIED_DECODER)
-    if decoder is not None and (_WORDS not in official or not decoder.equal(official[_WORDS])):
-        raise ValueError(f"{_TIED_DECODER} differs from {_WORDS}; here the two are one tensor")
-    return {name_from_official(name, kind): tensor for name, tensor in official.items() if name != _TIED_DECODER}
+    return {name_from_official(name, kind): tensor for name, tensor in official.items()}
 
 
 def state_to_official(state: Mapping[str, Tensor], kind: str = "pretrain") -> dict[str, Tensor]:
@@ -137,7 +134,7 @@ def state_to_official(state: Mapping[str, Tensor], kind: str = "pretrain") -> di
     """
     official = {TABLES[kind].official(name): tensor for name, tensor in state.items()}
     if "vlbert.mlm_head.predictions.bias" in official:
-        official[_TIED_DECODER] = official[_WORDS]
+        official |= {copy: official[first] for copy, first in _COPIES.items()}
     return official
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from torch import Tensor
 
 from model.bert_checkpoint import tidy_bert
-from model.key_table import BERT_LAYER, KeyTable
+from model.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable
 
 _FROM_BERT = KeyTable(
     "BERT",
@@ -22,9 +22,7 @@ _FROM_BERT = KeyTable(
         ("bert.embeddings.LayerNorm.", "vlbert.embeddings.norm."),
         *((f"bert.encoder.layer.{{}}.{a}", f"vlbert.encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
         ("bert.pooler.", "vlbert.pooler."),
-        ("cls.predictions.bias", "masked_word_head.bias"),
-        ("cls.predictions.transform.dense.", "masked_word_head.dense."),
-        ("cls.predictions.transform.LayerNorm.", "masked_word_head.norm."),
+        *BERT_WORD_HEAD,
         ("cls.seq_relationship.", "relationship_head."),
     ),
 )

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from transformers import initialization as init
 
 from model.heads import RegionClassHead
-from model.inputs import VLBatch, VLOutput
+from model.inputs import VLBatch, VLOutput, image_elements_of
 from model.losses import SumCount, cross_entropy, soft_cross_entropy
 from model.task_heads import read_summary
 from model.task_losses import answer_bce, region_bce
@@ -74,15 +74,6 @@ class RegionScorer(RegionClassHead):
 def _classifier(config: VLBertTaskConfig, num_labels: int) -> MaskedWordClassifier | DroppedClassifier:
     kind = MaskedWordClassifier if config.answer_head == "mlm" else DroppedClassifier
     return kind(config, num_labels)
-
-
-def _elements(batch: VLBatch, output: VLOutput) -> tuple[Tensor, Tensor]:
-    """States (B, E, H) of the image elements and which are real (B, E); the whole image is the first, if it is one."""
-    states, mask = output.region_states, batch.region_mask
-    if output.whole_image_state is not None:
-        states = torch.cat([output.whole_image_state[:, None], states], dim=1)
-        mask = torch.cat([mask.new_ones(len(mask), 1), mask], dim=1)
-    return states, mask
 
 
 class VLBertTaskModel(VLBertPreTrainedModel):
@@ -209,7 +200,7 @@ class VLBertForVcr(VLBertTaskModel):
         if self.config.object_loss == "masked":
             chosen = batch.masked_regions & batch.region_mask
             return cross_entropy(self.object_head(output.region_states[chosen]), labels_BR[chosen])
-        states, mask = _elements(batch, output)
+        states, mask = image_elements_of(batch, output)
         if output.whole_image_state is not None:
             labels_BR = torch.cat([labels_BR.new_zeros(len(labels_BR), 1), labels_BR], dim=1)
         return cross_entropy(self.object_head(states[mask]), labels_BR[mask])
@@ -225,7 +216,7 @@ class VLBertForReferring(VLBertTaskModel):
 
     def score_regions(self, batch: VLBatch, output: VLOutput) -> Tensor:
         """(B, E), `PADDED_SCORE` at padding. The largest is the answer; the whole image takes part."""
-        states, mask = _elements(batch, output)
+        states, mask = image_elements_of(batch, output)
         return self.region_head(states).squeeze(-1).masked_fill(~mask, PADDED_SCORE)
 
     def loss(self, batch: VLBatch, scores_BE: Tensor, targets_BE: Tensor) -> SumCount:

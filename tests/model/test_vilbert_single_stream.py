@@ -29,7 +29,7 @@ def test_what_it_refuses():
         SingleStreamConfig(num_attention_heads=5)
     with pytest.raises(ValueError, match="num_segments must be at least 2"):
         SingleStreamConfig(num_segments=1)
-    with pytest.raises(ValueError, match="this model takes 1 .* to 24"):
+    with pytest.raises(ValueError, match=r"this model takes 1 .* to 24"):
         make_model().encode(make_batch((25, 3, 3)))
     with pytest.raises(ValueError, match="lacks text_labels, region_targets or match_labels"):
         make_model()(dataclasses.replace(make_batch(), match_labels=None))
