@@ -8,12 +8,16 @@ Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (IMG first), 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
 from model.bert import BertSizes, VLPreTrainedModel, bert_encoder
+from model.bert_checkpoint import tidy_bert
 from model.heads import MaskedWordHead, NormedRegionHead, Pooler
 from model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
+from model.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable
 from model.losses import PreTrainingOutput
 from model.packing import Packing
 from model.pretraining import PreTrainingTerms, log_odds
@@ -145,3 +149,28 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
         terms.masked_regions(self.masked_region_head, output.region_states, regions, predicted, loss="kl")
         terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
         return terms.output()
+
+
+_FROM_BERT = KeyTable(
+    "BERT",
+    (
+        ("bert.embeddings.word_embeddings.", "embeddings.words."),
+        ("bert.embeddings.position_embeddings.", "embeddings.positions."),
+        ("bert.embeddings.token_type_embeddings.", "embeddings.segments."),
+        ("bert.embeddings.LayerNorm.", "embeddings.text_norm."),
+        *((f"bert.encoder.layer.{{}}.{a}", f"encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
+        ("bert.pooler.dense.", "pooler.dense."),
+        *BERT_WORD_HEAD,
+    ),
+)
+
+
+def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The text's embeddings, the encoder, the pooler and the masked-word head, for `load_start`.
+
+    "The model is initialized with BERT_BASE" (section 4). BERT's next-sentence head is left out, as ViLBERT does.
+
+    Raises:
+        ValueError: for a parameter that is none of BERT's.
+    """
+    return {_FROM_BERT.ours(n): t for n, t in tidy_bert(bert).items() if not n.startswith("cls.seq_relationship.")}

@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from extraction.weight_files import read_tensors
 from extraction.weight_sources import fetch_from_hub
-from model import imagebert_checkpoint, interbert_checkpoint, vilbert_checkpoint, visualbert_checkpoint, vlbert_start
+from model import (
+    imagebert_checkpoint,
+    interbert_checkpoint,
+    vilbert_checkpoint,
+    vilbert_single_stream,
+    visualbert_checkpoint,
+    vlbert_start,
+)
 from model.bert_checkpoint import load_start
 from model.imagebert import ImageBertForPreTraining
 from model.interbert import InterBertForPreTraining
@@ -104,6 +111,8 @@ def _state_for(model: nn.Module, bert: Mapping[str, Tensor]) -> dict[str, Tensor
         )
     if isinstance(model, ViLbertForPreTraining):
         return vilbert_checkpoint.state_from_bert(bert)
+    if isinstance(model, vilbert_single_stream.SingleStreamForPreTraining):
+        return vilbert_single_stream.state_from_bert(bert)
     if isinstance(model, VisualBertForPreTraining):
         state = visualbert_checkpoint.state_from_bert(bert)
         if not model.config.copy_text_tables:

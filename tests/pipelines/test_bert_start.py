@@ -26,7 +26,8 @@ from model.vilbert_config import ViLbertConfig
 from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining
 from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import VLBertConfig
+from model.vlbert_config import VLBertConfig, vlbert_task_config
+from model.vlbert_tasks import VLBertForVqa
 from pipelines.bert_start import read_bert, start_from_bert
 from pipelines.model_checkpoint import load_model
 from pipelines.toyworld.draw import draw_samples
@@ -44,6 +45,7 @@ MODELS: dict[str, Callable[..., Any]] = {
     "ViLBERT": lambda **sizes: ViLbertForPreTraining(
         ViLbertConfig(**sizes, text_co_attention=(1,), image_co_attention=(0,), image_num_hidden_layers=1)
     ),
+    "single stream": lambda **sizes: SingleStreamForPreTraining(SingleStreamConfig(**sizes)),
     "VisualBERT": lambda **sizes: VisualBertForPreTraining(VisualBertConfig(**sizes)),
     "ImageBERT": lambda **sizes: ImageBertForPreTraining(ImageBertConfig(**sizes)),
     "InterBERT": lambda **sizes: InterBertForPreTraining(
@@ -123,8 +125,10 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
     bert = read_bert(str(tmp_path / "bert"))
     with pytest.raises(ValueError, match="do its sizes and vocabulary fit"):
         start_from_bert(MODELS["VL-BERT"](**(dict(bert.sizes) | {"vocab_size": 50})), bert)
-    with pytest.raises(ValueError, match="SingleStreamForPreTraining starts from no BERT"):
-        start_from_bert(SingleStreamForPreTraining(SingleStreamConfig(**bert.sizes)), bert)
+    with pytest.raises(ValueError, match="VLBertForVqa starts from no BERT"):
+        start_from_bert(
+            VLBertForVqa(vlbert_task_config("vqa", **(bert.sizes | {"coordinate_embedding_size": 16}))), bert
+        )
     (tmp_path / "bert" / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="no BERT configuration, vocab_size"):
         read_bert(str(tmp_path / "bert"))
