@@ -60,6 +60,9 @@ def probe_command(
             "attention, so in most official checkpoints.",
         ),
     ] = False,
+    task: Annotated[
+        int | None, typer.Option(min=0, help="Task token, for a multi-task ViLBERT with such tokens; needed there.")
+    ] = None,
     layer: Annotated[int | None, typer.Option(min=1, help="Layer of the attention [default: the last].")] = None,
     head: Annotated[int | None, typer.Option(min=1, help="Head of the attention [default: the mean].")] = None,
     top: Annotated[int, typer.Option(min=1, max=20, help="Guesses for each word and region.")] = 5,
@@ -98,7 +101,7 @@ def probe_command(
     else:
         record, classes, pixels = _detected(image, detector, weights, conventions, selection, settings or [], vocab)
     names = Names(classes, background_first=background_first)
-    result = probe(model, record, text, pieces, names, hide=hide, layer=layer, head=head, top=top)
+    result = probe(model, record, text, pieces, names, hide=hide, layer=layer, head=head, top=top, task=task)
     out.write_text(probe_svg(result, record, names, text=text, photo=pixels), "utf-8")
     if as_json:
         typer.echo(json.dumps(_facts(result, out)))

@@ -133,6 +133,7 @@ def probe(
     layer: int | None = None,
     head: int | None = None,
     top: int = GUESSES,
+    task: int | None = None,
 ) -> ProbeResult:
     """Runs the model once on the pair, and once for each region that is hidden.
 
@@ -141,13 +142,15 @@ def probe(
         hide: places of regions to hide, each by itself; None takes those with the best scores.
         layer, head: of the attention, counted from 1; None is the last layer, and the mean over heads.
         top: guesses for each word and region.
+        task: number of the task token, for a model that has such tokens.
     Raises:
         ValueError: when record, text or numbers do not fit the model.
     """
     encoded = tokenizer.encode(text)
     check_fit(model.config, record, tokenizer, len(encoded.ids))
+    check_task(model.config, task)
     hide = _chosen_regions(record, hide)
-    batch = pair_batch(record, torch.from_numpy(encoded.ids))
+    batch = pair_batch(record, torch.from_numpy(encoded.ids), task)
     output: VLOutput = model.encode(batch, with_attention=True)
     words = []
     for position in np.flatnonzero(encoded.ids == tokenizer.mask_id):
@@ -187,7 +190,20 @@ def check_fit(config: Any, record: RegionRecord, tokenizer: CaptionTokenizer, nu
         )
 
 
-def pair_batch(record: RegionRecord, text_ids: Tensor) -> VLBatch:
+def check_task(config: Any, task: int | None) -> None:
+    """
+    Raises:
+        ValueError: when a model with task tokens is not told which, or one without is.
+    """
+    count = getattr(config, "num_task_tokens", 0)
+    if not count and task is not None:
+        raise ValueError("this model has no task tokens; leave --task out")
+    if count and (task is None or not 0 <= task < count):
+        asked = "" if task is None else f", {task} is none of them"
+        raise ValueError(f"this model has a token for each task; name one with --task, 0 to {count - 1}{asked}")
+
+
+def pair_batch(record: RegionRecord, text_ids: Tensor, task: int | None = None) -> VLBatch:
     """One row: a text of (T,) pieces and all regions of a record, nothing masked."""
     count = record.num_regions
     return VLBatch(
@@ -199,6 +215,7 @@ def pair_batch(record: RegionRecord, text_ids: Tensor) -> VLBatch:
         region_mask=torch.ones(1, count, dtype=torch.bool),
         image_hw=torch.tensor([[record.height, record.width]], dtype=torch.float32),
         masked_regions=torch.zeros(1, count, dtype=torch.bool),
+        task_ids=None if task is None else torch.tensor([task]),
         sample_ids=(record.image_id,),
     )
 

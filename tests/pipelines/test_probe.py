@@ -166,6 +166,20 @@ def test_names_of_labels() -> None:
     assert Names(()).of_model(7, 9) == "class 7"
 
 
+def test_a_model_with_task_tokens_is_told_the_task(tokenizer: Any) -> None:
+    model = ViLbertForPreTraining(ViLbertConfig(**VILBERT, num_task_tokens=3)).eval()
+
+    def match(task: int | None) -> float | None:
+        return probe(model, make_record(), "a [MASK]", tokenizer, Names(CLASSES), task=task).match
+
+    assert match(0) != match(2)
+    for wrong in (None, 3):
+        with pytest.raises(ValueError, match="name one with --task, 0 to 2"):
+            match(wrong)
+    with pytest.raises(ValueError, match="no task tokens; leave --task out"):
+        probe(build("ViLBERT"), make_record(), "a cat", tokenizer, Names(CLASSES), task=0)
+
+
 def test_no_mask_no_regions_no_names(tokenizer: Any) -> None:
     said = probe(build("VL-BERT, paper"), make_record(0), "a cat", tokenizer, Names(()))
     assert said.words == () and said.regions == () and said.attention is None and said.match is not None
