@@ -85,8 +85,11 @@ def convert_command(
 def _convert_model(
     weights: str, out: Path, to: str, config_file: Path | None, settings: list[str] | None, as_json: bool
 ) -> None:
+    from transformers.utils import logging as transformers_logging
+
     from pipelines.model_conversion import convert_model
 
+    transformers_logging.disable_progress_bar()  # of a second
     if settings:
         raise ValueError("--set is for a detector's sizes; those of a model come from its file, or from --config")
     done = convert_model(weights, out, to=to, options=config_file)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from extraction.weight_files import SUFFIXES, read_tensors
+from extraction.weight_files import read_tensors
 from extraction.weight_sources import fetch_from_hub, fetch_weights
 from model.imagebert import ImageBertForPreTraining
 from model.interbert import InterBertForPreTraining
@@ -105,6 +105,8 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
     if not (folder / CONFIG).is_file():
         raise ValueError(f"{folder}: no {CONFIG}; expected a model's folder, a run of roibeam pretrain or a checkpoint")
     settings = read_json_object(folder / CONFIG)
+    if "end_to_end" in settings:
+        raise ValueError(f"{folder}: a model with its region encoder; load_joint reads it (docs/end-to-end.md)")
     if not str(settings.get("model_type", "")).startswith("roibeam-"):
         weights = next((folder / name for name in (WEIGHTS, "pytorch_model.bin") if (folder / name).is_file()), None)
         if weights is None:
@@ -219,8 +221,3 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{path}: holds a {type(found).__name__}; expected a JSON object")
     return found
-
-
-def is_weight_file(path: Path) -> bool:
-    """Whether the suffix is one of a weight file's."""
-    return path.suffix.lower() in SUFFIXES

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import PretrainedConfig
 
 from pipelines.checkpoint import sync_to_disk
 from pipelines.model_checkpoint import load_model
 from pipelines.published_models import writer_of
 
 DIRECTIONS = ("roibeam", "official")
+_OF_HUGGING_FACE = frozenset(field.name for field in fields(PretrainedConfig))
 OFFICIAL_SUFFIXES = (".bin", ".th", ".pth", ".safetensors")
 
 
@@ -26,7 +28,7 @@ class ModelConversion:
     Attributes:
         model: name of our class.
         num_tensors: parameters written.
-        changes: what was left out or assumed, for people.
+        changes: what was left out or assumed, and settings that the file does not keep, for people.
     """
 
     model: str
@@ -51,7 +53,7 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
     if to == "official" and out.suffix not in OFFICIAL_SUFFIXES:
         raise ValueError(f"{out}: official checkpoints end in {', '.join(OFFICIAL_SUFFIXES)}; rename it")
     found = load_model(spec, options=options)
-    model = found.model
+    model, changes = found.model, found.changes
     aside = out.with_name(f".part-{os.getpid()}-{out.name}")
     try:
         if to == "roibeam":
@@ -64,14 +66,16 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
             official = writer_of(model).to_official(model)
             written = len(official)
             _write(official, aside)
-            _check_same(model, load_model(str(aside), options=options).model, aside)
+            again = load_model(str(aside), options=options).model
+            _check_same(model, again, aside)
+            changes += _settings_lost(model.config, again.config)
             sync_to_disk(aside)
         aside.rename(out)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         aside.unlink(missing_ok=True)
         raise
-    return ModelConversion(type(model).__name__, written, found.changes)
+    return ModelConversion(type(model).__name__, written, changes)
 
 
 def _write(official: dict[str, Tensor], path: Path) -> None:
@@ -90,3 +94,12 @@ def _check_same(model: nn.Module, again: nn.Module, path: Path) -> None:
             f"{path} reads as {type(again).__name__}, not {type(model).__name__}, or differs in "
             f"{', '.join(different[:3]) or 'no parameter'}; nothing was kept"
         )
+
+
+def _settings_lost(config: PretrainedConfig, again: PretrainedConfig) -> tuple[str, ...]:
+    """An official file holds parameters alone: what of the config reads differently afterwards."""
+    names = [field.name for field in fields(config) if field.name not in _OF_HUGGING_FACE]
+    pairs = [(name, getattr(config, name), getattr(again, name)) for name in names]
+    return tuple(
+        f"{name} {ours!r} is not in the file, it reads as {read!r}" for name, ours, read in pairs if ours != read
+    )

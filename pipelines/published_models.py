@@ -240,6 +240,8 @@ def _vilbert_sizes(state: State) -> dict[str, Any]:
 
 
 def _vilbert_to_official(model: PreTrainedModel) -> dict[str, Tensor]:
+    if not model.config.with_co_attention:
+        raise ValueError("a ViLBERT without co-attention: its official file could not be told from InterBERT's")
     release = "release-mt" if isinstance(model, ViLbertForMultiTask) or model.config.num_task_tokens else "release"
     return vilbert_checkpoint.state_to_official(model.state_dict(), release)
 

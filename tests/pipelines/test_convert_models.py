@@ -13,6 +13,7 @@ import torch
 from model.vilbert import ViLbertForPreTraining
 from model.vilbert_config import ViLbertConfig
 from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from model.visualbert import VisualBertConfig, VisualBertForPreTraining
 from pipelines.model_checkpoint import load_model
 from pipelines.published_models import writer_of
 
@@ -57,6 +58,15 @@ def test_there_and_back(official: Path, tmp_path: Path, roibeam: Callable[..., A
     assert load_model(str(tmp_path / "again.bin")).model.config.image_hidden_size == 16
 
 
+def test_settings_that_a_file_does_not_keep_are_named(tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+    """UCLA's segment of regions is 0; under transformers' names it reads as 1, which is another vector."""
+    sizes = {name: value for name, value in SIZES.items() if name != "region_target_size"}
+    VisualBertForPreTraining(VisualBertConfig(**sizes)).save_pretrained(tmp_path / "ours")
+    done = roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official")
+    assert done.code == 0, done.err
+    assert "first_region_segment 0 is not in the file, it reads as 1" in done.out
+
+
 @pytest.mark.parametrize(
     "source, target, options, words",
     [
@@ -66,6 +76,8 @@ def test_there_and_back(official: Path, tmp_path: Path, roibeam: Callable[..., A
         ("pytorch_model_9.bin", "ours", ("--to", "roibeam", "--set", "x.y=1"), "--set is for a detector's sizes"),
         ("pytorch_model_9.bin", "a.pkl", ("--config", "x.json"), "say --to roibeam or --to official too"),
         ("baseline", "a.bin", ("--to", "official"), "SingleStreamForPreTraining has no official checkpoints"),
+        ("apart", "a.bin", ("--to", "official"), "could not be told from InterBERT's"),
+        ("joint", "ours", ("--to", "roibeam"), "load_joint reads it"),
         ("other.pth", "ours", ("--to", "roibeam"), "of no published model"),
     ],
 )
@@ -74,6 +86,10 @@ def test_what_cannot_be_is_said_in_one_line(
     roibeam: Callable[..., Any],
 ) -> None:  # fmt: skip
     SingleStreamForPreTraining(SingleStreamConfig(**SIZES)).save_pretrained(tmp_path / "baseline")
+    apart = ViLbertConfig(**SIZES, text_co_attention=(), image_co_attention=(), with_co_attention=False)
+    ViLbertForPreTraining(apart).save_pretrained(tmp_path / "apart")
+    (tmp_path / "joint").mkdir()
+    (tmp_path / "joint" / "config.json").write_text('{"format": 1, "end_to_end": {}}')
     torch.save({"a": torch.zeros(1)}, tmp_path / "other.pth")
     before = sorted(tmp_path.iterdir())
     result = roibeam("convert", tmp_path / source, tmp_path / target, *options)
