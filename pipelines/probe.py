@@ -204,8 +204,8 @@ def check_task(config: Any, task: int | None) -> None:
 
 
 def pair_batch(record: RegionRecord, text_ids: Tensor, task: int | None = None) -> VLBatch:
-    """One row: a text of (T,) pieces and all regions of a record, nothing masked."""
-    count = record.num_regions
+    """One row: a text of (T,) pieces, all regions of a record and its feature of the whole image; nothing masked."""
+    count, whole = record.num_regions, record.image_feature
     return VLBatch(
         text_ids=text_ids[None],
         text_mask=torch.ones(1, len(text_ids), dtype=torch.bool),
@@ -215,6 +215,7 @@ def pair_batch(record: RegionRecord, text_ids: Tensor, task: int | None = None) 
         region_mask=torch.ones(1, count, dtype=torch.bool),
         image_hw=torch.tensor([[record.height, record.width]], dtype=torch.float32),
         masked_regions=torch.zeros(1, count, dtype=torch.bool),
+        global_features=None if whole is None else as_float32(whole)[None],
         task_ids=None if task is None else torch.tensor([task]),
         sample_ids=(record.image_id,),
     )

@@ -180,6 +180,19 @@ def test_a_model_with_task_tokens_is_told_the_task(tokenizer: Any) -> None:
         probe(build("ViLBERT"), make_record(), "a cat", tokenizer, Names(CLASSES), task=0)
 
 
+def test_a_stored_feature_of_the_whole_image_is_read(tokenizer: Any) -> None:
+    model, record = ImageBertForPreTraining(ImageBertConfig(**SIZES, global_feature_size=5)).eval(), make_record()
+
+    def match(feature: np.ndarray | None) -> float | None:
+        return probe(
+            model, dataclasses.replace(record, image_feature=feature), "a cat", tokenizer, Names(CLASSES)
+        ).match
+
+    assert match(np.ones(5, record.features.dtype)) != match(np.full(5, 9, record.features.dtype))
+    with pytest.raises(ValueError, match="reads global_features of width 5, the batch has none"):
+        match(None)
+
+
 def test_no_mask_no_regions_no_names(tokenizer: Any) -> None:
     said = probe(build("VL-BERT, paper"), make_record(0), "a cat", tokenizer, Names(()))
     assert said.words == () and said.regions == () and said.attention is None and said.match is not None

@@ -1,4 +1,4 @@
-"""docs/end-to-end.md: its code runs, and every combination of its table can be built."""
+"""docs/end-to-end.md and docs/models.md: their code runs, and every combination of the former's table can be built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from end_to_end_examples import encoder, imagebert, interbert, single_stream, vi
 
 from model.end_to_end import EndToEndChoices, EndToEndModel
 
-TEXT = (Path(__file__).parents[2] / "docs" / "end-to-end.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "end-to-end.md").read_text(encoding="utf-8")
 BUILDERS = {
     "VL-BERT": (vlbert,),
     "ViLBERT": (vilbert, single_stream),
@@ -43,6 +44,14 @@ def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compile(code, "docs/end-to-end.md", "exec"), names)
     assert (tmp_path / "joint" / "config.json").is_file()
     assert set(names["losses"]) == {"masked_words", "masked_regions"}
+
+
+def test_the_code_of_the_heads_of_tasks_runs() -> None:
+    torch.manual_seed(0)
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "models.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, "docs/models.md", "exec"), names)
+    assert names["logits"].shape == (1, 3129) and names["loss"] > 0
 
 
 @pytest.mark.parametrize(("make", "appearance", "pixels", "whole"), combinations())
