@@ -18,6 +18,7 @@ def mask_words(
     mask_id: int,
     vocab_size: int,
     probability: float = 0.15,
+    masked_share: float = 0.8,
 ) -> tuple[np.ndarray, np.ndarray]:
     """BERT's 80/10/10 masking by whole words (jackroos/VL-BERT pretrain/data/datasets/conceptual_captions.py).
 
@@ -25,6 +26,8 @@ def mask_words(
     random vocabulary entry (10 %), or all stay (10 %); all its pieces are labelled. No word has to be chosen.
 
     Args:
+        masked_share: of chosen words, those that become `mask_id`: 1 in VL-BERT's paper (section 3.3). Half of the
+            others become random, half stay.
         text_ids: (T,) int64.
         word_ids: (T,) int64, pieces of one word share a number; -1 for special tokens, which are never chosen.
     Returns:
@@ -38,9 +41,9 @@ def mask_words(
             continue
         pieces = np.flatnonzero(word_ids == word)
         labels[pieces] = text_ids[pieces]
-        if draw < 0.8:
+        if draw < masked_share:
             masked_ids[pieces] = mask_id
-        elif draw < 0.9:
+        elif draw < (1 + masked_share) / 2:
             masked_ids[pieces] = generator.integers(vocab_size, size=len(pieces))
     return masked_ids, labels
 

@@ -57,6 +57,7 @@ class PretrainConfig:
         max_elements: text pieces + whole image + regions kept, cut from the longer side (VL-BERT's SEQ_LEN, [END] not
             counted); 0 = no cut. Text is always cut to the positions the model has.
         word_probability, region_probability: how often a word or region is predicted.
+        word_masked_share: how many of the predicted words become [MASK]; half of the others become random ones.
         region_masked_share: how many of the predicted regions are hidden.
         fixed_masks: every epoch, and evaluation, draws the masks of epoch 0: for checking that a model can over-fit.
     """
@@ -65,6 +66,7 @@ class PretrainConfig:
     max_elements: int = 64
     word_probability: float = 0.15
     region_probability: float = 0.15
+    word_masked_share: float = 0.8
     region_masked_share: float = 0.9
     fixed_masks: bool = False
 
@@ -73,7 +75,7 @@ class PretrainConfig:
             raise ValueError(f"PretrainConfig: batch_size must be at least 1, got {self.batch_size}")
         if self.max_elements and self.max_elements < 4:
             raise ValueError(f"PretrainConfig: max_elements must be 0 or at least 4, got {self.max_elements}")
-        for name in ("word_probability", "region_probability", "region_masked_share"):
+        for name in ("word_probability", "region_probability", "word_masked_share", "region_masked_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"PretrainConfig: {name} must be in 0..1, got {getattr(self, name)}")
 
@@ -176,6 +178,7 @@ class PretrainTask:
             mask_id=self._tokenizer.mask_id,
             vocab_size=self._tokenizer.vocab_size,
             probability=self._config.word_probability,
+            masked_share=self._config.word_masked_share,
         )
         masked, predicted = mask_regions(
             record.num_regions,

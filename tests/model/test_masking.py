@@ -48,6 +48,21 @@ def test_words_are_masked_whole_and_as_often_as_bert_does():
     assert_share(kinds["kept"], chosen, 0.1)
 
 
+def test_the_share_of_mask_pieces_can_be_another():
+    """1: VL-BERT's paper replaces every chosen word by [MASK]."""
+    text_ids, word_ids = np.full(20_002, 5000), np.concatenate([[-1], np.arange(20_000), [-1]])
+
+    def chosen(share):
+        generator, sizes = np.random.default_rng(0), {"mask_id": MASK_ID, "vocab_size": VOCAB_SIZE}
+        masked_ids, labels = mask_words(text_ids, word_ids, generator, **sizes, masked_share=share)
+        return masked_ids[labels != IGNORE_INDEX]
+
+    assert (chosen(1.0) == MASK_ID).all()
+    half = chosen(0.5)
+    assert_share(int((half == MASK_ID).sum()), len(half), 0.5)
+    assert_share(int((half == 5000).sum()), len(half), 0.25)
+
+
 @pytest.mark.parametrize("probability, labelled", [(0.0, 0), (1.0, 4)])
 def test_word_probability_at_its_ends(probability, labelled):
     _, labels = mask_words(
