@@ -4,6 +4,9 @@ One sequence through BERT: text pieces, then regions; padding of the text stays 
 projected feature with a segment and a position of its own tables (section 3.2 of the paper: f_o + f_s + f_p). Regions
 are never masked: `VLBatch.masked_regions` is not read, nor are boxes (wider features may hold them).
 
+Sections are those of arXiv:1908.03557. "What Does BERT with Vision Look At?" (ACL 2020) prints sections 3, 4 and 5.1 as
+its appendices A, B and C.
+
 Shapes: B rows, T text pieces, R regions, A aligned pieces, D feature width, H hidden width.
 """
 
