@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 import transformers
-from published_models import official_vilbert, official_vlbert
+from official_models import official_vilbert, official_vlbert
 from store_rounds import MIN_ROUNDS, Ratio, table, take_turns
 from torch import Tensor, nn
 
@@ -40,7 +40,8 @@ from model.inputs import IGNORE_INDEX, VLBatch
 from model.vilbert import ViLbertForPreTraining
 from model.vilbert_config import vilbert_config
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.vlbert import VLBertForPreTraining, vlbert_base
+from model.vlbert import VLBertForPreTraining
+from model.vlbert_config import vlbert_base
 
 ROWS, WORDS, REGIONS = 8, (8, 30), (10, 100)
 VOCABULARY, FEATURES, LABELS = 30522, 2048, 1601

@@ -173,8 +173,8 @@ def test_half_empty_batches_give_finite_losses_and_gradients(name, case):
         assert output.losses["masked_regions"].count == 0
     assert all(grad.isfinite().all() for grad in gradients(model, batch).values())
     maps = model.eval().encode(batch, with_attention=True).attention
-    lists = [found for found in vars(maps).values() if isinstance(found, list)]
-    assert all(weights.isfinite().all() for found in lists for weights in found)
+    sides = (maps.text, maps.image, maps.text_to_image, maps.image_to_text, maps.joint)
+    assert all(weights.isfinite().all() for side in sides for weights in side)
 
 
 @every_model
@@ -287,9 +287,10 @@ def test_attention_maps(name):
     sides |= {"text_to_image": (masks["text"], image), "image_to_text": (image, masks["text"])}
     assert bool(maps.joint) == bool(EXAMPLES[name].joint) and any(getattr(maps, side) for side in sides)
     if maps.joint:
-        starts, place = {}, 0
-        for part in EXAMPLES[name].joint:
-            starts[part], place = place, place + masks[part].shape[1]
+        before = [
+            sum(masks[part].shape[1] for part in EXAMPLES[name].joint[:k]) for k in range(len(EXAMPLES[name].joint))
+        ]
+        starts = dict(zip(EXAMPLES[name].joint, before, strict=True))
         assert (maps.joint_text, maps.joint_regions) == (starts["text"], starts["regions"])
     for side, (asking, asked) in sides.items():
         for weights in getattr(maps, side):
@@ -309,10 +310,10 @@ def test_save_and_load_give_the_same_model(name, tmp_path):
     assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
     state, other = model.state_dict(), loaded.state_dict()
     assert state.keys() == other.keys() and all(torch.equal(state[key], other[key]) for key in state)
-    # Equal weights; read from a file they may lie at another alignment, and a kernel then sums in another order.
+    # Read from a file, equal weights lie elsewhere in memory, which changes last digits on some machines.
     with torch.no_grad():
-        assert_same(vectors(loaded.encode(batch), batch), vectors(model.encode(batch), batch))
-        assert_same(terms(loaded, batch), terms(model, batch))
+        assert_same(vectors(loaded.encode(batch), batch), vectors(model.encode(batch), batch), rtol=1e-6, atol=1e-6)
+        assert_same(terms(loaded, batch), terms(model, batch), rtol=1e-6, atol=1e-6)
 
 
 @every_model
