@@ -153,8 +153,8 @@ def test_text_alone(preset):
     with torch.no_grad():
         output, other = model.encode_text(batch, with_attention=True), model.encode_text(padded)
         states = bare.text_embeddings(batch)
-        for layer in [*bare.joint.layers, *bare.text.layers]:
-            states = layer(states, real)
+        for encoder in (bare.joint, bare.text):
+            states = encoder(states, real)
         with_img = model.encode(batch)
     torch.testing.assert_close(output.text_states[real], states[real], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(other.text_states[:, :9][real], output.text_states[real], rtol=1e-4, atol=2e-5)
