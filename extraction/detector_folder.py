@@ -87,14 +87,19 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
             f'{path}: expected a detector\'s config.json with "format": {_FORMAT}; is it of another model, or of a '
             f"newer roibeam?"
         )
-    config = _section(found, "detector", DetectorConfig, path)
-    conventions = _section(found, "conventions", Conventions, path)
+    config = dataclass_of(found, "detector", DetectorConfig, path)
+    conventions = dataclass_of(found, "conventions", Conventions, path)
     classes, attributes = (_names(found, name, path) for name in ("class_names", "attribute_names"))
     _check_names(config, classes, attributes, str(path))
     return DetectorFolder(config, conventions, classes, attributes, str(weights))
 
 
-def _section(found: Mapping[str, Any], name: str, kind: type[_T], path: Path) -> _T:
+def dataclass_of(found: Mapping[str, Any], name: str, kind: type[_T], path: Path) -> _T:
+    """The section `name` of a file's JSON as a dataclass of numbers, words and tuples.
+
+    Raises:
+        ValueError: naming `path`, when the section has not exactly its fields, or values that it refuses.
+    """
     section = found.get(name)
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(section, dict) or set(section) != known:

@@ -145,13 +145,14 @@ def pool_regions(
     """Boxes cut out of the stride-16 map.
 
     Args:
-        feature_map: (N, C, h, w) float32.
+        feature_map: (N, C, h, w) float32 or float64; N may be 0.
         boxes: for each of the N images (R_i, 4), x1 y1 x2 y2 in network-input pixels.
         cells: `DetectorConfig.pooled_cells`.
     Returns:
         (sum of R_i, C, cells, cells); bins past the map's end are 0.
     """
-    boxes = [rows.float() for rows in boxes]
+    boxes = [rows.to(feature_map.dtype) for rows in boxes]  # torchvision wants one type
+    boxes = boxes or [feature_map.new_zeros(0, 4)]  # and one list of boxes, also for no image
     if conventions.region_pool == "roi-pool":
         return roi_pool(feature_map, boxes, cells, 1.0 / FEATURE_STRIDE)
     return roi_align(feature_map, boxes, cells, 1.0 / FEATURE_STRIDE, sampling_ratio=1, aligned=False)

@@ -173,7 +173,8 @@ def understand(source: str, named: NamedWeights, config: DetectorConfig, convent
 
 
 def _report(source: str, family: Family, changes: Sequence[str]) -> None:
-    _log.info("%s: %s; %s", source, family.title, ", ".join(changes) or "nothing to convert")
+    say = _log.info if changes else _log.debug  # each process of a run says it
+    say("%s: %s; %s", source, family.title, ", ".join(changes) or "nothing to convert")
 
 
 def on_meta(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,11 +20,14 @@ class GrowingLmdb:
     map is doubled here, and the transaction's entries are put again.
 
     Args:
-        path: a file, or with `subdir` a folder that gets `data.mdb`; new, and nobody else's: there is no lock file.
+        path: a file, or with `subdir` a folder that gets `data.mdb`; new (or left by a stopped writer of the same, and
+            `durable`), and nobody else's: there is no lock file.
         map_bytes: expected size of the file. A wrong guess costs repeated transactions, half of them at most.
         commit_bytes: bytes of keys and values in a transaction. LMDB holds its pages in memory, and this object its
             entries (to put them again), so the peak is about twice this.
         databases: named databases; none means the one without a name.
+        durable: each commit is on the disk when the next one begins, so that what a killed writer leaves can be opened
+            even after a power cut.
     """
 
     def __init__(
@@ -35,13 +38,14 @@ class GrowingLmdb:
         map_bytes: int,
         commit_bytes: int = COMMIT_BYTES,
         databases: Sequence[bytes] = (),
+        durable: bool = False,
     ) -> None:
         self._map_bytes = _whole_pages(max(map_bytes, _LEAST_MAP_BYTES))
         self._commit_bytes = commit_bytes
-        # writemap=False: with it the file would get the apparent size of the map. sync=False: one fsync at the end.
+        # writemap=False: with it the file would get the apparent size of the map. Not durable: one fsync at the end.
         self._env = lmdb.open(
             os.fspath(path), subdir=subdir, map_size=self._map_bytes, max_dbs=len(databases), lock=False,
-            writemap=False, sync=False, metasync=False, readahead=False,
+            writemap=False, sync=durable, metasync=durable, readahead=False,
         )  # fmt: skip
         self._databases = {name: self._env.open_db(name) for name in databases}
         self._txn = self._env.begin(write=True)
@@ -65,6 +69,16 @@ class GrowingLmdb:
             self._pending.append(entry)
             self._pending_bytes += len(key) + len(value)
         return stored
+
+    @property
+    def num_entries(self) -> int:
+        """Entries of the database without a name, those of the open transaction included."""
+        return int(self._txn.stat()["entries"])
+
+    def get(self, key: bytes) -> bytes | None:
+        """A value of the database without a name."""
+        value = self._txn.get(key)
+        return None if value is None else bytes(value)
 
     @property
     def is_due(self) -> bool:

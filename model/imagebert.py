@@ -9,7 +9,7 @@ G global feature width, K region labels, H hidden width.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,7 @@ class ImageBertConfig(BertSizes):
     """
 
     model_type = "roibeam-imagebert"
+    reads_whole_image: ClassVar[bool] = False  # of the batch; see model/end_to_end.py
 
     region_feature_size: int = 2048
     num_region_labels: int = 1600

@@ -77,12 +77,14 @@ class RegionEmbeddings(nn.Module):
     """Projected feature + Linear(location), LayerNorm, dropout, with IMG first: the release.
 
     The paper adds a segment and a position, and ends the image with a [SEP] (sections 2.1 and 2.2); it does not say of
-    which tables they are, here they are the image's own. A masked region's feature is zero, its location stays.
+    which tables they are, here they are the image's own. A masked region's location stays, its feature is zero or that
+    of blanked pixels.
     """
 
     def __init__(self, config: InterBertConfig) -> None:
         super().__init__()
         features, hidden = config.region_feature_size, config.hidden_size
+        self.masked_appearance = config.masked_appearance
         self.features: nn.Module = (
             nn.Linear(features, hidden)
             if config.region_projection == "linear"
@@ -101,7 +103,7 @@ class RegionEmbeddings(nn.Module):
         Raises:
             ValueError: for more elements than there are positions.
         """
-        elements = elements_with_whole_image(batch, count="all")
+        elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         mask, real = elements.mask, Packing(elements.mask)
         features, locations = real.pack(elements.features), real.pack(elements.locations)
         states = real.pad(self.features(features) + self.locations(locations))

@@ -9,6 +9,7 @@ from typing import Any
 from model.bert import BertSizes
 from model.heads import FUSIONS
 from model.inputs import OutputWidths
+from model.regions import MASKED_APPEARANCES
 from model.transformer import ACTIVATIONS
 
 REGION_LOSSES = ("kl", "regression")
@@ -34,6 +35,8 @@ class InterBertConfig(BertSizes):
         with_region_positions: adds a learned vector for the place in the sequence, IMG first. The order of regions
             counts then.
         with_image_sep: a learned [SEP] ends the image.
+        masked_appearance: "zero": a masked region's feature is 0. "pixels": it is the feature that the batch brings,
+            made end to end of blanked pixels.
         region_embedding_dropout: on embedded regions.
         pooled_size: width of the pooled vectors.
         pair_from: how a pair is summed up: "pooled" gives IMG and [CLS] a dense layer with ReLU each and fuses these,
@@ -61,6 +64,7 @@ class InterBertConfig(BertSizes):
     with_region_segment: bool = False
     with_region_positions: bool = False
     with_image_sep: bool = False
+    masked_appearance: str = "zero"
     region_embedding_dropout: float = 0.1
     pooled_size: int = 1024
     pair_from: str = "pooled"
@@ -82,6 +86,7 @@ class InterBertConfig(BertSizes):
         self.check_choice("pair_from", PAIR_SOURCES)
         self.check_choice("fusion", FUSIONS)
         self.check_choice("region_loss", REGION_LOSSES)
+        self.check_choice("masked_appearance", MASKED_APPEARANCES)
         for name in ("num_hidden_layers", "text_num_hidden_layers", "image_num_hidden_layers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"InterBertConfig: {name} is {getattr(self, name)}, it must not be negative")

@@ -99,7 +99,9 @@ def binary_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCo
     Args:
         logits, targets, mask: of one shape.
     """
-    per_number = F.binary_cross_entropy_with_logits(_precise(logits), _precise(targets), reduction="none")
+    logits = _precise(logits)
+    # In their type: with whole or float32 targets torch would round double logits.
+    per_number = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
     return SumCount(per_number.masked_fill(~mask, 0.0).sum(), mask.sum())
 
 

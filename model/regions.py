@@ -57,12 +57,12 @@ def mean_feature(features: Tensor, visible: Tensor, counted: Tensor) -> Tensor:
 class ImageElements(NamedTuple):
     """What a batch shows of its images: IMG, the whole image, then its regions; E = R + 1."""
 
-    features: Tensor  # (B, E, D), 0 where masked and at padding
+    features: Tensor  # (B, E, D), 0 at padding
     locations: Tensor  # (B, E, 5)
     mask: Tensor  # (B, E) bool
 
 
-def elements_with_whole_image(batch: VLBatch, *, count: str) -> ImageElements:
+def elements_with_whole_image(batch: VLBatch, *, count: str, masked_appearance: str = "zero") -> ImageElements:
     """The regions with IMG before them; IMG is made here and nowhere else, after masking.
 
     "Mean-pooled visual features with a spatial encoding corresponding to the entire image" (arXiv:1908.02265,
@@ -72,13 +72,16 @@ def elements_with_whole_image(batch: VLBatch, *, count: str) -> ImageElements:
         count: by what the sum of the visible regions' features is divided: the number of "all" regions of the image
             (vilbert_beta, InterBERT) or of the "visible" ones. Without effect where the batch brings
             `whole_image_features`.
+        masked_appearance: what stands for a masked region: "zero", as published, or the feature that the batch brings,
+            for features that a region encoder made of blanked "pixels".
     """
     features, rows = batch.region_features, batch.batch_size
     visible = batch.region_mask & ~batch.masked_regions
     whole = batch.whole_image_features
     if whole is None:
         whole = mean_feature(features, visible, visible if count == "visible" else batch.region_mask)
-    features = features.masked_fill(~visible[..., None], 0.0)
+    shown = batch.region_mask if masked_appearance == "pixels" else visible
+    features = features.masked_fill(~shown[..., None], 0.0)
     features = torch.cat([whole[:, None].to(features.dtype), features], dim=1)
     locations = region_locations(batch.region_boxes, batch.image_hw, batch.region_mask)
     whole_location = locations.new_tensor(WHOLE_IMAGE_LOCATION).expand(rows, 1, -1)

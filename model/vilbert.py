@@ -82,19 +82,21 @@ class TextEmbeddings(nn.Module):
 class RegionEmbeddings(nn.Module):
     """Linear(feature) + Linear(location), LayerNorm, dropout (section 2.2, "Image Representations"); IMG comes first.
 
-    A masked region's feature is zero, its location stays ("image features zeroed out").
+    A masked region's location stays, its feature is zero ("image features zeroed out") or that of blanked pixels.
     """
 
     def __init__(self, config: ViLbertConfig) -> None:
         super().__init__()
-        self.whole_image_count = config.whole_image_count
+        self.whole_image_count, self.masked_appearance = config.whole_image_count, config.masked_appearance
         self.features = nn.Linear(config.region_feature_size, config.image_hidden_size)
         self.locations = nn.Linear(LOCATION_SIZE, config.image_hidden_size)
         self.norm = nn.LayerNorm(config.image_hidden_size, eps=BERT_NORM_EPS)
         self.dropout = nn.Dropout(config.region_embedding_dropout)
 
     def forward(self, batch: VLBatch) -> Stream:
-        elements = elements_with_whole_image(batch, count=self.whole_image_count)
+        elements = elements_with_whole_image(
+            batch, count=self.whole_image_count, masked_appearance=self.masked_appearance
+        )
         packing = Packing(elements.mask)
         features, locations = packing.pack(elements.features), packing.pack(elements.locations)
         states = self.features(features) + self.locations(locations)

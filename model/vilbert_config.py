@@ -10,7 +10,7 @@ from model.bert import BertSizes
 from model.heads import FUSIONS
 from model.inputs import OutputWidths
 from model.pretraining import MASKED_LOSS_PAIRS
-from model.regions import WHOLE_IMAGE_COUNTS
+from model.regions import MASKED_APPEARANCES, WHOLE_IMAGE_COUNTS
 from model.transformer import ACTIVATIONS
 
 REGION_LOSSES = ("kl", "regression", "contrastive")
@@ -50,6 +50,8 @@ class ViLbertConfig(BertSizes):
             or D.
         whole_image_count: by what the IMG token divides the sum of the features that are not masked: "all" regions of
             the image, masked ones too, or the "visible" ones.
+        masked_appearance: "zero": a masked region's feature is 0. "pixels": it is the feature that the batch brings,
+            made end to end of blanked pixels.
         masked_loss_pairs: whether masked words and regions are predicted in "all" pairs or only in "matched" ones.
         with_match_head: adds the alignment loss; without it pairs need no `match_labels`.
         num_answers, num_gqa_answers: labels of the answer classifiers of the task models; 0 leaves one out.
@@ -84,6 +86,7 @@ class ViLbertConfig(BertSizes):
     negatives_from_other_images: float = 0.7
     region_target_size: int = 1601
     whole_image_count: str = "all"
+    masked_appearance: str = "zero"
     masked_loss_pairs: str = "all"
     with_match_head: bool = True
     num_answers: int = 3129
@@ -101,6 +104,7 @@ class ViLbertConfig(BertSizes):
         self.check_choice("fusion", FUSIONS)
         self.check_choice("region_loss", REGION_LOSSES)
         self.check_choice("whole_image_count", WHOLE_IMAGE_COUNTS)
+        self.check_choice("masked_appearance", MASKED_APPEARANCES)
         self.check_choice("masked_loss_pairs", MASKED_LOSS_PAIRS)
         text, image = self.text_co_attention, self.image_co_attention
         if len(text) != len(image):

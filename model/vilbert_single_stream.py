@@ -18,7 +18,7 @@ from model.inputs import AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput
 from model.packing import Packing
 from model.pretraining import PreTrainingTerms, log_odds
-from model.regions import LOCATION_SIZE, elements_with_whole_image
+from model.regions import LOCATION_SIZE, MASKED_APPEARANCES, elements_with_whole_image
 from model.transformer import BERT_NORM_EPS
 
 REGION_SEGMENT = 1
@@ -31,15 +31,18 @@ class SingleStreamConfig(BertSizes):
     Fields, beside those of `BertSizes`:
         region_feature_size: D, width of a stored region feature.
         region_target_size: classes with background.
+        masked_appearance: as in `ViLbertConfig`.
     """
 
     model_type = "roibeam-vilbert-single-stream"
 
     region_feature_size: int = 2048
     region_target_size: int = 1601
+    masked_appearance: str = "zero"
 
     def check(self) -> None:
         super().check()
+        self.check_choice("masked_appearance", MASKED_APPEARANCES)
         if self.num_segments <= REGION_SEGMENT:
             raise ValueError(f"SingleStreamConfig: num_segments must be at least 2, got {self.num_segments}")
 
@@ -50,6 +53,7 @@ class SingleStreamEmbeddings(nn.Module):
     def __init__(self, config: SingleStreamConfig) -> None:
         super().__init__()
         hidden = config.hidden_size
+        self.masked_appearance = config.masked_appearance
         self.words = nn.Embedding(config.vocab_size, hidden, padding_idx=0)
         self.positions = nn.Embedding(config.max_position_embeddings, hidden)
         self.segments = nn.Embedding(config.num_segments, hidden)
@@ -68,7 +72,7 @@ class SingleStreamEmbeddings(nn.Module):
                 f"single-stream ViLBERT: text of {length} pieces; this model takes 1 to {self.positions.num_embeddings}"
             )
         text = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
-        elements = elements_with_whole_image(batch, count="all")
+        elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
         real = Packing(elements.mask)
         regions = self.features(real.pack(elements.features)) + self.locations(real.pack(elements.locations))
         regions = real.pad(self.region_norm(regions + self.region_segments.weight[REGION_SEGMENT]))

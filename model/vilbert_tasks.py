@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from model.heads import DroppedLinear, NormedClassifier, WeightNormedClassifier
 from model.inputs import VLBatch, VLOutput
+from model.task_heads import join_row_pairs
 from model.vilbert import ViLbertForPreTraining
 from model.vilbert_config import ViLbertConfig
 
@@ -92,11 +93,7 @@ class ViLbertForMultiTask(ViLbertWithScores):
             ValueError: for an odd number of rows.
         """
         assert output.pooled is not None
-        if len(output.pooled) % 2:
-            raise ValueError(
-                f"ViLBERT: {len(output.pooled)} rows are no pairs of images; rows 2i and 2i + 1 go together"
-            )
-        return self.image_pair_head(self.pair_dropout(output.pooled).reshape(-1, 2 * output.pooled.shape[1]))
+        return self.image_pair_head(join_row_pairs(self.pair_dropout(output.pooled)))
 
     def entailment(self, output: VLOutput) -> Tensor:
         """(B, 3) logits of visual entailment."""

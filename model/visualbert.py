@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,7 @@ class VisualBertConfig(BertSizes):
     """
 
     model_type = "roibeam-visualbert"
+    reads_whole_image: ClassVar[bool] = False  # of the batch; see model/end_to_end.py
 
     padding_piece: int = 0
     region_feature_size: int = 2048

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from model.heads import DroppedLinear, PhraseToRegions
 from model.inputs import VLBatch, VLOutput
+from model.task_heads import read_summary
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining, VisualBertModel, VisualBertPreTrainedModel
 
 
@@ -25,9 +25,7 @@ class VisualBertForLabels(VisualBertPreTrainedModel):
 
     def from_mask_piece(self, batch: VLBatch, output: VLOutput) -> Tensor:
         """(B, num_answers) from the piece before the last real one (VQA: the text ends with "? [MASK] [SEP]")."""
-        place = (batch.text_mask.sum(dim=1) - 2).clamp(min=0)
-        rows = torch.arange(len(place), device=place.device)
-        return self.label_head(output.text_states[rows, place])
+        return self.label_head(read_summary(batch, output, "mask_piece"))
 
 
 class VisualBertForGrounding(VisualBertForPreTraining):

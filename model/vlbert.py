@@ -17,13 +17,14 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from model.bert import bert_encoder, draw_as_bert
 from model.heads import MaskedWordHead, Pooler, RegionClassHead
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
-from model.losses import PreTrainingOutput, accuracy, binary_cross_entropy, cross_entropy, soft_cross_entropy
+from model.losses import PreTrainingOutput, SumCount, accuracy, soft_cross_entropy
 from model.packing import Packing
 from model.pretraining import PreTrainingTerms, log_odds
 from model.vlbert_config import VLBertConfig
@@ -39,6 +40,7 @@ from model.vlbert_embeddings import (
     image_elements,
 )
 
+ROW_EPSILON = 1e-4  # of both divisions in `mean_of_rows`
 MATCH_LOGIT = 1  # of the relationship head: 1 = the caption belongs to the image
 
 
@@ -175,6 +177,18 @@ class VLBertModel(VLBertPreTrainedModel):
         return whole, torch.where(named > 0, visuals_BEV.gather(1, named.expand_as(pieces)), pieces)
 
 
+def mean_of_rows(losses_N: Tensor, chosen_BX: Tensor) -> SumCount:
+    """The mean in each row, then over the rows that have any, with the release's epsilons (`*_NORM_IN_BATCH_FIRST`).
+
+    Args:
+        losses_N: one for each True of `chosen_BX`, in order.
+    """
+    counts, rows = chosen_BX.sum(dim=1), chosen_BX.nonzero()[:, 0]
+    totals = losses_N.new_zeros(len(counts)).index_add(0, rows, losses_N)
+    with_any = (counts > 0).sum()
+    return SumCount((totals / (counts + ROW_EPSILON)).sum() * with_any / (with_any + ROW_EPSILON), with_any)
+
+
 class VLBertForPreTraining(VLBertPreTrainedModel):
     """VL-BERT with its pre-training heads (section 3.3); the total loss is the plain sum of the mean losses."""
 
@@ -245,14 +259,23 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
             raise ValueError("VLBertForPreTraining: the batch has no text_labels")
         labels = batch.text_labels
         if batch.text_only is None:
-            terms.masked_words(self.word_logits, output.text_states, labels)
+            self._score_labels(terms, output.text_states, labels)
             return
         text_only = batch.text_only[:, None]
-        terms.masked_words(self.word_logits, output.text_states, labels.masked_fill(text_only, IGNORE_INDEX))
+        self._score_labels(terms, output.text_states, labels.masked_fill(text_only, IGNORE_INDEX))
         own = PreTrainingTerms()
-        own.masked_words(self.word_logits, output.text_states, labels.masked_fill(~text_only, IGNORE_INDEX))
+        self._score_labels(own, output.text_states, labels.masked_fill(~text_only, IGNORE_INDEX))
         terms.losses["text_only_words"] = own.losses["masked_words"]
         terms.metrics["text_only_word_accuracy"] = own.metrics["masked_word_accuracy"]
+
+    def _score_labels(self, terms: PreTrainingTerms, states_BTH: Tensor, labels_BT: Tensor) -> None:
+        if self.config.word_loss_mean == "items":
+            terms.masked_words(self.word_logits, states_BTH, labels_BT)
+            return
+        labelled = labels_BT != IGNORE_INDEX
+        logits, labels = self.word_logits(states_BTH[labelled]).float(), labels_BT[labelled]
+        terms.losses["masked_words"] = mean_of_rows(F.cross_entropy(logits, labels, reduction="none"), labelled)
+        terms.metrics["masked_word_accuracy"] = accuracy(logits, labels, torch.ones_like(labels, dtype=torch.bool))
 
     def _score_regions(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
         """Task 3 of section 3.3."""
@@ -261,15 +284,16 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         assert self.masked_region_head is not None
         predicted = batch.region_target_mask
         targets = batch.region_targets[predicted]
-        every_row = predicted.new_ones(targets.shape[0])
         logits = self.masked_region_head(output.region_states[predicted])
-        best = targets.argmax(dim=-1)
         if self.config.region_labels == "hard":
-            best = targets[:, :-1].argmax(dim=-1)  # background is no category
-            terms.losses["masked_regions"] = cross_entropy(logits, best)
-        else:
+            targets = F.one_hot(targets[:, :-1].argmax(dim=-1), targets.shape[1])  # background is no category
+        every_row = predicted.new_ones(len(targets))
+        if self.config.region_loss_mean == "items":
             terms.losses["masked_regions"] = soft_cross_entropy(logits, targets, every_row)
-        terms.metrics["masked_region_accuracy"] = accuracy(logits, best, every_row)
+        else:
+            each = F.cross_entropy(logits.float(), targets.float(), reduction="none")
+            terms.losses["masked_regions"] = mean_of_rows(each, predicted)
+        terms.metrics["masked_region_accuracy"] = accuracy(logits, targets.argmax(dim=-1), every_row)
 
     def _score_relationship(self, terms: PreTrainingTerms, batch: VLBatch, output: VLOutput) -> None:
         """Task 1 of section 3.3; rows without an image have no label."""
@@ -282,8 +306,5 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         logits = self.relationship_head(output.pooled)
         if self.config.relationship_loss == "softmax":
             terms.matching(logits, labels, match_logit=MATCH_LOGIT)
-            return
-        logits, counted = logits.squeeze(-1), labels != IGNORE_INDEX
-        # Not IGNORE_INDEX itself, whose loss could overflow where it does not count.
-        terms.losses["matching"] = binary_cross_entropy(logits, labels.clamp(min=0).to(logits.dtype), counted)
-        terms.metrics["matching_accuracy"] = accuracy(torch.stack([-logits, logits], dim=-1), labels, counted)
+        else:
+            terms.matching_odds(logits.squeeze(-1), labels)

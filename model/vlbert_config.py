@@ -17,6 +17,7 @@ VISUAL_NORMS = ("layer_norm", "scale", "none")
 VISUAL_STARTS = ("release", "normal")
 REGION_LABELS = ("soft", "hard")
 RELATIONSHIP_LOSSES = ("softmax", "sigmoid")
+LOSS_MEANS = ("items", "rows")
 ANSWER_HEADS = ("mlm", "1fc", "2fc")
 ANSWER_LOSSES = ("sigmoid", "softmax")
 OBJECT_LOSSES = ("all", "masked", "none")
@@ -61,6 +62,8 @@ class VLBertConfig(BertSizes):
         region_labels: a masked region's target: "soft", the detector's distribution; "hard", its best class, background
             left out (section 3.3).
         relationship_loss: "softmax" over two logits; "sigmoid" of one (section 3.3).
+        word_loss_mean, region_loss_mean: over all predicted words or regions of the batch ("items"), or in each row
+            first and then over the rows that have any ("rows").
     """
 
     model_type = "roibeam-vlbert"
@@ -89,6 +92,8 @@ class VLBertConfig(BertSizes):
     with_relationship_head: bool = False
     region_labels: str = "soft"
     relationship_loss: str = "softmax"
+    word_loss_mean: str = "items"
+    region_loss_mean: str = "items"
 
     @property
     def output_widths(self) -> OutputWidths:
@@ -110,6 +115,8 @@ class VLBertConfig(BertSizes):
             ("visual_start", VISUAL_STARTS),
             ("region_labels", REGION_LABELS),
             ("relationship_loss", RELATIONSHIP_LOSSES),
+            ("word_loss_mean", LOSS_MEANS),
+            ("region_loss_mean", LOSS_MEANS),
         ):
             self.check_choice(field, allowed)
         if self.coordinate_embedding_size % 8:
@@ -139,6 +146,8 @@ _PRE_TRAINING = (
     "with_relationship_head",
     "region_labels",
     "relationship_loss",
+    "word_loss_mean",
+    "region_loss_mean",
 )
 
 

@@ -83,10 +83,14 @@ def image_elements(batch: VLBatch, epsilon: float = 1e-5) -> ImageElements:
     whole_box = torch.cat([torch.zeros_like(batch.image_hw), batch.image_hw.flip(-1) - 1], dim=-1)
     never = batch.region_mask.new_zeros(batch.batch_size, 1)
     present = ~never if batch.text_only is None else ~batch.text_only[:, None]
+    mask = torch.cat([present, batch.region_mask & present], dim=1)
+    features = torch.cat([whole[:, None].to(batch.region_features.dtype), batch.region_features], dim=1)
+    boxes = torch.cat([whole_box[:, None].to(batch.region_boxes.dtype), batch.region_boxes], dim=1)
+    # What stands in padding may be anything, NaN too, and attention's zero times NaN is NaN.
     return ImageElements(
-        features=torch.cat([whole[:, None].to(batch.region_features.dtype), batch.region_features], dim=1),
-        boxes=torch.cat([whole_box[:, None].to(batch.region_boxes.dtype), batch.region_boxes], dim=1),
-        mask=torch.cat([present, batch.region_mask & present], dim=1),
+        features=features.masked_fill(~mask[..., None], 0.0),
+        boxes=boxes.masked_fill(~mask[..., None], 0.0),
+        mask=mask,
         masked=torch.cat([never, batch.masked_regions], dim=1),
     )
 

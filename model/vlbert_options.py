@@ -54,8 +54,6 @@ _ONLY: Mapping[str, Any] = MappingProxyType(
         "IMAGE_SEMANTIC": False,
         "IMAGE_FROZEN_BN": True,
         "OUTPUT_CONV5": False,
-        "MLM_LOSS_NORM_IN_BATCH_FIRST": False,
-        "MVRC_LOSS_NORM_IN_BATCH_FIRST": False,
     }
 )
 # Read elsewhere: by the image network, the text, the total of VCR's losses, or by what loads and trains.
@@ -80,6 +78,8 @@ _ELSEWHERE = frozenset(
         "WITH_REL_LOSS",
         "WITH_MLM_LOSS",
         "WITH_MVRC_LOSS",
+        "MLM_LOSS_NORM_IN_BATCH_FIRST",
+        "MVRC_LOSS_NORM_IN_BATCH_FIRST",
         "CLASSIFIER_TYPE",
         "CLASSIFIER_HIDDEN_SIZE",
         "CLASSIFIER_DROPOUT",
@@ -147,6 +147,8 @@ def _pretraining_fields(options: Mapping[str, Any], kind: str) -> dict[str, Any]
         "with_region_head": regions,
         "masked_appearance": "learned" if learned else "pixels",
         "masked_region_token": regions,
+        "word_loss_mean": "rows" if options.get("MLM_LOSS_NORM_IN_BATCH_FIRST", False) else "items",
+        "region_loss_mean": "rows" if options.get("MVRC_LOSS_NORM_IN_BATCH_FIRST", False) else "items",
     }
 
 

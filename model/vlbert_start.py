@@ -5,7 +5,7 @@ All states are by our names, for `load_start` (bert_checkpoint.py), which says w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from torch import Tensor
@@ -36,8 +36,6 @@ _HEADS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "refcoco": {"masked_region_head.dense.": "region_head.dense."},
     }
 )
-# Of the encoder, but of no task: nothing is masked there.
-_PRE_TRAINING_ONLY = ("vlbert.masked_region_", "vlbert.text_only_visual.")
 _SEGMENTS = "vlbert.embeddings.segments.weight"
 _RELATIONSHIP = "relationship_head."
 
@@ -63,16 +61,19 @@ def state_from_bert(
     return {_FROM_BERT.ours(n): t for n, t in tidy_bert(bert).items() if not n.startswith(tuple(unused))}
 
 
-def task_start(task: str, pretrained: Mapping[str, Tensor], *, copy_segment: bool = True) -> dict[str, Tensor]:
+def task_start(
+    task: str, pretrained: Mapping[str, Tensor], names: Collection[str], *, copy_segment: bool = True
+) -> dict[str, Tensor]:
     """What a task model takes from a pre-trained VL-BERT (vqa/, vcr/, refcoco/function/train.py).
 
     Args:
         task: "vqa" (with the "mlm" classifier), "vcr" (with "1fc") or "refcoco".
         pretrained: state of a `VLBertForPreTraining`, or `state_from_bert` for a task without pre-training.
+        names: of the task model's parameters; what it does not have is left out.
         copy_segment: VCR's answers are segment 1, which captions never trained: it starts as segment 0.
     Returns:
         State for `load_start`. VCR's score starts as the difference of the two relationship logits, where there is such
-        a head. Everything else of the heads is left out.
+        a head.
     Raises:
         ValueError: for another task.
     """
@@ -80,7 +81,7 @@ def task_start(task: str, pretrained: Mapping[str, Tensor], *, copy_segment: boo
         raise ValueError(f"no VL-BERT task {task!r}; there are {', '.join(_HEADS)}")
     state: dict[str, Tensor] = {}
     for name, tensor in pretrained.items():
-        if name.startswith("vlbert.") and not name.startswith(_PRE_TRAINING_ONLY):
+        if name.startswith("vlbert."):
             state[name] = tensor
         for theirs, ours in _HEADS[task].items():
             if name.startswith(theirs):
@@ -92,4 +93,4 @@ def task_start(task: str, pretrained: Mapping[str, Tensor], *, copy_segment: boo
         segments = state[_SEGMENTS].clone()
         segments[1] = segments[0]
         state[_SEGMENTS] = segments
-    return state
+    return {name: tensor for name, tensor in state.items() if name in names}

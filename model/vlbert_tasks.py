@@ -17,6 +17,7 @@ from transformers import initialization as init
 from model.heads import RegionClassHead
 from model.inputs import VLBatch, VLOutput
 from model.losses import SumCount, cross_entropy, soft_cross_entropy
+from model.task_heads import read_summary
 from model.task_losses import answer_bce, region_bce
 from model.transformer import ACTIVATIONS, BERT_NORM_EPS
 from model.vlbert import VLBertModel, VLBertPreTrainedModel
@@ -117,9 +118,7 @@ class VLBertForVqa(VLBertTaskModel):
 
     def answers(self, batch: VLBatch, output: VLOutput) -> Tensor:
         """(B, num_answers) logits, read at the piece before the last real one: the text ends with [MASK] [SEP]."""
-        place = (batch.text_mask.sum(dim=1) - 2).clamp(min=0)
-        rows = torch.arange(len(place), device=place.device)
-        return self.answer_head(output.text_states[rows, place])
+        return self.answer_head(read_summary(batch, output, "mask_piece"))
 
     def loss(self, logits: Tensor, scores: Tensor) -> SumCount:
         """Mean over rows, by `answer_loss`.

@@ -8,6 +8,7 @@ Beam spreads and repeats shards; `pipelines.shard_job` makes repeating them safe
 from __future__ import annotations
 
 import functools
+import urllib.error
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from apache_beam.transforms.environments import ExternalEnvironment
 from pipelines.job import ExtractJob
 from pipelines.plan import PlannedShard
 from pipelines.publish import StoreText, publish_run
+from pipelines.runners.flink_job import ended_with_the_run
 from pipelines.runners.option_sets import pipeline_options
 from pipelines.runners.with_workers import run_with_workers
 from pipelines.running_shards import stopping_with_the_caller
@@ -109,6 +111,9 @@ def run_extraction(
                 return run_with_workers(functools.partial(_run_local, job, shards, text, options, workers))
             elif runner == "portable" and options.view_as(PortableOptions).environment_config is None:
                 return run_with_workers(functools.partial(_run_portable, job, shards, text, options))
+            elif runner == "flink":
+                with ended_with_the_run(options):
+                    return _run(extraction_pipeline(job, shards, text, options))
             else:
                 return _run(extraction_pipeline(job, shards, text, options))
     except Exception as error:
@@ -166,6 +171,11 @@ def _run_portable(
 def _cause(error: Exception) -> BaseException:
     """What went wrong in the worker; Beam wraps it into a RuntimeError whose text is the whole traceback."""
     cause = error.__context__
+    if isinstance(error, urllib.error.URLError):
+        return OSError(
+            f"Beam could not fetch its job server ({error.reason}); hand over the jar: "
+            f"-- --flink_job_server_jar=FILE (`make flink-packages` makes one), or --spark_job_server_jar=FILE"
+        )
     if isinstance(cause, lmdb.Error):
         return OSError(f"cannot write the store: {cause}")
     if isinstance(cause, OSError | ValueError | RuntimeError | KeyboardInterrupt):

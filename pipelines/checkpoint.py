@@ -64,20 +64,25 @@ def save_checkpoint(
         write_json(aside / "state.json", {"format": 1, **dataclasses.asdict(position)})
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        for path in sorted(aside.rglob("*"), reverse=True):
-            sync_to_disk(path)
-        sync_to_disk(aside)
-        if final.exists():  # a run that went back to an older checkpoint comes by again
-            replaced = final.with_name(f".replaced-{final.name}")
-            shutil.rmtree(replaced, ignore_errors=True)
-            final.rename(replaced)
-            aside.rename(final)
-            shutil.rmtree(replaced)
-        else:
-            aside.rename(final)
-        sync_to_disk(final.parent)
+        put_in_place(aside, final)
     accelerator.wait_for_everyone()
     return final
+
+
+def put_in_place(aside: Path, final: Path) -> None:
+    """Makes a folder durable, then renames it; one that is there already gives way."""
+    for path in sorted(aside.rglob("*"), reverse=True):
+        sync_to_disk(path)
+    sync_to_disk(aside)
+    if final.exists():  # a run that went back to an older checkpoint comes by again
+        replaced = final.with_name(f".replaced-{final.name}")
+        shutil.rmtree(replaced, ignore_errors=True)
+        final.rename(replaced)
+        aside.rename(final)
+        shutil.rmtree(replaced)
+    else:
+        aside.rename(final)
+    sync_to_disk(final.parent)
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, rank: int) -> Position:

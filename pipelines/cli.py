@@ -87,7 +87,8 @@ def main() -> None:
     if code == INTERRUPTED:  # typer's answer to Ctrl-C
         _leave(
             _complain(
-                "interrupted; extract, download and store copy continue with the same command, training with --resume",
+                "interrupted; extract, download, store copy, import and export continue with the same command, "
+                "training with --resume",
                 code,
             )
         )

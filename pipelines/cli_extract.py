@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from features.counted import counted
+from features.counted import byte_count, counted
 from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ def _check_device(device: str, runner: str) -> None:
 def _estimate_text(found: Estimate, work: Work, flags: list[str]) -> str:
     from pipelines.duration import duration
 
-    gigabytes = found.images * found.bytes_per_image / 1e9
+    disk = byte_count(found.images * found.bytes_per_image)
     without = ""
     if work.options.distribution == "full" and found.images:
         without = " (--distribution top-20 or none takes less)"
@@ -327,7 +327,7 @@ def _estimate_text(found: Estimate, work: Work, flags: list[str]) -> str:
             f"  images to extract   {found.images:,}",
             f"  speed               {found.seconds_per_image:.2f} s per image on {work.detector.device}",
             f"  time                {duration(found.seconds)}",
-            f"  disk                {gigabytes:.2f} GB, {found.bytes_per_image / 1e3:.0f} kB per image{without}",
+            f"  disk                {disk}, {found.bytes_per_image / 1e3:.0f} kB per image{without}",
             f"  shards              {found.num_shards:,} of at most {counted(found.shard_size, 'image')}",
             f"  Beam options        {' '.join(flags)}",
         ]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from features.counted import counted
+from features.counted import byte_count, counted
 from pipelines.cli_store_copy import copy_command, plan_command
 from pipelines.cli_store_exchange import diff_command, export_command, import_command
 from pipelines.cli_store_repair import repair_command
@@ -45,7 +46,7 @@ def info_command(
         "records": f"{manifest.num_records:,}",
         "regions": f"{manifest.num_regions:,}, {manifest.num_regions / max(manifest.num_records, 1):.1f} per image",
         "dead letters": f"{manifest.num_dead_letters:,}",
-        "shards": f"{len(manifest.shards):,}, {_size(num_bytes)}",
+        "shards": f"{len(manifest.shards):,}, {byte_count(num_bytes)}",
         "captions": _annotations_row(manifest),
         "features": f"{manifest.feature_dim} x {manifest.feature_dtype}",
         **_image_feature_row(manifest),
@@ -97,12 +98,12 @@ def verify_command(
         raise ValueError("--shards goes with --deep: the rest of the check takes seconds and is for all shards")
     deep_shards = None if shards is None else _shard_range(shards)
     progress: LoggedProgress | None = None
-    done = 0
+    done, start = 0, time.monotonic()
 
     def show(now: int, total: int) -> None:
         nonlocal progress, done
         done = now
-        progress = progress or LoggedProgress("records verified", total)
+        progress = progress or LoggedProgress("records verified", total, since=start)
         progress.to(done)
 
     try:
@@ -299,10 +300,6 @@ def _annotations_row(manifest: StoreManifest) -> str:
     kinds = [counted(entry.captions, "caption")] if entry.captions else []
     kinds += [counted(entry.labels, "label")] if entry.labels else []
     return f"{' and '.join(kinds)} of {counted(entry.rows, 'image')}, in {entry.file}"
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.3f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.3f} MB"
 
 
 def _vocabulary_row(names: tuple[str, ...] | None, count: int | None) -> str:

@@ -75,7 +75,8 @@ def export_command(
 ) -> None:
     """Writes a store as a feature file that another code base reads, and checks it by reading it back.
 
-    The file appears under its name when it is whole. What the format has no place for is listed.
+    The file appears under its name when it is whole. Stopped, the same command goes on (lxmert-h5 begins anew).
+    What the format has no place for is listed.
     """
     from pipelines.store_export import export_store
 

@@ -21,7 +21,7 @@ from pipelines.progress_view import REMOTE_LOOK_SECONDS, ProgressView
 from pipelines.publish import StoreText
 from pipelines.run_report import REPORT_NAME, write_run_report
 from pipelines.run_summary import SUMMARY_NAME, RunEnd, write_run_summary
-from pipelines.runners.option_sets import pipeline_options
+from pipelines.runners.option_sets import check_cluster, pipeline_options
 from pipelines.store_folder import check_output_folder, tidy_store
 from pipelines.store_lock import run_lock
 
@@ -83,6 +83,7 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
     folder = work.store
     check_output_folder(folder)
     pipeline_options(options.runner, options.beam_args, device=work.detector.device)
+    check_cluster(options.runner, options.beam_args)
     job, text = _prepare(work, options)
     if folder.local_path is not None:
         folder.local_path.mkdir(parents=True, exist_ok=True)

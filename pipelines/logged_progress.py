@@ -15,11 +15,13 @@ class LoggedProgress:
     Args:
         what: of which things what is done, such as "records written".
         total: how many there are.
+        since: `time.monotonic()` of the start; None: now.
     """
 
-    def __init__(self, what: str, total: int) -> None:
+    def __init__(self, what: str, total: int, *, since: float | None = None) -> None:
         self._what, self._total, self._done = what, total, 0
-        self._start = self._last = time.monotonic()
+        self._last = time.monotonic()
+        self._start = self._last if since is None else since
 
     def to(self, done: int) -> None:
         """So many are done by now."""

@@ -112,11 +112,11 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
         return _from_official(weights, options or folder / CONFIG)
     if options is not None:
         raise ValueError(f"{folder} has a configuration of its own; --config is for official files")
-    model_class = _class_of(settings, folder / CONFIG)
+    model_class = class_of(settings, folder / CONFIG)
     if not (folder / WEIGHTS).is_file():
         raise ValueError(f"{folder}: no {WEIGHTS} in it")
     try:
-        config = _config_class(model_class).from_dict(settings)
+        config = config_class_of(model_class).from_dict(settings)
         model = build_model(lambda: model_class(config), _as_float32(read_tensors(folder / WEIGHTS)))
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
@@ -127,12 +127,17 @@ def _tokenizer_of(folder: Path) -> Path | None:
     return folder / "tokenizer" if (folder / "tokenizer").is_dir() else None
 
 
-def _class_of(settings: Mapping[str, Any], where: Path) -> type[PreTrainedModel]:
+def class_of(settings: Mapping[str, Any], where: Path) -> type[PreTrainedModel]:
+    """The class that a config.json of ours names.
+
+    Raises:
+        ValueError: naming the file, for a class or `model_type` that is unknown.
+    """
     named = settings.get("architectures") or [None]
-    fitting = [each for each in MODEL_CLASSES if _config_class(each).model_type == settings["model_type"]]
+    fitting = [each for each in MODEL_CLASSES if config_class_of(each).model_type == settings.get("model_type")]
     if not fitting:
-        known = sorted({_config_class(each).model_type for each in MODEL_CLASSES})
-        raise ValueError(f"{where}: model_type {settings['model_type']!r} is unknown; there are {', '.join(known)}")
+        known = sorted({config_class_of(each).model_type for each in MODEL_CLASSES})
+        raise ValueError(f"{where}: model_type {settings.get('model_type')!r} is unknown; there are {', '.join(known)}")
     if named[0] is None:
         return fitting[0]
     for model_class in fitting:
@@ -143,7 +148,7 @@ def _class_of(settings: Mapping[str, Any], where: Path) -> type[PreTrainedModel]
     )
 
 
-def _config_class(model_class: type[PreTrainedModel]) -> type[PretrainedConfig]:
+def config_class_of(model_class: type[PreTrainedModel]) -> type[PretrainedConfig]:
     assert model_class.config_class is not None
     return model_class.config_class
 
@@ -183,13 +188,23 @@ def build_model(make: Callable[[], AnyModule], state: Mapping[str, Tensor]) -> A
     """
     with torch.device("meta"):  # nothing is allocated for sizes that the parameters do not have
         model = make()
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    for name in [*wanted, *state]:
-        got, want = tuple(state[name].shape) if name in state else None, wanted.get(name)
-        if got != want:
-            raise ValueError(f"parameter {name}: the file has {got or 'none'}, the config makes it {want or 'none'}")
-    model.load_state_dict(dict(state), assign=True)
+    check_parameters(state, model.state_dict())
+    # Copies: a file's tensors start anywhere, and kernels sum in another order then, so that outputs would differ from
+    # those of the model that was saved, in the last digits.
+    model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
     return model.eval()
+
+
+def check_parameters(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Whether `state` has the names and shapes of a model's own state, no more and no less.
+
+    Raises:
+        ValueError: naming the first parameter that is missing, too much, or of another shape.
+    """
+    for name in [*wanted, *state]:
+        got, want = (tuple(each[name].shape) if name in each else "none" for each in (state, wanted))
+        if got != want:
+            raise ValueError(f"parameter {name}: the file has {got}, the config makes it {want}")
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

@@ -73,7 +73,10 @@ class ProgressPrinter:
 
     def _run(self) -> None:
         while not self._stop.wait(self._every):
-            self._print(self._view.read())
+            standing = self._view.read()
+            # A runner may take a while to end; the last line, with everything done, is the one of `__exit__`.
+            if standing.images < self._total or self._in_place:
+                self._print(standing)
 
     def _print(self, standing: Standing, last: bool = False) -> None:
         seconds = time.monotonic() - self._start

@@ -64,7 +64,8 @@ def export_store(store: Path, out: Path, *, format_name: str, layout: str | None
     """Writes the records of `store`, in the store's order, to the new file or folder `out`; then reads it back.
 
     The file is written beside its place and renamed when it is whole: a killed export leaves nothing under its name,
-    and the next one removes what it left. Memory: one record, and what the format keeps per image.
+    and the next one goes on with what it left, where the format can (all but lxmert-h5). Memory: one record, and what
+    the format keeps per image.
 
     Args:
         format_name: a name in `features.exchange.formats.FORMATS`.

@@ -17,6 +17,7 @@ import numpy as np
 
 from features.exchange.aside import written_aside
 from features.exchange.butd_tsv import LAYOUTS, ButdTsv, TsvLayout
+from features.exchange.continued import ContinuedFile
 from features.exchange.entry_record import rows_of_classes
 from features.exchange.export_losses import count_losses
 from features.record import RegionRecord
@@ -54,7 +55,7 @@ class ButdTsvFormat:
         """See `FeatureFormat`; layout "lxmert" by default. Features are float32, lossless from float16 and bfloat16."""
         columns = self._columns(layout)
         losses: Counter[str] = Counter()
-        with written_aside(path) as aside, open(aside, "wb") as file:
+        with written_aside(path, goes_on=True) as aside, ContinuedFile(aside) as file:
             for record in records:
                 file.write(_line(record, columns, losses))
         return dict(losses)

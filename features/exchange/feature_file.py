@@ -83,7 +83,8 @@ class FeatureFormat(Protocol):
         """Raises ValueError, naming the file, what was expected and what was found, when it is not this format."""
 
     def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
-        """Writes records in their order to a new file or folder; aside first, so that a killed export leaves none.
+        """Writes records in their order to a new file or folder; aside first, so that a killed export leaves none;
+        one to the same path goes on with what it left where the format can.
 
         Returns:
             what was left out because the format has no place for it: field -> records.

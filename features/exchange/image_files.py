@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from features.exchange.continued import ContinuedFolder
 from features.exchange.entry_file import EntryFile, usable_id
 from features.exchange.entry_record import EntryError
 
@@ -84,22 +85,22 @@ def first_file(path: Path, suffix: str, *, companion: str | None = None) -> Path
     return None
 
 
-def new_file(folder: Path, image_id: str, suffix: str) -> Path:
-    """Where the file of an image goes; its folder is made.
+def write_file(output: ContinuedFolder, image_id: str, suffix: str, data: bytes) -> None:
+    """Writes the file of an image; its folder is made.
 
     Raises:
-        ValueError: when the id cannot be a path below `folder`.
+        ValueError: when the id cannot be a path below the output's folder.
     """
     parts = image_id.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise ValueError(f"image id {image_id!r} cannot be the path of a file; export to a format with keys, or rename")
     if any(len(os.fsencode(part)) > _LONGEST_NAME for part in [*parts[:-1], parts[-1] + suffix]):
         raise ValueError(f"image id {image_id!r}: a file name has at most {_LONGEST_NAME} bytes, {suffix} included")
-    path = folder.joinpath(*parts[:-1], parts[-1] + suffix)
+    path = output.folder.joinpath(*parts[:-1], parts[-1] + suffix)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
+    if output.is_taken(path):
         raise ValueError(f"image id {image_id!r}: there is a file {path.name} already; do ids differ in case only?")
-    return path
+    output.write(path, data)
 
 
 def _files(root: Path, suffix: str, companion: str | None, failed: Callable[[OSError], None]) -> Iterator[bytes]:

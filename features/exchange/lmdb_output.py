@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import lmdb
+
+from features.counted import counted
 from features.durable_files import fsync_folder
 from features.exchange.lmdb_entries import DATA_FILE_NAME
-from features.growing_lmdb import GrowingLmdb
+from features.growing_lmdb import COMMIT_BYTES, GrowingLmdb
 
+log = logging.getLogger(__name__)
+_OTHER = "{folder}, left by a stopped export, is of another store or layout; it is removed: run the command again"
 _FIRST_MAP_BYTES = 64 * 2**20
 _MAX_KEY_BYTES = 511
 
@@ -18,16 +25,34 @@ _MAX_KEY_BYTES = 511
 class LmdbOutput:
     """An LMDB being written, see `GrowingLmdb`.
 
-    Used as a context manager: after a clean exit the file is whole and on the disk.
+    Used as a context manager: after a clean exit the file is whole and on the disk. What a stopped writer committed
+    stays, as long as the same entries are put again in the same order.
 
     Args:
         folder: is made; gets `data.mdb` alone (LMDB makes its lock file when it is opened with locks).
+        commit_bytes: see `GrowingLmdb`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, commit_bytes: int = COMMIT_BYTES) -> None:
         self._folder = folder
         folder.mkdir(exist_ok=True)
-        self._lmdb = GrowingLmdb(folder, subdir=True, map_bytes=_FIRST_MAP_BYTES)
+        for other in folder.iterdir():
+            if other.name != DATA_FILE_NAME:  # a stopped export of another kind
+                shutil.rmtree(other) if other.is_dir() else other.unlink()
+        try:
+            self._lmdb = self._open(commit_bytes)
+        except lmdb.Error:  # killed before LMDB had made it
+            (folder / DATA_FILE_NAME).unlink()
+            self._lmdb = self._open(commit_bytes)
+        self._num_kept = self._lmdb.num_entries
+        self._num_same = 0
+        if self._num_kept:
+            log.info("%s of what a stopped export left stay", counted(self._num_kept, "entry", "entries"))
+
+    def _open(self, commit_bytes: int) -> GrowingLmdb:
+        return GrowingLmdb(
+            self._folder, subdir=True, map_bytes=_FIRST_MAP_BYTES, commit_bytes=commit_bytes, durable=True
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -37,6 +62,8 @@ class LmdbOutput:
     ) -> None:
         try:
             if kind is None:
+                if self._num_same < self._num_kept:
+                    raise ValueError(_OTHER.format(folder=self._folder))
                 self._lmdb.finish()
         finally:
             self._lmdb.close()
@@ -49,10 +76,16 @@ class LmdbOutput:
         """Adds an entry.
 
         Raises:
-            ValueError: when the key is there already or longer than LMDB's 511 bytes.
+            ValueError: when the key is there already or longer than LMDB's 511 bytes, or a stopped writer left other
+                entries.
         """
         if not 1 <= len(key) <= _MAX_KEY_BYTES:
             raise ValueError(f"key {key[:60]!r} has {len(key)} bytes, keys of LMDB have 1 to {_MAX_KEY_BYTES}")
+        if self._num_same < self._num_kept:
+            if self._lmdb.get(key) != value:
+                raise ValueError(_OTHER.format(folder=self._folder))
+            self._num_same += 1
+            return
         if not self._lmdb.put(key, value):
             raise ValueError(f"image id {key.decode('utf-8', 'replace')!r} comes twice; ids are unique in a file")
         if self._lmdb.is_due:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from features.exchange.aside import written_aside
+from features.exchange.continued import ContinuedFolder
 from features.exchange.entry_record import (
     EntryError,
     RegionClasses,
@@ -33,9 +34,9 @@ from features.exchange.entry_record import (
     without_classes,
 )
 from features.exchange.export_losses import count_losses
-from features.exchange.image_files import ImageFolder, first_file, new_file
+from features.exchange.image_files import ImageFolder, first_file, write_file
 from features.exchange.npy_bytes import npz_values, read_file
-from features.exchange.npy_output import write_npz
+from features.exchange.npy_output import npz_bytes
 from features.imported import ABSENT
 from features.record import MAX_REGIONS, RegionRecord
 
@@ -150,10 +151,10 @@ class MilvlgNpzFormat:
             raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
         losses: Counter[str] = Counter()
         held = ("classes", "attributes") if layout == "milvlg" else ()
-        with written_aside(path, folder=True) as aside:
+        with written_aside(path, folder=True, goes_on=True) as aside, ContinuedFolder(aside) as output:
             for record in records:
                 count_losses(losses, record, None, held=held)
-                write_npz(new_file(aside, record.image_id, _SUFFIX), _arrays(record, layout))
+                write_file(output, record.image_id, _SUFFIX, npz_bytes(_arrays(record, layout)))
         return dict(losses)
 
 

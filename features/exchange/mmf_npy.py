@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 from features.exchange.aside import written_aside
+from features.exchange.continued import ContinuedFolder
 from features.exchange.entry_record import EntryError, rows_of_classes
 from features.exchange.export_losses import count_losses
-from features.exchange.image_files import ImageFolder, first_file, new_file
+from features.exchange.image_files import ImageFolder, first_file, write_file
 from features.exchange.mmf_dicts import MmfDicts, mmf_dict
 from features.exchange.npy_bytes import npy_value, read_file
 from features.exchange.npy_output import npy_bytes
@@ -115,26 +116,26 @@ class MmfNpyFormat:
             raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
         losses: Counter[str] = Counter()
         held = () if layout == "vilbert-mt" else ("classes",)
-        with written_aside(path, folder=True) as aside:
+        with written_aside(path, folder=True, goes_on=True) as aside, ContinuedFolder(aside) as output:
             for record in records:
                 _check_id(record.image_id)
                 count_losses(losses, record, rows_of_classes(record), held=held)
-                _write_files(record, aside, layout)
+                _write_files(record, output, layout)
         return dict(losses)
 
 
-def _write_files(record: RegionRecord, folder: Path, layout: str) -> None:
+def _write_files(record: RegionRecord, output: ContinuedFolder, layout: str) -> None:
     features = record.features.astype(np.float32)
     info = mmf_dict(record, background=layout != "foreground")
-    file = new_file(folder, record.image_id, _SUFFIX)
     if layout == "vilbert-mt":
         del info["objects"]
         if record.class_distribution is None:
             del info["cls_prob"]  # scores without their classes
-        file.write_bytes(npy_bytes(info | {"image_id": record.image_id, "features": features}))
+        whole = info | {"image_id": record.image_id, "features": features}
+        write_file(output, record.image_id, _SUFFIX, npy_bytes(whole))
     else:
-        file.write_bytes(npy_bytes(features))
-        new_file(folder, record.image_id, _INFO_SUFFIX).write_bytes(npy_bytes(info))
+        write_file(output, record.image_id, _SUFFIX, npy_bytes(features))
+        write_file(output, record.image_id, _INFO_SUFFIX, npy_bytes(info))
 
 
 def _check_id(image_id: str) -> None:

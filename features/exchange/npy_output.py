@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,10 +38,12 @@ def npy_bytes(value: np.ndarray | dict[str, Any]) -> bytes:
     return stream.getvalue()
 
 
-def write_npz(path: Path, values: Mapping[str, np.ndarray | dict[str, Any]]) -> None:
-    """A new compressed .npz file, as `numpy.savez_compressed` makes it."""
-    with open(path, "xb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+def npz_bytes(values: Mapping[str, np.ndarray | dict[str, Any]]) -> bytes:
+    """A compressed .npz file, as `numpy.savez_compressed` makes it."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, value in values.items():
             member = zipfile.ZipInfo(f"{name}.npy", _EPOCH_OF_ZIP)
             member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, npy_bytes(value))
+    return stream.getvalue()

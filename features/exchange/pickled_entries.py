@@ -147,7 +147,7 @@ def write_pickled_entries(
     """
     losses: Counter[str] = Counter()
     names: list[bytes] = []
-    with written_aside(path, folder=True) as aside, LmdbOutput(aside) as output:
+    with written_aside(path, folder=True, goes_on=True) as aside, LmdbOutput(aside) as output:
         for record in records:
             if record.image_id == KEY_LIST:
                 raise ValueError(f"image id {KEY_LIST!r} is where this format keeps its list of ids; rename the image")

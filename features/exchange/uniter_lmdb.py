@@ -18,6 +18,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from array import array
 from collections import Counter
 from collections.abc import Iterable
@@ -274,8 +275,12 @@ class UniterLmdbFormat:
         counts: dict[str, int] = {}
         packed = layout == "compressed"
         pack, ending = (_compressed, "_compressed") if packed else (arrays_to_msgpack, "")
-        with written_aside(path, folder=True) as aside:
-            with LmdbOutput(aside / f"feat_{_WRITTEN_RULE}{ending}") as output:
+        with written_aside(path, folder=True, goes_on=True) as aside:
+            inner = aside / f"feat_{_WRITTEN_RULE}{ending}"
+            for other in aside.iterdir():
+                if other != inner:  # a stopped export of another layout
+                    shutil.rmtree(other) if other.is_dir() else other.unlink()
+            with LmdbOutput(inner) as output:
                 for record in records:
                     if not record.num_regions:
                         losses[NO_REGIONS] += 1

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from features.exchange.aside import written_aside
+from features.exchange.continued import ContinuedFile
 from features.exchange.entry_file import EntryFile, usable_id
 from features.exchange.entry_record import (
     EntryError,
@@ -202,7 +203,7 @@ class VlbertZipFormat:
             raise ValueError(f"{path}: VL-BERT finds an archive by '.zip@' in a path; give a name that ends in .zip")
         losses: Counter[str] = Counter()
         seen: set[str] = set()
-        with written_aside(path) as aside, open(aside, "wb") as file:
+        with written_aside(path, goes_on=True) as aside, ContinuedFile(aside) as file:
             output = ZipOutput(file)
             for record in records:
                 if record.image_id in seen:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import BinaryIO
+from typing import Protocol
 
 _VERSION, _UTF8, _STORED = 45, 0x0800, 0  # 4.5: zip64
 _DATE_1980 = 0x0021  # a fixed time stamp, so that equal records make equal files
@@ -16,10 +16,16 @@ _BY_UNIX = 3 << 8
 _SMALL = 0xFFFFFFFF
 
 
+class Writable(Protocol):
+    """What a zip is written to."""
+
+    def write(self, data: bytes | bytearray, /) -> object: ...
+
+
 class ZipOutput:
     """Members are written to `file` one after the other; `finish` writes the list."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: Writable) -> None:
         self._file = file
         self._at = self._count = 0
         self._list = bytearray()

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from model.inputs import VLBatch, VLOutput
 from model.masking import mask_overlapping_regions, overlaps_with_inclusive_sides
 from model.packing import computing_padding
 from model.regions import mean_feature
+from model.task_losses import answer_bce, region_bce
 from model.vilbert import ViLbertForPreTraining
 from model.vilbert_checkpoint import TABLES, config_from_official, release_of, state_from_official
 from model.vilbert_config import ViLbertConfig
@@ -160,9 +160,10 @@ class _ForwardPass:
         }
         rows, elements = batch.batch_size, batch.region_mask.shape[1] + 1
         if "in/refer_target" in arrays:
-            target = arrays.floats("in/refer_target", rows, elements, 1)
+            target = arrays.floats("in/refer_target", rows, elements, 1)[..., 0]
+            real = torch.cat([batch.region_mask.new_ones(rows, 1), batch.region_mask], dim=1)
             self.losses["refer_loss"] = lambda: (
-                F.binary_cross_entropy_with_logits(self.outputs["vision_logit"](), target) * elements
+                region_bce(model.score_regions(batch, output), target, real, per="rows").mean
             )
         if "in/choice_target" in arrays:
             self.losses["choice_loss"] = lambda: choice_loss(arrays, model.score_pairs(output))
@@ -171,11 +172,8 @@ class _ForwardPass:
         self.outputs["vil_prediction"] = lambda: model.answers(self.output)
         self.outputs["vil_binary_prediction"] = self.outputs["seq_relationship_score"]
         if "in/vqa_target" in self.arrays:
-            count = self.config.num_answers
-            target = self.arrays.floats("in/vqa_target", self.batch.batch_size, count)
-            self.losses["vqa_loss"] = lambda: (
-                F.binary_cross_entropy_with_logits(model.answers(self.output), target) * count
-            )
+            target = self.arrays.floats("in/vqa_target", self.batch.batch_size, self.config.num_answers)
+            self.losses["vqa_loss"] = lambda: answer_bce(model.answers(self.output), target).mean
 
     def _multi_task(self, model: ViLbertForMultiTask) -> None:
         self.outputs |= {

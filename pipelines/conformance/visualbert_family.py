@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.inputs import IGNORE_INDEX, VLBatch, VLOutput
-from model.losses import kl_divergence
 from model.packing import Packing, computing_padding
-from model.task_losses import grounding_loss
+from model.task_losses import answer_kl, grounding_loss
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining
 from model.visualbert_checkpoint import TABLE, config_from_official, state_from_official
 from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels
@@ -126,12 +125,12 @@ def _pretraining_outputs(arrays: ModelArrays, model: VisualBertForPreTraining, b
 def _label_outputs(arrays: ModelArrays, model: VisualBertForLabels, batch: VLBatch) -> Outputs:
     """Told apart by the labels: a distribution over answers, a class of a row, or a choice among rows."""
     output = model.visualbert(batch)
-    rows, choices = batch.batch_size, arrays.arrays.take("in/input_ids")
+    choices = arrays.arrays.take("in/input_ids")
     labels = arrays.arrays.take("in/labels")
     if labels.ndim == 2:
         logits = model.from_mask_piece(batch, output)
         targets = arrays.floats("in/labels", *logits.shape)
-        loss = kl_divergence(logits, targets, torch.ones(rows, dtype=torch.bool)).mean
+        loss = answer_kl(logits, targets).mean
         return {"loss": constant(loss), "logits": constant(logits), "log_probs": lambda: logits.log_softmax(dim=-1)}
     logits = model.from_pooled(output)
     if choices.ndim == 3:

@@ -15,13 +15,11 @@ import tarfile
 import tempfile
 import textwrap
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
-import apache_beam
-
-from pipelines.runners.option_sets import FLINK_VERSION
-
 log = logging.getLogger(__name__)
+FLINK_VERSION = "1.19"  # the line that `make test-cluster` runs
 FLINK_PACKAGE = "apache-flink-libraries==1.19.3"
 # Speaks to newer Python workers; taken where Maven Central, or a mirror of it, lacks the job server of our Beam.
 LIBRARY_BEAM = "2.62.0"
@@ -99,7 +97,7 @@ def _fetch_flink(folder: Path) -> None:
 
 def _fetch_job_server(folder: Path) -> None:
     """Beam's own job server of our version; else its libraries of another version, put together."""
-    artifact = f"org.apache.beam:beam-runners-flink-{FLINK_VERSION}-job-server:{apache_beam.__version__}"
+    artifact = f"org.apache.beam:beam-runners-flink-{FLINK_VERSION}-job-server:{version('apache-beam')}"
     with tempfile.TemporaryDirectory(dir=folder) as aside:
         try:
             _run(["mvn", "-B", "-q", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={aside}/whole"])

@@ -14,8 +14,11 @@ from collections.abc import Sequence
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from features.counted import counted
+from pipelines.runners.flink_job import flink_url
+from pipelines.runners.flink_packages import FLINK_VERSION
+
 log = logging.getLogger(__name__)
-FLINK_VERSION = "1.19"  # the line that `make test-cluster` runs
 WORKER_POOL = "localhost:50000"  # on each machine the pool beside its TaskManager
 MIN_RAM = "8GB"  # for one worker process: model, batches, a shard's page cache
 ACCELERATOR = "type:nvidia-l4;count:1;install-nvidia-driver"
@@ -91,20 +94,46 @@ def _flink(beam_args: Sequence[str], device: str) -> list[str]:
     return flags
 
 
+def check_cluster(runner: str, beam_args: Sequence[str]) -> None:
+    """Before a run writes anything: a Flink that does not answer is an error, too few slots a warning, since a job
+    waits for them without a word.
+
+    Raises:
+        ValueError: if the JobManager does not answer.
+    """
+    master, parallelism = _value("--flink_master", beam_args), _value("--parallelism", beam_args)
+    if runner != "flink" or master is None or parallelism is None or master.startswith("["):
+        return  # without --parallelism it was asked for the number; [local] and [auto] are Beam's own, started later
+    slots = _task_slots(master)
+    if parallelism.isdigit() and slots < int(parallelism):
+        log.warning(
+            "--parallelism=%s, but the cluster at %s has %s now: the job waits until there are as many",
+            parallelism, master, counted(slots, "task slot"),
+        )  # fmt: skip
+
+
 def _slots(master: str) -> int:
-    """Task slots of a Flink cluster."""
-    url = f"{master if '://' in master else f'http://{master}'}/overview"
-    try:
-        with urllib.request.urlopen(url, timeout=_MASTER_SECONDS) as answer:
-            slots = json.load(answer)["slots-total"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"--flink_master={master}: {url} does not answer as a Flink JobManager ({error}); is it running? "
-            f"(--parallelism=N asks for no answer)"
-        ) from None
+    """Task slots of a Flink cluster that has some."""
+    slots = _task_slots(master)
     if not slots:
         raise ValueError(f"--flink_master={master}: the cluster has no task slots; start its TaskManagers")
-    return int(slots)
+    return slots
+
+
+def _task_slots(master: str) -> int:
+    """Task slots of a Flink cluster.
+
+    Raises:
+        ValueError: if its JobManager does not answer.
+    """
+    url = f"{flink_url(master)}/overview"
+    try:
+        with urllib.request.urlopen(url, timeout=_MASTER_SECONDS) as answer:
+            return int(json.load(answer)["slots-total"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"--flink_master={master}: {url} does not answer as a Flink JobManager ({error}); is it running?"
+        ) from None
 
 
 def _spark(beam_args: Sequence[str], device: str) -> list[str]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import errno
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +27,7 @@ from pipelines.runners.worker_process import STOP_SECONDS
 
 log = logging.getLogger(__name__)
 KILL_SECONDS = STOP_SECONDS + 4.0
+_IN_USE = "cannot listen at {host}:{port}: is another worker pool running there?"
 
 
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
@@ -47,10 +50,11 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             concurrent.futures.ThreadPoolExecutor(4, "worker-pool"), options=[("grpc.so_reuseport", 0)]
         )
         beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(self, self._server)
+        _check_free(host, port)  # gRPC would say it in a page of its own
         try:
             bound = self._server.add_insecure_port(f"{host}:{port}")
         except RuntimeError:
-            raise OSError(f"cannot listen at {host}:{port}: is another worker pool running there?") from None
+            raise OSError(_IN_USE.format(host=host, port=port)) from None
         self.address = f"{host}:{bound}"
 
     def __enter__(self) -> WorkerPool:
@@ -111,6 +115,22 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             unasked = self._workers.pop(worker_id, None) is not None
         if unasked and code != 0:
             self._died(f"worker process {worker.pid} {_how_it_ended(code)}")
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raises OSError when something listens at one of the host's addresses, or the host has none."""
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise OSError(f"cannot listen at {host}:{port}: {error.strerror}") from None
+    for family, kind, protocol, _, address in addresses:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:  # an address that this machine lacks is gRPC's to leave out
+                raise OSError(_IN_USE.format(host=host, port=port)) from None
 
 
 def _how_it_ended(code: int) -> str:

@@ -62,6 +62,28 @@ def test_shape_and_padding_rows(encoder, batch):
     assert not got[1, 2:].any() and (got[batch.region_mask].amax(1) > 0).all()
 
 
+def test_cell_weights_act_before_the_mean_over_all_cells(encoder, batch):
+    rows, boxes = batch.region_mask.shape
+    ones = torch.ones(rows, boxes, 14, 14)
+    plain = features(encoder, batch)
+
+    def weighted(weights):
+        with torch.no_grad():
+            return encoder(batch.pixels, batch.boxes, batch.region_mask, weights)
+
+    torch.testing.assert_close(weighted(ones), plain)
+    torch.testing.assert_close(weighted(ones / 2), plain / 2)
+    left = ones.clone()
+    left[..., 7:] = 0
+    torch.testing.assert_close(weighted(left) + weighted(1 - left), plain, rtol=1e-4, atol=1e-5)
+    left[0] = 1.0  # each box has its own
+    half = weighted(left)
+    torch.testing.assert_close(half[0], plain[0])
+    assert (half[1, 0] - plain[1, 0]).abs().max() > 1e-3
+    with pytest.raises(ValueError, match=r"cell_weights must be \(2, 4, 14, 14\).*got \(2, 4, 7, 7\)"):
+        weighted(ones[..., :7, :7])
+
+
 def test_order_of_boxes_and_what_stands_in_padding_change_nothing(encoder, batch):
     want = features(encoder, batch)
     order = torch.tensor([2, 0, 3, 1])
@@ -164,11 +186,57 @@ def test_under_autocast_boxes_stay_exact(encoder, batch):
     assert (cosine > 0.999).all()
 
 
+def kept_bytes_and_gradients(encoder, batch, cell_weights=None):
+    """What a forward pass keeps for the backward pass, weights and inputs left out, and the gradients."""
+    given = {tensor.data_ptr() for tensor in [*encoder.state_dict().values(), batch.pixels, batch.boxes]}
+    kept: dict[int, int] = {}
+
+    def note(tensor):
+        if tensor.data_ptr() not in given:
+            kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        got = encoder(batch.pixels, batch.boxes, batch.region_mask, cell_weights)
+    got.square().sum().backward()
+    gradients = {name: parameter.grad for name, parameter in encoder.named_parameters() if parameter.grad is not None}
+    return got.detach(), sum(kept.values()), gradients
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_recomputing_keeps_less_and_changes_nothing(batch, weighted):
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(2, 4, 14, 14, generator=generator) if weighted else None
+    want, all_kept, gradients = kept_bytes_and_gradients(tiny_encoder(), batch, weights)
+    got, few_kept, again = kept_bytes_and_gradients(tiny_encoder(recompute=True), batch, weights)
+    assert torch.equal(got, want) and few_kept < all_kept / 5
+    assert gradients.keys() == again.keys() and all(torch.equal(gradients[name], again[name]) for name in gradients)
+
+
+@pytest.mark.parametrize("region_chunk", [1, 2, 5, 100])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_chunks_of_regions_change_the_last_digits_only(batch, region_chunk, recompute):
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(2, 4, 14, 14, generator=generator)
+    chunked = tiny_encoder(region_chunk=region_chunk, recompute=recompute)
+    want, _, gradients = kept_bytes_and_gradients(tiny_encoder(), batch, weights)
+    got, _, again = kept_bytes_and_gradients(chunked, batch, weights)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(again[name], gradient, rtol=1e-3, atol=1e-4 * gradient.abs().max().item())
+
+
 def test_arguments_that_do_not_belong_together(encoder, batch):
     with pytest.raises(ValueError, match=r"frozen_stages has \[6\]; there are .*4: 'backbone.res4'"):
         RegionEncoder(TINY, frozen_stages=(1, 6))
     with pytest.raises(ValueError, match=r"boxes \(B, R, 4\).*got .*\(2, 3, 4\) and \(2, 4\) torch.bool"):
         encoder(batch.pixels, batch.boxes[:, :3], batch.region_mask)
+    with pytest.raises(ValueError, match=r"cell_weights must be \(2, 4, h, w\).*got \(2, 3, 14, 14\)"):
+        encoder(batch.pixels, batch.boxes, batch.region_mask, torch.ones(2, 3, 14, 14))
+    with pytest.raises(ValueError, match=r"cell_weights are \(7, 7\), the cells of res5 \(14, 14\)"):
+        encoder(batch.pixels, batch.boxes, batch.region_mask, torch.ones(2, 4, 7, 7))
+    with pytest.raises(ValueError, match="region_chunk is 0; it must be at least 1"):
+        RegionEncoder(TINY, region_chunk=0)
 
 
 @pytest.mark.parametrize("kind", ["detector", "vlbert", "vlbert-checkpoint"])

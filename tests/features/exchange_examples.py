@@ -99,7 +99,9 @@ def survives(found: FeatureFormat, path: Path, target: Path, seeds: range) -> in
     """
     original = target.read_bytes()
     try:
-        return in_a_child(lambda tell: _read_mutated(found, path, target, original, seeds, tell), seeds).count("+")
+        gave = in_a_child(lambda tell: _read_mutated(found, path, target, original, seeds, tell), seeds).count("+")
+        print(f"{found.name}, {target.name}: {len(seeds)} mutations, {gave} gave a record")
+        return gave
     finally:
         target.write_bytes(original)
 

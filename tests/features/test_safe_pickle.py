@@ -483,4 +483,5 @@ def test_damage_for_long(tmp_path: Path) -> None:
     for round_number in range(round(400_000 * SHARE)):
         survives(damaged(values[round_number % len(values)], chance))
     watching = False
+    print(f"{round_number + 1} damaged pickles of {len(values)}")
     assert not canary.exists() and not seen, seen[:5]

@@ -20,7 +20,8 @@ from model.interbert_config import interbert_config
 from model.vilbert import ViLbertForPreTraining
 from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.vlbert import VLBertConfig, VLBertForPreTraining
+from model.vlbert import VLBertForPreTraining
+from model.vlbert_config import vlbert_config
 
 GLOBAL_FEATURES = 5
 PER_REGION = ("region_features", "region_boxes", "region_mask", "masked_regions", "region_targets")
@@ -29,9 +30,9 @@ SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 SIZES |= {"vocab_size": VOCAB_SIZE, "max_position_embeddings": POSITIONS, "region_feature_size": FEATURES}
 
 
-def _vlbert(**overrides):
+def _vlbert(preset="release", **overrides):
     sizes = SIZES | {"coordinate_embedding_size": 16, "num_region_labels": LABELS}
-    return VLBertForPreTraining(VLBertConfig(**(sizes | overrides)))
+    return VLBertForPreTraining(vlbert_config(preset, **(sizes | overrides)))
 
 
 def _vilbert(**overrides):
@@ -83,6 +84,7 @@ _INTERBERT_PAPER = ("whole image", "regions", "end", "text")
 EXAMPLES = {
     "VL-BERT": Example(_vlbert, _VLBERT),
     "VL-BERT with relationship": Example(partial(_vlbert, with_pooler=True, with_relationship_head=True), _VLBERT),
+    "VL-BERT, paper": Example(partial(_vlbert, "paper"), ("text", "regions", "end")),
     "ViLBERT": Example(_vilbert),
     "ViLBERT, multi-task": Example(
         partial(_vilbert, masked_loss_pairs="matched", whole_image_count="visible"), mismatched=()
@@ -146,7 +148,7 @@ def padded(batch, text_pad, region_pad):
     for name, value in tensors(batch).items():
         more = text_pad if name.startswith("text_") else region_pad if name in PER_REGION else 0
         if more:
-            filler = 3e4 if value.is_floating_point() else fillers.get(name, False)
+            filler = float("nan") if value.is_floating_point() else fillers.get(name, False)
             extra = torch.full((len(value), more, *value.shape[2:]), filler, dtype=value.dtype)
             longer[name] = torch.cat([value, extra], dim=1)
     return dataclasses.replace(batch, **longer)

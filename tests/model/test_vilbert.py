@@ -1,4 +1,4 @@
-"""ViLBERT's invariances, gradients, configuration and files."""
+"""ViLBERT's own choices, gradients, configuration and files; what it shares with all is in test_invariances.py."""
 
 import dataclasses
 import math
@@ -34,58 +34,13 @@ def assert_same(ours, theirs, batch):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@pytest.mark.parametrize("text_pad, region_pad", [(6, 0), (0, 5), (3, 2)])
-@pytest.mark.parametrize("count", ["all", "visible"])
-def test_padding_does_not_matter(text_pad, region_pad, count):
-    model, batch = make_model(whole_image_count=count), make_batch()
-    padded = make_batch(text_pad=text_pad, region_pad=region_pad)
-    with torch.no_grad():
-        output, other = model.vilbert(batch), model.vilbert(padded)
-        assert_same(output, other, batch)
-        losses, others = model.score(batch, output).losses, model.score(padded, other).losses
-    for name, term in losses.items():
-        assert term.count == others[name].count > 0
-        torch.testing.assert_close(term.total, others[name].total, rtol=1e-5, atol=1e-5)
-
-
-def test_batch_order_and_neighbours_do_not_matter():
+def test_the_box_of_a_masked_region_can_be_seen():
     model, batch = make_model(), make_batch()
-    with torch.no_grad():
-        whole = model.vilbert(batch)
-        for order in ([2, 0, 1], [1]):
-            part = take_rows(batch, order)
-            rows = {f.name: getattr(whole, f.name) for f in dataclasses.fields(whole)}
-            expected = type(whole)(**{k: v[order] for k, v in rows.items() if isinstance(v, torch.Tensor)})
-            assert_same(model.vilbert(part), expected, part)
-
-
-def test_region_order_does_not_matter():
-    model, batch = make_model(), take_rows(make_batch(), [0, 1])
-    order = [4, 2, 0, 1, 3]  # of row 0's five regions
-    turned = {name: getattr(batch, name).clone() for name in ("region_features", "region_boxes", "masked_regions")}
-    for value in turned.values():
-        value[0, :5] = value[0, order]
-    with torch.no_grad():
-        before, after = model.vilbert(batch), model.vilbert(dataclasses.replace(batch, **turned))
-    torch.testing.assert_close(after.region_states[0, :5], before.region_states[0, order], rtol=0, atol=2e-5)
-    torch.testing.assert_close(after.text_states[0], before.text_states[0], rtol=0, atol=2e-5)
-
-
-def test_a_masked_region_cannot_be_seen_but_its_box_can():
-    model, batch = make_model(), make_batch()
-    features = batch.region_features.clone()
-    features[batch.masked_regions] += 5.0
     boxes = batch.region_boxes.clone()
     boxes[batch.masked_regions] += 9.0
     with torch.no_grad():
-        before = model.vilbert(batch)
-        hidden = model.vilbert(dataclasses.replace(batch, region_features=features))
-        moved = model.vilbert(dataclasses.replace(batch, region_boxes=boxes))
-        shown = model.vilbert(dataclasses.replace(batch, masked_regions=torch.zeros_like(batch.masked_regions)))
-    assert torch.equal(before.region_states, hidden.region_states)
-    assert torch.equal(before.pooled, hidden.pooled)
+        before, moved = model.vilbert(batch), model.vilbert(dataclasses.replace(batch, region_boxes=boxes))
     assert (before.text_states - moved.text_states).abs().max() > 1e-3
-    assert (before.text_states - shown.text_states).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("count, divisor", [("all", 5), ("visible", 4)])
@@ -102,11 +57,9 @@ def test_img_is_the_mean_of_what_is_left(count, divisor):
 
 
 @pytest.mark.parametrize("words, regions", [(False, True), (True, False), (False, False)])
-@pytest.mark.parametrize("region_loss", ["kl", "regression"])
-def test_half_empty_batches_give_finite_losses_and_gradients(words, regions, region_loss):
-    size = FEATURES if region_loss == "regression" else LABELS
-    model = make_model(region_loss=region_loss, region_target_size=size).train()
-    batch = make_batch(target_size=size)
+def test_half_empty_batches_of_a_model_that_regresses_features(words, regions):
+    model = make_model(region_loss="regression", region_target_size=FEATURES).train()
+    batch = make_batch(target_size=FEATURES)
     if not words:
         batch = dataclasses.replace(batch, text_labels=torch.full_like(batch.text_labels, IGNORE_INDEX))
     if not regions:
@@ -115,36 +68,6 @@ def test_half_empty_batches_give_finite_losses_and_gradients(words, regions, reg
     assert (losses["masked_words"].mean > 0, losses["masked_regions"].mean > 0) == (words, regions)
     sum(term.mean for term in losses.values()).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-
-
-@pytest.mark.parametrize("lengths, regions", [((2, 2, 2), (1, 1, 1)), ((1, 3, 2), (0, 2, 1)), ((2, 2, 2), (0, 0, 0))])
-def test_little_or_nothing_on_one_side(lengths, regions):
-    """One region, none, only [CLS] [SEP], only [CLS]: everything stays finite, forwards and backwards."""
-    model, batch = make_model(), make_batch((9, 4, 7), regions)
-    batch = dataclasses.replace(batch, text_mask=torch.arange(9) < torch.tensor(lengths)[:, None])
-    with torch.no_grad():
-        output = model.vilbert(batch)
-    assert all(v.isfinite().all() for v in vars(output).values() if isinstance(v, torch.Tensor))
-    terms = model(batch).losses.values()
-    sum(term.mean for term in terms).backward()
-    assert all(p.grad.isfinite().all() for p in model.parameters())
-
-
-def test_a_row_without_any_text_stays_finite_and_leaves_others_alone():
-    model, batch = make_model(), make_batch()
-    mask = batch.text_mask.clone()
-    mask[1] = False
-    without = dataclasses.replace(batch, text_mask=mask)
-    with torch.no_grad():
-        output, maps = model.vilbert(without), model.vilbert(without, with_attention=True)
-        usual = model.vilbert(batch)
-    assert output.text_states.isfinite().all() and output.region_states.isfinite().all()
-    torch.testing.assert_close(maps.region_states, output.region_states, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(output.pooled[[0, 2]], usual.pooled[[0, 2]], rtol=1e-4, atol=1e-5)
-    # What stands in the pieces of a text that is not there does not reach the image.
-    other = dataclasses.replace(without, text_ids=batch.text_ids.roll(1, dims=1))
-    with torch.no_grad():
-        assert torch.equal(model.vilbert(other).region_states[1], output.region_states[1])
 
 
 def test_one_caption_against_many_images_and_back():
@@ -164,19 +87,10 @@ def test_one_caption_against_many_images_and_back():
             bare.fuse(bare.read_text(batch), bare.read_images(take_rows(batch, [0, 1])))
 
 
-def test_attention_maps_add_up_to_one_over_what_is_real():
-    model, batch = make_model(), make_batch()
-    with torch.no_grad():
-        output, plain = model.vilbert(batch, with_attention=True), model.vilbert(batch)
-    assert_same(output, plain, batch)
-    maps = output.attention
+def test_a_map_for_each_layer():
+    maps = make_model().vilbert(make_batch(), with_attention=True).attention
     assert [len(m) for m in (maps.text, maps.image, maps.text_to_image, maps.image_to_text)] == [3, 2, 2, 2]
-    assert maps.text[0].shape == (3, 4, 9, 9) and maps.image[0].shape == (3, 5, 7, 7)
-    assert maps.text_to_image[0].shape == (3, 2, 9, 7) and maps.image_to_text[0].shape == (3, 2, 7, 9)
-    for weights, mask in ((maps.text_to_image[1], batch.region_mask), (maps.image_to_text[1], batch.text_mask)):
-        real = mask if weights.shape[-1] == mask.shape[1] else torch.cat([torch.ones(3, 1, dtype=bool), mask], dim=1)
-        torch.testing.assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
-        assert weights.masked_select(~real[:, None, None]).abs().max() == 0
+    assert [m[0].shape[1] for m in (maps.text, maps.image, maps.text_to_image, maps.image_to_text)] == [4, 5, 2, 2]
 
 
 def test_task_token_stands_after_cls_and_changes_no_length():
@@ -267,14 +181,6 @@ def test_gradients_are_those_of_finite_differences(region_loss):
             below = total().item()
             parameter.add_(direction, alpha=step)
         assert (above - below) / (2 * step) == pytest.approx(expected, rel=1e-5, abs=1e-7), name
-
-
-def test_dropout_acts_in_training_only():
-    model, batch = make_model(), make_batch()
-    with torch.no_grad():
-        assert torch.equal(model.vilbert(batch).pooled, model.vilbert(batch).pooled)
-        model.train()
-        assert not torch.equal(model.vilbert(batch).pooled, model.vilbert(batch).pooled)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +283,7 @@ def test_save_and_load_give_the_same_model(model_class, tmp_path):
     state, other = model.state_dict(), loaded.state_dict()
     assert state.keys() == other.keys() and all(torch.equal(state[name], other[name]) for name in state)
     with torch.no_grad():
-        assert torch.equal(model.vilbert(batch).pooled, loaded.vilbert(batch).pooled)
+        torch.testing.assert_close(model.vilbert(batch).pooled, loaded.vilbert(batch).pooled, rtol=1e-6, atol=1e-6)
 
 
 def test_a_task_model_starts_from_a_pretrained_one(tmp_path):

@@ -1,4 +1,4 @@
-"""VL-BERT's invariances, starting losses, configuration and files."""
+"""VL-BERT's starting losses, configuration and names; what it shares with all is in test_invariances.py."""
 
 import dataclasses
 import math
@@ -65,71 +65,6 @@ def make_batch(lengths=(9, 4, 7), regions=(5, 6, 0), *, text_pad=0, region_pad=0
     )
 
 
-def take_rows(batch, order):
-    rows = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
-    return VLBatch(**{name: value[order] for name, value in rows.items() if isinstance(value, torch.Tensor)})
-
-
-def assert_same_states(output, other, batch):
-    text, regions = batch.text_mask, batch.region_mask
-    pairs = [
-        (output.text_states[text], other.text_states[:, : text.shape[1]][text]),
-        (output.region_states[regions], other.region_states[:, : regions.shape[1]][regions]),
-        (output.whole_image_state, other.whole_image_state),
-    ]
-    for ours, theirs in pairs:
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5)  # summation order differs with the shape
-
-
-@pytest.mark.parametrize("text_pad, region_pad", [(6, 0), (0, 5), (3, 2)])
-def test_padding_does_not_matter(text_pad, region_pad):
-    model, batch = make_model(), make_batch()
-    padded = make_batch(text_pad=text_pad, region_pad=region_pad)
-    with torch.no_grad():
-        assert_same_states(model.vlbert(batch), model.vlbert(padded), batch)
-        losses, others = model(batch).losses, model(padded).losses
-    for name, term in losses.items():
-        assert term.count == others[name].count
-        torch.testing.assert_close(term.total, others[name].total, rtol=1e-5, atol=1e-5)
-
-
-def test_batch_order_and_neighbours_do_not_matter():
-    model, batch = make_model(), make_batch()
-    with torch.no_grad():
-        whole = model.vlbert(batch)
-        turned = model.vlbert(take_rows(batch, [2, 0, 1]))
-        alone = model.vlbert(take_rows(batch, [1]))
-    torch.testing.assert_close(turned.text_states, whole.text_states[[2, 0, 1]], rtol=0, atol=2e-5)
-    torch.testing.assert_close(turned.region_states, whole.region_states[[2, 0, 1]], rtol=0, atol=2e-5)
-    torch.testing.assert_close(alone.region_states, whole.region_states[[1]], rtol=0, atol=2e-5)
-
-
-def test_region_order_does_not_matter():
-    model, batch = make_model(), take_rows(make_batch(), [0, 1])
-    order = [4, 2, 0, 1, 3]  # of row 0's five regions
-    names = ("region_features", "region_boxes", "masked_regions")
-    turned = {name: getattr(batch, name).clone() for name in names}
-    for value in turned.values():
-        value[0, :5] = value[0, order]
-    with torch.no_grad():
-        before, after = model.vlbert(batch), model.vlbert(dataclasses.replace(batch, **turned))
-    torch.testing.assert_close(after.region_states[0, :5], before.region_states[0, order], rtol=0, atol=2e-5)
-    torch.testing.assert_close(after.text_states[0], before.text_states[0], rtol=0, atol=2e-5)
-
-
-def test_a_masked_region_cannot_be_seen():
-    model, batch = make_model(), make_batch()
-    changed = batch.region_features.clone()
-    changed[batch.masked_regions] += 5.0
-    with torch.no_grad():
-        before = model.vlbert(batch)
-        after = model.vlbert(dataclasses.replace(batch, region_features=changed))
-        shown = model.vlbert(dataclasses.replace(batch, masked_regions=torch.zeros_like(batch.masked_regions)))
-    assert torch.equal(before.region_states, after.region_states)
-    assert torch.equal(before.text_states, after.text_states)
-    assert (before.text_states - shown.text_states).abs().max() > 1e-2
-
-
 def test_whole_image_comes_first_and_averages_what_is_visible():
     batch = make_batch()
     elements = image_elements(batch)
@@ -144,25 +79,6 @@ def test_whole_image_comes_first_and_averages_what_is_visible():
 def test_average_of_nothing_visible_is_zero():
     everything = torch.ones(1, 4, dtype=torch.bool)
     assert average_visible_regions(torch.randn(1, 4, 8), everything, everything).abs().max() == 0
-
-
-@pytest.mark.parametrize("words, regions", [(False, True), (True, False), (False, False)])
-def test_half_empty_batches_give_finite_losses_and_gradients(words, regions):
-    model, batch = make_model(), make_batch()
-    if not words:
-        batch = dataclasses.replace(batch, text_labels=torch.full_like(batch.text_labels, IGNORE_INDEX))
-    if not regions:
-        batch = dataclasses.replace(batch, region_target_mask=torch.zeros_like(batch.region_target_mask))
-    losses = model(batch).losses
-    assert (losses["masked_words"].count > 0, losses["masked_regions"].count > 0) == (words, regions)
-    assert (losses["masked_words"].mean > 0, losses["masked_regions"].mean > 0) == (words, regions)
-    sum(term.mean for term in losses.values()).backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
-
-
-def test_a_batch_without_any_region():
-    losses = make_model()(make_batch(regions=(0, 0, 0))).losses
-    assert losses["masked_regions"].count == 0 and losses["masked_words"].mean.isfinite()
 
 
 @pytest.mark.parametrize("build", [tiny, lambda **kw: vlbert_small(num_hidden_layers=2, region_feature_size=32, **kw)])
@@ -225,19 +141,6 @@ def test_base_is_the_released_size():
         model = VLBertForPreTraining(config)
     count = sum(parameter.numel() for parameter in model.parameters())
     assert count == pytest.approx(114.5e6, rel=0.005)  # reference/vl-bert.md, section 12
-
-
-def test_save_and_load_give_the_same_model(tmp_path):
-    model, batch = make_model(), make_batch()
-    model.save_pretrained(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
-    loaded = VLBertForPreTraining.from_pretrained(tmp_path).eval()
-    assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
-    assert loaded.config.hidden_size == 64 and loaded.config.visual_norm_text_init == 1.0
-    state, other = model.state_dict(), loaded.state_dict()
-    assert state.keys() == other.keys() and all(torch.equal(state[name], other[name]) for name in state)
-    with torch.no_grad():
-        assert torch.equal(model(batch).losses["masked_words"].total, loaded(batch).losses["masked_words"].total)
 
 
 def test_names_go_to_the_official_ones_and_back():

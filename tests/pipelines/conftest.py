@@ -1,5 +1,5 @@
-"""Lets the tests here import their neighbours (pytest's importlib mode adds no folder by itself); fixtures of the fault
-tests."""
+"""Lets the tests here import their neighbours and the example models of tests/model (pytest's importlib mode adds no
+folder by itself); fixtures of the fault tests."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "model")]
 pytest.register_assert_rewrite("disturbed_runs")
 
 

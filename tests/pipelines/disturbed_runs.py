@@ -30,7 +30,14 @@ BAD: list[Letter] = [("sample_00003_bad", "decode", "empty file")]  # of the pho
 # Its children start as forks of a process that has imported everything and computed nothing.
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
-    ["pipelines.cli", "pipelines.extraction_run", "pipelines.detector_choice", "pipelines.store_import", "pydantic"]
+    [
+        "pipelines.cli",
+        "pipelines.extraction_run",
+        "pipelines.detector_choice",
+        "pipelines.store_import",
+        "pipelines.store_export",
+        "pydantic",
+    ]
 )
 
 
@@ -102,6 +109,17 @@ class Command:
 
         sys.argv = ["roibeam", *self.arguments]
         cli.main()
+
+
+def export_in_small_steps(store: Path, out: Path, name: str) -> None:
+    """`store export`, with commits of a few records where the format has commits, and its log."""
+    from features.exchange.lmdb_output import LmdbOutput
+    from pipelines.our_logs import show_our_logs
+    from pipelines.store_export import export_store
+
+    LmdbOutput.__init__.__kwdefaults__["commit_bytes"] = 10_000
+    show_our_logs()
+    export_store(store, out, format_name=name)
 
 
 def plan_only(command: Command, where: Path) -> None:

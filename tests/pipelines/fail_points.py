@@ -23,6 +23,7 @@ from extraction.detector import Detector
 from extraction.photo_loading import PhotoLoad
 from features.record import RegionRecord
 from features.shard import ShardWriter
+from pipelines.logged_progress import LoggedProgress
 
 PLAN = "plan"  # before plan.json gets its name
 READ, DECODE = "read", "decode"  # of the n-th image
@@ -41,6 +42,9 @@ STAGES = (
     PLAN, READ, DECODE, DETECT, RECORD, WRITE, COMMIT, SYNC, MOVE, SHARD_MANIFEST, DEAD_LETTERS, STORE_MANIFEST, REPORT,
     SUMMARY,
 )  # fmt: skip
+# Of `store export`, which writes no store:
+EXPORT = "export"  # when the n-th record of an export was handed to the file
+EXPORT_NAME = "export name"  # before an exported file gets its name
 _NAMES = {
     PLAN: "plan.json",
     MOVE: "part-*.lmdb",
@@ -119,7 +123,7 @@ class _Reached:
 
     def __init__(self, points: Sequence[FailPoint]) -> None:
         self._points = points
-        self._counts = dict.fromkeys(STAGES, 0)
+        self._counts = dict.fromkeys((*STAGES, EXPORT, EXPORT_NAME), 0)
         self._lock = threading.Lock()
 
     def __call__(self, stage: str, what: object) -> None:
@@ -134,7 +138,7 @@ class _Reached:
 
 def _count_engine_calls(reached: _Reached) -> None:
     load, detect = PhotoLoad.__call__, Detector.forward
-    check_record, put = RegionRecord.__post_init__, ShardWriter.put
+    check_record, put, one_more = RegionRecord.__post_init__, ShardWriter.put, LoggedProgress.one_more
 
     def counted_load(self: PhotoLoad, image: Any, begin_stage: Callable[[str], None]) -> Any:
         def begin(stage: str) -> None:
@@ -155,6 +159,12 @@ def _count_engine_calls(reached: _Reached) -> None:
         put(self, record)
         reached(WRITE, record.image_id)
 
+    def counted_one_more(self: LoggedProgress) -> None:
+        one_more(self)
+        if self._what == "records written":
+            reached(EXPORT, "")
+
+    LoggedProgress.one_more = counted_one_more  # type: ignore[method-assign]
     PhotoLoad.__call__ = counted_load  # type: ignore[method-assign]
     Detector.forward = counted_detect  # type: ignore[method-assign]
     RegionRecord.__post_init__ = counted_record  # type: ignore[method-assign]
@@ -162,7 +172,7 @@ def _count_engine_calls(reached: _Reached) -> None:
 
 
 def _count_file_operations(reached: _Reached) -> None:
-    fsync, replace, link = os.fsync, os.replace, os.link
+    fsync, replace, link, rename = os.fsync, os.replace, os.link, os.rename
 
     def counted_fsync(descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -183,7 +193,11 @@ def _count_file_operations(reached: _Reached) -> None:
         gets_its_name(target)
         link(source, target)
 
-    os.fsync, os.replace, os.link = counted_fsync, counted_replace, counted_link
+    def counted_rename(source: Any, target: Any) -> None:
+        reached(EXPORT_NAME, target)
+        rename(source, target)
+
+    os.fsync, os.replace, os.link, os.rename = counted_fsync, counted_replace, counted_link, counted_rename
 
 
 def _cut_commits(point: FailPoint) -> None:

@@ -85,7 +85,7 @@ def test_a_run_stopped_in_its_second_shard_goes_on_there(
         assert process.returncode == 130
         assert (
             errors.splitlines()[-1]
-            == "roibeam: interrupted; extract, download and store copy continue with the same command, "
+            == "roibeam: interrupted; extract, download, store copy, import and export continue with the same command, "
             "training with --resume"
         )
         assert "Traceback" not in errors
@@ -122,7 +122,9 @@ def test_a_run_whose_detector_does_not_come_back_ends(
     assert process.returncode == 130 and "Traceback" not in errors and "terminate" not in errors
     *_, told, last = errors.splitlines()
     assert told.startswith("roibeam: 1 of 3 shards finished; those stay, the one in work is dropped")
-    assert last.startswith("roibeam: interrupted; extract, download and store copy continue with the same command")
+    assert last.startswith(
+        "roibeam: interrupted; extract, download, store copy, import and export continue with the same command"
+    )
     assert not list(out.glob(".tmp-*"))
     first = (out / "part-00000.json").read_bytes()
 

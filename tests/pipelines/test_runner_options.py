@@ -5,7 +5,11 @@ from __future__ import annotations
 import http.server
 import json
 import pickle
+import re
+import subprocess
+import sys
 import threading
+import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,11 +33,14 @@ from extraction.config import DetectorConfig
 from extraction.extract_options import ExtractOptions
 from extraction.selection import SELECTIONS
 from features.fingerprint import Fingerprint
-from pipelines.beam_extraction import extraction_pipeline
+from pipelines.beam_extraction import _cause, extraction_pipeline
 from pipelines.job import DetectorSpec, ExtractJob
 from pipelines.plan import PlannedShard
 from pipelines.publish import StoreText
-from pipelines.runners.option_sets import FLINK_VERSION, WORKER_POOL, pipeline_options, runner_flags
+from pipelines.runners.flink_job import ended_with_the_run
+from pipelines.runners.flink_packages import FLINK_VERSION
+from pipelines.runners.option_sets import WORKER_POOL, check_cluster, pipeline_options, runner_flags
+from pipelines.runners.worker_pool import WorkerPool
 from pipelines.vocabulary import Vocabulary
 
 CLOUD = [
@@ -164,16 +171,21 @@ def test_what_is_missing_is_said(runner: str, beam_args: list[str], words: str) 
 
 
 @pytest.fixture
-def job_manager() -> Iterator[tuple[str, dict[str, int]]]:
+def job_manager() -> Iterator[tuple[str, dict[str, Any]]]:
     """An HTTP server that answers as Flink's REST interface does when asked for an overview."""
-    overview = {"taskmanagers": 2, "slots-total": 6}
+    overview: dict[str, Any] = {"taskmanagers": 2, "slots-total": 6, "jobs": [], "canceled": []}
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            assert self.path == "/overview"
+            assert self.path in ("/overview", "/jobs/overview")
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps(overview).encode())
+
+        def do_PATCH(self) -> None:
+            overview["canceled"].append(self.path)
+            self.send_response(202)
+            self.end_headers()
 
         def log_message(self, *_: object) -> None:
             return
@@ -185,12 +197,64 @@ def job_manager() -> Iterator[tuple[str, dict[str, int]]]:
     server.server_close()
 
 
-def test_flink_uses_all_slots_unless_told_otherwise(job_manager: tuple[str, dict[str, int]]) -> None:
+def test_flink_uses_all_slots_unless_told_otherwise(job_manager: tuple[str, dict[str, Any]]) -> None:
     address, overview = job_manager
     assert "--parallelism=6" in runner_flags("flink", [f"--flink_master={address}"])
     overview["slots-total"] = 0
     with pytest.raises(ValueError, match="has no task slots"):
         runner_flags("flink", [f"--flink_master=http://{address}"])
+
+
+def test_a_flink_that_is_not_there_is_said_before_a_run(
+    job_manager: tuple[str, dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """With --parallelism options are made without asking it; a job for too few slots waits without a word."""
+    address, _ = job_manager
+    with pytest.raises(ValueError, match="localhost:1/overview does not answer as a Flink JobManager"):
+        check_cluster("flink", ["--flink_master=localhost:1", "--parallelism=2"])
+    check_cluster("flink", [f"--flink_master={address}", "--parallelism=6"])
+    check_cluster("flink", ["--flink_master=[local]", "--parallelism=6"])
+    assert not caplog.records
+    check_cluster("flink", [f"--flink_master={address}", "--parallelism=16"])
+    (said,) = caplog.messages
+    assert said.startswith("--parallelism=16, but the cluster at ") and "has 6 task slots now" in said
+
+
+def test_ctrl_c_cancels_the_job_of_the_run_and_no_other(job_manager: tuple[str, dict[str, Any]]) -> None:
+    address, told = job_manager
+    options = pipeline_options("flink", [f"--flink_master={address}", "--job_name=mine"])
+    with pytest.raises(KeyboardInterrupt):
+        with ended_with_the_run(options):
+            name = options.view_as(GoogleCloudOptions).job_name
+            assert re.fullmatch("mine-[0-9a-f]{8}", name)
+            states = [("a", "other", "RUNNING"), ("b", name, "RUNNING"), ("c", name, "FINISHED")]
+            told["jobs"] = [{"jid": jid, "name": each, "state": state} for jid, each, state in states]
+            raise KeyboardInterrupt
+    assert told["canceled"] == ["/jobs/b"]
+    gone = pipeline_options("flink", ["--flink_master=localhost:1", "--parallelism=1"])
+    with pytest.raises(KeyboardInterrupt), ended_with_the_run(gone):
+        raise KeyboardInterrupt
+
+
+def test_the_script_for_flink_says_its_own_lines_only(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pipelines.runners.flink_cluster", "status", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"flink_cluster: {tmp_path}: no cluster was started here\n")
+
+
+def test_a_second_worker_pool_on_a_port_is_refused_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    with WorkerPool() as pool:
+        port = int(pool.address.rpartition(":")[2])
+        with pytest.raises(OSError, match=f"cannot listen at localhost:{port}: is another worker pool running there"):
+            WorkerPool(port=port)
+    with pytest.raises(OSError, match=r"cannot listen at no-such-host\.invalid:1: "):
+        WorkerPool("no-such-host.invalid", 1)
+    assert capfd.readouterr().err == ""  # gRPC would write a page of its own
+
+
+def test_a_job_server_that_cannot_be_fetched_is_said_with_its_remedy() -> None:
+    with pytest.raises(OSError, match=r"could not fetch its job server \(no route\); .* --flink_job_server_jar=FILE"):
+        raise _cause(urllib.error.URLError("no route"))
 
 
 def test_a_dry_run_shows_the_options(

@@ -34,6 +34,7 @@ def test_peak_memory_of_the_local_run_does_not_grow_with_the_number_of_images(tm
         draw_samples(tmp_path / str(count), count=count)
         options = ["--shard-size", str(shard)]
         peaks.append(measure(tmp_path / str(count) / "images", tmp_path / f"store{count}", options)["peak_mb"])
+    print(f"{shard} and {4 * shard} images: {peaks} MB at most")
     # One run differs from its repetition by about 1 %.
     assert peaks[1] < 1.03 * peaks[0], peaks
 
@@ -45,6 +46,7 @@ def test_memory_of_the_engine_does_not_grow_along_a_run() -> None:
     command = [sys.executable, str(script), "--memory", str(max(500, round(5000 * SHARE))), "--shard-size", "250"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     megabytes = [float(line.split("|")[2]) for line in done.stdout.splitlines()[2:]]
+    print(f"MB after each tenth of {command[3]} images: {megabytes}")
     assert len(megabytes) == 10
     # The first tenth fills queues and the allocator's pools.
     assert max(megabytes[5:]) < 1.05 * max(megabytes[1:5]), megabytes

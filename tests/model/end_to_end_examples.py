@@ -1,0 +1,177 @@
+"""Every model with a region encoder of milliseconds, on two photos of noise; weights are not at their start values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from vilbert_examples import tiny
+
+from extraction.config import DetectorConfig
+from extraction.region_encoder import RegionEncoder, load_encoder_weights
+from model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
+from model.imagebert import ImageBertConfig, ImageBertForPreTraining
+from model.inputs import IGNORE_INDEX, VLBatch
+from model.interbert import InterBertForPreTraining
+from model.interbert_config import interbert_config
+from model.vilbert import ViLbertForPreTraining
+from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from model.visualbert import VisualBertConfig, VisualBertForPreTraining
+from model.vlbert import VLBertForPreTraining
+from model.vlbert_config import VLBertConfig, vlbert_config
+from pipelines.image_batch import photo_inputs
+
+VOCAB_SIZE, LABELS, POSITIONS = 40, 7, 16
+# The shape of the published network at a sixteenth of its width, two blocks in each stage.
+ENCODER = DetectorConfig(depth=26, base_channels=4, pooled_cells=5, short_edge=48, long_edge=80)
+FEATURES = ENCODER.feature_dim
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": POSITIONS,
+    "region_feature_size": FEATURES,
+}
+BLANK = EndToEndChoices(masked_pixels="blank", whole_image="model")
+WHOLE = EndToEndChoices(masked_pixels="whole", whole_image="model")
+RELEASE = EndToEndChoices(masked_pixels="blank", whole_image="box")  # VL-BERT's
+
+
+VLBERT_SIZES = SIZES | {"num_region_labels": LABELS, "coordinate_embedding_size": 16}
+
+
+def vlbert(**overrides: Any) -> VLBertForPreTraining:
+    heads = {"with_pooler": True, "with_relationship_head": True, "masked_appearance": "pixels"}
+    return VLBertForPreTraining(VLBertConfig(**(VLBERT_SIZES | heads | overrides)))
+
+
+def vlbert_paper() -> VLBertForPreTraining:
+    return VLBertForPreTraining(vlbert_config("paper", **VLBERT_SIZES))
+
+
+def vilbert(**overrides: Any) -> ViLbertForPreTraining:
+    sizes = SIZES | {"num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 24, "region_target_size": LABELS}
+    return ViLbertForPreTraining(tiny(**(sizes | overrides)))
+
+
+def single_stream(**overrides: Any) -> SingleStreamForPreTraining:
+    return SingleStreamForPreTraining(SingleStreamConfig(**(SIZES | {"region_target_size": LABELS} | overrides)))
+
+
+def visualbert(**overrides: Any) -> VisualBertForPreTraining:
+    return VisualBertForPreTraining(VisualBertConfig(**(SIZES | overrides)))
+
+
+def interbert(preset: str = "release", **overrides: Any) -> InterBertForPreTraining:
+    layers = {"text_num_hidden_layers": 1, "image_num_hidden_layers": 1, "image_num_attention_heads": 2}
+    widths = {"image_intermediate_size": 20, "pooled_size": 12, "region_target_size": LABELS}
+    return InterBertForPreTraining(interbert_config(preset, **(SIZES | layers | widths | overrides)))
+
+
+def imagebert(**overrides: Any) -> ImageBertForPreTraining:
+    return ImageBertForPreTraining(ImageBertConfig(**(SIZES | {"num_region_labels": LABELS} | overrides)))
+
+
+# Name -> (model, choices): the systems as docs/end-to-end.md has them, then what else their fields allow.
+REGRESSION = {"region_target_size": FEATURES}
+CASES: dict[str, tuple[Callable[[], Any], EndToEndChoices]] = {
+    "vlbert": (vlbert, RELEASE),
+    "vlbert-paper": (vlbert_paper, RELEASE),
+    "vlbert-learned": (lambda: vlbert(masked_appearance="learned"), WHOLE),
+    "vilbert": (vilbert, BLANK),
+    "vilbert-stored-way": (vilbert, WHOLE),
+    "vilbert-pixels": (lambda: vilbert(masked_appearance="pixels"), RELEASE),
+    "vilbert-regression": (lambda: vilbert(region_loss="regression", **REGRESSION), BLANK),
+    "vilbert-contrastive": (lambda: vilbert(region_loss="contrastive", num_negatives=4, **REGRESSION), BLANK),
+    "single-stream": (single_stream, BLANK),
+    "single-stream-pixels": (lambda: single_stream(masked_appearance="pixels"), BLANK),
+    "visualbert": (visualbert, BLANK),
+    "interbert": (interbert, BLANK),
+    "interbert-paper": (lambda: interbert("paper"), BLANK),
+    "interbert-pixels": (lambda: interbert(masked_appearance="pixels"), BLANK),
+    "interbert-regression": (lambda: interbert(region_loss="regression", **REGRESSION), BLANK),
+    "imagebert": (imagebert, BLANK),
+    "imagebert-pixels": (lambda: imagebert(masked_appearance="pixels"), BLANK),
+}
+SYSTEMS = ("vlbert", "vilbert", "single-stream", "visualbert", "interbert", "imagebert")
+
+
+def encoder(**arguments: Any) -> RegionEncoder:
+    made = RegionEncoder(ENCODER, **arguments)
+    load_encoder_weights("random:1", made)
+    return made
+
+
+def awake(model: torch.nn.Module, seed: int = 0) -> Any:
+    """Every parameter drawn, LayerNorms and biases too: at VL-BERT's start values no gradient would reach a region."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            norm_weight = "norm" in name.lower() and name.endswith(".weight")
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2 + (1.0 if norm_weight else 0.0))
+    return model.eval()
+
+
+def joint_model(name: str, **encoder_arguments: Any) -> EndToEndModel:
+    make, choices = CASES[name]
+    return EndToEndModel(awake(make()), encoder(**encoder_arguments), choices)
+
+
+def photos(seed: int = 0) -> list[np.ndarray]:
+    """A wide and a high one, noise."""
+    random = np.random.default_rng(seed)
+    return [random.integers(0, 256, shape, dtype=np.uint8) for shape in ((48, 64, 3), (60, 50, 3))]
+
+
+BOXES = [
+    np.array([[2, 3, 30, 30], [10.5, 8, 60, 44], [33, 20, 50, 40], [0, 0, 20, 47]], np.float32),
+    np.array([[5, 5, 40, 50], [20, 10, 49, 30.5]], np.float32),
+]
+MASKED = [np.array([True, False, False, False]), np.array([False, True])]
+
+
+def inputs(
+    joint: EndToEndModel,
+    *,
+    boxes: list[np.ndarray] = BOXES,
+    masked: list[np.ndarray] = MASKED,
+    images: list[np.ndarray] | None = None,
+) -> tuple[VLBatch, ImageBatch]:
+    """Text, targets and photos; the masked regions are predicted, and one that is not masked."""
+    made = photo_inputs(images or photos(), boxes, masked, joint.region_encoder, joint.choices)
+    rows, count = made.regions["region_mask"].shape
+    generator = torch.Generator().manual_seed(3)
+    text = torch.randint(1, VOCAB_SIZE, (rows, 6), generator=generator)
+    predicted = made.regions["masked_regions"].clone()
+    predicted[:, -1:] |= made.regions["region_mask"][:, -1:]
+    config: Any = joint.model.config
+    regresses = getattr(config, "region_loss", "kl") != "kl"
+    stored = torch.randn(rows, count, FEATURES, generator=generator)
+    distributions = torch.softmax(torch.randn(rows, count, LABELS, generator=generator), dim=-1)
+    batch = VLBatch(
+        text_ids=text,
+        text_mask=torch.arange(6) < torch.tensor([[6], [4]]),
+        text_segments=torch.zeros(rows, 6, dtype=torch.long),
+        region_features=stored,
+        text_labels=torch.full((rows, 6), IGNORE_INDEX).index_fill_(1, torch.tensor([2]), 3),
+        region_targets=stored if regresses else distributions,
+        region_target_mask=predicted,
+        match_labels=torch.ones(rows, dtype=torch.long),
+        **made.regions,
+    )
+    return batch, made.images
+
+
+def score_arguments(joint: EndToEndModel) -> tuple[torch.Generator, ...]:
+    """A generator of negatives for the model that wants one."""
+    draws = getattr(joint.model.config, "region_loss", "") == "contrastive"
+    return (torch.Generator().manual_seed(5),) if draws else ()
+
+
+def losses(joint: EndToEndModel, batch: VLBatch, images: ImageBatch) -> dict[str, torch.Tensor]:
+    found = joint(batch, images, *score_arguments(joint)).losses
+    return {name: term.mean for name, term in found.items()}

@@ -1,0 +1,381 @@
+"""Every choice of VL-BERT's config: what it changes, by hand, and that padding and neighbours never matter."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.nn import functional as F
+from vlbert_examples import FEATURES, make_batch, make_model
+
+from model.inputs import IGNORE_INDEX, VLBatch
+from model.vlbert import VLBertForPreTraining
+from model.vlbert_config import PRESETS, VLBertConfig, vlbert_base, vlbert_config, vlbert_small, vlbert_task_config
+from model.vlbert_embeddings import average_visible_regions, elements_of_pieces, embed_coordinates, image_elements
+
+
+def words(rows, regions, *pairs):
+    """`aligned_words` with the pairs (row, region, piece)."""
+    aligned = torch.full((rows, regions, 2), -1)
+    for row, region, piece in pairs:
+        place = int((aligned[row, region] >= 0).sum())
+        aligned[row, region, place] = piece
+    return aligned
+
+
+VARIANTS = [
+    *({"preset": name} for name in PRESETS),
+    {"visual_norm": "scale"},
+    {"visual_norm": "none"},
+    {"visual_size": 20},
+    {"text_visual": "none"},
+    {"text_visual": "grounded"},
+    {"end_visual": True, "whole_image_element": False},
+    {"word_loss_mean": "rows", "region_loss_mean": "rows"},
+    {"with_word_head": False},
+    {"with_region_head": False},
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_padding_neighbours_and_region_order_do_not_matter(variant):
+    model = make_model(**variant)
+    aligned = words(3, 5, (0, 2, 3), (1, 4, 1))
+    batch = make_batch(aligned_words=aligned)
+    padded = make_batch(text_pad=3, region_pad=2, aligned_words=F.pad(aligned, (0, 1, 0, 2), value=-1))
+    order = torch.tensor([3, 1, 0, 2, 4])
+    turned = {
+        name: value[:, order]
+        for name, value in vars(batch).items()
+        if isinstance(value, torch.Tensor) and name.startswith(("region_", "masked_", "aligned_"))
+    }
+    # Row 0 has four real regions, which change places among themselves.
+    alone = VLBatch(**{name: value[:1] for name, value in vars(batch).items() if isinstance(value, torch.Tensor)})
+    swapped = VLBatch(**{name: value[:1] for name, value in (vars(batch) | turned).items() if torch.is_tensor(value)})
+    with torch.no_grad():
+        found, other, single, moved = (model.encode(each) for each in (batch, padded, alone, swapped))
+        losses, others = model.score(batch, found).losses, model.score(padded, other).losses
+    text, regions = batch.text_mask, batch.region_mask
+    near = {"rtol": 0, "atol": 2e-5}
+    torch.testing.assert_close(found.text_states[text], other.text_states[:, : text.shape[1]][text], **near)
+    torch.testing.assert_close(found.region_states[regions], other.region_states[:, :5][regions], **near)
+    torch.testing.assert_close(found.text_states[0], single.text_states[0], **near)
+    torch.testing.assert_close(moved.region_states[0, :4], single.region_states[0, order[:4]], **near)
+    for name, term in losses.items():
+        torch.testing.assert_close(term.mean, others[name].mean, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_files_keep_every_choice(variant, tmp_path):
+    model, batch = make_model(**variant), make_batch(aligned_words=words(3, 5, (0, 2, 3)))
+    model.save_pretrained(tmp_path)
+    loaded = VLBertForPreTraining.from_pretrained(tmp_path).eval()
+    assert loaded.config.to_diff_dict() == model.config.to_diff_dict()
+    with torch.no_grad():
+        assert torch.equal(loaded.encode(batch).text_states, model.encode(batch).text_states)
+
+
+# --- what is embedded ---
+
+
+def test_corners_and_centre():
+    boxes, image_hw = torch.tensor([[[20.0, 30.0, 60.0, 90.0]]]), torch.tensor([[100.0, 200.0]])
+    for numbers, fractions in (("corners", [0.1, 0.3, 0.3, 0.9]), ("centre_size", [0.2, 0.6, 0.2, 0.6])):
+        got = embed_coordinates(boxes, image_hw, 16, numbers).view(4, 4)
+        # Two wavelengths: 1 and the square root of 1000.
+        angles = torch.tensor(fractions)[:, None] * 100 / torch.tensor([1.0, 1000**0.5])
+        torch.testing.assert_close(got, torch.cat([angles.sin(), angles.cos()], dim=1), rtol=1e-5, atol=1e-5)
+
+
+def test_whole_image_count():
+    features = torch.ones(1, 4, 2)
+    mask, masked = torch.tensor([[True, True, True, False]]), torch.tensor([[True, False, False, False]])
+    assert average_visible_regions(features, mask, masked, 0.0).tolist() == [[1.0, 1.0]]
+    assert average_visible_regions(features, mask, masked, 2.0).tolist() == [[0.5, 0.5]]
+    assert average_visible_regions(features, ~mask & mask, masked, 0.0).tolist() == [[0.0, 0.0]]
+    batch = make_batch(whole_image_features=None)
+    plain = image_elements(batch, 0.0).features[0, 0]
+    torch.testing.assert_close(plain, batch.region_features[0, 1:4].mean(dim=0))
+
+
+def changed_at(batch, places, **amounts):
+    """The batch with other features or boxes at the regions of `places`."""
+    new = {name: getattr(batch, name).clone() for name in amounts}
+    for name, amount in amounts.items():
+        new[name][places] += amount
+    return dataclasses.replace(batch, **new)
+
+
+@pytest.mark.parametrize(
+    "appearance, feature_shows, box_shows",
+    [("learned", False, True), ("pixels", True, True), ("embedding", False, False), ("none", True, True)],
+)
+def test_what_shows_of_a_masked_region(appearance, feature_shows, box_shows):
+    model = make_model(masked_appearance=appearance, masked_region_token=appearance != "none")
+    batch = make_batch()
+    with torch.no_grad():
+        before = model.encode(batch).text_states
+        feature = model.encode(changed_at(batch, batch.masked_regions, region_features=3.0)).text_states
+        box = model.encode(changed_at(batch, batch.masked_regions, region_boxes=9.0)).text_states
+        plain = model.encode(dataclasses.replace(batch, masked_regions=torch.zeros_like(batch.masked_regions)))
+    assert torch.equal(before, feature) != feature_shows
+    assert torch.equal(before, box) != box_shows
+    assert torch.equal(before, plain.text_states) == (appearance == "none")
+
+
+def test_masked_regions_of_one_image_look_alike_without_their_box():
+    model, batch = make_model("paper"), make_batch()
+    both = torch.zeros_like(batch.masked_regions)
+    both[1, :2] = True
+    with torch.no_grad():
+        tokens, visuals = model.vlbert.embed_elements(
+            image_elements(dataclasses.replace(batch, masked_regions=both)), batch.image_hw
+        )
+    assert torch.equal(visuals[1, 1], visuals[1, 2]) and not torch.equal(visuals[1, 2], visuals[1, 3])
+    # The paper's masked region keeps [IMG].
+    assert torch.equal(tokens[1, 1], tokens[1, 3]) and model.vlbert.masked_region_token is None
+
+
+def test_the_whole_image_is_an_element_or_not():
+    batch = make_batch()
+    with torch.no_grad():
+        inside = make_model().encode(batch, with_attention=True)
+        outside = make_model(whole_image_element=False).encode(batch, with_attention=True)
+    assert inside.whole_image_state is not None and outside.whole_image_state is None
+    text, regions = batch.text_ids.shape[1], batch.region_mask.shape[1]
+    assert outside.attention.joint[0].shape[-1] == text + regions + 1 == inside.attention.joint[0].shape[-1] - 1
+    assert outside.region_states.shape == inside.region_states.shape
+    for name in ("paper", "release"):
+        assert (make_model(name).encode(batch).whole_image_state is None) == (name == "paper")
+
+
+def test_what_non_visual_elements_carry():
+    batch = make_batch(aligned_words=words(3, 5, (0, 2, 3), (0, 0, 5), (1, 4, 1), (1, 4, 2)))
+    with torch.no_grad():
+        for choice in ("whole_image", "grounded", "none"):
+            model = make_model(text_visual=choice)
+            _, visuals = model.vlbert.embed_elements(image_elements(batch), batch.image_hw)
+            whole, pieces = model.vlbert.text_visuals(batch, visuals)
+            want = visuals[:, :1].expand(-1, 7, -1).clone()
+            if choice == "none":
+                want = torch.zeros_like(want)
+            if choice == "grounded":
+                want[0, 3], want[0, 5], want[1, 1], want[1, 2] = (
+                    visuals[0, 3],
+                    visuals[0, 1],
+                    visuals[1, 5],
+                    visuals[1, 5],
+                )
+            assert torch.equal(pieces, want)
+            assert torch.equal(whole, want[:, 0])
+    with pytest.raises(ValueError, match="'grounded' needs VLBatch"):
+        make_model(text_visual="grounded").encode(dataclasses.replace(batch, aligned_words=None))
+
+
+def test_the_last_region_that_names_a_piece_counts():
+    assert elements_of_pieces(words(1, 3, (0, 0, 1), (0, 2, 1), (0, 1, 1), (0, 1, 3)), 4).tolist() == [[0, 3, 0, 2]]
+
+
+def test_end_has_the_visual_feature_of_the_whole_image():
+    batch = make_batch()
+    seen = []
+    for end in (False, True):
+        model = make_model(end_visual=end)
+        model.vlbert.embeddings.norm.register_forward_hook(lambda _m, inputs, _o: seen.append(inputs[0]))
+        with torch.no_grad():
+            model.encode(batch)
+            _, visuals = model.vlbert.embed_elements(image_elements(batch), batch.image_hw)
+            added = model.vlbert.embeddings.visual_norm_text(visuals[:, 0])
+    without, with_visual = seen
+    torch.testing.assert_close(with_visual[:, -1], without[:, -1] + added)
+    assert torch.equal(with_visual[:, :-1], without[:, :-1])
+
+
+def test_norms_and_scales():
+    batch = make_batch()
+    inputs, start = {}, 0.25
+    for norm in ("layer_norm", "scale", "none"):
+        model = make_model(visual_norm=norm, visual_norm_text_init=start, visual_norm_region_init=start)
+        model.vlbert.embeddings.norm.register_forward_hook(lambda _m, i, _o, norm=norm: inputs.update({norm: i[0]}))
+        with torch.no_grad():
+            model.encode(batch)
+    with torch.no_grad():
+        _, visuals = model.vlbert.embed_elements(image_elements(batch), batch.image_hw)
+    real = image_elements(batch).mask
+    found = {norm: embedded[:, 7:-1][real] for norm, embedded in inputs.items()}
+    visuals = visuals[real]
+    base = found["none"] - visuals  # token, segment and position
+    near = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(found["scale"], base + start * visuals, **near)
+    torch.testing.assert_close(found["layer_norm"], base + start * F.layer_norm(visuals, (32,), eps=1e-12), **near)
+
+
+def test_a_visual_size_of_its_own():
+    model = make_model(visual_size=20)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if "visual_widen" in name or "proj" in name}
+    assert shapes["vlbert.region_projection.linear.weight"] == (20, 16 + FEATURES)
+    assert shapes["vlbert.embeddings.visual_widen_text.weight"] == (32, 20)
+    assert model.vlbert.embeddings.visual_norm_text.weight.shape == (32,)
+    assert not any("widen" in name for name, _ in make_model(visual_size=32).named_parameters())
+
+
+@pytest.mark.parametrize("start", ["release", "normal"])
+def test_start_of_what_is_visual(start):
+    model = make_model(
+        visual_start=start, visual_norm_text_init=0.0, hidden_size=256, region_feature_size=512, initializer_range=0.02
+    )
+    norm, projection = model.vlbert.embeddings.visual_norm_text, model.vlbert.region_projection.linear
+    normal = start == "normal"
+    assert norm.weight.std().item() == pytest.approx(0.02 if normal else 0.0, rel=0.2)
+    assert norm.bias.abs().max() == 0
+    assert model.vlbert.masked_region_feature.weight.std().item() == pytest.approx(0.02 if normal else 0.0, rel=0.2)
+    # PyTorch's own start is uniform up to 1 / sqrt(inputs).
+    spread = 0.02 if normal else (1 / projection.in_features / 3) ** 0.5
+    assert projection.weight.std().item() == pytest.approx(spread, rel=0.05)
+    assert (projection.bias.abs().max() == 0) == normal
+
+
+# --- rows without an image ---
+
+
+def text_only_batch(last_row=True, **fields):
+    """Row 2 has no image; what its image fields hold must not matter."""
+    hw = torch.tensor([[150.0, 200.0], [150.0, 200.0], [0.0, 0.0]])
+    return make_batch(text_only=torch.tensor([False, False, last_row]), image_hw=hw, **fields)
+
+
+def test_rows_without_an_image():
+    model, batch = make_model("release"), text_only_batch()
+    other = changed_at(batch, torch.tensor([False, False, True]), region_features=5.0, whole_image_features=4.0)
+    with torch.no_grad():
+        before, after = model.encode(batch), model.encode(other)
+        maps = model.encode(batch, with_attention=True).attention.joint[0]
+    assert torch.equal(before.text_states, after.text_states)
+    assert maps[2, :, 0, 7:-1].abs().max() == 0 and maps[2, :, 0, -1].min() > 0  # [END] is there, elements are not
+    model.score(batch, model.encode(batch)).losses["text_only_words"].mean.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    assert model.vlbert.text_only_visual.weight.grad.abs().max() > 0
+    with pytest.raises(ValueError, match="with_text_only=True"):
+        make_model().encode(batch)
+
+
+def test_words_without_an_image_have_a_mean_of_their_own():
+    model, batch = make_model("release", with_pooler=True, with_relationship_head=True), text_only_batch()
+    with torch.no_grad():
+        scored = model(batch)
+        logits = model.word_logits(model.encode(batch).text_states)
+    for name, rows in (("masked_words", slice(0, 2)), ("text_only_words", slice(2, 3))):
+        want = F.cross_entropy(logits[rows].flatten(0, 1), batch.text_labels[rows].flatten())
+        torch.testing.assert_close(scored.losses[name].mean, want)
+    assert scored.losses["matching"].count == 2
+    assert scored.metrics["text_only_word_accuracy"].count == 2
+    # Ranks of one run must agree about what has a gradient, whatever rows each has.
+    model(text_only_batch(last_row=False)).losses["masked_words"].mean.backward()
+    assert model.vlbert.text_only_visual.weight.grad.abs().max() == 0
+
+
+# --- objectives ---
+
+
+def test_hard_and_soft_region_labels():
+    batch = make_batch()
+    batch.region_targets[0, 0] = torch.tensor([0.1, 0.2, 0.0, 0.0, 0.1, 0.0, 0.6])  # background is the largest
+    chosen = batch.region_target_mask
+    for kind in ("soft", "hard"):
+        model = make_model(region_labels=kind)
+        with torch.no_grad():
+            output = model.encode(batch)
+            loss = model.score(batch, output).losses["masked_regions"]
+            logits = model.region_logits(output.region_states[chosen])
+        targets = batch.region_targets[chosen]
+        want = targets[:, :-1].argmax(dim=1) if kind == "hard" else targets
+        torch.testing.assert_close(loss.mean, F.cross_entropy(logits, want))
+        if kind == "hard":
+            assert want[0] == 1
+
+
+def test_means_of_rows():
+    batch = make_batch()
+    labels, predicted = batch.text_labels.clone(), batch.region_target_mask.clone()
+    labels[0, 2], labels[1] = IGNORE_INDEX, IGNORE_INDEX  # one word, none, two
+    predicted[1, 1], predicted[2] = True, False  # one region, two, none
+    batch = dataclasses.replace(batch, text_labels=labels, region_target_mask=predicted)
+    model = make_model(word_loss_mean="rows", region_loss_mean="rows")
+    with torch.no_grad():
+        output = model.encode(batch)
+        losses = model.score(batch, output).losses
+        words, regions = model.word_logits(output.text_states), model.region_logits(output.region_states)
+    row_means = [F.cross_entropy(words[row], labels[row]) for row in (0, 2)]
+    torch.testing.assert_close(losses["masked_words"].mean, sum(row_means) / 2, rtol=2e-4, atol=0)
+    row_means = [
+        F.cross_entropy(regions[row][predicted[row]], batch.region_targets[row][predicted[row]]) for row in (0, 1)
+    ]
+    torch.testing.assert_close(losses["masked_regions"].mean, sum(row_means) / 2, rtol=2e-4, atol=0)
+    nothing = torch.full_like(labels, IGNORE_INDEX)
+    none = model.score(dataclasses.replace(batch, text_labels=nothing), output).losses["masked_words"]
+    assert none.count == 0 and none.mean == 0
+
+
+def test_relationship_by_sigmoid_and_softmax():
+    batch = make_batch()
+    labels = batch.match_labels.clone()
+    labels[1] = IGNORE_INDEX
+    for kind, width in (("softmax", 2), ("sigmoid", 1)):
+        model = make_model(with_pooler=True, with_relationship_head=True, relationship_loss=kind)
+        assert model.relationship_head.weight.shape[0] == width
+        with torch.no_grad():
+            output = model.encode(batch)
+            scored = model.score(dataclasses.replace(batch, match_labels=labels), output)
+            odds = model.match_log_odds(output)
+        want = F.binary_cross_entropy_with_logits(odds[[0, 2]], labels[[0, 2]].float())
+        torch.testing.assert_close(scored.losses["matching"].mean, want)
+        right = ((odds > 0) == (labels == 1))[[0, 2]].sum()
+        assert scored.losses["matching"].count == 2 and scored.metrics["matching_accuracy"].total == right
+
+
+def test_tasks_that_are_switched_off():
+    model = make_model(with_word_head=False)
+    assert set(model(make_batch(text_labels=None)).losses) == {"masked_regions"}
+    with pytest.raises(ValueError, match="with_word_head=False"):
+        model.word_logits(torch.zeros(1, 32))
+    model = make_model(with_region_head=False)
+    assert set(model(make_batch(region_targets=None, region_target_mask=None)).losses) == {"masked_words"}
+    assert model.region_logits(torch.zeros(1, 32)) is None
+
+
+# --- presets and errors ---
+
+
+def test_presets_are_what_they_are_named_after():
+    paper, release = vlbert_config("paper"), vlbert_config("release")
+    assert (paper.box_numbers, release.box_numbers) == ("corners", "centre_size")
+    assert (paper.region_labels, release.region_labels) == ("hard", "soft")
+    assert (paper.with_relationship_head, release.with_relationship_head) == (True, False)
+    assert (paper.visual_start, release.visual_start) == ("normal", "release")
+    assert (paper.with_text_only, release.with_text_only) == (False, True)
+    assert vlbert_config("release-e2e").masked_appearance == "pixels"
+    large = vlbert_config("release", size="large")
+    assert (large.hidden_size, large.num_hidden_layers, large.visual_width) == (1024, 24, 1024)
+    assert vlbert_base().to_diff_dict() == VLBertConfig().to_diff_dict()
+    assert vlbert_small(num_hidden_layers=2).num_hidden_layers == 2
+    assert vlbert_task_config("vcr").text_visual == "grounded"
+    assert vlbert_task_config("vcr", "paper").object_loss == "masked"
+    assert vlbert_task_config("vqa", "paper", size="large").answer_loss == "softmax"
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: vlbert_config("papre"), "no VL-BERT preset 'papre'; there are release, release-captions"),
+        (lambda: vlbert_config(size="huge"), "no VL-BERT size 'huge'"),
+        (lambda: vlbert_task_config("nlvr2"), "no VL-BERT task 'nlvr2'"),
+        (lambda: vlbert_config(box_numbers="polar"), "box_numbers is 'polar'"),
+        (lambda: vlbert_config(masked_appearance="none"), "set masked_region_token=False"),
+        (lambda: vlbert_config(visual_size=-1), "must not be negative"),
+        (lambda: vlbert_task_config("vqa", with_relationship_head=True, with_pooler=True), "no pre-training heads"),
+        (lambda: vlbert_task_config("vcr", object_loss="masked"), "needs a masked_appearance other than 'none'"),
+        (lambda: vlbert_task_config("vqa", answer_loss="hinge"), "answer_loss is 'hinge'"),
+    ],
+)
+def test_config_refuses(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()

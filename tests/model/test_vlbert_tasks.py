@@ -1,0 +1,428 @@
+"""VL-BERT's tasks: heads and losses by hand, what they start from, and official checkpoints there and back."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.nn import functional as F
+from vlbert_examples import SIZES, make_batch, make_model
+
+from model.bert_checkpoint import load_start
+from model.inputs import VLOutput
+from model.vlbert_checkpoint import TABLES, kind_of, split_official, state_from_official, state_to_official
+from model.vlbert_config import vlbert_task_config
+from model.vlbert_options import config_from_official
+from model.vlbert_start import state_from_bert, task_start
+from model.vlbert_tasks import PADDED_SCORE, VLBertForReferring, VLBertForVcr, VLBertForVqa
+from model.vlbert_text import join_question_answer
+
+PARTS = ("weight", "bias")
+MODELS = {"vqa": VLBertForVqa, "vcr": VLBertForVcr, "refcoco": VLBertForReferring}
+
+
+def task_model(task, preset="release", **overrides):
+    torch.manual_seed(1)
+    config = vlbert_task_config(task, preset, **(SIZES | {"num_answers": 9, "num_object_labels": 5} | overrides))
+    return MODELS[task](config).eval()
+
+
+# --- text ---
+
+
+def test_question_and_answer_become_one_text():
+    question = torch.tensor([[11, 12, 0], [13, 0, 0]])
+    answer = torch.tensor([[21, 0], [22, 23]])
+    tags = {"question_tags": torch.tensor([[0, 4, -1], [5, -1, -1]]), "answer_tags": torch.tensor([[6, -1], [0, 7]])}
+    joined = join_question_answer(question, answer, cls_id=1, sep_id=2, **tags)
+    assert joined.ids.tolist() == [[1, 11, 12, 2, 21, 2], [1, 13, 2, 22, 23, 2]]
+    assert joined.segments.tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1]]
+    assert joined.tags.tolist() == [[0, 0, 4, 0, 6, 0], [0, 5, 0, 0, 7, 0]]
+    assert joined.before_last.tolist() == [4, 4]
+    turned = join_question_answer(question, answer[:, :1], cls_id=1, sep_id=2, order="answer_question")
+    assert turned.ids.tolist() == [[1, 21, 2, 11, 12, 2], [1, 22, 2, 13, 2, 0]]
+    assert turned.segments.tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0]]
+    assert turned.mask.tolist() == [[True] * 6, [True] * 5 + [False]]
+    one = join_question_answer(question, answer, cls_id=1, sep_id=2, order="one_sentence")
+    assert one.ids.tolist() == [[1, 11, 12, 21, 2], [1, 13, 22, 23, 2]] and not one.segments.any()
+
+
+# --- VQA ---
+
+
+@pytest.mark.parametrize("head", ["mlm", "1fc", "2fc"])
+def test_answers_are_read_at_the_mask_piece(head):
+    model, batch = task_model("vqa", answer_head=head, answer_hidden_size=6), make_batch()
+    with torch.no_grad():
+        output = model(batch)
+        logits = model.answers(batch, output)
+        states = torch.stack([output.text_states[row, length - 2] for row, length in enumerate((7, 4, 6))])
+        parts = dict(model.answer_head.named_children())
+        if head == "mlm":
+            states = F.layer_norm(
+                F.gelu(parts["dense"](states)), (32,), parts["norm"].weight, parts["norm"].bias, 1e-12
+            )
+        if head == "2fc":
+            states = parts["expand"](states).relu()
+        torch.testing.assert_close(logits, parts["decoder"](states))
+
+
+def test_answer_losses():
+    logits = torch.randn(3, 9, generator=torch.Generator().manual_seed(0))
+    scores = torch.zeros(3, 9)
+    scores[0, 2], scores[0, 3], scores[1, 5] = 1.0, 0.5, 0.3  # nothing is right in row 2
+    release = task_model("vqa").loss(logits, scores)
+    assert release.count == 3
+    torch.testing.assert_close(release.mean, F.binary_cross_entropy_with_logits(logits, scores) * 9)
+    paper = task_model("vqa", "paper").loss(logits, scores)
+    log = logits.log_softmax(dim=1)
+    want = -(log[0, 2] * 2 / 3 + log[0, 3] / 3 + log[1, 5]) / 2
+    assert paper.count == 2
+    torch.testing.assert_close(paper.mean, want)
+
+
+def test_answers_start_as_their_words():
+    model = task_model("vqa", num_answers=2)
+    words = model.vlbert.embeddings.words.weight.clone()
+    model.start_from_words([[5], [6, 8]])
+    torch.testing.assert_close(model.answer_head.decoder.weight, torch.stack([words[5], (words[6] + words[8]) / 2]))
+    with pytest.raises(ValueError, match="1 answers of width 32"):
+        model.start_from_words([[5]])
+    with pytest.raises(ValueError, match="answer 1 has no word piece"):
+        model.start_from_words([[5], []])
+
+
+# --- VCR ---
+
+
+def vcr_batch():
+    aligned = torch.full((4, 5, 1), -1)
+    aligned[1, 2, 0] = 3
+    return make_batch((7, 4, 6, 5), (4, 5, 1, 3), aligned_words=aligned)
+
+
+def test_choices_and_their_losses():
+    model, batch = task_model("vcr", positive_weight=3.0), vcr_batch()
+    with torch.no_grad():
+        output = model(batch)
+        scores = model.choices(output, 2)
+    torch.testing.assert_close(scores.flatten(), model.choice_head.decoder(output.pooled).squeeze(1))
+    right = torch.tensor([1, 0])
+    targets = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    want = F.binary_cross_entropy_with_logits(scores, targets, weight=1 + 2 * targets) * 4 / 6
+    torch.testing.assert_close(model.choice_loss(scores, right).mean, want)
+    paper = task_model("vcr", "paper")
+    torch.testing.assert_close(paper.choice_loss(scores, right).mean, F.cross_entropy(scores, right))
+
+
+def test_classes_of_objects():
+    batch, labels = vcr_batch(), torch.tensor([[1, 2, 3, 4, 9]] * 4)
+    model = task_model("vcr")
+    with torch.no_grad():
+        output = model(batch)
+        loss = model.object_loss(batch, output, labels.clamp(max=4))
+        per_row = [
+            F.cross_entropy(
+                model.object_head(torch.cat([output.whole_image_state[row, None], output.region_states[row, :count]])),
+                torch.tensor([0, 1, 2, 3, 4, 4])[: count + 1],
+                reduction="sum",
+            )
+            for row, count in enumerate((4, 5, 1, 3))
+        ]
+    assert loss.count == 17
+    torch.testing.assert_close(loss.total, torch.stack(per_row).sum())
+    paper = task_model("vcr", "paper")
+    with torch.no_grad():
+        output = paper(batch)
+        loss = paper.object_loss(batch, output, labels)
+        logits = paper.object_head(output.region_states[:, 0])  # the masked one of each row
+    torch.testing.assert_close(loss.mean, F.cross_entropy(logits, torch.ones(4, dtype=torch.long)))
+    with pytest.raises(ValueError, match="object_loss='none'"):
+        task_model("vcr", object_loss="none").object_loss(batch, output, labels)
+    with pytest.raises(ValueError, match="with_pooler=True and answer_head"):
+        task_model("vcr", answer_head="mlm")
+
+
+# --- RefCOCO+ ---
+
+
+@pytest.mark.parametrize("preset, first", [("release", 1), ("paper", 0)])
+def test_referred_regions(preset, first):
+    model, batch = task_model("refcoco", preset), make_batch()
+    with torch.no_grad():
+        output = model(batch)
+        scores = model.score_regions(batch, output)
+    assert scores.shape == (3, 5 + first) and (scores[2, 1 + first :] == PADDED_SCORE).all()
+    head = model.region_head
+    torch.testing.assert_close(scores[1, first], head.decoder(F.gelu(head.dense(output.region_states[1, 0]))).squeeze())
+    targets = torch.full_like(scores, -1.0)  # padding holds anything
+    for row, count in enumerate((4, 5, 1)):
+        targets[row, : count + first] = 0.0
+        targets[row, first] = 1.0
+    loss = model.loss(batch, scores, targets)
+    real = targets >= 0
+    assert loss.count == 10 + 3 * first
+    torch.testing.assert_close(loss.mean, F.binary_cross_entropy_with_logits(scores[real], targets[real]))
+
+
+def test_classifiers_start_as_glorot():
+    head = task_model("vqa", hidden_size=128, num_answers=300).answer_head
+    bound = (6 / (128 + 300)) ** 0.5
+    assert head.decoder.weight.abs().max().item() == pytest.approx(bound, rel=0.01)
+    assert head.decoder.bias.abs().max() == 0 and head.dense.weight.abs().max() < (6 / 256) ** 0.5
+    model = task_model("vcr", hidden_size=128, initializer_range=0.02)
+    assert model.object_head.dense.weight.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+# --- starts ---
+
+
+def official_prefix_changes(state, changes):
+    """PARTIAL_PRETRAIN_PREFIX_CHANGES as common/utils and */function/train.py apply them: the first match wins."""
+    parsed = {}
+    for name, tensor in state.items():
+        for old, new in changes:
+            if name.startswith(old):
+                name = new + name.removeprefix(old)
+                break
+        parsed[name] = tensor
+    return parsed
+
+
+CHANGES = {
+    "vqa": [("vlbert.mlm_head.predictions.transform", "final_mlp.0"), ("vlbert", "vlbert")],
+    "refcoco": [("vlbert.mvrc_head.transform", "final_mlp.0"), ("vlbert", "vlbert")],
+    "vcr": [("vlbert.mvrc_head.transform", "cnn_loss_reg.0"), ("vlbert", "vlbert._module")],
+}
+
+
+@pytest.mark.parametrize("task, kind", [("vqa", "vqa-mlm"), ("vcr", "vcr-1fc"), ("refcoco", "refcoco")])
+@pytest.mark.parametrize("related", [False, True])
+def test_a_task_starts_from_pretraining_as_the_release_does(task, kind, related):
+    pretrained = make_model("release", with_pooler=related, with_relationship_head=related)
+    model = task_model(task)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    left = load_start(model, task_start(task, pretrained.state_dict(), before))
+    # The release's own way, by official names.
+    official = state_to_official(pretrained.state_dict())
+    parsed = official_prefix_changes(official, CHANGES[task])
+    if task == "vcr":
+        if related:
+            for part in ("weight", "bias"):
+                rows = official[f"vlbert.relationsip_head.caption_image_relationship.{part}"]
+                parsed[f"final_mlp.1.{part}"] = rows[1:2] - rows[0:1]
+        segments = parsed["vlbert._module.token_type_embeddings.weight"].clone()
+        segments[1] = segments[0]
+        parsed["vlbert._module.token_type_embeddings.weight"] = segments
+    wanted = state_to_official(before, kind)
+    kept = {name for name in wanted if name not in parsed}
+    wanted |= {name: tensor for name, tensor in parsed.items() if name in wanted}
+    found = state_to_official(model.state_dict(), kind)
+    assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in found)
+    assert {TABLES[kind].official(name) for name in left} == kept
+    with pytest.raises(ValueError, match="no VL-BERT task 'gqa'"):
+        task_start("gqa", {}, ())
+
+
+def test_vcr_without_the_second_loss_starts_too():
+    model = task_model("vcr", object_loss="none")
+    left = load_start(model, task_start("vcr", make_model().state_dict(), model.state_dict(), copy_segment=False))
+    assert set(left) == {*(f"{part}.{p}" for part in ("choice_head.decoder", "vlbert.pooler.dense") for p in PARTS)}
+    assert torch.equal(model.vlbert.embeddings.segments.weight, make_model().vlbert.embeddings.segments.weight)
+
+
+def test_the_papers_vcr_keeps_its_vector_of_masked_regions():
+    pretrained, model = make_model("paper"), task_model("vcr", "paper")
+    left = load_start(model, task_start("vcr", pretrained.state_dict(), model.state_dict()))
+    assert left == [f"object_head.decoder.{part}" for part in PARTS]
+    assert torch.equal(model.vlbert.masked_region_embedding.weight, pretrained.vlbert.masked_region_embedding.weight)
+    # One logit is the score itself.
+    assert torch.equal(model.choice_head.decoder.weight, pretrained.relationship_head.weight)
+
+
+def make_bert(model, *, old_names):
+    """A BERT that fits the model, as a file holds it."""
+    generator = torch.Generator().manual_seed(2)
+    bert = {}
+    weight, bias = ("gamma", "beta") if old_names else ("weight", "bias")
+
+    def add(name, *shape):
+        bert[name] = torch.randn(*shape, generator=generator)
+
+    add("bert.embeddings.word_embeddings.weight", 60, 32)
+    add("bert.embeddings.position_embeddings.weight", 24, 32)
+    add("bert.embeddings.token_type_embeddings.weight", 2, 32)
+    add(f"bert.embeddings.LayerNorm.{weight}", 32)
+    add(f"bert.embeddings.LayerNorm.{bias}", 32)
+    shapes = {"attention.self.query": (32, 32), "attention.self.key": (32, 32), "attention.self.value": (32, 32)}
+    shapes |= {"attention.output.dense": (32, 32), "intermediate.dense": (48, 32), "output.dense": (32, 48)}
+    for layer in range(2):
+        for part, shape in shapes.items():
+            add(f"bert.encoder.layer.{layer}.{part}.weight", *shape)
+            add(f"bert.encoder.layer.{layer}.{part}.bias", shape[0])
+        for part in ("attention.output.LayerNorm", "output.LayerNorm"):
+            add(f"bert.encoder.layer.{layer}.{part}.{weight}", 32)
+            add(f"bert.encoder.layer.{layer}.{part}.{bias}", 32)
+    for name, shape in {"bert.pooler.dense": (32, 32), "cls.seq_relationship": (2, 32)}.items():
+        add(f"{name}.weight", *shape)
+        add(f"{name}.bias", shape[0])
+    add("cls.predictions.bias", 60)
+    add("cls.predictions.transform.dense.weight", 32, 32)
+    add("cls.predictions.transform.dense.bias", 32)
+    add(f"cls.predictions.transform.LayerNorm.{weight}", 32)
+    add(f"cls.predictions.transform.LayerNorm.{bias}", 32)
+    bert["cls.predictions.decoder.weight"] = bert["bert.embeddings.word_embeddings.weight"]
+    return bert
+
+
+@pytest.mark.parametrize("old_names", [True, False])
+@pytest.mark.parametrize("related", [False, True])
+def test_start_from_bert(old_names, related):
+    model = make_model(with_pooler=related, with_relationship_head=related)
+    bert = make_bert(model, old_names=old_names)
+    drawn = model.vlbert.embeddings.segments.weight[2].clone()
+    state = state_from_bert(bert, with_pooler=related, with_relationship_head=related)
+    left = load_start(model, state)
+    assert set(left) == {
+        "vlbert.region_projection.linear.weight",
+        "vlbert.region_projection.linear.bias",
+        "vlbert.region_token.weight",
+        "vlbert.masked_region_token.weight",
+        "vlbert.masked_region_feature.weight",
+        "vlbert.embeddings.end.weight",
+        *(f"vlbert.embeddings.visual_norm_{kind}.{p}" for kind in ("text", "region") for p in ("weight", "bias")),
+        *(f"masked_region_head.{layer}.{p}" for layer in ("dense", "decoder") for p in ("weight", "bias")),
+    }
+    segments = model.vlbert.embeddings.segments.weight
+    assert torch.equal(segments[:2], bert["bert.embeddings.token_type_embeddings.weight"])
+    assert torch.equal(segments[2], drawn)
+    norm = bert["bert.encoder.layer.1.output.LayerNorm." + ("gamma" if old_names else "weight")]
+    assert torch.equal(model.vlbert.encoder.layers[1].feed_forward_norm.weight, norm)
+    assert torch.equal(model.masked_word_head.bias, bert["cls.predictions.bias"])
+    if related:
+        assert torch.equal(model.relationship_head.weight, bert["cls.seq_relationship.weight"])
+    with pytest.raises(ValueError, match="segments"):
+        load_start(model, {"vlbert.embeddings.segments.weight": torch.zeros(4, 32)})
+
+
+def test_a_new_model_reads_text_as_bert_does():
+    """At the release's start the visual features add nothing (their LayerNorms are 0)."""
+    model = make_model(visual_norm_text_init=0.0, visual_norm_region_init=0.0)
+    load_start(model, state_from_bert(make_bert(model, old_names=False)))
+    batch = make_batch()
+    embeddings = model.vlbert.embeddings
+    with torch.no_grad():
+        inputs = []
+        embeddings.norm.register_forward_hook(lambda _m, given, _o: inputs.append(given[0]))
+        model.encode(batch)
+        text = embeddings.words(batch.text_ids) + embeddings.segments.weight[0] + embeddings.positions.weight[:7]
+    assert torch.equal(inputs[0][:, :7], text)
+
+
+def test_vqa_without_pretraining_takes_bert_s_masked_word_transform():
+    model = task_model("vqa")
+    bert = make_bert(model, old_names=True)
+    load_start(model, task_start("vqa", state_from_bert(bert), model.state_dict()))
+    assert torch.equal(model.answer_head.dense.weight, bert["cls.predictions.transform.dense.weight"])
+    assert torch.equal(model.answer_head.norm.bias, bert["cls.predictions.transform.LayerNorm.beta"])
+
+
+# --- official checkpoints ---
+
+
+@pytest.mark.parametrize(
+    "kind, make",
+    [
+        ("pretrain", lambda: make_model("release", with_pooler=True, with_relationship_head=True)),
+        ("pretrain", lambda: make_model("release-e2e", visual_norm="scale")),
+        ("pretrain", lambda: make_model(visual_size=20)),
+        ("vqa-mlm", lambda: task_model("vqa")),
+        ("vqa-1fc", lambda: task_model("vqa", answer_head="1fc")),
+        ("vqa-2fc", lambda: task_model("vqa", answer_head="2fc", visual_norm="scale")),
+        ("vcr-1fc", lambda: task_model("vcr")),
+        ("vcr-2fc", lambda: task_model("vcr", answer_head="2fc", object_loss="none")),
+        ("refcoco", lambda: task_model("refcoco")),
+    ],
+)
+def test_official_names_there_and_back(kind, make):
+    state = make().state_dict()
+    official = state_to_official(state, kind)
+    inner = "vlbert._module." if kind.startswith("vcr") else "vlbert."
+    assert f"{inner}encoder.layer.1.attention.self.query.bias" in official
+    wrapped = {f"module.{name}": tensor for name, tensor in official.items()}
+    assert kind_of(official) == kind_of(wrapped) == kind
+    back = state_from_official(wrapped)
+    assert back.keys() == state.keys() and all(torch.equal(back[name], state[name]) for name in state)
+
+
+def test_an_end_to_end_task_checkpoint_is_split():
+    official = state_to_official(task_model("refcoco").state_dict(), "refcoco")
+    pixels = {
+        "image_feature_extractor.backbone.conv1.weight": torch.ones(2),
+        "image_feature_extractor.roi_head_feature_extractor.0.conv1.weight": torch.ones(3),
+        "image_feature_extractor.head.0.0.conv1.weight": torch.ones(3),
+    }
+    model, encoder = split_official({f"module.{name}": tensor for name, tensor in (official | pixels).items()})
+    assert model.keys() == official.keys() and len(encoder) == 2
+    with pytest.raises(ValueError, match="split_official takes the image network out"):
+        state_from_official(official | pixels)
+    with pytest.raises(ValueError, match=r"differs from vlbert\.word_embeddings"):
+        state_from_official({"vlbert.mlm_head.predictions.decoder.weight": torch.ones(2)})
+
+
+def test_files_of_task_models(tmp_path):
+    model = task_model("vcr", answer_loss="softmax")
+    model.save_pretrained(tmp_path)
+    loaded = VLBertForVcr.from_pretrained(tmp_path).eval()
+    batch = vcr_batch()
+    with torch.no_grad():
+        assert torch.equal(loaded.choices(loaded(batch), 2), model.choices(model(batch), 2))
+    assert loaded.config.answer_loss == "softmax" and isinstance(loaded(batch), VLOutput)
+    plain = dataclasses.replace(batch, aligned_words=None)
+    with pytest.raises(ValueError, match="aligned_words"):
+        loaded(plain)
+
+
+# --- official configurations ---
+
+NETWORK = {"IMAGE_FEAT_PRECOMPUTED": True, "IMAGE_FINAL_DIM": 64, "CLASSIFIER_TYPE": "1fc", "CNN_LOSS_TOP": True}
+VLBERT = {"hidden_size": 64, "visual_size": 64, "visual_ln": True, "type_vocab_size": 3}
+
+
+@pytest.mark.parametrize(
+    "kind, options, wanted",
+    [
+        ("pretrain", {}, {"masked_appearance": "learned", "with_relationship_head": True, "with_text_only": False}),
+        ("pretrain", {"IMAGE_FEAT_PRECOMPUTED": False, "MASK_RAW_PIXELS": False}, {"masked_appearance": "pixels"}),
+        (
+            "pretrain-multitask",
+            {"IMAGE_FEAT_PRECOMPUTED": False, "MASK_RAW_PIXELS": False, "WITH_MVRC_LOSS": False},
+            {"masked_appearance": "learned", "with_text_only": True, "masked_region_token": False},
+        ),
+        ("pretrain", {"MLM_LOSS_NORM_IN_BATCH_FIRST": True}, {"word_loss_mean": "rows", "region_loss_mean": "items"}),
+        ("vqa", {"NO_GROUNDING": True}, {"text_visual": "none", "answer_head": "1fc"}),
+        ("vcr", {"NO_GROUNDING": True}, {"text_visual": "whole_image", "answer_loss": "softmax"}),
+        ("vcr", {"CLASSIFIER_SIGMOID": True}, {"text_visual": "grounded", "answer_loss": "sigmoid"}),
+        ("vcr", {"ENABLE_CNN_REG_LOSS": False, "CNN_LOSS_TOP": False}, {"object_loss": "none"}),
+        ("refcoco", {"CLASSIFIER_DROPOUT": 0.0}, {"answer_dropout": 0.0, "masked_appearance": "none"}),
+    ],
+)
+def test_official_options(kind, options, wanted):
+    config = config_from_official(NETWORK | options, VLBERT, kind)
+    assert {name: getattr(config, name) for name in wanted} == wanted
+    assert config.visual_size == 0 and config.visual_norm == "layer_norm" and config.num_hidden_layers == 4
+
+
+@pytest.mark.parametrize(
+    "kind, network, vlbert, message",
+    [
+        ("pretrain", {"IMAGE_SEMANTIC": True}, {}, "IMAGE_SEMANTIC True is not computed here, only False is"),
+        ("pretrain", {}, {"position_padding_idx": 1}, "position_padding_idx 1 is not computed"),
+        ("pretrain", {"COLOUR": 1}, {}, "no option 'COLOUR'"),
+        ("pretrain", {}, {"visual_size": 32}, "IMAGE_FINAL_DIM 64 and visual_size 32 must be equal"),
+        ("vcr", {"CNN_LOSS_TOP": False}, {}, "CNN_LOSS_TOP False with ENABLE_CNN_REG_LOSS"),
+        ("nlvr2", {}, {}, "no VL-BERT of kind 'nlvr2'"),
+    ],
+)
+def test_official_options_that_are_refused(kind, network, vlbert, message):
+    with pytest.raises(ValueError, match=message):
+        config_from_official(NETWORK | network, VLBERT | vlbert, kind)

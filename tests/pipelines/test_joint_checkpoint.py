@@ -1,0 +1,212 @@
+"""A model and its region encoder saved as one, ours and the official way."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from end_to_end_examples import (
+    CASES,
+    ENCODER,
+    SYSTEMS,
+    VLBERT_SIZES,
+    awake,
+    encoder,
+    inputs,
+    joint_model,
+    losses,
+    vlbert,
+)
+from safetensors.torch import load_file, save_file
+
+from extraction.region_encoder import RegionEncoder, load_encoder_weights
+from extraction.resnet import Backbone
+from model.end_to_end import EndToEndChoices, EndToEndModel
+from model.vlbert_config import vlbert_task_config
+from model.vlbert_tasks import VLBertForVcr
+from pipelines.joint_checkpoint import load_joint, save_joint
+from pipelines.vlbert_joint import load_official_joint, official_joint_state, save_official_joint
+
+VLBERT_TASK_SIZES = {name: value for name, value in VLBERT_SIZES.items() if name != "num_region_labels"}
+NOTHING = [np.zeros(4, bool), np.zeros(2, bool)]
+
+
+def change(folder, **sections):
+    path = folder / "config.json"
+    found = json.loads(path.read_text())
+    for section, values in sections.items():
+        found[section].update(values)
+    path.write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_round_trip(name, tmp_path):
+    joint = joint_model(name, frozen_stages=(1, 2, 3))
+    assert save_joint(joint, tmp_path / "joint") == tmp_path / "joint"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.json", "joint", "model.safetensors"]
+    again = load_joint(tmp_path / "joint")
+    assert type(again.model) is type(joint.model) and again.choices == joint.choices
+    ours, theirs = joint.state_dict(), again.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+    trained = {key for key, parameter in joint.named_parameters() if parameter.requires_grad}
+    assert trained == {key for key, parameter in again.named_parameters() if parameter.requires_grad}
+    batch, images = inputs(joint)
+    with torch.no_grad():
+        assert losses(again, batch, images) == losses(joint, batch, images)
+
+
+def test_a_folder_that_is_there_gives_way(tmp_path):
+    first, second = joint_model("visualbert"), EndToEndModel(awake(vlbert(), seed=4), encoder(), CASES["vlbert"][1])
+    save_joint(first, tmp_path / "joint")
+    save_joint(second, tmp_path / "joint")
+    again = load_joint(tmp_path / "joint")
+    key = "model.vlbert.region_token.weight"
+    assert torch.equal(again.state_dict()[key], second.state_dict()[key])
+    assert [path.name for path in tmp_path.iterdir()] == ["joint"]
+
+
+def test_half_precision_stays(tmp_path):
+    joint = joint_model("visualbert").bfloat16()
+    again = load_joint(save_joint(joint, tmp_path / "joint"))
+    assert {tensor.dtype for tensor in again.state_dict().values()} == {torch.bfloat16}
+
+
+class TestWhatIsRefused:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        return save_joint(joint_model("vlbert"), tmp_path / "joint")
+
+    def test_features_of_two_widths(self, folder):
+        change(folder, model={"region_feature_size": 64})
+        with pytest.raises(
+            ValueError, match=r"joint: the model reads region features of width 64 .* encoder makes 128"
+        ):
+            load_joint(folder)
+
+    def test_weights_of_another_model(self, folder):
+        change(folder, model={"num_hidden_layers": 3})
+        wrong = r"joint: parameter model.vlbert.encoder.layers.2\S*: the file has none, the config makes it \("
+        with pytest.raises(ValueError, match=wrong):
+            load_joint(folder)
+
+    def test_a_weight_too_much(self, folder):
+        tensors = load_file(folder / "model.safetensors")
+        save_file(tensors | {"model.other": torch.zeros(3)}, folder / "model.safetensors")
+        with pytest.raises(ValueError, match=r"parameter model.other: the file has \(3,\), the config makes it none"):
+            load_joint(folder)
+
+    def test_a_model_of_an_unknown_class(self, folder):
+        change(folder, model={"architectures": ["os.system"]})
+        with pytest.raises(
+            ValueError, match=r"config.json: architecture 'os.system' is unknown; there are VLBertForPre"
+        ):
+            load_joint(folder)
+
+    def test_an_unknown_field(self, folder):
+        change(folder, end_to_end={"masked": "black"})
+        with pytest.raises(ValueError, match=r"config.json: 'end_to_end' must have the fields .* 'masked'"):
+            load_joint(folder)
+
+    @pytest.mark.parametrize("stages", [["1"], None, [7]])
+    def test_stages_that_do_not_exist(self, folder, stages):
+        change(folder, region_encoder={"frozen_stages": stages})
+        with pytest.raises(ValueError, match=r"joint.*frozen_stages"):
+            load_joint(folder)
+
+    @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}'])
+    def test_another_config(self, folder, text):
+        (folder / "config.json").write_text(text)
+        with pytest.raises(ValueError, match=r"config.json: (not json|no joint checkpoint's config.json)"):
+            load_joint(folder)
+
+    def test_a_newer_format(self, folder):
+        path = folder / "config.json"
+        path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+        with pytest.raises(ValueError, match='"format" is 2, this roibeam reads 1'):
+            load_joint(folder)
+
+    def test_damaged_weights(self, folder):
+        path = folder / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:-100])
+        with pytest.raises(ValueError, match=r"model\.safetensors: not a complete safetensors file"):
+            load_joint(folder)
+
+    def test_a_missing_file(self, folder):
+        (folder / "model.safetensors").unlink()
+        with pytest.raises(ValueError, match=r"joint: model\.safetensors is missing"):
+            load_joint(folder)
+
+    def test_an_encoder_that_its_config_does_not_make(self, tmp_path):
+        own = encoder()
+        backbone = Backbone(ENCODER, own.conventions)
+        backbone.res4 = backbone.res4[:1]
+        odd = RegionEncoder(ENCODER, backbone=backbone)
+        joint = EndToEndModel(awake(vlbert()), odd, EndToEndChoices(whole_image="box"))
+        with pytest.raises(ValueError, match=r"other parts than its config makes: parameter backbone.res4.1"):
+            save_joint(joint, tmp_path / "joint")
+        assert not list(tmp_path.iterdir())
+
+
+class TestOfficialVLBert:
+    def test_round_trip(self, tmp_path):
+        joint = joint_model("vlbert")
+        path = save_official_joint(joint, tmp_path / "vl-bert.model")
+        fresh = EndToEndModel(vlbert(), RegionEncoder(ENCODER), joint.choices)
+        load_official_joint(str(path), fresh)
+        assert all(torch.equal(tensor, fresh.state_dict()[name]) for name, tensor in joint.state_dict().items())
+
+    def test_names_are_the_official_ones(self, tmp_path):
+        joint = joint_model("vlbert")
+        names = set(official_joint_state(joint))
+        last_stage = "image_feature_extractor.{}0.conv1.weight"
+        assert names >= {
+            "vlbert.mlm_head.predictions.decoder.weight",
+            "image_feature_extractor.obj_downsample.1.weight",
+            "image_feature_extractor.backbone.layer1.0.downsample.1.num_batches_tracked",
+            last_stage.format("roi_head_feature_extractor."),
+            last_stage.format("head.0."),
+        }
+        path = save_official_joint(joint, tmp_path / "vl-bert.model")
+        saved = torch.load(path, weights_only=True)["state_dict"]
+        assert set(saved) == {f"module.{name}" for name in names}
+        # The encoder alone reads the same file.
+        alone = RegionEncoder(ENCODER)
+        load_encoder_weights(str(path), alone)
+        assert torch.equal(alone.backbone.stem.conv1.weight, joint.region_encoder.backbone.stem.conv1.weight)
+
+    def test_task_models_have_kinds_of_their_own(self, tmp_path):
+        choices = EndToEndChoices(masked_pixels="whole", whole_image="box")
+        config = vlbert_task_config("vcr", **VLBERT_TASK_SIZES)
+        joint = EndToEndModel(awake(VLBertForVcr(config)), encoder(), choices)
+        path = save_official_joint(joint, tmp_path / "vcr.model", "vcr-1fc")
+        fresh = EndToEndModel(VLBertForVcr(config), RegionEncoder(ENCODER), choices)
+        load_official_joint(str(path), fresh)
+        again = load_joint(save_joint(joint, tmp_path / "joint"))
+        batch, images = inputs(joint, masked=NOTHING)
+        batch = dataclasses.replace(batch, aligned_words=torch.tensor([[[1], [2], [-1], [3]]] * 2))
+        with torch.no_grad():
+            scores = [each.model.choices(each(batch, images), 2) for each in (joint, fresh.eval(), again)]
+        assert torch.equal(scores[0], scores[1]) and torch.equal(scores[0], scores[2])
+
+    def test_a_checkpoint_on_stored_features(self, tmp_path):
+        joint = joint_model("vlbert")
+        official = {name: t for name, t in official_joint_state(joint).items() if name.startswith("vlbert.")}
+        torch.save({"state_dict": official}, tmp_path / "stored.model")
+        with pytest.raises(ValueError, match="holds no image network, so it was trained on stored features"):
+            load_official_joint(str(tmp_path / "stored.model"), joint)
+
+    def test_a_checkpoint_of_other_sizes(self, tmp_path):
+        path = save_official_joint(joint_model("vlbert"), tmp_path / "vl-bert.model")
+        other = EndToEndModel(vlbert(num_region_labels=9), RegionEncoder(ENCODER), CASES["vlbert"][1])
+        before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+        with pytest.raises(ValueError, match=r"masked_region_head.decoder.weight: the file has \(7, 16\).*\(9, 16\)"):
+            load_official_joint(str(path), other)
+        assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
+
+    @pytest.mark.parametrize("name", [name for name in SYSTEMS if name != "vlbert"])
+    def test_another_model_has_no_official_names(self, name, tmp_path):
+        with pytest.raises(ValueError, match="has no name in a checkpoint of VL-BERT"):
+            save_official_joint(joint_model(name), tmp_path / "other.model")
