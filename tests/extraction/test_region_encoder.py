@@ -80,7 +80,7 @@ def test_cell_weights_act_before_the_mean_over_all_cells(encoder, batch):
     half = weighted(left)
     torch.testing.assert_close(half[0], plain[0])
     assert (half[1, 0] - plain[1, 0]).abs().max() > 1e-3
-    with pytest.raises(ValueError, match=r"cell_weights must be \(2, 4, 14, 14\).*got \(2, 4, 7, 7\)"):
+    with pytest.raises(ValueError, match=r"cell_weights are \(7, 7\), the cells of res5 \(14, 14\)"):
         weighted(ones[..., :7, :7])
 
 

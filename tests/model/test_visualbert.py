@@ -1,6 +1,7 @@
-"""VisualBERT against transformers' on random configurations; its invariances, configuration, names and files.
+"""VisualBERT against transformers' on random configurations; its own choices, names and files.
 
-The reference arrays are compared by tests/pipelines/test_conformance_models.py.
+What it shares with all models is in test_invariances.py; the reference arrays are compared by
+tests/pipelines/test_conformance_models.py.
 """
 
 import dataclasses
@@ -9,7 +10,7 @@ import random
 import pytest
 import torch
 import transformers
-from vilbert_examples import FEATURES, POSITIONS, VOCAB_SIZE, make_batch, randomised, take_rows
+from vilbert_examples import FEATURES, POSITIONS, VOCAB_SIZE, make_batch, randomised
 
 from model.inputs import IGNORE_INDEX
 from model.packing import computing_padding
@@ -94,48 +95,6 @@ def test_equal_to_transformers_on_random_configurations(seed):
     assert compared.keys() == ours.keys()
     for name, gradient in compared.items():
         torch.testing.assert_close(ours[name], gradient, rtol=1e-3, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
-
-
-@pytest.mark.parametrize("early", [True, False])
-@pytest.mark.parametrize("text_pad, region_pad", [(6, 0), (0, 5)])
-def test_padding_does_not_matter(text_pad, region_pad, early):
-    model, batch = make_model(early_fusion=early), make_batch()
-    padded = make_batch(text_pad=text_pad, region_pad=region_pad)
-    with torch.no_grad():
-        output, other = model.visualbert(batch), model.visualbert(padded)
-        losses, others = model.score(batch, output).losses, model.score(padded, other).losses
-    torch.testing.assert_close(other.pooled, output.pooled, rtol=1e-4, atol=2e-5)
-    real = batch.region_mask
-    ours, theirs = output.region_states[real], other.region_states[:, : real.shape[1]][real]
-    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=2e-5)
-    for name, term in losses.items():
-        assert term.count == others[name].count > 0
-        torch.testing.assert_close(term.total, others[name].total, rtol=1e-5, atol=1e-5)
-
-
-def test_row_and_region_order_do_not_matter():
-    model, batch = make_model(), with_alignment(make_batch())
-    order = [4, 2, 0, 1, 3]  # of row 0's five regions
-    names = ("region_features", "region_boxes", "aligned_words", "region_images")
-    turned = {name: getattr(batch, name).clone() for name in names}
-    for value in turned.values():
-        value[0, :5] = value[0, order]
-    with torch.no_grad():
-        whole, after = model.visualbert(batch), model.visualbert(dataclasses.replace(batch, **turned))
-        rows = model.visualbert(take_rows(batch, [2, 0]))
-    torch.testing.assert_close(after.region_states[0, :5], whole.region_states[0, order], rtol=1e-4, atol=2e-5)
-    torch.testing.assert_close(rows.pooled, whole.pooled[[2, 0]], rtol=1e-4, atol=2e-5)
-
-
-@pytest.mark.parametrize("regions", [(5, 6, 1), (0, 2, 1), (0, 0, 0)])
-@pytest.mark.parametrize("early", [True, False])
-def test_half_empty_batches_stay_finite(regions, early):
-    model, batch = make_model(early_fusion=early), make_batch(regions=regions)
-    batch = dataclasses.replace(batch, text_labels=torch.full_like(batch.text_labels, IGNORE_INDEX))
-    losses = model(batch).losses
-    assert losses["masked_words"].mean == 0 and losses["matching"].mean > 0
-    sum(term.mean for term in losses.values()).backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_alignment_is_a_mean_in_the_codes_and_a_sum_in_the_paper():
