@@ -54,6 +54,12 @@ def read_summary(batch: VLBatch, output: VLOutput, reads: str) -> Tensor:
     return pooled
 
 
+def phrase_states(output: VLOutput, phrase_positions: Tensor) -> Tensor:
+    """(B, P, H), the states of the pieces that stand for phrases; without meaning where there is none (-1)."""
+    places = phrase_positions.clamp(min=0)[..., None].expand(-1, -1, output.text_states.shape[-1])
+    return output.text_states.gather(1, places)
+
+
 def by_choice(scores: Tensor, num_choices: int) -> Tensor:
     """(B / num_choices, num_choices) of (B,) or (B, 1): the rows of one question follow each other (VCR, retrieval).
 
@@ -298,8 +304,7 @@ class GroundingHead(TaskHead):
         """
         if batch.phrase_positions is None:
             raise ValueError("GroundingHead: the batch has no phrase_positions")
-        places = batch.phrase_positions.clamp(min=0)[..., None].expand(-1, -1, output.text_states.shape[-1])
-        phrases = output.text_states.gather(1, places)
+        phrases = phrase_states(output, batch.phrase_positions)
         return self.phrases(self.dropout(phrases), self.dropout(output.region_states), batch.region_mask)
 
 

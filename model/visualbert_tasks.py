@@ -6,7 +6,7 @@ from torch import Tensor
 
 from model.heads import DroppedLinear, PhraseToRegions
 from model.inputs import VLBatch, VLOutput
-from model.task_heads import read_summary
+from model.task_heads import phrase_states, read_summary
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining, VisualBertModel, VisualBertPreTrainedModel
 
 
@@ -45,6 +45,4 @@ class VisualBertForGrounding(VisualBertForPreTraining):
         Returns:
             (B, P, R), before the softmax.
         """
-        places = phrase_positions.clamp(min=0)[..., None].expand(-1, -1, output.text_states.shape[-1])
-        phrases = output.text_states.gather(1, places)
-        return self.grounding_head(phrases, output.region_states, batch.region_mask)
+        return self.grounding_head(phrase_states(output, phrase_positions), output.region_states, batch.region_mask)
