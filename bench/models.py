@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -32,7 +31,7 @@ from typing import Any
 import torch
 import transformers
 from official_models import official_vilbert, official_vlbert
-from store_rounds import MIN_ROUNDS, Ratio, table, take_turns
+from store_rounds import MIN_ROUNDS, Ratio, status_mb, table, take_turns
 from torch import Tensor, nn
 
 from model import vilbert_checkpoint, visualbert_checkpoint, vlbert_checkpoint
@@ -289,8 +288,11 @@ def compare(name: str, pair: Pair, rounds: int, clock: Clock) -> list[tuple[str,
 
 
 def peak_memory(name: str, arm: str, pair: Pair) -> None:
-    """Prints what this process has needed at most, in MB, before and after two steps."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Prints by how many MB two steps raise what this process has needed at most.
+
+    From /proc: ru_maxrss of a child begins at what its parent had needed when it started it.
+    """
+    before = status_mb("VmHWM")
     if arm == "theirs":
         trainer = Trainer(pair.theirs(), pair.their_loss)
     else:
@@ -300,7 +302,7 @@ def peak_memory(name: str, arm: str, pair: Pair) -> None:
     batch = draw_batch(0, largest=True)
     for _ in range(2):
         trainer.step(batch)
-    print(f"{name} | {arm} | {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before:,.0f}")
+    print(f"{name} | {arm} | {status_mb('VmHWM') - before:,.0f}")
 
 
 def main() -> None:
