@@ -19,7 +19,7 @@ from model.heads import MaskedWordHead, Pooler
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput, check_text_length
 from model.losses import WIDTH_REDUCTIONS, PreTrainingOutput
 from model.packing import Packing
-from model.pretraining import MASKED_LOSS_PAIRS, PreTrainingTerms, only_matched
+from model.pretraining import MASKED_LOSS_PAIRS, PreTrainingTerms, count_labels, count_true, only_matched
 from model.regions import LOCATION_SIZE, MASKED_APPEARANCES, WHOLE_IMAGE_LOCATION, region_locations
 from model.transformer import BERT_NORM_EPS
 
@@ -248,6 +248,25 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
     def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """As `ImageBertModel.forward`."""
         return self.imagebert(batch, with_attention=with_attention)
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """See `PreTrainingModel`."""
+        counted = batch
+        if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
+            counted = only_matched(batch)
+        counts: dict[str, int] = {}
+        if self.masked_word_head is not None and counted.text_labels is not None:
+            counts["masked_words"] = count_labels(counted.text_labels)
+        predicted = counted.region_target_mask
+        if predicted is not None:
+            if self.region_class_head is not None and batch.region_targets is not None:
+                classes = detected_classes(batch.region_targets[predicted], self.config.num_region_labels)
+                counts["masked_regions"] = count_labels(classes)
+            if self.region_feature_head is not None:
+                counts["masked_region_features"] = count_true(predicted)
+        if self.match_head is not None and batch.match_labels is not None:
+            counts["matching"] = count_labels(batch.match_labels)
+        return counts
 
     def word_logits(self, states: Tensor) -> Tensor:
         """(..., V) for text states (..., H).

@@ -24,7 +24,7 @@ from model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
 from model.interbert_config import InterBertConfig
 from model.losses import PreTrainingOutput, SumCount
 from model.packing import Packing
-from model.pretraining import PreTrainingTerms, log_odds
+from model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
 from model.regions import LOCATION_SIZE, elements_with_whole_image
 from model.transformer import ACTIVATIONS, BERT_NORM_EPS, TransformerEncoder, TransformerLayer
 
@@ -278,6 +278,16 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
             whole_image=self.masked_region_head(output.whole_image_state),
             match=self.match_head(output.pooled),
         )
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """See `PreTrainingModel`."""
+        match, predicted = batch.match_labels, batch.region_target_mask
+        matched = None if match is None or predicted is None else predicted & match.eq(1)[:, None]
+        return {
+            "masked_words": count_labels(batch.text_labels),
+            "masked_regions": count_true(matched),
+            "matching": count_labels(match),
+        }
 
     def word_logits(self, states: Tensor) -> Tensor:
         """(..., V) for text states (..., H)."""

@@ -47,6 +47,12 @@ class PreTrainingModel(Protocol):
             ValueError: when the batch lacks the targets of a head.
         """
 
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """What each loss of `score` is averaged over, by its name, before the model runs.
+
+        So that micro-batches and processes can divide by one sum of them. Equal to the counts that `score` returns.
+        """
+
     def word_logits(self, states: Tensor) -> Tensor:
         """(..., V) for text states (..., H)."""
 
@@ -58,6 +64,15 @@ class PreTrainingModel(Protocol):
 
         What zero-shot retrieval sorts by; its sigmoid is the probability. None for a model without such a head.
         """
+
+
+def count_labels(labels: Tensor | None) -> int:
+    """Labels that are not `IGNORE_INDEX`."""
+    return 0 if labels is None else int((labels != IGNORE_INDEX).sum())
+
+
+def count_true(mask: Tensor | None) -> int:
+    return 0 if mask is None else int(mask.sum())
 
 
 def log_odds(logits_B2: Tensor, match_logit: int) -> Tensor:

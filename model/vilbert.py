@@ -26,7 +26,7 @@ from model.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStre
 from model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
 from model.losses import PreTrainingOutput
 from model.packing import Packing
-from model.pretraining import PreTrainingTerms, draw_negatives, log_odds, only_matched
+from model.pretraining import PreTrainingTerms, count_labels, count_true, draw_negatives, log_odds, only_matched
 from model.regions import LOCATION_SIZE, elements_with_whole_image
 from model.transformer import BERT_NORM_EPS
 from model.vilbert_config import ViLbertConfig
@@ -263,6 +263,17 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
             whole_image=self.masked_region_head(output.whole_image_state),
             match=None if self.match_head is None else self.match_head(output.pooled),
         )
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """See `PreTrainingModel`."""
+        counted = batch
+        if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
+            counted = only_matched(batch)
+        counts = {
+            "masked_words": count_labels(counted.text_labels),
+            "masked_regions": count_true(counted.region_target_mask),
+        }
+        return counts if self.match_head is None else {**counts, "matching": count_labels(batch.match_labels)}
 
     def word_logits(self, states: Tensor) -> Tensor:
         """(..., V) for text states (..., H)."""

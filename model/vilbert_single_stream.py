@@ -20,7 +20,7 @@ from model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
 from model.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable
 from model.losses import PreTrainingOutput
 from model.packing import Packing
-from model.pretraining import PreTrainingTerms, log_odds
+from model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
 from model.regions import LOCATION_SIZE, MASKED_APPEARANCES, elements_with_whole_image
 from model.transformer import BERT_NORM_EPS
 
@@ -121,6 +121,14 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
             pooled=self.pooler(states[:, 0]),
             attention=maps,
         )
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """See `PreTrainingModel`."""
+        return {
+            "masked_words": count_labels(batch.text_labels),
+            "masked_regions": count_true(batch.region_target_mask),
+            "matching": count_labels(batch.match_labels),
+        }
 
     def word_logits(self, states: Tensor) -> Tensor:
         """(..., V) for text states (..., H)."""

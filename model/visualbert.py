@@ -24,7 +24,7 @@ from model.heads import MaskedWordHead, Pooler
 from model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
 from model.losses import PreTrainingOutput
 from model.packing import Packing
-from model.pretraining import PreTrainingTerms, log_odds
+from model.pretraining import PreTrainingTerms, count_labels, log_odds
 from model.transformer import BERT_NORM_EPS
 
 MATCH_LOGIT = 1  # UCLA's data code: 1 = the caption describes the image (the transformers documentation says 0)
@@ -226,6 +226,13 @@ class VisualBertForPreTraining(VisualBertPreTrainedModel):
     def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """As `VisualBertModel.forward`."""
         return self.visualbert(batch, with_attention=with_attention)
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """See `PreTrainingModel`."""
+        counts = {"masked_words": count_labels(batch.text_labels)}
+        if self.match_head is not None and batch.match_labels is not None:
+            counts["matching"] = count_labels(batch.match_labels)
+        return counts
 
     def word_logits(self, states: Tensor) -> Tensor:
         """(..., V) for states (..., H)."""

@@ -25,7 +25,7 @@ from model.heads import MaskedWordHead, Pooler, RegionClassHead
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
 from model.losses import PreTrainingOutput, SumCount, accuracy, soft_cross_entropy
 from model.packing import Packing
-from model.pretraining import PreTrainingTerms, log_odds
+from model.pretraining import PreTrainingTerms, count_labels, log_odds
 from model.vlbert_config import VLBertConfig
 from model.vlbert_embeddings import (
     ImageElements,
@@ -185,6 +185,11 @@ def mean_of_rows(losses_N: Tensor, chosen_BX: Tensor) -> SumCount:
     return SumCount((totals / (counts + ROW_EPSILON)).sum() * with_any / (with_any + ROW_EPSILON), with_any)
 
 
+def _count(chosen_BX: Tensor, by_row: bool) -> int:
+    """Of what a mean over items, or of the means of rows, is taken over."""
+    return int(chosen_BX.any(dim=1).sum() if by_row else chosen_BX.sum())
+
+
 class VLBertForPreTraining(VLBertPreTrainedModel):
     """VL-BERT with its pre-training heads (section 3.3); the total loss is the plain sum of the mean losses."""
 
@@ -210,6 +215,25 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
     def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
         """As `VLBertModel.forward`."""
         return self.vlbert(batch, with_attention=with_attention)
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """See `PreTrainingModel`."""
+        text_only, labels, predicted = batch.text_only, batch.text_labels, batch.region_target_mask
+        counts: dict[str, int] = {}
+        if self.masked_word_head is not None and labels is not None:
+            by_row, chosen = self.config.word_loss_mean == "rows", labels != IGNORE_INDEX
+            if text_only is not None:
+                counts["text_only_words"] = _count(chosen & text_only[:, None], by_row)
+                chosen = chosen & ~text_only[:, None]
+            counts["masked_words"] = _count(chosen, by_row)
+        if self.masked_region_head is not None and predicted is not None:
+            counts["masked_regions"] = _count(predicted, self.config.region_loss_mean == "rows")
+        if self.relationship_head is not None and batch.match_labels is not None:
+            asked = batch.match_labels
+            counts["matching"] = count_labels(
+                asked if text_only is None else asked.masked_fill(text_only, IGNORE_INDEX)
+            )
+        return counts
 
     def word_logits(self, states: Tensor) -> Tensor:
         """(..., V) for text states (..., H).

@@ -72,6 +72,13 @@ class CaptionTable(Sequence[tuple[str, str]]):
             return [self[place] for place in range(*index.indices(len(self)))]
         return self._ids[int(self._places[index])], self._captions[index]
 
+    @property
+    def places(self) -> np.ndarray:
+        """(rows,) int64: the place of each row's record in the store's order. Read only."""
+        places = self._places.view()
+        places.flags.writeable = False
+        return places
+
     def captioned_ids(self) -> list[str]:
         """The ids that have a caption, each once, in the store's order."""
         return [self._ids[int(place)] for place in np.unique(self._places)]

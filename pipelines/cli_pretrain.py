@@ -54,7 +54,8 @@ def pretrain_command(
     stage_gb: Annotated[
         float | None, typer.Option(min=0.001, help="Room for --stage-to, 10^9 bytes [default: no limit].")
     ] = None,
-    model: Annotated[str, typer.Option(help="VL-BERT size: small or base.")] = "small",
+    system: Annotated[str, typer.Option(help="Whose model and rules: vlbert.")] = "vlbert",
+    model: Annotated[str, typer.Option(help="Size of the model: small or base.")] = "small",
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 1000,
     batch_size: Annotated[int, typer.Option(min=1, help="Captions per step and process.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="Peak; never scaled by batch or processes.")] = 1e-4,
@@ -64,7 +65,7 @@ def pretrain_command(
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order, masks and dropout.")] = 0,
     id_rule: Annotated[str, typer.Option(help="As in extract: no-extension or with-extension.")] = "no-extension",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="section.field=value; sections: train, data, model.")
+        list[str] | None, typer.Option("--set", help="section.field=value; sections: train, data, sampling, model.")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Continue from OUT's newest checkpoint.")
@@ -78,7 +79,6 @@ def pretrain_command(
     """
     import torch
 
-    from model.vlbert_config import vlbert_base, vlbert_small
     from pipelines.annotations import stored_captions
     from pipelines.bert_start import read_bert
     from pipelines.caption_files import CaptionFile
@@ -87,12 +87,14 @@ def pretrain_command(
     from pipelines.image_identity import data_set_of_store
     from pipelines.optimizer import TrainConfig
     from pipelines.overrides import apply_overrides, parse_value
-    from pipelines.pretraining import LeakGuard, PretrainConfig, pretrain
+    from pipelines.pretraining.run import LeakGuard, pretrain
+    from pipelines.pretraining.systems import system_named
+    from pipelines.pretraining.task import DataConfig
     from pipelines.training import is_main_process
 
-    sizes = {"small": vlbert_small, "base": vlbert_base}
-    if model not in sizes:
-        raise ValueError(f"--model {model!r}: choose one of {', '.join(sizes)}")
+    chosen = system_named(system)
+    if model not in chosen.sizes:
+        raise ValueError(f"--model {model!r}: choose one of {', '.join(chosen.sizes)}")
     if threads is not None:
         torch.set_num_threads(threads)
     own = [setting for setting in settings or [] if not setting.startswith("model.")]
@@ -100,7 +102,8 @@ def pretrain_command(
         steps=steps, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, seed=seed,
         log_every=max(1, min(20, steps // 10)), checkpoint_every=max(1, min(1000, steps // 10)),
     )  # fmt: skip
-    sections = apply_overrides({"train": config, "data": PretrainConfig(batch_size=batch_size)}, own)
+    defaults = {"train": config, "data": DataConfig(batch_size=batch_size), "sampling": chosen.sampling()}
+    sections = apply_overrides(defaults, own)
     overrides: dict[str, Any] = {}
     for setting in settings or []:
         name, equals, value = setting.removeprefix("model.").partition("=")
@@ -120,10 +123,12 @@ def pretrain_command(
             stored_captions(opened) if file is None else file.captions(),
             out,
             train_config=sections["train"],
-            config=sections["data"],
+            system=chosen,
+            size=model,
+            data=sections["data"],
+            sampling=sections["sampling"],
             tokenizer_spec=tokenizer or from_bert or "captions",
             bert=None if from_bert is None else read_bert(from_bert),
-            build_model_config=sizes[model],
             model_overrides=overrides,
             min_match=0 if file is None else min_match,
             guard=LeakGuard(rules, data_set, leave_out_held_out) if held_out else None,

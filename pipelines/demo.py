@@ -26,7 +26,9 @@ from pipelines.extraction_run import RunOptions, run_extract
 from pipelines.job import DetectorSpec
 from pipelines.optimizer import TrainConfig
 from pipelines.planning import Work
-from pipelines.pretraining import PretrainConfig, PretrainResult, pretrain
+from pipelines.pretraining.run import PretrainResult, pretrain
+from pipelines.pretraining.task import DataConfig
+from pipelines.pretraining.vlbert_samples import VLBertSampling
 from pipelines.run_report import REPORT_NAME, output_tree
 from pipelines.sources import open_source
 from pipelines.toyworld.write import CONTACT_SHEET_NAME, write_world
@@ -118,7 +120,8 @@ def _train(store: Path, captions: Path, run_dir: Path) -> PretrainResult:
             train_config=TrainConfig(
                 steps=TRAIN_STEPS, learning_rate=1e-3, warmup_steps=20, device="cpu", log_every=100
             ),
-            config=PretrainConfig(batch_size=NUM_PAIRS, word_probability=0.3, region_probability=0.3, fixed_masks=True),
+            data=DataConfig(batch_size=NUM_PAIRS, fixed_masks=True),
+            sampling=VLBertSampling(word_probability=0.3, region_probability=0.3),
             model_overrides={"hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4},
             resume=run_dir.exists(),
         )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from features.record import RegionRecord
 from model.inputs import AttentionMaps, VLBatch, VLOutput
-from pipelines.pretrain_sample import as_float32
+from pipelines.pretraining.class_targets import as_float32
 from pipelines.tokenizer import CaptionTokenizer
 
 HIDDEN_REGIONS = 5

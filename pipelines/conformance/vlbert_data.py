@@ -27,7 +27,8 @@ from pipelines.conformance.checks import Check, apart, equal, numpy_of
 from pipelines.conformance.model_case import ModelArrays
 from pipelines.conformance.tolerances import VLBERT
 from pipelines.optimizer import TrainConfig, learning_rate_at
-from pipelines.pretrain_sample import PretrainSample, make_sample
+from pipelines.pretraining.sample import PretrainSample
+from pipelines.pretraining.vlbert_samples import make_sample
 from pipelines.release_optimizers import TransformersAdamW
 
 CLS, SEP = 101, 102  # of BERT's vocabulary
@@ -102,6 +103,7 @@ def _sample_checks(
         max_elements=limit,
         max_text=len(text),
     )
+    assert sample.whole_image is not None and sample.targets is not None
     (height, width), _ = input_size((record.height, record.width), *_edges(), CONVENTIONS["vlbert-e2e"])
     scale = np.array([width / record.width, height / record.height])
     corners = np.concatenate([[[0, 0, record.width - 1, record.height - 1]], sample.boxes]) * np.tile(scale, 2)

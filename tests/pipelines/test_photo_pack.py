@@ -112,7 +112,8 @@ def test_eight_real_pairs_are_learned_by_heart(roibeam: Cli, shared_data: Path, 
     options = (
         "--store", store, "--captions", tmp_path / "eight.json", "--tokenizer", shared_data / "bert" / "vocab.txt",
         "--steps", 120, "--batch-size", 8, "--learning-rate", "1e-3", "--warmup-steps", 10, "--json",
-        "--set", "data.fixed_masks=true", "--set", "data.word_probability=0.3", "--set", "train.checkpoint_every=60",
+        "--set", "data.fixed_masks=true", "--set", "sampling.word_probability=0.3",
+        "--set", "train.checkpoint_every=60",
     )  # fmt: skip
     done = roibeam("pretrain", run, *options)
     assert done.code == 0, done.err

@@ -61,7 +61,7 @@ def one_line(result: Any) -> str:
         (["--set", "model.hidden_size=33"], "model settings"),
         (["--set", "train.betas=[0.9]"], "betas must be two numbers"),
         (["--set", "train.stepz=3"], "near: steps"),
-        (["--set", "data.word_probability=7"], "word_probability must be in 0..1"),
+        (["--set", "sampling.word_probability=7"], "word_probability must be in 0..1"),
         (["--model", "huge"], "choose one of small, base"),
         (["--tokenizer", "nowhere"], "neither a vocab.txt"),
         (["--device", "tpu"], "device must be auto or cpu"),

@@ -18,19 +18,18 @@ from model.inputs import IGNORE_INDEX
 from model.vlbert import VLBertForPreTraining
 from model.vlbert_config import VLBertConfig, vlbert_small
 from pipelines.caption_files import Caption
+from pipelines.caption_table import CaptionTable
 from pipelines.optimizer import TrainConfig
-from pipelines.pretrain_sample import make_sample
-from pipelines.pretraining import (
-    PretrainConfig,
-    PretrainTask,
-    evaluate,
-    pretrain,
-)
+from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.run import pretrain
+from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
+from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling, make_sample
 from pipelines.tokenizer import load_tokenizer
 from pipelines.training import train
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
 NUM_CLASSES, WIDTH = 20, 48
+OF_DATA = ("batch_size", "fixed_masks")
 CAPTIONS = [
     "two dogs run after a red ball on the beach",
     "an old man reads the newspaper under a tree",
@@ -95,9 +94,10 @@ def make_task(store, tokenizer, *, seed=0, num_classes=NUM_CLASSES, sizes=None, 
     defaults |= {"num_region_labels": num_classes + 1}
     defaults |= {"hidden_dropout": 0.0, "attention_dropout": 0.0, "region_dropout": 0.0}
     model = VLBertForPreTraining(vlbert_small(**(defaults | (sizes or {}))))
-    rows = [(image_id, CAPTIONS[index % 8]) for index, image_id in enumerate(store)]
-    config = PretrainConfig(**({"batch_size": 4} | settings))
-    return PretrainTask(store, rows, tokenizer, model, config, num_classes=num_classes, seed=seed)
+    rows = CaptionTable(list(store), ((index, CAPTIONS[index % 8]) for index in range(len(store))))
+    data = DataConfig(**({"batch_size": 4} | {name: settings.pop(name) for name in list(settings) if name in OF_DATA}))
+    sampler = VLBertSampler(VLBertSampling(**settings), tokenizer, model.config, num_classes=num_classes)
+    return PretrainTask(model, Corpus(store, rows), sampler, data, pad_id=tokenizer.pad_id, seed=seed)
 
 
 def first_batches(task, count, *, start=0, rank=0, num_ranks=1):
@@ -378,7 +378,7 @@ class FakeStore(dict):
 def run_pretrain(store, folder, **changes):
     settings = {
         "train_config": TrainConfig(steps=6, learning_rate=1e-3, device="cpu", checkpoint_every=2),
-        "config": PretrainConfig(batch_size=4),
+        "data": DataConfig(batch_size=4),
         "model_overrides": {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64},
     }
     rows = [Caption(CAPTIONS[index], f"photos/{image_id}.jpg") for index, image_id in enumerate(store)]

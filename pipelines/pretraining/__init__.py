@@ -1,0 +1,7 @@
+"""Pre-training of the five systems, on one loop: captions and stored records to batches, by each system's own rules.
+
+corpus.py     captions and records by number        sample.py    one row of a batch, and rows to a batch
+sampler.py    what a system's rules offer           <system>_samples.py    the rules themselves
+systems.py    which model, sizes and rules belong together
+task.py       the task that the loop trains         run.py       a run: store and captions to a run folder
+"""

@@ -1,0 +1,55 @@
+"""What the detector said of the regions of a record, as targets of a model that predicts it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from features.record import RegionRecord, TopKDistribution
+
+
+def as_float32(features: np.ndarray) -> Tensor:
+    # torch converts half precision many times faster than numpy, and knows bfloat16.
+    if features.dtype == np.float32:
+        return torch.from_numpy(features)
+    kind = torch.float16 if features.dtype == np.float16 else torch.bfloat16
+    return torch.from_numpy(features.view(np.int16)).view(kind).float()
+
+
+def class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) -> Tensor:
+    """(n, num_classes + 1) float32 distributions of the `chosen` regions, background last.
+
+    A record without distributions gives its best class alone; one that keeps the top k spreads the rest of the mass
+    evenly over the other classes.
+
+    Raises:
+        ValueError: naming the record, when its classes do not fit `num_classes` or a distribution does not sum to 1.
+    """
+    distribution = record.class_distribution
+    if distribution is None:
+        if int(record.class_ids[chosen].max()) >= num_classes:
+            raise ValueError(
+                f"record {record.image_id!r}: has class {int(record.class_ids[chosen].max())}, the model was made for "
+                f"classes 0..{num_classes - 1}; give the number of classes of this store's detector"
+            )
+        one_hot = torch.zeros(len(chosen), num_classes + 1)
+        one_hot[torch.arange(len(chosen)), torch.from_numpy(record.class_ids[chosen].astype(np.int64))] = 1.0
+        return one_hot
+    if isinstance(distribution, TopKDistribution):
+        rows = torch.from_numpy(distribution.dense()[chosen])
+    else:
+        rows = as_float32(distribution[chosen])
+    if rows.shape[1] != num_classes + 1:
+        raise ValueError(
+            f"record {record.image_id!r}: class distribution has {rows.shape[1]} columns, the model was made for "
+            f"{num_classes} classes and background; give the number of classes of this store's detector"
+        )
+    sums = rows.sum(dim=1)
+    # The release silently drops a region whose distribution is further off than this.
+    if bool((sums - 1).abs().max() >= 0.1):
+        raise ValueError(
+            f"record {record.image_id!r}: a class distribution sums to {float(sums[(sums - 1).abs().argmax()]):.3f}, "
+            f"not 1; was the background removed?"
+        )
+    return rows

@@ -1,0 +1,100 @@
+"""One row of a pre-training batch before padding, and rows to a `VLBatch`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.inputs import IGNORE_INDEX, VLBatch
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PretrainSample:
+    """One row of a batch, before padding. T text pieces, R regions, D feature width, C region targets' width.
+
+    Attributes:
+        sample_id: what to call the row in an error message.
+        text_ids, text_labels, text_segments: (T,) int64; labels are `IGNORE_INDEX` where nothing is predicted.
+        features: (R, D) float32, as stored, also where the region is masked; boxes: (R, 4) float32, pixels.
+        masked, predicted: (R,) bool, hidden from the model, and predicted by it.
+        targets: (R, C) float32, what predicted regions are predicted to be, zeros elsewhere; None for a system that
+            predicts no regions.
+        whole_image: (D,) float32, the feature of the whole image with masked regions left out; None lets the model take
+            the mean of its regions.
+        match: 1 = the caption belongs to the image, 0 = it does not; None for a run that does not ask.
+        text_only: a row without an image: R is 0, `height` and `width` mean nothing.
+        height, width: of the image, pixels.
+    """
+
+    sample_id: str
+    text_ids: np.ndarray
+    text_labels: np.ndarray
+    text_segments: np.ndarray
+    features: Tensor
+    boxes: np.ndarray
+    masked: np.ndarray
+    predicted: np.ndarray
+    targets: Tensor | None
+    height: int
+    width: int
+    whole_image: Tensor | None = None
+    match: int | None = None
+    text_only: bool = False
+
+
+def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
+    """Pads samples of one system to one batch; optional fields are there when any row has them.
+
+    Rows without `match` are not asked whether they match; rows of text alone have no whole image.
+    """
+    text = max(len(sample.text_ids) for sample in samples)
+    regions = max(len(sample.boxes) for sample in samples)
+    rows, width = len(samples), samples[0].features.shape[1]
+    text_ids = torch.full((rows, text), pad_id, dtype=torch.long)
+    text_labels = torch.full((rows, text), IGNORE_INDEX, dtype=torch.long)
+    text_segments = torch.zeros(rows, text, dtype=torch.long)
+    text_mask = torch.zeros(rows, text, dtype=torch.bool)
+    features, boxes = torch.zeros(rows, regions, width), torch.zeros(rows, regions, 4)
+    region_mask, masked, predicted = (torch.zeros(rows, regions, dtype=torch.bool) for _ in range(3))
+    labels = next((sample.targets.shape[1] for sample in samples if sample.targets is not None), None)
+    targets = None if labels is None else torch.zeros(rows, regions, labels)
+    with_whole_image = any(sample.whole_image is not None for sample in samples)
+    whole_images = torch.zeros(rows, width) if with_whole_image else None
+    for row, sample in enumerate(samples):
+        pieces, count = len(sample.text_ids), len(sample.boxes)
+        text_ids[row, :pieces] = torch.from_numpy(sample.text_ids)
+        text_labels[row, :pieces] = torch.from_numpy(sample.text_labels)
+        text_segments[row, :pieces] = torch.from_numpy(sample.text_segments)
+        text_mask[row, :pieces] = True
+        features[row, :count] = sample.features
+        boxes[row, :count] = torch.from_numpy(sample.boxes)
+        region_mask[row, :count] = True
+        masked[row, :count] = torch.from_numpy(sample.masked)
+        predicted[row, :count] = torch.from_numpy(sample.predicted)
+        if targets is not None and sample.targets is not None:
+            targets[row, :count] = sample.targets
+        if whole_images is not None and sample.whole_image is not None:
+            whole_images[row] = sample.whole_image
+    matches = [IGNORE_INDEX if sample.match is None else sample.match for sample in samples]
+    text_only = [sample.text_only for sample in samples]
+    return VLBatch(
+        text_ids=text_ids,
+        text_mask=text_mask,
+        text_segments=text_segments,
+        region_features=features,
+        region_boxes=boxes,
+        region_mask=region_mask,
+        image_hw=torch.tensor([[sample.height, sample.width] for sample in samples], dtype=torch.float32),
+        masked_regions=masked,
+        whole_image_features=whole_images,
+        text_labels=text_labels,
+        region_targets=targets,
+        region_target_mask=None if targets is None else predicted,
+        match_labels=torch.tensor(matches) if any(sample.match is not None for sample in samples) else None,
+        text_only=torch.tensor(text_only) if any(text_only) else None,
+        sample_ids=tuple(sample.sample_id for sample in samples),
+    )

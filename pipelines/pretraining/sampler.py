@@ -1,0 +1,28 @@
+"""What the rules of a system offer to the task, whatever the system."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from features.record import RegionRecord
+from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.sample import PretrainSample
+from pipelines.tokenizer import CaptionTokenizer
+
+
+class Sampler(Protocol):
+    """A system's rules: how a caption and a record become one row of a batch. It keeps nothing between samples.
+
+    Rules are classes made with (sampling, tokenizer, model_config, num_classes); the first is a frozen dataclass of
+    their own, section "sampling" of the command line.
+    """
+
+    def __init__(self, sampling: Any, tokenizer: CaptionTokenizer, model_config: Any, *, num_classes: int) -> None: ...
+
+    def check(self, record: RegionRecord) -> None:
+        """Raises ValueError when records like this one do not fit the model."""
+
+    def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
+        """The row's sample; everything random is drawn from `random`, whose seed is the sample's own."""
