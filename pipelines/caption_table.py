@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 _AT_ONCE = 50_000
+_SHARE = 4  # first number of a seed: keeps this random stream apart from those of order and masks
 
 
 class TextColumn(Sequence[str]):
@@ -88,3 +89,18 @@ class CaptionTable(Sequence[tuple[str, str]]):
         dropped = set(ids)
         kept = ((int(place), self._captions[row]) for row, place in enumerate(self._places))
         return CaptionTable(self._ids, ((place, text) for place, text in kept if self._ids[place] not in dropped))
+
+    def share_of_images(self, share: float, seed: int) -> CaptionTable:
+        """The rows of a random share of the captioned images, at least one of them.
+
+        Images are taken in one order of that seed, so a smaller share lies inside a larger one.
+
+        Args:
+            share: in 0..1.
+        """
+        images = np.unique(self._places)
+        order = np.random.default_rng([_SHARE, seed]).permutation(len(images))
+        kept = np.zeros(len(self._ids), bool)
+        kept[images[order[: max(1, round(share * len(images)))]]] = True
+        rows = np.flatnonzero(kept[self._places])
+        return CaptionTable(self._ids, ((int(self._places[row]), self._captions[int(row)]) for row in rows))

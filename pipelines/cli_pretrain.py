@@ -40,11 +40,19 @@ def pretrain_command(
             show_default=False,
         ),
     ] = None,
+    from_run: Annotated[
+        str | None,
+        typer.Option(
+            help="Run, or model of the same system, to start from as a second stage does: its configuration and "
+            "tokenizer are taken over, its weights go on with a new optimizer.",
+            show_default=False,
+        ),
+    ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             help="BERT vocab.txt, tokenizer folder, hf:<repo>, or captions: a vocabulary made from the captions "
-            "[default: that of --from-bert, else captions].",
+            "[default: that of --from-run or --from-bert, else captions].",
             show_default=False,
         ),
     ] = None,
@@ -85,6 +93,7 @@ def pretrain_command(
     from pipelines.curves import write_curves
     from pipelines.held_out import HeldOut, held_out_hint
     from pipelines.image_identity import data_set_of_store
+    from pipelines.model_checkpoint import load_model
     from pipelines.optimizer import TrainConfig
     from pipelines.overrides import apply_overrides, parse_value
     from pipelines.pretraining.run import LeakGuard, pretrain
@@ -95,6 +104,8 @@ def pretrain_command(
     chosen = system_named(system)
     if model not in chosen.sizes:
         raise ValueError(f"--model {model!r}: choose one of {', '.join(chosen.sizes)}")
+    if from_run is not None and from_bert is not None:
+        raise ValueError("--from-run and --from-bert: a model starts from one of them")
     if threads is not None:
         torch.set_num_threads(threads)
     own = [setting for setting in settings or [] if not setting.startswith("model.")]
@@ -111,6 +122,8 @@ def pretrain_command(
             if not equals:
                 raise ValueError(f"--set {setting!r}: expected model.field=value")
             overrides[name.strip()] = parse_value(value.strip())
+    start = None if from_run is None else load_model(from_run)
+    own_tokenizer = None if start is None or start.tokenizer is None else str(start.tokenizer)
     rules = HeldOut(held_out or [])
     file = None if captions is None else CaptionFile(captions, id_rule=id_rule)
     notes: list[str] = []
@@ -127,7 +140,8 @@ def pretrain_command(
             size=model,
             data=sections["data"],
             sampling=sections["sampling"],
-            tokenizer_spec=tokenizer or from_bert or "captions",
+            tokenizer_spec=tokenizer or own_tokenizer or from_bert or "captions",
+            start=start,
             bert=None if from_bert is None else read_bert(from_bert),
             model_overrides=overrides,
             min_match=0 if file is None else min_match,

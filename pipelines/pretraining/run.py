@@ -22,8 +22,10 @@ from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable, TextColumn
 from pipelines.captions import CaptionJoin, JoinReport, check_match
 from pipelines.held_out import HeldOut, LeakReport, refuse_leaks
+from pipelines.model_checkpoint import ModelCheckpoint
 from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.start import built_config, continued_model
 from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
 from pipelines.tokenizer import load_tokenizer
@@ -90,6 +92,7 @@ def pretrain(
     tokenizer_spec: str = "captions",
     model_overrides: Mapping[str, Any] | None = None,
     bert: PublishedBert | None = None,
+    start: ModelCheckpoint | None = None,
     num_classes: int | None = None,
     min_match: float = 0.0,
     guard: LeakGuard | None = None,
@@ -106,6 +109,8 @@ def pretrain(
         data, sampling: how samples are made and batched; None for the defaults, `sampling` of the system's own class.
         model_overrides: further fields of the model configuration.
         bert: what the model starts from; its sizes take the place of the preset's.
+        start: a trained model of the same system to start from, as stages do; its configuration takes the place of the
+            preset's. Parts that `model_overrides` add are drawn anew, parts that they leave out are dropped.
         num_classes: foreground classes of the detector; None takes the store's vocabulary.
         min_match: share of the captioned images that must have a record, see `check_match`.
         guard: what must not be trained on.
@@ -120,6 +125,8 @@ def pretrain(
     leaks = None
     if guard is not None:
         rows, leaks = guard.kept(rows, str(store.path))
+    if data.share < 1:
+        rows = rows.share_of_images(data.share, data.share_seed)
     saved_tokenizer = run_dir / "tokenizer"
     if resume and saved_tokenizer.is_dir():
         tokenizer = load_tokenizer(str(saved_tokenizer))
@@ -129,22 +136,22 @@ def pretrain(
     first = store[rows[0][0]]
     if num_classes is None:
         num_classes = _count_classes(store, first)
-    sizes = {"vocab_size": tokenizer.vocab_size} if bert is None else dict(bert.sizes)
-    fields = {
-        **sizes,
-        "region_feature_size": first.features.shape[1],
-        **system.region_label_fields(num_classes, first.features.shape[1]),
-        **(model_overrides or {}),
-    }
-    try:
-        model_config = system.sizes[size](**fields)
-    except Exception as error:  # transformers checks types with exceptions of its own
-        raise ValueError(f"model settings {dict(model_overrides or {})}: {' '.join(str(error).split())}") from None
     torch.manual_seed(train_config.seed)
-    model = system.model_class(model_config)
+    if start is not None:
+        model = continued_model(start, system, model_overrides or {})
+    else:
+        sizes = {"vocab_size": tokenizer.vocab_size} if bert is None else dict(bert.sizes)
+        fields = {
+            **sizes,
+            "region_feature_size": first.features.shape[1],
+            **system.region_label_fields(num_classes, first.features.shape[1]),
+            **(model_overrides or {}),
+        }
+        model = system.model_class(built_config(system.sizes[size], fields, model_overrides or {}))
     if bert is not None:
         left = start_from_bert(model, bert)
         logger.info("BERT %s: %s filled, %s as drawn", bert.spec, len(model.state_dict()) - len(left), len(left))
+    model_config: Any = model.config
     sampler = system.sampler(sampling, tokenizer, model_config, num_classes=num_classes)
     task = PretrainTask(model, Corpus(store, rows), sampler, data, pad_id=tokenizer.pad_id, seed=train_config.seed)
     description = {
@@ -161,6 +168,7 @@ def pretrain(
         "held_out": None if leaks is None else leaks.to_json(),
         "tokenizer_spec": tokenizer_spec,
         "bert": None if bert is None else bert.spec,
+        "start": None if start is None else str(start.source),
         "store": str(store.path),
         "store_numerics": store.fingerprint.numerics,
         "torch": torch.__version__,

@@ -37,6 +37,24 @@ def test_a_run_and_its_continuation(roibeam: Cli, store: tuple[Path, Path], tmp_
     assert roibeam("pretrain", tmp_path / "run", *options, "--resume", "--json").code == 0
 
 
+def test_a_second_stage_takes_over_configuration_and_tokenizer(
+    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path
+) -> None:
+    options = ("--store", store[0], "--captions", store[1])
+    assert roibeam("pretrain", tmp_path / "one", *options, *TINY_MODEL).code == 0
+    share = ("--steps", 2, "--batch-size", 4, "--set", "data.share=0.5")
+    done = roibeam("pretrain", tmp_path / "two", *options, *share, "--from-run", tmp_path / "one", "--json")
+    assert done.code == 0, done.err
+    facts = json.loads(done.out.splitlines()[-1])
+    resolved = json.loads((tmp_path / "two" / "config.json").read_text())
+    assert resolved["task"]["model"]["hidden_size"] == 32 and facts["captions"] == 8
+    assert (tmp_path / "two" / "tokenizer" / "tokenizer.json").read_bytes() == (
+        tmp_path / "one" / "tokenizer" / "tokenizer.json"
+    ).read_bytes()
+    both = roibeam("pretrain", tmp_path / "three", *options, "--from-run", tmp_path / "one", "--from-bert", "x")
+    assert both.code != 0 and "starts from one of them" in both.err
+
+
 def test_a_store_at_a_url_trains_alike(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
     places = {"here": [store[0]], "staged": [store[0].as_uri(), "--stage-to", tmp_path / "disk", "--stage-gb", "1"]}
     lines = {}

@@ -19,6 +19,7 @@ from model.vlbert import VLBertForPreTraining
 from model.vlbert_config import VLBertConfig, vlbert_small
 from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable
+from pipelines.model_checkpoint import load_model
 from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.run import pretrain
@@ -418,6 +419,46 @@ def test_number_of_classes_comes_from_names_then_distributions(tmp_path):
     with pytest.raises(ValueError, match="say how many foreground classes its detector has"):
         run_pretrain(store, tmp_path / "b", **settings)
     assert run_pretrain(store, tmp_path / "b", num_classes=33, **settings).num_classes == 33
+
+
+# --- stages and shares ---
+
+
+def test_a_second_stage_starts_where_the_first_ended(store, tmp_path):
+    store = FakeStore(store)
+    first = run_pretrain(store, tmp_path / "first")
+    start = load_model(str(tmp_path / "first"))
+    second = run_pretrain(
+        store,
+        tmp_path / "second",
+        start=start,
+        tokenizer_spec=str(start.tokenizer),
+        model_overrides={"with_pooler": True, "with_relationship_head": False, "with_region_head": False},
+        train_config=TrainConfig(steps=1, learning_rate=1e-12, device="cpu"),
+    )
+    left, right = (load_file(run.training.checkpoint / "model" / "model.safetensors") for run in (first, second))
+    new = {name for name in right if name not in left}
+    assert new == {"vlbert.pooler.dense.weight", "vlbert.pooler.dense.bias"}
+    assert left.keys() - right.keys() == {name for name in left if name.startswith("masked_region_head.")}
+    for name in right.keys() - new:
+        torch.testing.assert_close(right[name], left[name], rtol=0, atol=1e-9)
+    assert second.training.last["step"] == 1 and "masked_regions" not in second.training.last
+
+    with pytest.raises(ValueError, match=r" is \(\d+, 32\), these settings make it \(\d+, 64\)"):
+        run_pretrain(store, tmp_path / "third", start=start, model_overrides={"hidden_size": 64})
+
+
+def test_smaller_shares_of_the_images_lie_inside_larger_ones():
+    ids = [f"image-{index}" for index in range(40)]
+    rows = CaptionTable(ids, [(index // 3, f"caption {index}") for index in range(120)])
+    shares = {share: rows.share_of_images(share, seed=7) for share in (0.25, 0.5, 1.0)}
+    images = {share: set(table.captioned_ids()) for share, table in shares.items()}
+    assert [len(images[share]) for share in shares] == [10, 20, 40]
+    assert images[0.25] < images[0.5] < images[1.0]
+    assert list(shares[1.0]) == list(rows)
+    assert list(shares[0.25]) == [row for row in rows if row[0] in images[0.25]]  # with all of their captions, in order
+    assert set(rows.share_of_images(0.25, seed=8).captioned_ids()) != images[0.25]
+    assert len(rows.share_of_images(1e-6, seed=7)) == 3
 
 
 # --- learning ---

@@ -1,0 +1,61 @@
+"""What a run starts from: a configuration of its own, or the model of an earlier stage."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from features.counted import counted
+from model.bert import BertSizes
+from pipelines.model_checkpoint import ModelCheckpoint
+from pipelines.pretraining.systems import System
+
+logger = logging.getLogger(__name__)
+
+
+def built_config(build: Callable[..., BertSizes], fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> BertSizes:
+    """A model's configuration from all of its fields; errors name those that a user set.
+
+    Raises:
+        ValueError: for a field that the configuration does not have, or a value that it refuses.
+    """
+    try:
+        return build(**fields)
+    except Exception as error:  # transformers checks types with exceptions of its own
+        raise ValueError(f"model settings {dict(overrides)}: {' '.join(str(error).split())}") from None
+
+
+def continued_model(start: ModelCheckpoint, system: System, overrides: Mapping[str, Any]) -> nn.Module:
+    """The model of an earlier stage, with its weights, as this stage wants it.
+
+    Args:
+        overrides: fields of its configuration that change. Parameters that come with them are as they were drawn,
+            those that go with them are dropped.
+    Raises:
+        ValueError: when it is a model of another system, or a parameter that stays would have another shape.
+    """
+    if not isinstance(start.model, system.model_class):
+        raise ValueError(
+            f"{start.source} holds a {type(start.model).__name__}; {system.name} starts from a "
+            f"{system.model_class.__name__}: choose its --system"
+        )
+    config: Any = type(start.model.config)
+    fields = {**start.model.config.to_diff_dict(), **overrides}
+    fields = {name: value for name, value in fields.items() if name not in ("model_type", "transformers_version")}
+    model = system.model_class(built_config(config, fields, overrides))
+    state, wanted = start.model.state_dict(), model.state_dict()
+    for name in sorted(state.keys() & wanted.keys()):
+        if state[name].shape != wanted[name].shape:
+            raise ValueError(
+                f"{start.source}: {name} is {tuple(state[name].shape)}, these settings make it "
+                f"{tuple(wanted[name].shape)}: {dict(overrides)}"
+            )
+    new, dropped = sorted(wanted.keys() - state.keys()), sorted(state.keys() - wanted.keys())
+    model.load_state_dict({name: tensor for name, tensor in state.items() if name in wanted}, strict=False)
+    for names, what in ((new, "drawn anew"), (dropped, "dropped")):
+        if names:
+            logger.info("%s: %s %s: %s", start.source, counted(len(names), "parameter"), what, ", ".join(names))
+    return model
