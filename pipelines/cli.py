@@ -19,6 +19,7 @@ from pipelines.cli_leaks import leaks_command
 from pipelines.cli_pretrain import pretrain_command
 from pipelines.cli_probe import probe_command
 from pipelines.cli_progress import progress_command
+from pipelines.cli_recipes import recipes_command
 from pipelines.cli_store import store_app
 from pipelines.cli_toyworld import toyworld_command
 from pipelines.cli_worker_pool import worker_pool_command
@@ -40,6 +41,7 @@ app.command("extract", context_settings={"allow_extra_args": True})(extract_comm
 app.command("progress")(progress_command)
 app.command("download")(download_command)
 app.command("pretrain")(pretrain_command)
+app.command("recipes")(recipes_command)
 app.command("probe")(probe_command)
 app.command("leaks")(leaks_command)
 app.command("conformance")(conformance_command)

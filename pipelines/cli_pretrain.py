@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -13,6 +14,9 @@ from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH,
 
 if TYPE_CHECKING:
     from features.store import FeatureStore
+
+
+NO_BERT = "none"
 
 
 def pretrain_command(
@@ -35,8 +39,8 @@ def pretrain_command(
     from_bert: Annotated[
         str | None,
         typer.Option(
-            help="BERT to start from: hf:<repo>, or a folder with config.json, weights and tokenizer. Its sizes take "
-            "the place of --model's [default: new weights].",
+            help="BERT to start from: hf:<repo>, or a folder with config.json, weights and tokenizer; none for new "
+            "weights. Its sizes take the place of --model's [default: the recipe's, else none].",
             show_default=False,
         ),
     ] = None,
@@ -62,12 +66,34 @@ def pretrain_command(
     stage_gb: Annotated[
         float | None, typer.Option(min=0.001, help="Room for --stage-to, 10^9 bytes [default: no limit].")
     ] = None,
-    system: Annotated[str, typer.Option(help="Whose model and rules: vlbert.")] = "vlbert",
-    model: Annotated[str, typer.Option(help="Size of the model: small or base.")] = "small",
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 1000,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="A published run, see `roibeam recipes`: model, samples, optimiser, batch and steps as it has them; "
+            "--batch-size is then what a process takes at once, the rest of its batch is accumulated.",
+            show_default=False,
+        ),
+    ] = None,
+    toy: Annotated[
+        bool, typer.Option("--toy/--no-toy", help="The recipe's choices in a small model, for some minutes on 2 cores.")
+    ] = False,
+    system: Annotated[
+        str | None, typer.Option(help="Whose model and rules: vlbert [default: vlbert].", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Size of the model: small or base [default: small].", show_default=False)
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Optimizer steps [default: 1000].", show_default=False)
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Captions per step and process.")] = 32,
-    learning_rate: Annotated[float, typer.Option(help="Peak; never scaled by batch or processes.")] = 1e-4,
-    warmup_steps: Annotated[int, typer.Option(min=0, help="Steps of linear warm-up.")] = 0,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="Peak; never scaled by batch or processes [default: 0.0001].", show_default=False),
+    ] = None,
+    warmup_steps: Annotated[
+        int | None, typer.Option(min=0, help="Steps of linear warm-up [default: 0].", show_default=False)
+    ] = None,
     device: Annotated[str, typer.Option(help="auto (an accelerator if there is one) or cpu.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order, masks and dropout.")] = 0,
@@ -96,25 +122,55 @@ def pretrain_command(
     from pipelines.model_checkpoint import load_model
     from pipelines.optimizer import TrainConfig
     from pipelines.overrides import apply_overrides, parse_value
+    from pipelines.pretraining.recipes import recipe_named
     from pipelines.pretraining.run import LeakGuard, pretrain
     from pipelines.pretraining.systems import system_named
     from pipelines.pretraining.task import DataConfig
-    from pipelines.training import is_main_process
+    from pipelines.training import is_main_process, num_processes
 
-    chosen = system_named(system)
-    if model not in chosen.sizes:
+    published = None if recipe is None else recipe_named(recipe)
+    if published is not None and (system or model):
+        raise ValueError(f"--recipe {recipe} says which system and model; leave --system and --model out")
+    if toy and published is None:
+        raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
+    chosen = system_named(published.system if published else system or "vlbert")
+    if published is not None:
+        build_config = published.toy_build if toy else published.build
+    elif (model or "small") in chosen.sizes:
+        build_config = chosen.sizes[model or "small"]
+    else:
         raise ValueError(f"--model {model!r}: choose one of {', '.join(chosen.sizes)}")
     if from_run is not None and from_bert is not None:
         raise ValueError("--from-run and --from-bert: a model starts from one of them")
     if threads is not None:
         torch.set_num_threads(threads)
     own = [setting for setting in settings or [] if not setting.startswith("model.")]
-    config = TrainConfig(
-        steps=steps, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, seed=seed,
-        log_every=max(1, min(20, steps // 10)), checkpoint_every=max(1, min(1000, steps // 10)),
-    )  # fmt: skip
-    defaults = {"train": config, "data": DataConfig(batch_size=batch_size), "sampling": chosen.sampling()}
-    sections = apply_overrides(defaults, own)
+    options = {"steps": steps, "learning_rate": learning_rate, "warmup_steps": warmup_steps}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+
+    def train_config(num_captions: int) -> TrainConfig:
+        """That of the recipe or of the options, for a data set of this size, with the user's --set."""
+        if published is None:
+            config = TrainConfig(**{"steps": 1000, **given})
+        elif toy:
+            config = published.toy_config(micro_batch=batch_size, **given)
+        else:
+            config = published.train_config(num_captions, micro_batch=batch_size, processes=num_processes(), **given)
+        paced = replace(
+            config,
+            device=device,
+            seed=seed,
+            log_every=max(1, min(20, config.steps // 10)),
+            checkpoint_every=max(1, min(1000, config.steps // 10)),
+        )
+        return cast(TrainConfig, apply_overrides({"train": paced}, of_train)["train"])
+
+    of_train = [setting for setting in own if setting.startswith("train.")]
+    of_data = [setting for setting in own if not setting.startswith("train.")]
+    sampling = published.sampling if published else chosen.sampling()
+    data = DataConfig(batch_size=batch_size, share=published.share if published else 1.0)
+    sections = apply_overrides({"train": TrainConfig(steps=1), "data": data, "sampling": sampling}, of_data)
+    train_config(1)  # what is wrong with --set is said before anything is read
     overrides: dict[str, Any] = {}
     for setting in settings or []:
         name, equals, value = setting.removeprefix("model.").partition("=")
@@ -122,6 +178,13 @@ def pretrain_command(
             if not equals:
                 raise ValueError(f"--set {setting!r}: expected model.field=value")
             overrides[name.strip()] = parse_value(value.strip())
+    if published is not None and not toy and from_run is None:
+        if published.after:
+            raise ValueError(f"--recipe {recipe} goes on from a run of {published.after}: name it with --from-run")
+        if from_bert is None and published.start:
+            from_bert = f"hf:google-bert/{published.start}"
+    if from_bert == NO_BERT:
+        from_bert = None
     start = None if from_run is None else load_model(from_run)
     own_tokenizer = None if start is None or start.tokenizer is None else str(start.tokenizer)
     rules = HeldOut(held_out or [])
@@ -135,9 +198,9 @@ def pretrain_command(
             opened,
             stored_captions(opened) if file is None else file.captions(),
             out,
-            train_config=sections["train"],
+            train_config=train_config,
             system=chosen,
-            size=model,
+            build_config=build_config,
             data=sections["data"],
             sampling=sections["sampling"],
             tokenizer_spec=tokenizer or own_tokenizer or from_bert or "captions",

@@ -232,6 +232,11 @@ def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0  # torchrun's
 
 
+def num_processes() -> int:
+    """Of a run, before `train`."""
+    return int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
+
+
 def _make_accelerator(config: TrainConfig) -> Accelerator:
     # accelerate keeps device and precision in a process-wide state and refuses a second, different one; a process may
     # train twice (tests, a notebook).

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 
 from features.record import RegionRecord, TopKDistribution
 from features.store import FeatureStore
+from model.bert import BertSizes
 from pipelines.bert_start import PublishedBert, start_from_bert
 from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable, TextColumn
@@ -84,9 +85,9 @@ def pretrain(
     captions: Iterable[Caption],
     run_dir: Path,
     *,
-    train_config: TrainConfig,
+    train_config: TrainConfig | Callable[[int], TrainConfig],
     system: System = SYSTEMS["vlbert"],
-    size: str = "small",
+    build_config: Callable[..., BertSizes] | None = None,
     data: DataConfig | None = None,
     sampling: Any = None,
     tokenizer_spec: str = "captions",
@@ -104,8 +105,10 @@ def pretrain(
     Args:
         captions: joined to the records by `CaptionJoin`.
         tokenizer_spec: see `load_tokenizer`; a resumed run reads the tokenizer it saved.
-        system: whose model and rules; `size` names one of its presets. Vocabulary, feature width and region labels are
-            filled in.
+        train_config: or what makes it from the number of captions, for runs that count in epochs.
+        system: whose model and rules.
+        build_config: makes the model's configuration from keyword fields; None for the system's small one. Vocabulary,
+            feature width and region labels are filled in.
         data, sampling: how samples are made and batched; None for the defaults, `sampling` of the system's own class.
         model_overrides: further fields of the model configuration.
         bert: what the model starts from; its sizes take the place of the preset's.
@@ -127,6 +130,8 @@ def pretrain(
         rows, leaks = guard.kept(rows, str(store.path))
     if data.share < 1:
         rows = rows.share_of_images(data.share, data.share_seed)
+    if not isinstance(train_config, TrainConfig):
+        train_config = train_config(len(rows))
     saved_tokenizer = run_dir / "tokenizer"
     if resume and saved_tokenizer.is_dir():
         tokenizer = load_tokenizer(str(saved_tokenizer))
@@ -147,7 +152,7 @@ def pretrain(
             **system.region_label_fields(num_classes, first.features.shape[1]),
             **(model_overrides or {}),
         }
-        model = system.model_class(built_config(system.sizes[size], fields, model_overrides or {}))
+        model = system.model_class(built_config(build_config or system.sizes["small"], fields, model_overrides or {}))
     if bert is not None:
         left = start_from_bert(model, bert)
         logger.info("BERT %s: %s filled, %s as drawn", bert.spec, len(model.state_dict()) - len(left), len(left))

@@ -1,0 +1,20 @@
+"""All published pre-training runs by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pipelines.pretraining.recipe import Recipe
+from pipelines.pretraining.vlbert_recipes import VLBERT_RECIPES
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType({**VLBERT_RECIPES})
+
+
+def recipe_named(name: str) -> Recipe:
+    """Raises ValueError for an unknown name, with the near ones."""
+    if name not in RECIPES:
+        near = difflib.get_close_matches(name, RECIPES, n=3) or RECIPES
+        raise ValueError(f"no recipe {name!r}; near: {', '.join(near)} (roibeam recipes lists them)")
+    return RECIPES[name]
