@@ -54,8 +54,17 @@ def pretrain_command(
     stage_gb: Annotated[
         float | None, typer.Option(min=0.001, help="Room for --stage-to, 10^9 bytes [default: no limit].")
     ] = None,
-    system: Annotated[str, typer.Option(help="Whose model and rules: vlbert.")] = "vlbert",
-    model: Annotated[str, typer.Option(help="Size of the model: small or base.")] = "small",
+    text_corpus: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Text without images that a VL-BERT learns words from as well: UTF-8, a sentence or paragraph a line. "
+            "One row of it for each caption, or data.texts_per_caption. May be given more than once.",
+        ),
+    ] = None,
+    system: Annotated[str, typer.Option(help="Whose model and rules: vlbert, visualbert or imagebert.")] = "vlbert",
+    model: Annotated[
+        str, typer.Option(help="Size of the model: small or base; vlbert and visualbert have others, see the docs.")
+    ] = "small",
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 1000,
     batch_size: Annotated[int, typer.Option(min=1, help="Captions per step and process.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="Peak; never scaled by batch or processes.")] = 1e-4,
@@ -72,7 +81,7 @@ def pretrain_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
 ) -> None:
-    """Pre-trains a VL-BERT on stored regions and captions: masked words and masked regions.
+    """Pre-trains a VL-BERT, VisualBERT or ImageBERT on stored regions and captions.
 
     On several GPUs: torchrun --no-python --nproc-per-node <n> roibeam pretrain ... (--no-python keeps the working
     directory off the import path).
@@ -129,6 +138,7 @@ def pretrain_command(
             sampling=sections["sampling"],
             tokenizer_spec=tokenizer or from_bert or "captions",
             bert=None if from_bert is None else read_bert(from_bert),
+            text_files=text_corpus or (),
             model_overrides=overrides,
             min_match=0 if file is None else min_match,
             guard=LeakGuard(rules, data_set, leave_out_held_out) if held_out else None,
@@ -138,7 +148,7 @@ def pretrain_command(
         return
     write_curves(out)
     join = result.join
-    notes += [] if file is None else file.notes
+    notes += [*([] if file is None else file.notes), *result.notes]
     facts = {
         "run": str(out),
         "checkpoint": str(result.training.checkpoint),
