@@ -169,7 +169,7 @@ def test_a_run_with_a_text_corpus(tmp_path):
     assert len(words) == 3  # the text's words are in the vocabulary
     other = tmp_path / "other.txt"
     other.write_text("nothing of this\n")
-    with pytest.raises(ValueError, match="task.text_corpus: "):
+    with pytest.raises(ValueError, match=r"task\.text_corpus: "):
         run_pretrain(
             make_store(8), tmp_path / "run", resume=True, text_files=[other],
             train_config=TrainConfig(steps=60, learning_rate=3e-3, warmup_steps=10, device="cpu"),
@@ -183,9 +183,9 @@ def test_corpora_that_are_none(tmp_path):
     (tmp_path / "latin.txt").write_bytes("déjà vu\n".encode("latin-1"))
     with pytest.raises(ValueError, match="no such text file"):
         TextCorpus([tmp_path / "gone.txt"])
-    with pytest.raises(ValueError, match="empty.txt: no text in it; expected UTF-8"):
+    with pytest.raises(ValueError, match=r"empty\.txt: no text in it; expected UTF-8"):
         TextCorpus([tmp_path / "empty.txt"])
-    with pytest.raises(ValueError, match="no text in it.*1 row left out: 1 not UTF-8"):
+    with pytest.raises(ValueError, match=r"no text in it.*1 row left out: 1 not UTF-8"):
         TextCorpus([tmp_path / "latin.txt"])
     with pytest.raises(ValueError, match="VisualBERT reads no text without images"):
         run_pretrain(make_store(2), tmp_path / "run", system=SYSTEMS["visualbert"], text_files=[tmp_path / "empty.txt"])
