@@ -106,6 +106,17 @@ def visualbert_config(preset: str = "ucla-vqa", **overrides: Any) -> VisualBertC
     return VisualBertConfig(**(dict(PRESETS[preset]) | overrides))
 
 
+def visualbert_small(**overrides: Any) -> VisualBertConfig:
+    """4 layers of width 256: trains on a laptop. Everything but the sizes is as in `visualbert_config`."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    }
+    return VisualBertConfig(**(sizes | overrides))
+
+
 class VisualBertEmbeddings(nn.Module):
     """Word + segment + position; projected feature + segment + position; one LayerNorm and dropout over all rows."""
 

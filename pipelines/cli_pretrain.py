@@ -66,6 +66,13 @@ def pretrain_command(
     stage_gb: Annotated[
         float | None, typer.Option(min=0.001, help="Room for --stage-to, 10^9 bytes [default: no limit].")
     ] = None,
+    text_corpus: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Text without images that a VL-BERT learns words from as well: UTF-8, a sentence or paragraph a line. "
+            "One row of it for each caption, or data.texts_per_caption. May be given more than once.",
+        ),
+    ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -78,10 +85,17 @@ def pretrain_command(
         bool, typer.Option("--toy/--no-toy", help="The recipe's choices in a small model, for some minutes on 2 cores.")
     ] = False,
     system: Annotated[
-        str | None, typer.Option(help="Whose model and rules: vlbert [default: vlbert].", show_default=False)
+        str | None,
+        typer.Option(
+            help="Whose model and rules: vlbert, visualbert or imagebert [default: vlbert].", show_default=False
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Size of the model: small or base [default: small].", show_default=False)
+        str | None,
+        typer.Option(
+            help="Size of the model: small or base; some systems have others, see the docs [default: small].",
+            show_default=False,
+        ),
     ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Optimizer steps [default: 1000].", show_default=False)
@@ -106,7 +120,7 @@ def pretrain_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
 ) -> None:
-    """Pre-trains a VL-BERT on stored regions and captions: masked words and masked regions.
+    """Pre-trains a VL-BERT, VisualBERT or ImageBERT on stored regions and captions.
 
     On several GPUs: torchrun --no-python --nproc-per-node <n> roibeam pretrain ... (--no-python keeps the working
     directory off the import path).
@@ -178,6 +192,8 @@ def pretrain_command(
             if not equals:
                 raise ValueError(f"--set {setting!r}: expected model.field=value")
             overrides[name.strip()] = parse_value(value.strip())
+    if published is not None and published.text_corpus and not text_corpus and not toy:
+        raise ValueError(f"--recipe {recipe} mixes in text without images: name the files with --text-corpus")
     if published is not None and not toy and from_run is None:
         if published.after:
             raise ValueError(f"--recipe {recipe} goes on from a run of {published.after}: name it with --from-run")
@@ -206,6 +222,7 @@ def pretrain_command(
             tokenizer_spec=tokenizer or own_tokenizer or from_bert or "captions",
             start=start,
             bert=None if from_bert is None else read_bert(from_bert),
+            text_files=text_corpus or (),
             model_overrides=overrides,
             min_match=0 if file is None else min_match,
             guard=LeakGuard(rules, data_set, leave_out_held_out) if held_out else None,
@@ -215,7 +232,7 @@ def pretrain_command(
         return
     write_curves(out)
     join = result.join
-    notes += [] if file is None else file.notes
+    notes += [*([] if file is None else file.notes), *result.notes]
     facts = {
         "run": str(out),
         "checkpoint": str(result.training.checkpoint),

@@ -54,6 +54,10 @@ class Corpus:
         """(n,) int64, the rows with the image of `row`, itself among them."""
         return self._by_image[self._first[row] : self._end[row]]
 
+    def count_single_captions(self) -> int:
+        """Rows that are the only one of their image."""
+        return int((self._end - self._first == 1).sum())
+
     def draw_row_of_another_image(self, row: int, random: np.random.Generator) -> int:
         """A row whose image is not that of `row`, each of them as likely.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from features.record import RegionRecord
@@ -23,6 +24,14 @@ def check_probabilities(sampling: object, *names: str) -> None:
     for name in names:
         if not 0 <= getattr(sampling, name) <= 1:
             raise ValueError(f"{type(sampling).__name__}: {name} must be in 0..1, got {getattr(sampling, name)}")
+
+
+def check_choice(sampling: object, name: str, allowed: Collection[str]) -> None:
+    """Raises ValueError when the field `name` is none of `allowed`."""
+    if getattr(sampling, name) not in allowed:
+        raise ValueError(
+            f"{type(sampling).__name__}: {name} must be one of {', '.join(allowed)}, got {getattr(sampling, name)!r}"
+        )
 
 
 def check_width(config: ReadsRegions, record: RegionRecord) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.start import built_config, continued_model
 from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
+from pipelines.pretraining.text_rows import TextCorpus
+from pipelines.pretraining.usable_captions import UsableCaptions
 from pipelines.tokenizer import load_tokenizer
 from pipelines.training import TrainResult, check_run_folder, train
 
@@ -66,7 +69,9 @@ class PretrainResult:
     join: how captions met records.
     leaks: what of the captioned images is held out; None when nothing was named to be. Of what was trained on it is
         none: such images stop a run or are left out.
-    num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing.
+    notes: what was left out of captions and text, and what the system treats otherwise.
+    num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing. C is 0 for a
+        system that does not ask for it.
     training: where the loop ended.
     evaluation: of `evaluate` on the final weights.
     """
@@ -74,6 +79,7 @@ class PretrainResult:
     run_dir: Path
     join: JoinReport
     leaks: LeakReport | None
+    notes: list[str]
     num_classes: int
     vocab_size: int
     training: TrainResult
@@ -95,6 +101,7 @@ def pretrain(
     bert: PublishedBert | None = None,
     start: ModelCheckpoint | None = None,
     num_classes: int | None = None,
+    text_files: Sequence[Path] = (),
     min_match: float = 0.0,
     guard: LeakGuard | None = None,
     resume: bool = False,
@@ -115,6 +122,7 @@ def pretrain(
         start: a trained model of the same system to start from, as stages do; its configuration takes the place of the
             preset's. Parts that `model_overrides` add are drawn anew, parts that they leave out are dropped.
         num_classes: foreground classes of the detector; None takes the store's vocabulary.
+        text_files: of a text corpus, for a system that reads text alone too; see `TextCorpus`.
         min_match: share of the captioned images that must have a record, see `check_match`.
         guard: what must not be trained on.
         resume, stop_at_step: see `train`.
@@ -124,7 +132,10 @@ def pretrain(
     run_dir, data = Path(run_dir), data or DataConfig()
     sampling = sampling or system.sampling()
     check_run_folder(run_dir, resume=resume)
-    rows, join = _join(store, captions, min_match)
+    if text_files and system.text_only_fields is None:
+        raise ValueError(f"{system.name} reads no text without images; leave out the text corpus, or train a VL-BERT")
+    usable = UsableCaptions(system.most_pieces(sampling))
+    rows, join = _join(store, usable.passed(captions), min_match)
     leaks = None
     if guard is not None:
         rows, leaks = guard.kept(rows, str(store.path))
@@ -132,15 +143,20 @@ def pretrain(
         rows = rows.share_of_images(data.share, data.share_seed)
     if not isinstance(train_config, TrainConfig):
         train_config = train_config(len(rows))
+    corpus, texts = Corpus(store, rows), TextCorpus(text_files) if text_files else None
+    lines = None if texts is None else texts.lines
+    notes = [*usable.notes(), *system.review(corpus, sampling), *([] if texts is None else texts.notes)]
+    for note in notes:
+        logger.info("%s", note)
     saved_tokenizer = run_dir / "tokenizer"
     if resume and saved_tokenizer.is_dir():
         tokenizer = load_tokenizer(str(saved_tokenizer))
     else:
-        tokenizer = load_tokenizer(tokenizer_spec, (caption for _, caption in rows))
+        tokenizer = load_tokenizer(tokenizer_spec, chain((caption for _, caption in rows), lines or ()))
         tokenizer.save(saved_tokenizer)
-    first = store[rows[0][0]]
+    first = corpus.record(0)
     if num_classes is None:
-        num_classes = _count_classes(store, first)
+        num_classes = _count_classes(store, first) if system.needs_classes else 0
     torch.manual_seed(train_config.seed)
     if start is not None:
         model = continued_model(start, system, model_overrides or {})
@@ -150,6 +166,7 @@ def pretrain(
             **sizes,
             "region_feature_size": first.features.shape[1],
             **system.region_label_fields(num_classes, first.features.shape[1]),
+            **((system.text_only_fields or {}) if text_files else {}),
             **(model_overrides or {}),
         }
         model = system.model_class(built_config(build_config or system.sizes["small"], fields, model_overrides or {}))
@@ -158,7 +175,15 @@ def pretrain(
         logger.info("BERT %s: %s filled, %s as drawn", bert.spec, len(model.state_dict()) - len(left), len(left))
     model_config: Any = model.config
     sampler = system.sampler(sampling, tokenizer, model_config, num_classes=num_classes)
-    task = PretrainTask(model, Corpus(store, rows), sampler, data, pad_id=tokenizer.pad_id, seed=train_config.seed)
+    task = PretrainTask(
+        model,
+        corpus,
+        sampler,
+        data,
+        pad_id=tokenizer.pad_id,
+        seed=train_config.seed,
+        lines=lines,
+    )
     description = {
         "model": task.model_config(),
         "data": dataclasses.asdict(data),
@@ -166,11 +191,14 @@ def pretrain(
         "num_classes": num_classes,
         "tokenizer": tokenizer.digest,
         "captions": _digest_of(rows),
+        "text_corpus": None if texts is None else texts.digest,
         "feature_space": store.fingerprint.feature_space,
     }
     recorded = {
         "join": join.to_json(),
         "held_out": None if leaks is None else leaks.to_json(),
+        "notes": notes,
+        "text_files": [str(file) for file in text_files],
         "tokenizer_spec": tokenizer_spec,
         "bert": None if bert is None else bert.spec,
         "start": None if start is None else str(start.source),
@@ -187,7 +215,7 @@ def pretrain(
         resume=resume,
         stop_at_step=stop_at_step,
     )
-    return PretrainResult(run_dir, join, leaks, num_classes, tokenizer.vocab_size, training, evaluate(task))
+    return PretrainResult(run_dir, join, leaks, notes, num_classes, tokenizer.vocab_size, training, evaluate(task))
 
 
 def _join(store: FeatureStore, captions: Iterable[Caption], min_match: float) -> tuple[CaptionTable, JoinReport]:

@@ -25,8 +25,10 @@ class PretrainSample:
             predicts no regions.
         whole_image: (D,) float32, the feature of the whole image with masked regions left out; None lets the model take
             the mean of its regions.
-        match: 1 = the caption belongs to the image, 0 = it does not; None for a run that does not ask.
-        text_only: a row without an image: R is 0, `height` and `width` mean nothing.
+        global_feature: (G,) float32, the whole image as another network sees it, for a model that reads one.
+        match: 1 = the caption belongs to the image, 0 = it does not, `IGNORE_INDEX` = not asked of this row; None for a
+            run that does not ask.
+        text_only: a row without an image: R is 0, `height` and `width` mean nothing. None for a run without such rows.
         height, width: of the image, pixels.
     """
 
@@ -42,14 +44,16 @@ class PretrainSample:
     height: int
     width: int
     whole_image: Tensor | None = None
+    global_feature: Tensor | None = None
     match: int | None = None
-    text_only: bool = False
+    text_only: bool | None = None
 
 
 def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
     """Pads samples of one system to one batch; optional fields are there when any row has them.
 
-    Rows without `match` are not asked whether they match; rows of text alone have no whole image.
+    A field that is there in one batch of a run must be there in all of them: losses are added up by name. So a run with
+    rows of text alone says `text_only` and `match` of every row.
     """
     text = max(len(sample.text_ids) for sample in samples)
     regions = max(len(sample.boxes) for sample in samples)
@@ -64,6 +68,7 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
     targets = None if labels is None else torch.zeros(rows, regions, labels)
     with_whole_image = any(sample.whole_image is not None for sample in samples)
     whole_images = torch.zeros(rows, width) if with_whole_image else None
+    global_features = [sample.global_feature for sample in samples if sample.global_feature is not None]
     for row, sample in enumerate(samples):
         pieces, count = len(sample.text_ids), len(sample.boxes)
         text_ids[row, :pieces] = torch.from_numpy(sample.text_ids)
@@ -80,7 +85,7 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
         if whole_images is not None and sample.whole_image is not None:
             whole_images[row] = sample.whole_image
     matches = [IGNORE_INDEX if sample.match is None else sample.match for sample in samples]
-    text_only = [sample.text_only for sample in samples]
+    with_text_only = any(sample.text_only is not None for sample in samples)
     return VLBatch(
         text_ids=text_ids,
         text_mask=text_mask,
@@ -91,10 +96,11 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
         image_hw=torch.tensor([[sample.height, sample.width] for sample in samples], dtype=torch.float32),
         masked_regions=masked,
         whole_image_features=whole_images,
+        global_features=torch.stack(global_features) if global_features else None,
         text_labels=text_labels,
         region_targets=targets,
         region_target_mask=None if targets is None else predicted,
         match_labels=torch.tensor(matches) if any(sample.match is not None for sample in samples) else None,
-        text_only=torch.tensor(text_only) if any(text_only) else None,
+        text_only=torch.tensor([bool(sample.text_only) for sample in samples]) if with_text_only else None,
         sample_ids=tuple(sample.sample_id for sample in samples),
     )

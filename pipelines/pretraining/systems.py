@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from torch import nn
 
 from model.bert import BertSizes
+from model.imagebert import ImageBertForPreTraining, imagebert_base, imagebert_small
+from model.visualbert import VisualBertForPreTraining, visualbert_config, visualbert_small
 from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import vlbert_base, vlbert_small
+from model.vlbert_config import vlbert_base, vlbert_config, vlbert_small
+from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.imagebert_samples import ImageBertSampler, ImageBertSampling
 from pipelines.pretraining.sampler import Sampler
+from pipelines.pretraining.visualbert_samples import VisualBertSampler, VisualBertSampling, review_captions
 from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling
 
 
@@ -28,6 +34,13 @@ class System:
             that follow from them, beside `region_feature_size`.
         sampling: dataclass of the rules' settings.
         sampler: the rules.
+        needs_classes: whether the rules ask how many classes the store's detector has.
+        text_only_fields: fields of the configuration of a model that also reads rows of text alone; None where the
+            system has none, else its rules are a `TextSampler`.
+        most_pieces: settings of the rules -> how many pieces of a caption are read, [CLS] and [SEP] counted; None
+            where that is not said.
+        review: captions and settings of the rules -> what the rules treat otherwise, for people; ValueError where they
+            cannot be used.
     """
 
     name: str
@@ -36,6 +49,10 @@ class System:
     region_label_fields: Callable[[int, int], Mapping[str, Any]]
     sampling: type
     sampler: type[Sampler]
+    needs_classes: bool = True
+    text_only_fields: Mapping[str, Any] | None = None
+    most_pieces: Callable[[Any], int | None] = field(default=lambda sampling: None)
+    review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
 
 
 SYSTEMS: Mapping[str, System] = MappingProxyType(
@@ -43,10 +60,38 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
         "vlbert": System(
             name="VL-BERT",
             model_class=VLBertForPreTraining,
-            sizes={"small": vlbert_small, "base": vlbert_base},
+            sizes={
+                "small": vlbert_small,
+                "base": vlbert_base,
+                "large": partial(vlbert_config, "release-captions", size="large"),
+                "paper": partial(vlbert_config, "paper"),
+                "paper-small": partial(vlbert_config, "paper", size="small"),
+            },
             region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes + 1},
             sampling=VLBertSampling,
             sampler=VLBertSampler,
+            text_only_fields={"with_text_only": True},
+            most_pieces=lambda sampling: sampling.max_elements - 1 if sampling.max_elements else None,
+        ),
+        "visualbert": System(
+            name="VisualBERT",
+            model_class=VisualBertForPreTraining,
+            sizes={"small": visualbert_small, "base": visualbert_config, "paper": partial(visualbert_config, "paper")},
+            region_label_fields=lambda num_classes, width: {},
+            sampling=VisualBertSampling,
+            sampler=VisualBertSampler,
+            needs_classes=False,
+            most_pieces=lambda sampling: sampling.max_pieces,
+            review=review_captions,
+        ),
+        "imagebert": System(
+            name="ImageBERT",
+            model_class=ImageBertForPreTraining,
+            sizes={"small": imagebert_small, "base": imagebert_base},
+            region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes},
+            sampling=ImageBertSampling,
+            sampler=ImageBertSampler,
+            most_pieces=lambda sampling: sampling.max_pieces,
         ),
     }
 )

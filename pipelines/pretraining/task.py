@@ -17,6 +17,7 @@ from pipelines.parameter_groups import ParameterGroup
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.sample import collate
 from pipelines.pretraining.sampler import Sampler
+from pipelines.pretraining.text_rows import TextRows, TextSampler
 from pipelines.sample_order import SampleOrder
 
 EVALUATION_EPOCH = 2**31  # training never comes to this epoch, so its masks are new to the model
@@ -28,16 +29,18 @@ class DataConfig:
     """How samples become batches, whatever the system.
 
     Attributes:
-        batch_size: captions per micro-batch and process.
+        batch_size: captions per micro-batch and process; rows of text alone come on top.
         share: of the captioned images, drawn by `share_seed`; the others are left out. A smaller share lies inside a
             larger one of the same seed, so that runs on 25, 50 and 100 % differ in what is added only.
         fixed_masks: every epoch, and evaluation, draws the masks of epoch 0: for checking that a model can over-fit.
+        texts_per_caption: rows of text alone for each caption, in a run with a text corpus.
     """
 
     batch_size: int = 64
     share: float = 1.0
     share_seed: int = 0
     fixed_masks: bool = False
+    texts_per_caption: float = 1.0
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -46,6 +49,11 @@ class DataConfig:
             raise ValueError(f"DataConfig: share must be above 0 and at most 1, got {self.share}")
         if self.share_seed < 0:
             raise ValueError(f"DataConfig: share_seed must not be negative, got {self.share_seed}")
+        if not 0 < self.texts_per_caption <= 1000:
+            raise ValueError(
+                f"DataConfig: texts_per_caption must be above 0 and at most 1000, got {self.texts_per_caption}; for "
+                f"none, name no text corpus"
+            )
 
 
 class PretrainTask:
@@ -56,12 +64,21 @@ class PretrainTask:
         sampler: the rules of its system.
         pad_id: the tokenizer's padding piece.
         seed: of sample order, masks and negatives. They follow from it and the number of a sample alone.
+        lines: a text corpus, for a sampler that is a `TextSampler`.
     Raises:
         ValueError: when the first record does not fit the model.
     """
 
     def __init__(
-        self, model: nn.Module, corpus: Corpus, sampler: Sampler, config: DataConfig, *, pad_id: int, seed: int
+        self,
+        model: nn.Module,
+        corpus: Corpus,
+        sampler: Sampler,
+        config: DataConfig,
+        *,
+        pad_id: int,
+        seed: int,
+        lines: Sequence[str] | None = None,
     ) -> None:
         self._model = model
         self._corpus = corpus
@@ -70,6 +87,15 @@ class PretrainTask:
         self._pad_id = pad_id
         self._seed = seed
         self._order = SampleOrder(len(corpus), (_ORDER, seed))
+        self._texts: TextRows | None = None
+        if lines is not None:
+            self._texts = TextRows(
+                lines,
+                cast(TextSampler, sampler),
+                num_captions=len(corpus),
+                per_caption=config.texts_per_caption,
+                seed=seed,
+            )
         sampler.check(corpus.record(0))
 
     @property
@@ -112,11 +138,14 @@ class PretrainTask:
             yield self._batch([(EVALUATION_EPOCH, row) for row in range(start, min(start + self.batch_size, last))])
 
     def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
-        samples = []
+        samples, texts = [], []
         for epoch, row in chosen:
-            random = np.random.default_rng([_MASKS, self._seed, 0 if self._config.fixed_masks else epoch, row])
+            epoch = 0 if self._config.fixed_masks else epoch
+            random = np.random.default_rng([_MASKS, self._seed, epoch, row])
             samples.append(self._sampler.sample(self._corpus, row, random))
-        return collate(samples, pad_id=self._pad_id)
+            if self._texts is not None:
+                texts += self._texts.samples(epoch, row)
+        return collate([*samples, *texts], pad_id=self._pad_id)
 
 
 def evaluate(task: PretrainTask, *, max_samples: int = 256) -> dict[str, float | None]:

@@ -1,19 +1,26 @@
-"""VL-BERT's rules for a sample: order, masks, and the cut to 64 elements (arXiv:1908.08530, sections 3.2 and 3.3)."""
+"""VL-BERT's rules for a sample: order, masks, and the cut to 64 elements (arXiv:1908.08530, sections 3.2 and 3.3).
+
+A model with a relationship head sees mismatched pairs too; one made with `with_text_only` may get rows of text alone.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 import torch
 
 from features.record import RegionRecord
+from model.inputs import IGNORE_INDEX
 from model.masking import mask_regions, mask_words
 from model.vlbert_config import VLBertConfig
 from model.vlbert_embeddings import average_visible_regions
 from pipelines.pretraining.class_targets import as_float32, class_targets
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.fit import check_probabilities, check_region_labels, check_vocabulary, check_width
+from pipelines.pretraining.pairs import Pair, draw_pair
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.tokenizer import CaptionTokenizer
 
@@ -28,6 +35,10 @@ class VLBertSampling:
         word_probability, region_probability: how often a word or region is predicted.
         word_masked_share: how many of the predicted words become [MASK]; half of the others become random ones.
         region_masked_share: how many of the predicted regions are hidden.
+        mismatched_probability: how often the caption is another image's, for a model with a relationship head; the
+            release draws any other row of its data, which may be of the same image.
+        min_text_words: whole words that a row of text alone has at least: lines that follow join it (MIN_SEQ_LEN).
+        max_text_pieces: where a row of text alone is cut (SEQ_LEN of the second data set).
     """
 
     max_elements: int = 64
@@ -35,8 +46,15 @@ class VLBertSampling:
     region_probability: float = 0.15
     word_masked_share: float = 0.8
     region_masked_share: float = 0.9
+    mismatched_probability: float = 0.5
+    min_text_words: int = 64
+    max_text_pieces: int = 64
 
     def __post_init__(self) -> None:
+        for name in ("min_text_words", "max_text_pieces"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"VLBertSampling: {name} must be at least 1, got {getattr(self, name)}")
+        check_probabilities(self, "mismatched_probability")
         if self.max_elements and self.max_elements < 4:
             raise ValueError(f"VLBertSampling: max_elements must be 0 or at least 4, got {self.max_elements}")
         check_probabilities(self, "word_probability", "region_probability", "word_masked_share", "region_masked_share")
@@ -57,25 +75,20 @@ class VLBertSampler:
         check_width(self._config, record)
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
-        sampling, tokenizer = self._sampling, self._tokenizer
+        sampling, config = self._sampling, self._config
+        pair = Pair(row, row, True)
+        if config.with_relationship_head:
+            pair = draw_pair(corpus, row, random, mismatched_probability=sampling.mismatched_probability)
         record = corpus.record(row)
-        encoded = tokenizer.encode(corpus.caption(row))
-        text_ids, text_labels = mask_words(
-            encoded.ids,
-            encoded.word_ids,
-            random,
-            mask_id=tokenizer.mask_id,
-            vocab_size=tokenizer.vocab_size,
-            probability=sampling.word_probability,
-            masked_share=sampling.word_masked_share,
-        )
+        encoded = self._tokenizer.encode(corpus.caption(pair.caption_row))
+        text_ids, text_labels = self._masked(encoded.ids, encoded.word_ids, random)
         masked, predicted = mask_regions(
             record.num_regions,
             random,
             probability=sampling.region_probability,
             masked_share=sampling.region_masked_share,
         )
-        return make_sample(
+        sample = make_sample(
             record,
             text_ids,
             text_labels,
@@ -83,7 +96,58 @@ class VLBertSampler:
             predicted,
             num_classes=self._num_classes,
             max_elements=sampling.max_elements,
-            max_text=self._config.max_position_embeddings - 2,
+            max_text=config.max_position_embeddings - 2,
+        )
+        match = int(pair.matched) if config.with_relationship_head else None
+        return replace(sample, match=match, text_only=False if config.with_text_only else None)
+
+    def text_sample(self, lines: Sequence[str], line: int, random: np.random.Generator) -> PretrainSample:
+        """A row of text alone: no [CLS], no [SEP], no region; after the last line of the corpus comes the first.
+
+        jackroos/VL-BERT pretrain/data/datasets/general_corpus.py, __getitem__.
+        """
+        sampling, config = self._sampling, self._config
+        ids, words, number = [], [], 0
+        for place in count(line):
+            encoded = self._tokenizer.encode(lines[place % len(lines)])
+            ids.append(encoded.ids[1:-1])
+            words.append(encoded.word_ids[1:-1] + number)
+            number += int(encoded.word_ids.max()) + 1
+            # A corpus whose lines hold not one word would have no end.
+            if number >= sampling.min_text_words or (not number and place - line >= len(lines)):
+                break
+        text_ids, text_labels = self._masked(np.concatenate(ids), np.concatenate(words), random)
+        kept = min(sampling.max_text_pieces, config.max_position_embeddings - 2)
+        text_ids, text_labels = text_ids[:kept], text_labels[:kept]
+        nothing = np.zeros(0, bool)
+        return PretrainSample(
+            sample_id=f"text line {line}",
+            text_ids=text_ids,
+            text_labels=text_labels,
+            text_segments=np.zeros(len(text_ids), np.int64),
+            features=torch.zeros(0, config.region_feature_size),
+            boxes=np.zeros((0, 4), np.float32),
+            masked=nothing,
+            predicted=nothing,
+            targets=torch.zeros(0, self._num_classes + 1),
+            match=IGNORE_INDEX if config.with_relationship_head else None,
+            text_only=True,
+            height=1,
+            width=1,
+        )
+
+    def _masked(
+        self, ids: np.ndarray, word_ids: np.ndarray, random: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and labels after masking by whole words."""
+        return mask_words(
+            ids,
+            word_ids,
+            random,
+            mask_id=self._tokenizer.mask_id,
+            vocab_size=self._tokenizer.vocab_size,
+            probability=self._sampling.word_probability,
+            masked_share=self._sampling.word_masked_share,
         )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from model.inputs import IGNORE_INDEX
-from model.masking import mask_regions, mask_words
+from model.masking import mask_pieces, mask_regions, mask_words
 
 MASK_ID, VOCAB_SIZE = 103, 30_000
 
@@ -86,3 +86,55 @@ def test_nine_of_ten_predicted_regions_are_hidden():
 def test_no_region():
     masked, predicted = mask_regions(0, np.random.default_rng(0))
     assert masked.shape == predicted.shape == (0,)
+
+
+# --- every share, and by piece ---
+
+DRAWS = pytest.mark.parametrize("draws", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+
+
+@DRAWS
+@pytest.mark.parametrize("by", ["word", "piece"])
+def test_every_share_of_word_masking(draws, by):
+    """Texts of 50 words: what is chosen, what becomes of it, and that random pieces are any of the vocabulary."""
+    generator, vocabulary = np.random.default_rng(7), 50
+    word_ids = np.concatenate([[-1], np.arange(50), [-1]])
+    units, mask = (word_ids, mask_words) if by == "word" else (word_ids >= 0, mask_pieces)
+    counts, drawn = np.zeros(3, np.int64), np.zeros(vocabulary, np.int64)
+    for _ in range(draws // 50):
+        text_ids = np.full(52, vocabulary)  # no piece of the vocabulary, so that a random one is seen
+        masked_ids, labels = mask(text_ids, units, generator, mask_id=vocabulary + 1, vocab_size=vocabulary)
+        chosen = labels != IGNORE_INDEX
+        assert (labels[chosen] == vocabulary).all() and (masked_ids[~chosen] == vocabulary).all()
+        assert not chosen[[0, -1]].any()
+        counts += [chosen.sum(), (masked_ids == vocabulary + 1).sum(), (masked_ids[chosen] == vocabulary).sum()]
+        drawn += np.bincount(masked_ids[masked_ids < vocabulary], minlength=vocabulary)
+    assert_share(counts[0], draws, 0.15)
+    assert_share(counts[1], counts[0], 0.8)
+    assert_share(counts[2], counts[0], 0.1)
+    for hits in drawn:
+        assert_share(hits, drawn.sum(), 1 / vocabulary)
+
+
+@DRAWS
+def test_every_share_of_region_masking(draws):
+    masked, predicted = mask_regions(draws, np.random.default_rng(7))
+    assert_share(predicted.sum(), draws, 0.15)
+    assert_share(masked.sum(), predicted.sum(), 0.9)
+
+
+def test_pieces_of_one_word_are_masked_by_themselves():
+    generator, differ = np.random.default_rng(0), 0
+    text_ids, maskable = np.array([1, 7, 8, 2]), np.array([False, True, True, False])
+    for _ in range(300):
+        _, labels = mask_pieces(text_ids, maskable, generator, mask_id=9, vocab_size=9, probability=0.5)
+        differ += (labels[1] == IGNORE_INDEX) != (labels[2] == IGNORE_INDEX)
+    assert_share(differ, 300, 0.5)
+
+
+@pytest.mark.parametrize("probability, labelled", [(0.0, 0), (1.0, 4)])
+def test_piece_probability_at_its_ends(probability, labelled):
+    maskable = np.array([False, True, True, True, True, False])
+    sizes = {"mask_id": 103, "vocab_size": 200}
+    _, labels = mask_pieces(np.arange(6), maskable, np.random.default_rng(0), probability=probability, **sizes)
+    assert (labels != IGNORE_INDEX).sum() == labelled

@@ -131,3 +131,34 @@ def test_a_damaged_checkpoint_is_one_clear_line(roibeam: Cli, store: tuple[Path,
         (checkpoint / name).write_bytes(kept)
     shutil.rmtree(checkpoint)
     assert roibeam("pretrain", tmp_path / "run", *options, "--resume").code == 0  # from the one before
+
+
+def test_every_system_trains_and_says_what_it_made_of_the_captions(
+    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path
+) -> None:
+    rows = json.loads(store[1].read_text())
+    by_name = {image["id"]: image["file_name"] for image in rows["images"]}
+    texts = [(row["caption"], by_name[row["image_id"]]) for row in rows["annotations"]]
+    lines = [f"{text}\t{name}\n".encode() for text, name in texts for text in (text, f"again {text}")]
+    lines += [f"\t{texts[0][1]}\n".encode(), f"{'word ' * 600}\t{texts[1][1]}\n".encode()]
+    lines += ["caf\xe9 by the sea\t".encode("latin-1") + texts[2][1].encode() + b"\n"]
+    (tmp_path / "captions.tsv").write_bytes(b"".join(lines))
+    (tmp_path / "corpus.txt").write_text("it was a dark night\nthe ship sailed on\n")
+    given = ("--store", store[0], "--captions", tmp_path / "captions.tsv", *TINY_MODEL, "--json")
+    cut = {"vlbert": 61, "visualbert": 126, "imagebert": 42}
+    for system, words in cut.items():
+        more = ("--text-corpus", tmp_path / "corpus.txt") if system == "vlbert" else ()
+        done = roibeam("pretrain", tmp_path / system, *given, "--system", system, *more)
+        assert done.code == 0, done.err
+        facts = json.loads(done.out.splitlines()[-1])
+        assert facts["captions"] == 17 and ("text_only_words" in facts["evaluation"]) == (system == "vlbert")
+        assert "2 rows left out: 1 empty caption, 1 not UTF-8 (lines 17, 19)" in facts["notes"]
+        assert f"1 caption of more than {words} words will be cut; the longest has 600" in facts["notes"]
+    refused = roibeam(
+        "pretrain", tmp_path / "no", *given, "--system", "imagebert", "--text-corpus", tmp_path / "corpus.txt"
+    )
+    assert one_line(refused).endswith("ImageBERT reads no text without images; leave out the text corpus, or train a "
+                                      "VL-BERT")  # fmt: skip
+    refused = roibeam("pretrain", tmp_path / "no", *given, "--text-corpus", tmp_path / "gone.txt")
+    assert "no such text file" in one_line(refused)
+    assert "choose one of vlbert, visualbert" in one_line(roibeam("pretrain", tmp_path / "no", *given, "--system", "b"))

@@ -1,0 +1,213 @@
+"""VisualBERT's rules for a sample (arXiv:1908.03557, section 3.3; uclanlp/visualbert dataloaders/coco_dataset.py).
+
+    [CLS] caption A [SEP] caption B [SEP] regions        segments 0 and 1, words masked piece by piece, regions never
+
+One caption tells of the image; the other does as well (match 1), or is of another image (0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from features.counted import counted
+from features.record import RegionRecord
+from model.masking import mask_pieces
+from model.visualbert import VisualBertConfig
+from pipelines.pretraining.class_targets import as_float32
+from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.fit import check_choice, check_probabilities, check_vocabulary, check_width
+from pipelines.pretraining.pairs import draw_pair, draw_second_caption
+from pipelines.pretraining.region_choice import strongest_regions
+from pipelines.pretraining.sample import PretrainSample
+from pipelines.tokenizer import CaptionTokenizer
+
+TEXT_FORMS = ("two_captions", "one_caption", "words_only")
+CUTS = ("longer_end", "release_front")
+BOX_NUMBERS = 6  # left, top, right, bottom, width, height, as shares of the image
+
+
+@dataclass(frozen=True)
+class VisualBertSampling:
+    """How samples are made; defaults are the release's on COCO, but for `cut`.
+
+    Attributes:
+        text_form: "two_captions", the paper's second objective; "one_caption", which belongs to the image or not (the
+            release with two_sentence off); "words_only", one text and no question whether it fits: pre-training on a
+            task's own text (no_next_sentence in the release), VQA's question and answer in one line.
+        max_pieces: most pieces of the text, [CLS] and [SEP] counted.
+        cut: what a longer pair loses. "longer_end": the last piece of the longer caption, one by one, as BERT does.
+            "release_front": the release's `perform_truncate`, which cuts both from the front and takes more of B than
+            is too much; B may be gone, and the rest may still be longer than `max_pieces`. One text alone is cut at its
+            end.
+        max_regions: those of highest score; 0 = all of the record.
+        with_regions: False is the ablation that reads the captions alone ("w/o grounded pre-training", C1).
+        box_numbers: six numbers of its box stand behind each feature, as the release does for Flickr30k; the model is
+            that much wider.
+        word_probability: how often a piece is predicted.
+        word_masked_share: how many of the predicted pieces become [MASK]; half of the others become random ones.
+        mismatched_probability: how often the second caption, or the one, is of another image.
+    """
+
+    text_form: str = "two_captions"
+    max_pieces: int = 128
+    cut: str = "longer_end"
+    max_regions: int = 0
+    with_regions: bool = True
+    box_numbers: bool = False
+    word_probability: float = 0.15
+    word_masked_share: float = 0.8
+    mismatched_probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_choice(self, "text_form", TEXT_FORMS)
+        check_choice(self, "cut", CUTS)
+        check_probabilities(self, "word_probability", "word_masked_share", "mismatched_probability")
+        if self.max_pieces < 5 or self.max_regions < 0:
+            raise ValueError(
+                f"VisualBertSampling: max_pieces must be at least 5 and max_regions not negative, got "
+                f"{self.max_pieces} and {self.max_regions}"
+            )
+
+
+class VisualBertSampler:
+    """A `Sampler`."""
+
+    def __init__(
+        self,
+        sampling: VisualBertSampling,
+        tokenizer: CaptionTokenizer,
+        model_config: VisualBertConfig,
+        *,
+        num_classes: int,
+    ) -> None:
+        check_vocabulary(model_config, tokenizer)
+        if not model_config.with_match_head and sampling.text_form != "words_only":
+            raise ValueError(
+                f"VisualBERT: the model has no match head, so nothing asks about captions of other images "
+                f"(text_form {sampling.text_form!r}); set sampling.text_form=words_only"
+            )
+        self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
+        self._max_pieces = min(sampling.max_pieces, model_config.max_position_embeddings)
+
+    def check(self, record: RegionRecord) -> None:
+        if not self._sampling.box_numbers:
+            check_width(self._config, record)
+        elif self._config.region_feature_size != record.features.shape[1] + BOX_NUMBERS:
+            raise ValueError(
+                f"record {record.image_id!r}: features and {BOX_NUMBERS} box numbers have width "
+                f"{record.features.shape[1] + BOX_NUMBERS}, the model was made for {self._config.region_feature_size}; "
+                f"set region_feature_size"
+            )
+
+    def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
+        sampling = self._sampling
+        texts, match = [self._pieces(corpus, row)], None
+        if sampling.text_form == "two_captions":
+            pair = draw_second_caption(corpus, row, random, mismatched_probability=sampling.mismatched_probability)
+            texts, match = [*texts, self._pieces(corpus, pair.caption_row)], int(pair.matched)
+        elif sampling.text_form == "one_caption":
+            pair = draw_pair(corpus, row, random, mismatched_probability=sampling.mismatched_probability)
+            texts, match = [self._pieces(corpus, pair.caption_row)], int(pair.matched)
+        record = corpus.record(row)
+        regions = strongest_regions(record, sampling.max_regions) if sampling.with_regions else np.arange(0)
+        features = as_float32(record.features[regions])
+        if sampling.box_numbers:
+            features = torch.cat([features, torch.from_numpy(box_numbers(record, regions))], dim=1)
+        nothing = np.zeros(len(regions), bool)
+        text_ids, text_labels, text_segments = self._text(texts, random)
+        return PretrainSample(
+            sample_id=record.image_id,
+            text_ids=text_ids,
+            text_labels=text_labels,
+            text_segments=text_segments,
+            features=features,
+            boxes=record.boxes[regions],
+            masked=nothing,
+            predicted=nothing,
+            targets=None,
+            match=match,
+            height=record.height,
+            width=record.width,
+        )
+
+    def _pieces(self, corpus: Corpus, row: int) -> np.ndarray:
+        """(n,) without [CLS] and [SEP]."""
+        return self._tokenizer.encode(corpus.caption(row)).ids[1:-1]
+
+    def _text(self, texts: list[np.ndarray], random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids, labels and segments, each (T,) int64, of cut and masked texts."""
+        sampling, tokenizer = self._sampling, self._tokenizer
+        if len(texts) == 1:
+            texts = [texts[0][: self._max_pieces - 2]]
+        elif sampling.cut == "release_front":
+            texts = cut_from_the_front(*texts, limit=sampling.max_pieces)
+        else:
+            texts = cut_the_longer(*texts, limit=self._max_pieces)
+        parts = [np.array([tokenizer.cls_id])]
+        for text in texts:
+            parts += [text, np.array([tokenizer.sep_id])]
+        ids = np.concatenate(parts)
+        segments = np.zeros(len(ids), np.int64)
+        segments[len(texts[0]) + 2 :] = 1
+        words = np.ones(len(ids), bool)
+        words[[0, len(texts[0]) + 1, -1]] = False
+        masked_ids, labels = mask_pieces(
+            ids,
+            words,
+            random,
+            mask_id=tokenizer.mask_id,
+            vocab_size=tokenizer.vocab_size,
+            probability=sampling.word_probability,
+            masked_share=sampling.word_masked_share,
+        )
+        # The release's cut may leave more than the model has positions for, where the release itself stops.
+        kept = min(len(ids), self._config.max_position_embeddings)
+        masked_ids[kept - 1], labels[kept - 1] = ids[-1], labels[-1]
+        return masked_ids[:kept], labels[:kept], segments[:kept]
+
+
+def box_numbers(record: RegionRecord, regions: np.ndarray) -> np.ndarray:
+    """(n, 6) float32: x1 / w, y1 / h, their sums with the next two, width / w, height / h of the regions' boxes."""
+    boxes = record.boxes[regions]
+    size = np.array([record.width, record.height], np.float32)
+    start, extent = boxes[:, :2] / size, (boxes[:, 2:] - boxes[:, :2]) / size
+    return np.concatenate([start, start + extent, extent], axis=1)
+
+
+def cut_the_longer(first: np.ndarray, second: np.ndarray, *, limit: int) -> list[np.ndarray]:
+    """Both without the last pieces of the longer one (of equals, B) until [CLS] A [SEP] B [SEP] fits `limit`."""
+    room = max(limit - 3, 0)
+    of_second = min(len(second), max(room - len(first), room // 2))
+    return [first[: room - of_second], second[:of_second]]
+
+
+def cut_from_the_front(first: np.ndarray, second: np.ndarray, *, limit: int) -> list[np.ndarray]:
+    """What uclanlp/visualbert dataloaders/bert_data_utils.py, perform_truncate, leaves; one text when B is gone."""
+    surplus = len(first) + len(second) + 3 - limit
+    if surplus > 0:
+        of_first = min((surplus + 1) // 2, max(len(first) - 32, 0))
+        # The release adds here what it should take off.
+        first, second = first[of_first:], second[surplus + of_first :]
+    return [first, second] if len(second) else [first]
+
+
+def review_captions(corpus: Corpus, sampling: VisualBertSampling) -> list[str]:
+    """What is to be said of images with a single caption, where samples have two.
+
+    Raises:
+        ValueError: when no image has two, so that every pair would be a mismatched one.
+    """
+    if sampling.text_form != "two_captions":
+        return []
+    single, total = corpus.count_single_captions(), len(corpus)
+    if single == total:
+        raise ValueError(
+            "VisualBERT: no image has two captions, so no second caption could belong to one; set "
+            "sampling.text_form=one_caption"
+        )
+    if not single:
+        return []
+    return [f"{counted(single, 'caption')} of {total:,} without a second one of the image: B is always another image's"]

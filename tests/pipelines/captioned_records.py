@@ -1,0 +1,86 @@
+"""Small made records with two captions each, in memory, as pre-training reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from features.fingerprint import Fingerprint
+from features.record import RegionRecord
+from pipelines.caption_files import Caption
+from pipelines.caption_table import CaptionTable
+from pipelines.optimizer import TrainConfig
+from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.run import pretrain
+from pipelines.pretraining.task import DataConfig
+
+NUM_CLASSES, WIDTH, GLOBAL_WIDTH = 20, 48, 7
+CAPTIONS = [
+    "two dogs run after a red ball on the beach",
+    "an old man reads the newspaper under a tree",
+    "a kitchen with white cupboards and a wooden table",
+    "three children build a castle of sand",
+    "the train stands in the station at night",
+    "a plate of pasta with tomatoes and basil",
+    "a woman in a blue coat rides her bicycle to work",
+    "snow covers the roofs of a small mountain village",
+]
+
+
+def make_record(image_id, seed, *, num_regions=None, width=WIDTH):
+    random = np.random.default_rng(seed)
+    count = int(random.integers(6, 12)) if num_regions is None else num_regions
+    corner, extent = random.uniform(0, 200, (count, 2)), random.uniform(20, 200, (count, 2))
+    distribution = random.dirichlet(np.full(NUM_CLASSES + 1, 0.05), count).astype(np.float16)
+    return RegionRecord(
+        image_id=image_id,
+        height=400,
+        width=450,
+        boxes=np.concatenate([corner, corner + extent], axis=1).astype(np.float32),
+        features=random.standard_normal((count, width)).astype(np.float32),
+        class_ids=distribution[:, :-1].argmax(1).astype(np.uint16),
+        class_scores=random.random(count).astype(np.float32),
+        class_distribution=distribution,
+        image_feature=random.standard_normal(GLOBAL_WIDTH).astype(np.float32),
+    )
+
+
+class FakeStore(dict):
+    """Records by id with what else a store tells about itself."""
+
+    path = Path("fake-store")
+    fingerprint = Fingerprint("imported:fake", numerics={"torch": "any"})
+    vocabulary: ClassVar[dict] = {"classes": [f"class {index}" for index in range(NUM_CLASSES)], "attributes": None}
+
+    def ids(self):
+        return iter(self)
+
+
+def make_store(count=8, **options):
+    return FakeStore({f"image-{index}": make_record(f"image-{index}", index, **options) for index in range(count)})
+
+
+def make_corpus(store, captions):
+    """`captions`: (place of the image, caption)."""
+    return Corpus(store, CaptionTable(list(store), captions))
+
+
+def run_pretrain(store, folder, captions=None, **changes):
+    """`pretrain` with a tiny model on eight images with one caption each, or the captions given as (id, text)."""
+    settings = {
+        "train_config": TrainConfig(steps=2, learning_rate=1e-3, device="cpu"),
+        "data": DataConfig(batch_size=4),
+        "model_overrides": {},
+    }
+    rows = [(image_id, CAPTIONS[index % 8]) for index, image_id in enumerate(store)] if captions is None else captions
+    settings |= changes
+    settings["model_overrides"] = TINY | settings["model_overrides"]
+    return pretrain(store, [Caption(text, image_id) for image_id, text in rows], folder, **settings)
+
+
+TINY = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+# A model that is to learn by heart; a dropout would keep it from it.
+LEARNER = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+LEARNER |= {"hidden_dropout": 0.0, "attention_dropout": 0.0}
