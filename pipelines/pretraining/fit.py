@@ -25,6 +25,20 @@ def check_probabilities(sampling: object, *names: str) -> None:
             raise ValueError(f"{type(sampling).__name__}: {name} must be in 0..1, got {getattr(sampling, name)}")
 
 
+def check_room(sampling: object, name: str, least: int) -> None:
+    """Raises ValueError when the field of that name is less than `least`."""
+    if getattr(sampling, name) < least:
+        raise ValueError(f"{type(sampling).__name__}: {name} must be at least {least}, got {getattr(sampling, name)}")
+
+
+def check_choice(sampling: object, name: str, choices: tuple[str, ...]) -> None:
+    """Raises ValueError when the field of that name is none of the choices."""
+    if getattr(sampling, name) not in choices:
+        raise ValueError(
+            f"{type(sampling).__name__}: {name} must be one of {', '.join(choices)}, got {getattr(sampling, name)!r}"
+        )
+
+
 def check_width(config: ReadsRegions, record: RegionRecord) -> None:
     """Raises ValueError when the record's features are not as wide as the model's."""
     width = record.features.shape[1]
@@ -41,6 +55,21 @@ def check_vocabulary(config: ReadsRegions, tokenizer: CaptionTokenizer) -> None:
         raise ValueError(
             f"the tokenizer ({tokenizer.description}) has {tokenizer.vocab_size} pieces, the model was made for "
             f"{config.vocab_size}; set vocab_size"
+        )
+
+
+def check_positions(positions: int, max_pieces: int) -> None:
+    """
+    Args:
+        positions: of a text in the model.
+        max_pieces: that a caption is cut to.
+    Raises:
+        ValueError: when longer captions would not fit.
+    """
+    if max_pieces > positions:
+        raise ValueError(
+            f"captions of up to {max_pieces} pieces, the model was made for {positions}; set sampling.max_pieces or "
+            f"max_position_embeddings"
         )
 
 

@@ -28,6 +28,7 @@ class PretrainSample:
         match: 1 = the caption belongs to the image, 0 = it does not; None for a run that does not ask.
         text_only: a row without an image: R is 0, `height` and `width` mean nothing.
         height, width: of the image, pixels.
+        twin: one more row of the same caption and image, masked in another way; it comes right after this one.
     """
 
     sample_id: str
@@ -44,13 +45,18 @@ class PretrainSample:
     whole_image: Tensor | None = None
     match: int | None = None
     text_only: bool = False
+    twin: PretrainSample | None = None
 
 
-def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
+def collate(samples: Sequence[PretrainSample], *, pad_id: int, draw_seed: int | None = None) -> VLBatch:
     """Pads samples of one system to one batch; optional fields are there when any row has them.
 
     Rows without `match` are not asked whether they match; rows of text alone have no whole image.
+
+    Args:
+        draw_seed: as in `VLBatch`.
     """
+    samples = [row for sample in samples for row in (sample, sample.twin) if row is not None]
     text = max(len(sample.text_ids) for sample in samples)
     regions = max(len(sample.boxes) for sample in samples)
     rows, width = len(samples), samples[0].features.shape[1]
@@ -97,4 +103,5 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
         match_labels=torch.tensor(matches) if any(sample.match is not None for sample in samples) else None,
         text_only=torch.tensor(text_only) if any(text_only) else None,
         sample_ids=tuple(sample.sample_id for sample in samples),
+        draw_seed=draw_seed,
     )

@@ -20,7 +20,7 @@ from pipelines.pretraining.sampler import Sampler
 from pipelines.sample_order import SampleOrder
 
 EVALUATION_EPOCH = 2**31  # training never comes to this epoch, so its masks are new to the model
-_ORDER, _MASKS = 1, 2  # first number of a seed: keeps the random streams of one run apart
+_ORDER, _MASKS, _DRAWS = 1, 2, 3  # first number of a seed: keeps the random streams of one run apart
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ class PretrainTask:
             yield self._batch([(EVALUATION_EPOCH, row) for row in range(start, min(start + self.batch_size, last))])
 
     def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
-        samples = []
-        for epoch, row in chosen:
-            random = np.random.default_rng([_MASKS, self._seed, 0 if self._config.fixed_masks else epoch, row])
-            samples.append(self._sampler.sample(self._corpus, row, random))
-        return collate(samples, pad_id=self._pad_id)
+        numbers = [(self._seed, 0 if self._config.fixed_masks else epoch, row) for epoch, row in chosen]
+        samples = [self._sampler.sample(self._corpus, n[-1], np.random.default_rng([_MASKS, *n])) for n in numbers]
+        # What is drawn among the rows of a batch follows from which rows these are: the first one stands for all.
+        draw_seed = np.random.SeedSequence([_DRAWS, *numbers[0]]).generate_state(1)[0].item()
+        return collate(samples, pad_id=self._pad_id, draw_seed=draw_seed)
 
 
 def evaluate(task: PretrainTask, *, max_samples: int = 256) -> dict[str, float | None]:
