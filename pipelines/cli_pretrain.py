@@ -54,8 +54,12 @@ def pretrain_command(
     stage_gb: Annotated[
         float | None, typer.Option(min=0.001, help="Room for --stage-to, 10^9 bytes [default: no limit].")
     ] = None,
-    system: Annotated[str, typer.Option(help="Whose model and rules: vlbert.")] = "vlbert",
-    model: Annotated[str, typer.Option(help="Size of the model: small or base.")] = "small",
+    system: Annotated[
+        str, typer.Option(help="Whose model and rules: vlbert, vilbert, vilbert-single-stream or interbert.")
+    ] = "vlbert",
+    model: Annotated[
+        str, typer.Option(help="Size of the model: small or base; a wrong name lists what else the system has.")
+    ] = "small",
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 1000,
     batch_size: Annotated[int, typer.Option(min=1, help="Captions per step and process.")] = 32,
     learning_rate: Annotated[float, typer.Option(help="Peak; never scaled by batch or processes.")] = 1e-4,
@@ -72,7 +76,7 @@ def pretrain_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
 ) -> None:
-    """Pre-trains a VL-BERT on stored regions and captions: masked words and masked regions.
+    """Pre-trains one of the systems on stored regions and captions: masked words, masked regions, pairs that match.
 
     On several GPUs: torchrun --no-python --nproc-per-node <n> roibeam pretrain ... (--no-python keeps the working
     directory off the import path).
