@@ -14,6 +14,7 @@ from torch import Tensor
 
 from features.record import RegionRecord
 from pipelines.pretraining.class_targets import as_float32, class_targets
+from pipelines.pretraining.region_choice import strongest_regions
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.tokenizer import CaptionTokenizer, EncodedCaption
 
@@ -24,18 +25,6 @@ def cut_caption(encoded: EncodedCaption, max_pieces: int) -> EncodedCaption:
         return encoded
     kept = np.append(np.arange(max_pieces - 1), len(encoded.ids) - 1)
     return EncodedCaption(encoded.ids[kept], encoded.word_ids[kept])
-
-
-def pieces_as_words(word_ids: np.ndarray) -> np.ndarray:
-    """Word numbers (T,) under which every piece is a word: `mask_words` then draws for each piece by itself."""
-    return np.where(word_ids >= 0, np.arange(len(word_ids)), -1)
-
-
-def strongest_regions(record: RegionRecord, max_regions: int) -> np.ndarray:
-    """(n,) int64, the regions of the highest class score (of equal ones the first), in the order of the record."""
-    if record.num_regions <= max_regions:
-        return np.arange(record.num_regions)
-    return np.sort(np.argsort(-record.class_scores, kind="stable")[:max_regions])
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from features.record import RegionRecord
@@ -25,18 +26,18 @@ def check_probabilities(sampling: object, *names: str) -> None:
             raise ValueError(f"{type(sampling).__name__}: {name} must be in 0..1, got {getattr(sampling, name)}")
 
 
+def check_choice(sampling: object, name: str, allowed: Collection[str]) -> None:
+    """Raises ValueError when the field `name` is none of `allowed`."""
+    if getattr(sampling, name) not in allowed:
+        raise ValueError(
+            f"{type(sampling).__name__}: {name} must be one of {', '.join(allowed)}, got {getattr(sampling, name)!r}"
+        )
+
+
 def check_room(sampling: object, name: str, least: int) -> None:
     """Raises ValueError when the field of that name is less than `least`."""
     if getattr(sampling, name) < least:
         raise ValueError(f"{type(sampling).__name__}: {name} must be at least {least}, got {getattr(sampling, name)}")
-
-
-def check_choice(sampling: object, name: str, choices: tuple[str, ...]) -> None:
-    """Raises ValueError when the field of that name is none of the choices."""
-    if getattr(sampling, name) not in choices:
-        raise ValueError(
-            f"{type(sampling).__name__}: {name} must be one of {', '.join(choices)}, got {getattr(sampling, name)!r}"
-        )
 
 
 def check_width(config: ReadsRegions, record: RegionRecord) -> None:

@@ -13,8 +13,8 @@ from features.record import RegionRecord
 from model.group_masking import mask_one_span, mask_region_groups, mask_region_groups_as_released, mask_segments
 from model.inputs import IGNORE_INDEX
 from model.interbert_config import InterBertConfig
-from model.masking import mask_regions, mask_words
-from pipelines.pretraining.caption_and_regions import CaptionAndRegions, pieces_as_words
+from model.masking import mask_pieces, mask_regions
+from pipelines.pretraining.caption_and_regions import CaptionAndRegions
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.fit import (
     check_choice,
@@ -25,7 +25,7 @@ from pipelines.pretraining.fit import (
     check_vocabulary,
     check_width,
 )
-from pipelines.pretraining.negatives import draw_pair
+from pipelines.pretraining.pairs import draw_pair
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.tokenizer import CaptionTokenizer
 
@@ -131,8 +131,7 @@ class InterBertSampler:
             probability = _or(sampling.word_probability, ANCHOR_PROBABILITY)
             return mask_segments(caption.ids, caption.word_ids, random, **pieces, probability=probability)
         probability = _or(sampling.word_probability, SINGLE_PROBABILITY)
-        words = pieces_as_words(caption.word_ids)
-        return mask_words(caption.ids, words, random, **pieces, probability=probability)
+        return mask_pieces(caption.ids, caption.word_ids >= 0, random, **pieces, probability=probability)
 
     def _mask_image(self, shown: CaptionAndRegions, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         sampling = self._sampling

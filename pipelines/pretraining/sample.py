@@ -48,13 +48,10 @@ class PretrainSample:
     twin: PretrainSample | None = None
 
 
-def collate(samples: Sequence[PretrainSample], *, pad_id: int, draw_seed: int | None = None) -> VLBatch:
+def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
     """Pads samples of one system to one batch; optional fields are there when any row has them.
 
     Rows without `match` are not asked whether they match; rows of text alone have no whole image.
-
-    Args:
-        draw_seed: as in `VLBatch`.
     """
     samples = [row for sample in samples for row in (sample, sample.twin) if row is not None]
     text = max(len(sample.text_ids) for sample in samples)
@@ -103,5 +100,4 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int, draw_seed: int | 
         match_labels=torch.tensor(matches) if any(sample.match is not None for sample in samples) else None,
         text_only=torch.tensor(text_only) if any(text_only) else None,
         sample_ids=tuple(sample.sample_id for sample in samples),
-        draw_seed=draw_seed,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -108,7 +108,7 @@ class PretrainTask:
         samples = [self._sampler.sample(self._corpus, n[-1], np.random.default_rng([_MASKS, *n])) for n in numbers]
         # What is drawn among the rows of a batch follows from which rows these are: the first one stands for all.
         draw_seed = np.random.SeedSequence([_DRAWS, *numbers[0]]).generate_state(1)[0].item()
-        return collate(samples, pad_id=self._pad_id, draw_seed=draw_seed)
+        return replace(collate(samples, pad_id=self._pad_id), draw_seed=draw_seed)
 
 
 def evaluate(task: PretrainTask, *, max_samples: int = 256) -> dict[str, float | None]:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from features.record import RegionRecord
-from model.masking import mask_overlapping_regions, mask_regions, mask_words
+from model.masking import mask_overlapping_regions, mask_pieces, mask_regions
 from model.regions import mean_feature
 from model.vilbert_config import ViLbertConfig
 from model.vilbert_single_stream import SingleStreamConfig
-from pipelines.pretraining.caption_and_regions import CaptionAndRegions, pieces_as_words
+from pipelines.pretraining.caption_and_regions import CaptionAndRegions
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.fit import (
     check_choice,
@@ -28,7 +28,7 @@ from pipelines.pretraining.fit import (
     check_vocabulary,
     check_width,
 )
-from pipelines.pretraining.negatives import NEGATIVES, draw_pair
+from pipelines.pretraining.pairs import NEGATIVES, draw_pair
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.tokenizer import CaptionTokenizer
 
@@ -37,7 +37,7 @@ OVERLAPPING_REGIONS = ("kept", "hidden", "uncounted")
 
 @dataclass(frozen=True)
 class ViLbertSampling:
-    """How samples are made; defaults are the first release's, but that a mismatched caption is never the image's own.
+    """How samples are made; defaults are the first release's. (There a mismatched caption may be the image's own.)
 
     Attributes:
         max_pieces: text is cut at its end to so many pieces, [CLS] and [SEP] counted.
@@ -46,9 +46,8 @@ class ViLbertSampling:
             become [MASK], 10 % random ones; of the regions 90 % are hidden.
         mismatched_probability: of a caption and an image that do not belong together; 0 is the multi-task release's
             `--objective 2`, whose model has no match head.
-        negatives: what of such a pair is another one's: "caption" (the releases), never one of the same image;
-            "caption_or_image" (the paper), equally often; "any_caption", the releases to the letter, which may draw the
-            caption that is replaced.
+        negatives: what of such a pair is another image's: "caption" (the releases), "caption_or_image" (the paper),
+            equally often, or "image".
         overlapping_regions: regions with an IoU above 0.4 to a predicted one: "kept" as they are (first release),
             "hidden" with a hidden one (what arXiv:1912.02315 says), or seen but not counted where IMG is averaged,
             "uncounted" (the code of that paper).
@@ -124,9 +123,9 @@ class ViLbertSampler:
             max_regions=sampling.max_regions,
             matched=pair.matched if self._asks_match else None,
         )
-        text_ids, text_labels = mask_words(
+        text_ids, text_labels = mask_pieces(
             shown.caption.ids,
-            pieces_as_words(shown.caption.word_ids),
+            shown.caption.word_ids >= 0,
             random,
             mask_id=tokenizer.mask_id,
             vocab_size=tokenizer.vocab_size,

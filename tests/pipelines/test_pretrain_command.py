@@ -77,7 +77,7 @@ def test_systems_with_pairs_that_do_not_match(roibeam: Cli, store: tuple[Path, P
 
 
 UNFIT_VILBERT = {
-    "sampling.negatives=images": "negatives must be one of caption, caption_or_image, any_caption",
+    "sampling.negatives=images": "negatives must be one of caption, image, caption_or_image",
     "sampling.mask=x": "sampling has no field 'mask'",
     "model.with_match_head=false": "set sampling.mismatched_probability to 0",
     "model.max_position_embeddings=30": "set sampling.max_pieces or max_position_embeddings",

@@ -338,7 +338,7 @@ def test_positions_that_start_late_leave_less_room(tokenizer, corpus):
         ("max_regions", 0, "max_regions must be at least 1, got 0"),
         ("word_probability", 1.5, r"word_probability must be in 0\.\.1, got 1.5"),
         ("mismatched_probability", -1, "mismatched_probability"),
-        ("negatives", "image", "negatives must be one of caption, caption_or_image, any_caption, got 'image'"),
+        ("negatives", "text", "negatives must be one of caption, image, caption_or_image, got 'text'"),
         ("overlapping_regions", "gone", "must be one of kept, hidden, uncounted"),
     ],
 )

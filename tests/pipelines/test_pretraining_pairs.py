@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from paired_examples import assert_share, make_corpus, make_store
 
-from pipelines.pretraining.negatives import NEGATIVES, draw_pair
+from pipelines.pretraining.pairs import NEGATIVES, draw_pair
 
 DRAWS = [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
 
@@ -51,16 +51,6 @@ def test_caption_or_image_is_replaced_equally_often(corpus, draws):
     assert_share(counts["none"], draws, 0.5)
     assert_share(counts["image"], draws, 0.25)
     assert_share(counts["caption"], draws, 0.25)
-
-
-@pytest.mark.parametrize("draws", DRAWS)
-def test_any_caption_may_be_its_own(corpus, draws):
-    random, met = np.random.default_rng(3), np.zeros(len(corpus), int)
-    for _ in range(draws):
-        pair = draw_pair(corpus, 0, random, mismatched_probability=1.0, negatives="any_caption")
-        met[pair.caption_row] += 1
-    for hits in met:
-        assert_share(hits, draws, 1 / len(corpus))
 
 
 def test_all_captions_of_one_image():
