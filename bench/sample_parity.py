@@ -65,7 +65,7 @@ class GivenDraws:
     """Stands for the module `random` and for `numpy.random`: gives noted draws in their order.
 
     Args:
-        captions: when the first whole number that is asked for is a caption, the row that our draw stands for.
+        caption_row: the first whole number of a pair that does not match -> the row of the caption that it stands for.
         flip_first: the multi-task release replaces a caption above 0.5, the others below.
     """
 
@@ -78,10 +78,10 @@ class GivenDraws:
             numbers[0] = 1.0 - numbers[0]
 
     def random(self) -> float:
-        return self._noted.numbers.popleft()
+        return self._next(self._noted.numbers)
 
     def randint(self, low: int, high: int | None = None) -> int:
-        drawn = self._noted.integers_drawn.popleft()
+        drawn = self._next(self._noted.integers_drawn)
         if self._ask_for_caption:
             self._ask_for_caption = False
             return self._caption_row(drawn)
@@ -89,6 +89,12 @@ class GivenDraws:
 
     def choice(self, entries: Sequence[Any]) -> Any:
         return entries[self.randint(0, len(entries) - 1)]
+
+    @staticmethod
+    def _next(draws: deque[Any]) -> Any:
+        if not draws:
+            raise ValueError("the official code asks for more draws than ours: its rules are not these")
+        return draws.popleft()
 
     def check_used_up(self) -> None:
         left = len(self._noted.numbers), len(self._noted.integers_drawn)
