@@ -74,6 +74,8 @@ class VLBatch:
             more; read by the grounding head alone.
         text_only: (B,) bool, True where the row has no image: no region, and `image_hw` means nothing.
         sample_ids: what to call the rows in an error message; empty or B names.
+        draw_seed: for what a model draws itself to make a loss of this batch (ViLBERT's contrastive negatives), so that
+            the same batch draws the same; None where the caller hands in a generator, or nothing is drawn.
 
     Raises:
         ValueError: naming the field, when a shape or dtype is not as above.
@@ -100,6 +102,7 @@ class VLBatch:
     phrase_positions: Tensor | None = None
     text_only: Tensor | None = None
     sample_ids: tuple[str, ...] = ()
+    draw_seed: int | None = None
 
     def __post_init__(self) -> None:
         sizes: dict[str, int] = {"4": 4, "2": 2}

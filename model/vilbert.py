@@ -291,9 +291,10 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         """Losses and accuracies of the states in `output`.
 
         Args:
-            generator: on the CPU; draws the negatives of the region loss "contrastive", and nothing else.
+            generator: on the CPU; draws the negatives of the region loss "contrastive", and nothing else. None takes a
+                new one, seeded by `VLBatch.draw_seed`.
         Raises:
-            ValueError: when the batch lacks the targets of a head, or "contrastive" its generator.
+            ValueError: when the batch lacks the targets of a head, or "contrastive" both generator and seed.
         """
         if batch.match_labels is None and self.match_head is not None:
             raise ValueError("ViLbertForPreTraining: the batch has no match_labels, the match head needs them")
@@ -307,9 +308,12 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         head, config = self.masked_region_head, self.config
         if config.region_loss == "contrastive":
             if generator is None:
-                raise ValueError(
-                    "ViLbertForPreTraining: region_loss 'contrastive' draws negatives; hand in a generator"
-                )
+                if batch.draw_seed is None:
+                    raise ValueError(
+                        "ViLbertForPreTraining: region_loss 'contrastive' draws negatives; hand in a generator, or a "
+                        "batch with draw_seed"
+                    )
+                generator = torch.Generator().manual_seed(batch.draw_seed)
             negatives = draw_negatives(
                 batch.region_mask,
                 predicted,

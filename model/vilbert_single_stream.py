@@ -9,6 +9,7 @@ Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (IMG first), 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,17 @@ class SingleStreamConfig(BertSizes):
         self.check_choice("masked_appearance", MASKED_APPEARANCES)
         if self.num_segments <= REGION_SEGMENT:
             raise ValueError(f"SingleStreamConfig: num_segments must be at least 2, got {self.num_segments}")
+
+
+def single_stream_small(**overrides: Any) -> SingleStreamConfig:
+    """4 layers of width 256: trains on a laptop; published by nobody. Everything but the sizes is as released."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    }
+    return SingleStreamConfig(**(sizes | overrides))
 
 
 class SingleStreamEmbeddings(nn.Module):

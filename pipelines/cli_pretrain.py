@@ -87,13 +87,15 @@ def pretrain_command(
     system: Annotated[
         str | None,
         typer.Option(
-            help="Whose model and rules: vlbert, visualbert or imagebert [default: vlbert].", show_default=False
+            help="Whose model and rules: vlbert, vilbert, vilbert-single-stream, visualbert, imagebert or interbert "
+            "[default: vlbert].",
+            show_default=False,
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            help="Size of the model: small or base; some systems have others, see the docs [default: small].",
+            help="Size of the model: small or base; a wrong name lists what else the system has [default: small].",
             show_default=False,
         ),
     ] = None,
@@ -120,7 +122,7 @@ def pretrain_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
 ) -> None:
-    """Pre-trains a VL-BERT, VisualBERT or ImageBERT on stored regions and captions.
+    """Pre-trains one of the systems on stored regions and captions: masked words, masked regions, pairs that match.
 
     On several GPUs: torchrun --no-python --nproc-per-node <n> roibeam pretrain ... (--no-python keeps the working
     directory off the import path).

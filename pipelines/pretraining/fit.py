@@ -34,6 +34,12 @@ def check_choice(sampling: object, name: str, allowed: Collection[str]) -> None:
         )
 
 
+def check_room(sampling: object, name: str, least: int) -> None:
+    """Raises ValueError when the field of that name is less than `least`."""
+    if getattr(sampling, name) < least:
+        raise ValueError(f"{type(sampling).__name__}: {name} must be at least {least}, got {getattr(sampling, name)}")
+
+
 def check_width(config: ReadsRegions, record: RegionRecord) -> None:
     """Raises ValueError when the record's features are not as wide as the model's."""
     width = record.features.shape[1]
@@ -50,6 +56,21 @@ def check_vocabulary(config: ReadsRegions, tokenizer: CaptionTokenizer) -> None:
         raise ValueError(
             f"the tokenizer ({tokenizer.description}) has {tokenizer.vocab_size} pieces, the model was made for "
             f"{config.vocab_size}; set vocab_size"
+        )
+
+
+def check_positions(positions: int, max_pieces: int) -> None:
+    """
+    Args:
+        positions: of a text in the model.
+        max_pieces: that a caption is cut to.
+    Raises:
+        ValueError: when longer captions would not fit.
+    """
+    if max_pieces > positions:
+        raise ValueError(
+            f"captions of up to {max_pieces} pieces, the model was made for {positions}; set sampling.max_pieces or "
+            f"max_position_embeddings"
         )
 
 

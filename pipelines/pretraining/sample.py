@@ -30,6 +30,7 @@ class PretrainSample:
             run that does not ask.
         text_only: a row without an image: R is 0, `height` and `width` mean nothing. None for a run without such rows.
         height, width: of the image, pixels.
+        twin: one more row of the same caption and image, masked in another way; it comes right after this one.
     """
 
     sample_id: str
@@ -47,6 +48,7 @@ class PretrainSample:
     global_feature: Tensor | None = None
     match: int | None = None
     text_only: bool | None = None
+    twin: PretrainSample | None = None
 
 
 def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
@@ -55,6 +57,7 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
     A field that is there in one batch of a run must be there in all of them: losses are added up by name. So a run with
     rows of text alone says `text_only` and `match` of every row.
     """
+    samples = [row for sample in samples for row in (sample, sample.twin) if row is not None]
     text = max(len(sample.text_ids) for sample in samples)
     regions = max(len(sample.boxes) for sample in samples)
     rows, width = len(samples), samples[0].features.shape[1]

@@ -12,12 +12,19 @@ from torch import nn
 
 from model.bert import BertSizes
 from model.imagebert import ImageBertForPreTraining, imagebert_base, imagebert_small
+from model.interbert import InterBertForPreTraining
+from model.interbert_config import interbert_config, interbert_small
+from model.vilbert import ViLbertForPreTraining
+from model.vilbert_config import DEPTHS, vilbert_config, vilbert_small
+from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining, single_stream_small
 from model.visualbert import VisualBertForPreTraining, visualbert_config, visualbert_small
 from model.vlbert import VLBertForPreTraining
 from model.vlbert_config import vlbert_base, vlbert_config, vlbert_small
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.imagebert_samples import ImageBertSampler, ImageBertSampling
+from pipelines.pretraining.interbert_samples import InterBertSampler, InterBertSampling
 from pipelines.pretraining.sampler import Sampler
+from pipelines.pretraining.vilbert_samples import ViLbertSampler, ViLbertSampling
 from pipelines.pretraining.visualbert_samples import VisualBertSampler, VisualBertSampling, review_captions
 from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling
 
@@ -91,6 +98,42 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes},
             sampling=ImageBertSampling,
             sampler=ImageBertSampler,
+            most_pieces=lambda sampling: sampling.max_pieces,
+        ),
+        "vilbert": System(
+            name="ViLBERT",
+            model_class=ViLbertForPreTraining,
+            sizes={
+                "small": vilbert_small,
+                "base": vilbert_config,
+                **{f"base-{depth}-co-attentions": partial(vilbert_config, depth=depth) for depth in DEPTHS},
+                **{name: partial(vilbert_config, name) for name in ("release-mt", "release-mt-roberta")},
+            },
+            region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
+            sampling=ViLbertSampling,
+            sampler=ViLbertSampler,
+            most_pieces=lambda sampling: sampling.max_pieces,
+        ),
+        "vilbert-single-stream": System(
+            name="ViLBERT's single-stream baseline",
+            model_class=SingleStreamForPreTraining,
+            sizes={"small": single_stream_small, "base": SingleStreamConfig},
+            region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
+            sampling=ViLbertSampling,
+            sampler=ViLbertSampler,
+            most_pieces=lambda sampling: sampling.max_pieces,
+        ),
+        "interbert": System(
+            name="InterBERT",
+            model_class=InterBertForPreTraining,
+            sizes={
+                "small": interbert_small,
+                "base": interbert_config,
+                **{name: partial(interbert_config, name) for name in ("paper", "single-stream")},
+            },
+            region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
+            sampling=InterBertSampling,
+            sampler=InterBertSampler,
             most_pieces=lambda sampling: sampling.max_pieces,
         ),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from pipelines.pretraining.text_rows import TextRows, TextSampler
 from pipelines.sample_order import SampleOrder
 
 EVALUATION_EPOCH = 2**31  # training never comes to this epoch, so its masks are new to the model
-_ORDER, _MASKS = 1, 2  # first number of a seed: keeps the random streams of one run apart
+_ORDER, _MASKS, _DRAWS = 1, 2, 3  # first number of a seed: keeps the random streams of one run apart
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,15 @@ class PretrainTask:
 
     def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
         samples, texts = [], []
-        for epoch, row in chosen:
-            epoch = 0 if self._config.fixed_masks else epoch
-            random = np.random.default_rng([_MASKS, self._seed, epoch, row])
+        numbers = [(self._seed, 0 if self._config.fixed_masks else epoch, row) for epoch, row in chosen]
+        for seed, epoch, row in numbers:
+            random = np.random.default_rng([_MASKS, seed, epoch, row])
             samples.append(self._sampler.sample(self._corpus, row, random))
             if self._texts is not None:
                 texts += self._texts.samples(epoch, row)
-        return collate([*samples, *texts], pad_id=self._pad_id)
+        # What is drawn among the rows of a batch follows from which rows these are: the first one stands for all.
+        draw_seed = np.random.SeedSequence([_DRAWS, *numbers[0]]).generate_state(1)[0].item()
+        return replace(collate([*samples, *texts], pad_id=self._pad_id), draw_seed=draw_seed)
 
 
 def evaluate(task: PretrainTask, *, max_samples: int = 256) -> dict[str, float | None]:

@@ -66,6 +66,61 @@ def test_a_store_at_a_url_trains_alike(roibeam: Cli, store: tuple[Path, Path], t
     assert len(list((tmp_path / "disk").glob("part-*.lmdb"))) == 1
 
 
+TINY_SYSTEMS = {
+    "vilbert": ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=64",
+                "image_hidden_size=32", "image_num_hidden_layers=1", "image_num_attention_heads=2",
+                "image_intermediate_size=64", "co_attention_size=32", "co_attention_num_heads=2",
+                "text_co_attention=[0]", "image_co_attention=[0]"),
+    "vilbert-single-stream": ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=64"),
+    "interbert": ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=64",
+                  "text_num_hidden_layers=1", "image_num_hidden_layers=1", "image_num_attention_heads=2",
+                  "image_intermediate_size=64", "pooled_size=32"),
+}  # fmt: skip
+
+
+def sizes_of(system: str) -> list[str]:
+    return [part for setting in TINY_SYSTEMS[system] for part in ("--set", f"model.{setting}")]
+
+
+def test_systems_with_pairs_that_do_not_match(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
+    for system in TINY_SYSTEMS:
+        options = ("--store", store[0], "--captions", store[1], "--system", system, "--steps", 4, "--batch-size", 4)
+        run = tmp_path / system
+        done = roibeam("pretrain", run, *options, *sizes_of(system), "--set", "sampling.max_regions=10")
+        assert done.code == 0, done.err
+        assert "matching_accuracy" in done.out
+        assert json.loads((run / "config.json").read_text())["task"]["sampling"]["max_regions"] == 10
+        log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+        assert [set(row) >= {"masked_words", "masked_regions", "matching"} for row in log] == [True] * 4
+
+
+UNFIT_VILBERT = {
+    "sampling.negatives=images": "negatives must be one of caption, image, caption_or_image",
+    "sampling.mask=x": "sampling has no field 'mask'",
+    "model.with_match_head=false": "set sampling.mismatched_probability to 0",
+    "model.max_position_embeddings=30": "set sampling.max_pieces or max_position_embeddings",
+    "model.region_target_size=9": "the model has 9 region labels",
+    "model.region_loss=regression": "region_target_size is",
+    "model.num_task_tokens=20": "set num_task_tokens to 0",
+}
+
+
+def test_what_does_not_fit_a_vilbert_is_one_clear_line(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
+    base = ("--store", store[0], "--captions", store[1], "--system", "vilbert", "--steps", 1, *sizes_of("vilbert"))
+    for setting, words in UNFIT_VILBERT.items():
+        assert words in one_line(roibeam("pretrain", tmp_path / "run", *base, "--set", setting)), setting
+    sizes = one_line(roibeam("pretrain", tmp_path / "run", *base, "--model", "huge"))
+    assert "choose one of small, base, base-2-co-attentions" in sizes
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "c.tsv").write_text("a dog\tsample_00000.jpg\na cat\tsample_00000.jpg\n")
+    base = ("--store", store[0], "--captions", tmp_path / "c.tsv", "--system", "vilbert", *sizes_of("vilbert"))
+    done = roibeam("pretrain", tmp_path / "run", *base, "--steps", 3)
+    assert "mismatched pairs need a second image" in one_line(done)
+
+
 def one_line(result: Any) -> str:
     assert result.code != 0 and "Traceback" not in result.err, result.err
     return str(result.err.splitlines()[-1])

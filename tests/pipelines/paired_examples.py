@@ -1,0 +1,141 @@
+"""Small records and captions, and tasks on them, for the systems whose rows are one caption beside one image."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from features.fingerprint import Fingerprint
+from features.record import RegionRecord
+from pipelines.caption_table import CaptionTable
+from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.systems import SYSTEMS
+from pipelines.pretraining.task import DataConfig, PretrainTask
+from pipelines.tokenizer import load_tokenizer
+
+NUM_CLASSES, WIDTH, IMAGE = 20, 12, 400
+CAPTIONS = [
+    "two dogs run after a red ball on the beach",
+    "an old man reads the newspaper under a tree",
+    "a kitchen with white cupboards and a wooden table",
+    "three children build a castle of sand",
+    "the train stands in the station at night",
+    "a plate of pasta with tomatoes and basil",
+    "a woman in a blue coat rides her bicycle to work",
+    "snow covers the roofs of a small mountain village",
+]
+TINY = {
+    "vilbert": {
+        "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96,
+        "image_hidden_size": 40, "image_num_hidden_layers": 1, "image_num_attention_heads": 4,
+        "image_intermediate_size": 64, "co_attention_size": 48, "co_attention_num_heads": 4,
+        "text_co_attention": (1,), "image_co_attention": (0,),
+    },
+    "vilbert-single-stream": {
+        "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96,
+    },
+    "interbert": {
+        "hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 96,
+        "text_num_hidden_layers": 1, "image_num_hidden_layers": 1, "image_num_attention_heads": 4,
+        "image_intermediate_size": 96, "pooled_size": 48,
+    },
+}  # fmt: skip
+NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+NO_IMAGE_DROPOUT = {"image_hidden_dropout": 0.0, "image_attention_dropout": 0.0, "region_embedding_dropout": 0.0}
+NO_IMAGE_DROPOUT |= {"pair_dropout": 0.0}
+
+
+def no_dropout(system):
+    return NO_DROPOUT | ({} if system == "vilbert-single-stream" else NO_IMAGE_DROPOUT)
+
+
+class FakeStore(dict):
+    """Records by id with what else a store tells about itself."""
+
+    path = Path("fake-store")
+    fingerprint = Fingerprint("imported:fake", numerics={"torch": "any"})
+    vocabulary: ClassVar[dict] = {"classes": [f"class {index}" for index in range(NUM_CLASSES)], "attributes": None}
+
+    def ids(self):
+        return iter(self)
+
+
+def apart(count):
+    """(count, 4) boxes that do not touch."""
+    corner = np.stack([np.arange(count) % 20, np.arange(count) // 20], axis=1) * 20.0
+    return np.concatenate([corner, corner + 15], axis=1).astype(np.float32)
+
+
+def make_record(image_id, seed, *, num_regions=None, **changes):
+    generator = np.random.default_rng(seed)
+    count = int(generator.integers(6, 12)) if num_regions is None else num_regions
+    corner, extent = generator.uniform(0, 200, (count, 2)), generator.uniform(20, 200, (count, 2))
+    # Peaked as a detector's are; background takes part.
+    probabilities = generator.dirichlet(np.full(NUM_CLASSES + 1, 0.05), count).astype(np.float16)
+    record = RegionRecord(
+        image_id=image_id,
+        height=IMAGE,
+        width=IMAGE,
+        boxes=np.concatenate([corner, corner + extent], axis=1).astype(np.float32),
+        features=generator.standard_normal((count, WIDTH)).astype(np.float16),
+        class_ids=probabilities[:, :-1].argmax(1).astype(np.uint16),
+        class_scores=generator.random(count).astype(np.float32),
+        class_distribution=probabilities,
+    )
+    return dataclasses.replace(record, **changes)
+
+
+def make_store(images=8):
+    return FakeStore({f"image-{index}": make_record(f"image-{index}", index) for index in range(images)})
+
+
+def make_corpus(store, captions=CAPTIONS, per_image=1):
+    """`per_image` captions of each image, from the list in turn."""
+    rows = ((n // per_image, captions[n % len(captions)]) for n in range(len(store) * per_image))
+    return Corpus(store, CaptionTable(list(store), rows))
+
+
+def captions_tokenizer():
+    return load_tokenizer("captions", CAPTIONS * 2)  # twice: every word is common enough to stay whole
+
+
+def pieces_tokenizer(folder):
+    """One whose words are cut into two pieces: "a1" is a and ##1."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *(f"##{digit}" for digit in range(10))]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    return load_tokenizer(str(folder / "vocab.txt"))
+
+
+def model_config(system, tokenizer, size="small", **sizes):
+    fields = {"vocab_size": tokenizer.vocab_size, "region_feature_size": WIDTH, "region_target_size": NUM_CLASSES + 1}
+    return SYSTEMS[system].sizes[size](**(TINY[system] | fields | no_dropout(system) | sizes))
+
+
+def make_sampler(system, tokenizer, *, sizes=None, num_classes=NUM_CLASSES, **sampling):
+    chosen = SYSTEMS[system]
+    config = model_config(system, tokenizer, **(sizes or {}))
+    return chosen.sampler(chosen.sampling(**sampling), tokenizer, config, num_classes=num_classes)
+
+
+def make_task(system, corpus, tokenizer, *, sizes=None, batch_size=4, fixed_masks=False, seed=0, **sampling):
+    torch.manual_seed(0)
+    model = SYSTEMS[system].model_class(model_config(system, tokenizer, **(sizes or {})))
+    sampler = make_sampler(system, tokenizer, sizes=sizes, **sampling)
+    data = DataConfig(batch_size=batch_size, fixed_masks=fixed_masks)
+    return PretrainTask(model, corpus, sampler, data, pad_id=tokenizer.pad_id, seed=seed)
+
+
+def samples(sampler, corpus, count, seed=0):
+    """One sample after the other, each from a generator of its own."""
+    for number in range(count):
+        row = number % len(corpus)
+        yield row, sampler.sample(corpus, row, np.random.default_rng([seed, number]))
+
+
+def assert_share(hits, trials, probability):
+    """Within five standard deviations of the binomial."""
+    spread = math.sqrt(trials * probability * (1 - probability))
+    assert abs(hits - trials * probability) <= 5 * spread, (hits, trials, hits / trials, probability)

@@ -1,0 +1,284 @@
+"""InterBERT's samples, each rule on small records."""
+
+import numpy as np
+import pytest
+import torch
+from paired_examples import (
+    CAPTIONS,
+    NUM_CLASSES,
+    WIDTH,
+    apart,
+    assert_share,
+    captions_tokenizer,
+    make_corpus,
+    make_record,
+    make_sampler,
+    make_store,
+    make_task,
+    pieces_tokenizer,
+    samples,
+)
+
+from model.inputs import IGNORE_INDEX
+from model.masking import overlaps_with_inclusive_sides
+from pipelines.pretraining.interbert_samples import MASKINGS, InterBertSampling
+
+DRAWS = [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return captions_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return make_corpus(make_store())
+
+
+def one(sampler, corpus, row=0, seed=0):
+    return sampler.sample(corpus, row, np.random.default_rng(seed))
+
+
+def words_and_caption(words):
+    return " ".join(f"{'abcdefghij'[n % 10]}{n % 7}" for n in range(words))
+
+
+# --- text ---
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+def test_segments_of_whole_words_as_often_as_the_paper_says(draws, tmp_path):
+    tokenizer, words = pieces_tokenizer(tmp_path), 255
+    corpus = make_corpus(make_store(2), captions=[words_and_caption(words)])
+    sampler = make_sampler("interbert", tokenizer, max_pieces=512)
+    rows = [sample for _, sample in samples(sampler, corpus, 3 * draws // words + 1)]
+    labelled = np.stack([sample.text_labels for sample in rows])[:, 1:-1].reshape(len(rows), words, 2) != IGNORE_INDEX
+    assert (labelled[..., 0] == labelled[..., 1]).all()
+    chosen = labelled[..., 0]
+    # An anchor itself, or the word before is one that takes 1 or 2 along, or the one before that takes 2. Words three
+    # apart depend on different anchors.
+    share = 1 - (1 - 0.1) * (1 - 0.1 * 2 / 3) * (1 - 0.1 / 3)
+    assert_share(chosen[:, 2::3].sum(), chosen[:, 2::3].size, share)
+    assert_share(chosen[:, 0].sum(), len(rows), 0.1)
+    starts = ~chosen[:, :-3] & chosen[:, 1:-2]  # a segment starts here with an anchor
+    second, third = chosen[:, 2:-1][starts], chosen[:, 3:][starts]
+    assert_share(second.sum(), len(second), 1 - (1 - 2 / 3) * 0.9)
+    assert_share((second & third).sum(), len(second), share_of_three())
+
+
+def share_of_three():
+    """Three words in a row, the first an anchor behind an unmasked word: by all ways of drawing the three."""
+    total = 0.0
+    lengths = (0, 1, 2)
+    for own in lengths:
+        for second in (None, *lengths):
+            for third in (False, True):
+                chance = 1 / 3 * (0.9 if second is None else 0.1 / 3) * (0.1 if third else 0.9)
+                two = own >= 1 or second is not None
+                three = own >= 2 or (second is not None and second >= 1) or third
+                total += chance * (two and three)
+    return total
+
+
+@pytest.mark.parametrize("draws", [3_000, pytest.param(150_000, marks=pytest.mark.slow)])
+def test_the_released_span(draws, tmp_path):
+    """One run of pieces: start of 0..n, length of 1..n; piece j is in it with the sum over s <= j of (n - j + s)/n.
+
+    Each draw has n = 8 pieces, so the slow one sees more than a million.
+    """
+    tokenizer, count = pieces_tokenizer(tmp_path), 8
+    corpus = make_corpus(make_store(2), captions=[words_and_caption(4)])
+    sampler = make_sampler("interbert", tokenizer, masking="groups_as_released")
+    rows = [sample for _, sample in samples(sampler, corpus, draws)]
+    found = np.stack([sample.text_labels for sample in rows])[:, 1:-1] != IGNORE_INDEX
+    assert ((np.diff(found.astype(int), axis=1, prepend=0) == 1).sum(axis=1) <= 1).all()
+    for j in range(count):
+        probability = sum((count - (j - start)) / count for start in range(j + 1)) / (count + 1)
+        assert_share(found[:, j].sum(), draws, probability)
+    ids = np.stack([sample.text_ids for sample in rows])[:, 1:-1]
+    before = np.broadcast_to(tokenizer.encode(words_and_caption(4)).ids[1:-1], ids.shape)
+    same = 0.1 / tokenizer.vocab_size
+    assert_share((ids[found] == tokenizer.mask_id).sum(), found.sum(), 0.8 + same)
+    assert_share((ids[found] == before[found]).sum(), found.sum(), 0.1 + same)
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+def test_single_pieces_and_regions_are_masked_as_in_vilbert(draws, tmp_path):
+    tokenizer, words, count = pieces_tokenizer(tmp_path), 200, 400
+    store = {name: make_record(name, n, num_regions=count) for n, name in enumerate("ab")}
+    corpus = make_corpus(store, captions=[words_and_caption(words)])
+    sampler = make_sampler("interbert", tokenizer, masking="single", max_pieces=512, max_regions=count)
+    rows = [sample for _, sample in samples(sampler, corpus, draws // count + 1)]
+    labelled = np.stack([sample.text_labels for sample in rows])[:, 1:-1].reshape(-1, 2) != IGNORE_INDEX
+    assert_share(labelled.sum(), labelled.size, 0.15)
+    assert_share((labelled[:, 0] & labelled[:, 1]).sum(), len(labelled), 0.15**2)
+    predicted = np.concatenate([sample.predicted for sample in rows])
+    assert_share(predicted.sum(), len(predicted), 0.15)
+    assert_share(sum(sample.masked.sum() for sample in rows), predicted.sum(), 0.9)
+
+
+@pytest.mark.parametrize("masking", MASKINGS)
+@pytest.mark.parametrize("pieces, kept", [(34, 36), (600, 36), (0, 2)])
+def test_text_is_cut_at_its_end_before_it_is_masked(masking, pieces, kept, tmp_path):
+    tokenizer = pieces_tokenizer(tmp_path)
+    words = " ".join("abcdefghij"[n % 10] for n in range(pieces))
+    corpus = make_corpus(make_store(2), captions=[words])
+    whole = tokenizer.encode(words).ids
+    seen = np.zeros(kept, bool)
+    for _, sample in samples(make_sampler("interbert", tokenizer, masking=masking), corpus, 300):
+        assert len(sample.text_ids) == kept and sample.text_ids[-1] == tokenizer.sep_id
+        labelled = sample.text_labels != IGNORE_INDEX
+        np.testing.assert_array_equal(sample.text_labels[labelled], whole[:kept][labelled])
+        np.testing.assert_array_equal(sample.text_ids[:-1][~labelled[:-1]], whole[: kept - 1][~labelled[:-1]])
+        seen |= labelled
+    assert seen.tolist() == [False, *[True] * (kept - 2), False]
+
+
+# --- regions ---
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("masking", ["groups", "groups_as_released"])
+def test_one_region_in_ten_is_an_anchor(masking, draws, tokenizer):
+    count = 400
+    store = {name: make_record(name, n, num_regions=count, boxes=apart(count)) for n, name in enumerate("ab")}
+    sampler = make_sampler("interbert", tokenizer, masking=masking, max_regions=count)
+    rows = [sample for _, sample in samples(sampler, make_corpus(store), draws // count + 1)]
+    masked = np.concatenate([sample.masked for sample in rows])
+    assert_share(masked.sum(), len(masked), 0.1)
+    np.testing.assert_array_equal(masked, np.concatenate([sample.predicted for sample in rows]))
+
+
+@pytest.mark.parametrize("masking", ["groups", "groups_as_released"])
+def test_what_overlaps_an_anchor_is_hidden_and_predicted_with_it(masking, tokenizer, corpus):
+    grown = 0
+    sampler = make_sampler("interbert", tokenizer, masking=masking, region_probability=0.2)
+    for row, sample in samples(sampler, corpus, 100):
+        near = overlaps_with_inclusive_sides(corpus.record(row).boxes) > 0.4
+        np.testing.assert_array_equal(sample.masked, sample.predicted)
+        # Every hidden region has an anchor in its neighbourhood, and what is near to a lone one is hidden too.
+        for region in np.flatnonzero(sample.masked):
+            neighbours = np.flatnonzero(near[region] & sample.masked)
+            assert any(sample.masked[near[anchor]].all() for anchor in neighbours)
+            grown += len(neighbours) > 1
+        assert (sample.targets.numpy().sum(1) > 0.9).tolist() == sample.predicted.tolist()
+    assert grown > 0
+
+
+def test_a_released_region_that_was_zero_is_predicted_but_not_hidden(tokenizer):
+    features = make_record("a", 0, num_regions=5).features.copy()
+    features[2] = 0
+    corpus = make_corpus(
+        {"a": make_record("a", 0, num_regions=5, features=features, boxes=apart(5)), "b": make_record("b", 1)}
+    )
+    options = {"region_probability": 0.0, "mismatched_probability": 0.0}
+    sample = one(make_sampler("interbert", tokenizer, masking="groups_as_released", **options), corpus)
+    assert sample.predicted.tolist() == [False, False, True, False, False] and not sample.masked.any()
+    assert sample.targets[2].sum() > 0.9
+    assert not one(make_sampler("interbert", tokenizer, **options), corpus).predicted.any()
+
+
+def test_up_to_a_hundred_regions(tokenizer):
+    corpus = make_corpus({name: make_record(name, n, num_regions=120) for n, name in enumerate("ab")})
+    for most in (36, 100):
+        sample = one(make_sampler("interbert", tokenizer, max_regions=most, mismatched_probability=0.0), corpus)
+        scores = corpus.record(0).class_scores
+        kept = np.sort(np.argsort(-scores, kind="stable")[:most])
+        np.testing.assert_array_equal(sample.boxes, corpus.record(0).boxes[kept])
+
+
+# --- pairs ---
+
+
+def test_a_mismatched_caption_is_never_of_the_same_image(tokenizer):
+    corpus = make_corpus(make_store(4), per_image=2)
+    sampler = make_sampler("interbert", tokenizer, word_probability=0.0)
+    texts = [tokenizer.encode(caption).ids.tolist() for caption in CAPTIONS]
+    matches = []
+    for row, sample in samples(sampler, corpus, 400):
+        caption = texts.index(sample.text_ids.tolist())
+        assert sample.sample_id == f"image-{row // 2}"
+        assert sample.match == (caption == row) and (caption == row or caption // 2 != row // 2)
+        matches.append(sample.match)
+    assert_share(sum(matches), len(matches), 0.5)
+
+
+# --- conditional masking ---
+
+
+@pytest.mark.parametrize("masking", MASKINGS)
+def test_conditional_masking_makes_two_rows_that_hide_one_side_each(masking, tokenizer, corpus):
+    together = make_sampler("interbert", tokenizer, masking=masking)
+    apart_ = make_sampler("interbert", tokenizer, masking=masking, conditional_masking=True)
+    for row in range(8):
+        both, regions_hidden = (one(sampler, corpus, row, seed=5) for sampler in (together, apart_))
+        words_hidden = regions_hidden.twin
+        for sample in (regions_hidden, words_hidden):
+            assert (sample.match, sample.sample_id) == (both.match, both.sample_id)
+            assert torch.equal(sample.features, both.features)  # hidden by the model, not in the data
+        assert (regions_hidden.text_labels == IGNORE_INDEX).all()
+        np.testing.assert_array_equal(regions_hidden.masked, both.masked)
+        np.testing.assert_array_equal(regions_hidden.predicted, both.predicted)
+        assert torch.equal(regions_hidden.targets, both.targets)
+        assert not words_hidden.masked.any() and not words_hidden.predicted.any()
+        np.testing.assert_array_equal(words_hidden.text_ids, both.text_ids)
+        np.testing.assert_array_equal(words_hidden.text_labels, both.text_labels)
+        whole = np.where(both.text_labels == IGNORE_INDEX, both.text_ids, both.text_labels)
+        np.testing.assert_array_equal(regions_hidden.text_ids, whole)
+
+
+def test_rows_of_a_conditional_pair_stand_together_in_a_batch_and_train(tokenizer, corpus):
+    options = {"word_probability": 0.3, "region_probability": 0.3}
+    plain, task = (make_task("interbert", corpus, tokenizer, conditional_masking=on, **options) for on in (False, True))
+    before, batch = (next(each.batches(0, rank=0, num_ranks=1)) for each in (plain, task))
+    assert batch.batch_size == 2 * task.batch_size
+    assert batch.sample_ids[::2] == batch.sample_ids[1::2] == before.sample_ids
+    assert torch.equal(batch.match_labels[::2], batch.match_labels[1::2])
+    assert not batch.masked_regions[1::2].any() and (batch.text_labels[::2] == IGNORE_INDEX).all()
+    counts, single = task.counts(batch), plain.counts(before)
+    assert (counts["masked_words"], counts["masked_regions"]) == (single["masked_words"], single["masked_regions"])
+    assert counts["matching"] == 2 * single["matching"]
+    losses = task.losses(task.model, batch).losses
+    assert counts == {name: int(term.count) for name, term in losses.items()}
+    assert all(term.mean.isfinite() and term.count > 0 for term in losses.values())
+
+
+# --- what does not fit ---
+
+
+@pytest.mark.parametrize(
+    "sizes, message",
+    [
+        ({"region_feature_size": 2048}, "features have width 12, the model was made for 2048"),
+        ({"vocab_size": 20}, "pieces, the model was made for 20"),
+        ({"region_target_size": 5}, "the model has 5 region labels, this store has 20 classes and background; set"),
+        ({"max_position_embeddings": 20}, r"up to 36 pieces, the model was made for 20; set sampling.max_pieces"),
+        ({"max_position_embeddings": 37, "with_region_positions": True, "with_image_sep": True}, "up to 38 elements"),
+    ],
+)
+def test_a_model_that_does_not_fit(sizes, message, tokenizer, corpus):
+    with pytest.raises(ValueError, match=message):
+        make_task("interbert", corpus, tokenizer, sizes=sizes)
+
+
+def test_features_as_targets(tokenizer, corpus):
+    sizes = {"region_loss": "regression", "region_target_size": WIDTH}
+    task = make_task("interbert", corpus, tokenizer, sizes=sizes, region_probability=0.5)
+    batch = next(task.batches(0, rank=0, num_ranks=1))
+    assert torch.equal(batch.region_targets, batch.region_features)
+    assert task.losses(task.model, batch).losses["masked_regions"].mean.isfinite()
+    assert NUM_CLASSES + 1 != WIDTH  # else the test says nothing
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"masking": "spans"}, "masking must be one of groups, groups_as_released, single, got 'spans'"),
+        ({"word_probability": 7}, r"word_probability must be in 0\.\.1, got 7"),
+        ({"masking": "groups_as_released", "word_probability": 0.1}, "word_probability has no effect on the one span"),
+    ],
+)
+def test_settings_that_are_none(fields, message):
+    with pytest.raises(ValueError, match=f"InterBertSampling: {message}"):
+        InterBertSampling(**fields)

@@ -1,0 +1,162 @@
+"""What holds for every system whose rows are a caption beside an image: streams, masks that tell nothing, learning."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from paired_examples import (
+    CAPTIONS,
+    TINY,
+    assert_share,
+    captions_tokenizer,
+    make_corpus,
+    make_sampler,
+    make_store,
+    make_task,
+    no_dropout,
+    samples,
+)
+
+from model.inputs import IGNORE_INDEX
+from pipelines.caption_files import Caption
+from pipelines.optimizer import TrainConfig
+from pipelines.pretraining.run import pretrain
+from pipelines.pretraining.systems import SYSTEMS
+from pipelines.pretraining.task import DataConfig
+
+# Name of a way to sample -> system, settings.
+WAYS = {
+    "vilbert": ("vilbert", {}),
+    "vilbert, paper": ("vilbert", {"negatives": "caption_or_image"}),
+    "vilbert, multi-task": ("vilbert", {"overlapping_regions": "uncounted"}),
+    "vilbert, hidden groups": ("vilbert", {"overlapping_regions": "hidden"}),
+    "single stream": ("vilbert-single-stream", {}),
+    "interbert": ("interbert", {}),
+    "interbert, released": ("interbert", {"masking": "groups_as_released"}),
+    "interbert, single": ("interbert", {"masking": "single"}),
+    "interbert, conditional": ("interbert", {"conditional_masking": True}),
+}
+FIELDS = ("text_ids", "text_labels", "region_features", "region_boxes", "masked_regions", "region_targets")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return captions_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return make_corpus(make_store())
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads waiting for a core that others use make these small tests many times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def rows_of(task, count, **position):
+    """Each row of the next batches without its padding."""
+    stream = task.batches(
+        position.get("start", 0), rank=position.get("rank", 0), num_ranks=position.get("num_ranks", 1)
+    )
+    for batch in (next(stream) for _ in range(count)):
+        for row in range(batch.batch_size):
+            kept = {
+                name: batch.text_mask[row] if name.startswith("text") else batch.region_mask[row] for name in FIELDS
+            }
+            whole = batch.whole_image_features
+            extra = [batch.match_labels[row].tolist(), None if whole is None else whole[row].tolist()]
+            yield [batch.sample_ids[row], *(getattr(batch, name)[row][kept[name]].tolist() for name in FIELDS), *extra]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_samples_do_not_depend_on_batch_size_processes_or_where_a_run_starts(way, corpus, tokenizer):
+    system, settings = WAYS[way]
+    alone = list(rows_of(make_task(system, corpus, tokenizer, batch_size=1, **settings), 24))
+    rows = len(alone) // 24
+    assert alone == list(rows_of(make_task(system, corpus, tokenizer, batch_size=6, **settings), 4))
+    task = make_task(system, corpus, tokenizer, batch_size=3, **settings)
+    ranks = [list(rows_of(task, 4, rank=rank, num_ranks=2)) for rank in range(2)]
+    together = [
+        row for start in range(0, 12 * rows, 3 * rows) for rank in ranks for row in rank[start : start + 3 * rows]
+    ]
+    assert alone == together
+    assert list(rows_of(task, 3, start=15)) == alone[15 * rows :]
+    other_seed = list(rows_of(make_task(system, corpus, tokenizer, batch_size=6, seed=1, **settings), 4))
+    assert other_seed != alone
+
+
+# --- masks must not tell whether a pair matches ---
+
+
+def mask_pattern(sample):
+    """(n,) what of a sample is left when neither words nor features are seen: which places are hidden or predicted."""
+    words, regions = np.zeros((2, 16)), np.zeros((2, 16))
+    words[0, : len(sample.text_labels)] = sample.text_labels != IGNORE_INDEX
+    words[1, : len(sample.text_labels)] = sample.text_ids == 4  # [MASK]
+    regions[0, : len(sample.masked)], regions[1, : len(sample.masked)] = sample.masked, sample.predicted
+    counts = np.concatenate([words.sum(1), regions.sum(1)])
+    return np.concatenate([words.ravel(), regions.ravel(), counts, counts > 0, counts**2, [1.0]])
+
+
+def held_out_accuracy(patterns, matched):
+    """Of a linear classifier on the second half, fitted on the first."""
+    half = len(patterns) // 2
+    penalty = 1e-3 * half * np.eye(patterns.shape[1])
+    first = patterns[:half]
+    weights = np.linalg.solve(first.T @ first + penalty, first.T @ (matched[:half] * 2.0 - 1.0))
+    return float(((patterns[half:] @ weights > 0) == matched[half:]).mean()), len(patterns) - half
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_classifier_that_sees_the_masks_alone_is_right_half_of_the_time(way, corpus, tokenizer):
+    system, settings = WAYS[way]
+    sampler = make_sampler(system, tokenizer, **settings)
+    found = [sample for _, sample in samples(sampler, corpus, 2400)]
+    matched = np.array([sample.match for sample in found], bool)
+    for view in (lambda sample: sample, lambda sample: sample.twin):
+        if view(found[0]) is None:
+            continue
+        patterns = np.stack([mask_pattern(view(sample)) for sample in found])
+        assert_half(*held_out_accuracy(patterns, matched))
+        # The same classifier sees it at once when mismatched pairs are left unmasked, as a careless rule would do.
+        accuracy, _ = held_out_accuracy(
+            patterns * (matched[:, None] | (np.arange(patterns.shape[1]) == patterns.shape[1] - 1)), matched
+        )
+        assert accuracy > 0.6
+
+
+def assert_half(accuracy, tested):
+    assert_share(round(accuracy * tested), tested, 0.5)
+
+
+# --- learning ---
+
+
+@pytest.mark.parametrize("way", ["vilbert", "single stream", "interbert", "interbert, conditional"])
+def test_eight_pairs_can_be_learned_by_heart(way, tmp_path):
+    system, settings = WAYS[way]
+    store = make_store()
+    chosen = SYSTEMS[system]
+    result = pretrain(
+        store,
+        [Caption(CAPTIONS[index], image_id) for index, image_id in enumerate(store)],
+        tmp_path / "run",
+        train_config=TrainConfig(steps=150, learning_rate=3e-3, warmup_steps=10, device="cpu", checkpoint_every=0),
+        system=chosen,
+        data=DataConfig(batch_size=8, fixed_masks=True),
+        sampling=chosen.sampling(**settings),
+        model_overrides=TINY[system] | no_dropout(system),
+    )
+    first = json.loads((tmp_path / "run" / "log.jsonl").read_text().splitlines()[0])
+    assert first["masked_words"] == pytest.approx(math.log(result.vocab_size), rel=0.1)
+    assert first["matching"] == pytest.approx(math.log(2), rel=0.2)
+    assert result.evaluation["masked_words"] < 0.1
+    assert result.evaluation["masked_regions"] < 0.1 and result.evaluation["masked_region_accuracy"] > 0.95
+    assert result.evaluation["matching_accuracy"] == 1

@@ -1,0 +1,347 @@
+"""ViLBERT's samples and those of its single-stream baseline, each rule on small records."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from paired_examples import (
+    CAPTIONS,
+    NUM_CLASSES,
+    WIDTH,
+    apart,
+    assert_share,
+    captions_tokenizer,
+    make_corpus,
+    make_record,
+    make_sampler,
+    make_store,
+    make_task,
+    pieces_tokenizer,
+    samples,
+)
+
+from features.record import TopKDistribution
+from model.inputs import IGNORE_INDEX
+from model.masking import overlaps_with_inclusive_sides
+from model.regions import elements_with_whole_image
+from pipelines.pretraining.sample import collate
+from pipelines.pretraining.vilbert_samples import ViLbertSampling
+
+SYSTEMS = ["vilbert", "vilbert-single-stream"]
+DRAWS = [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return captions_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return make_corpus(make_store())
+
+
+def one(sampler, corpus, row=0, seed=0):
+    return sampler.sample(corpus, row, np.random.default_rng(seed))
+
+
+def image_elements(batch, count):
+    return elements_with_whole_image(batch, count=count)
+
+
+# --- text ---
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("pieces, kept", [(33, 35), (34, 36), (35, 36), (600, 36), (0, 2)])
+def test_text_is_cut_at_its_end_before_it_is_masked(system, pieces, kept, tmp_path):
+    """vilbert_beta pops pieces until 34 are left, masks these, and adds [CLS] and [SEP]."""
+    tokenizer = pieces_tokenizer(tmp_path)
+    words = " ".join("abcdefghij"[n % 10] for n in range(pieces))
+    corpus = make_corpus(make_store(2), captions=[words])
+    sample = one(make_sampler(system, tokenizer, word_probability=0.0, mismatched_probability=0.0), corpus)
+    whole = tokenizer.encode(words).ids
+    assert sample.text_ids.tolist() == [*whole[: kept - 1], tokenizer.sep_id]
+    everything = one(make_sampler(system, tokenizer, word_probability=1.0, mismatched_probability=0.0), corpus)
+    labelled = everything.text_labels != IGNORE_INDEX
+    assert labelled.tolist() == [False, *[True] * (kept - 2), False]
+    assert everything.text_labels[labelled].tolist() == whole[1 : kept - 1].tolist()
+    assert not everything.text_segments.any() and len(everything.text_segments) == kept
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+def test_each_piece_is_masked_by_itself_as_often_as_published(draws, tmp_path):
+    """15 %, of these 80/10/10: the two pieces of a word do not know of each other, unlike in VL-BERT."""
+    tokenizer = pieces_tokenizer(tmp_path)
+    words = 255
+    caption = " ".join(f"{'abcdefghij'[n % 10]}{n % 7}" for n in range(words))
+    corpus = make_corpus(make_store(2), captions=[caption])
+    sampler = make_sampler("vilbert", tokenizer, max_pieces=512, mismatched_probability=0.0)
+    original = tokenizer.encode(caption).ids
+    rows = [sample for _, sample in samples(sampler, corpus, draws // (2 * words) + 1)]
+    ids = np.stack([sample.text_ids for sample in rows])[:, 1:-1].reshape(-1, 2)
+    labelled = np.stack([sample.text_labels for sample in rows])[:, 1:-1].reshape(-1, 2) != IGNORE_INDEX
+    before = np.tile(original[1:-1], len(rows)).reshape(-1, 2)
+    assert (ids[~labelled] == before[~labelled]).all()
+    assert_share(labelled.sum(), labelled.size, 0.15)
+    assert_share((labelled[:, 0] & labelled[:, 1]).sum(), len(labelled), 0.15**2)
+    chosen, was = ids[labelled], before[labelled]
+    same, total = 0.1 / tokenizer.vocab_size, len(chosen)  # a random piece may be [MASK], or the one that was there
+    assert_share((chosen == tokenizer.mask_id).sum(), total, 0.8 + same)
+    assert_share((chosen == was).sum(), total, 0.1 + same)
+    drawn = chosen[(chosen != was) & (chosen != tokenizer.mask_id)]
+    assert_share(len(drawn), total, 0.1 - 2 * same)
+    for piece in range(5):  # special tokens are drawn too, as in the releases
+        if piece != tokenizer.mask_id:
+            assert_share((drawn == piece).sum(), total, same)
+
+
+# --- regions ---
+
+
+def test_more_regions_than_fit_leave_the_strongest_in_the_order_of_the_record(tokenizer):
+    scores = np.linspace(0.1, 0.9, 40).astype(np.float32)
+    scores[[3, 5]] = 0.95
+    scores[[0, 1, 2, 4, 6]] = 0.05  # the first of equal ones stays
+    record = make_record("a", 0, num_regions=40, class_scores=scores)
+    corpus = make_corpus({"a": record, "b": make_record("b", 1)})
+    sample = one(make_sampler("vilbert", tokenizer, mismatched_probability=0.0), corpus)
+    kept = [0, 3, 5, *range(7, 40)]
+    assert len(kept) == 36
+    np.testing.assert_array_equal(sample.boxes, record.boxes[kept])
+    np.testing.assert_array_equal(sample.features.numpy(), record.features[kept].astype(np.float32))
+    few = one(make_sampler("vilbert", tokenizer, max_regions=100, mismatched_probability=0.0), corpus)
+    np.testing.assert_array_equal(few.boxes, record.boxes)
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_regions_are_predicted_and_hidden_as_often_as_published(system, draws, tokenizer):
+    count = 400
+    record = make_record("a", 0, num_regions=count, boxes=apart(count))
+    corpus = make_corpus({"a": record, "b": make_record("b", 1, num_regions=count)})
+    sampler = make_sampler(system, tokenizer, max_regions=count)
+    rows = [sample for _, sample in samples(sampler, corpus, draws // count + 1)]
+    predicted = np.concatenate([sample.predicted for sample in rows])
+    masked = np.concatenate([sample.masked for sample in rows])
+    assert not (masked & ~predicted).any()
+    assert_share(predicted.sum(), len(predicted), 0.15)
+    assert_share(masked.sum(), predicted.sum(), 0.9)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("distribution", ["full", "top", "none"])
+def test_predicted_regions_have_the_detectors_distribution_with_background_last(system, distribution, tokenizer):
+    record = make_record("a", 3, num_regions=6)
+    full = record.class_distribution
+    if distribution == "none":
+        record = dataclasses.replace(record, class_distribution=None)
+    elif distribution == "top":
+        top = np.take_along_axis(full, np.argsort(-full.astype(np.float32), axis=1)[:, :2], axis=1)
+        order = np.argsort(-full.astype(np.float32), axis=1)[:, :2].astype(np.uint16)
+        rest = np.clip(1 - top.astype(np.float32).sum(1), 0, 1).astype(np.float16)
+        record = dataclasses.replace(record, class_distribution=TopKDistribution(order, top, rest, NUM_CLASSES))
+    corpus = make_corpus({"a": record, "b": record})
+    sample = one(make_sampler(system, tokenizer, region_probability=0.5, mismatched_probability=0.0), corpus, seed=1)
+    assert 0 < sample.predicted.sum() < 6
+    targets, predicted = sample.targets.numpy(), sample.predicted
+    assert targets.shape == (6, NUM_CLASSES + 1) and not targets[~predicted].any()
+    if distribution == "none":
+        assert targets[predicted].argmax(1).tolist() == record.class_ids[predicted].tolist()
+    elif distribution == "full":
+        np.testing.assert_array_equal(targets[predicted], full[predicted].astype(np.float32))
+    else:
+        assert targets[predicted].argmax(1).tolist() == full[predicted].argmax(1).tolist()
+        np.testing.assert_allclose(targets[predicted].sum(1), 1, atol=2e-3)
+
+
+@pytest.mark.parametrize("region_loss", ["regression", "contrastive"])
+def test_features_as_targets_are_those_of_all_regions(region_loss, tokenizer, corpus):
+    """Contrastive negatives are drawn among all regions of the batch, predicted or not."""
+    sizes = {"region_loss": region_loss, "region_target_size": WIDTH}
+    sample = one(make_sampler("vilbert", tokenizer, sizes=sizes, mismatched_probability=0.0), corpus)
+    assert torch.equal(sample.targets, sample.features)
+    np.testing.assert_array_equal(sample.features.numpy(), corpus.record(0).features.astype(np.float32))
+
+
+# --- the whole image ---
+
+
+@pytest.mark.parametrize("count", ["all", "visible"])
+def test_the_whole_image_is_made_by_the_model_of_what_is_visible(count, tokenizer, corpus):
+    """First release: sum of what is left over the number of all regions; what hides groups divides by those left."""
+    sampler = make_sampler(
+        "vilbert", tokenizer, region_probability=0.5, overlapping_regions="hidden" if count == "visible" else "kept"
+    )
+    rows = [sample for _, sample in samples(sampler, corpus, 8)]
+    elements = image_elements(collate(rows, pad_id=0), count)
+    for row, sample in enumerate(rows):
+        assert sample.whole_image is None and sample.masked.any()
+        left = sample.features[torch.from_numpy(~sample.masked)]
+        divisor = len(sample.boxes) if count == "all" else max(len(left), 1)
+        torch.testing.assert_close(elements.features[row, 0], left.sum(0) / divisor)
+
+
+def test_overlapping_regions_may_be_hidden_or_left_out_of_the_count(tokenizer, corpus):
+    """arXiv:1912.02315: the text hides a group; the code only counts fewer regions for the whole image."""
+    options = {"region_probability": 0.3, "mismatched_probability": 0.0}
+    rows = {
+        kind: [
+            s for _, s in samples(make_sampler("vilbert", tokenizer, overlapping_regions=kind, **options), corpus, 40)
+        ]
+        for kind in ("kept", "hidden", "uncounted")
+    }
+    more = 0
+    for kept, hidden, uncounted in zip(*rows.values(), strict=True):
+        near = overlaps_with_inclusive_sides(kept.boxes) > 0.4
+        np.testing.assert_array_equal(hidden.masked, kept.masked | near[kept.masked].any(0))
+        more += int((hidden.masked & ~kept.masked).sum())
+        np.testing.assert_array_equal(uncounted.masked, kept.masked)
+        for other in (hidden, uncounted):
+            np.testing.assert_array_equal(other.predicted, kept.predicted)
+            assert torch.equal(other.targets, kept.targets)
+        counted = max(int((~near[kept.predicted].any(0)).sum()), 1)
+        left = kept.features[torch.from_numpy(~kept.masked)].sum(0)
+        torch.testing.assert_close(uncounted.whole_image, left / counted)
+        assert hidden.whole_image is None
+    assert more > 0
+    batch = collate(rows["uncounted"], pad_id=0)
+    elements = image_elements(batch, "visible")
+    assert torch.equal(elements.features[:, 0], batch.whole_image_features)
+
+
+@pytest.mark.parametrize("overlapping_regions", ["kept", "hidden", "uncounted"])
+def test_an_image_without_regions(overlapping_regions, tokenizer):
+    corpus = make_corpus({name: make_record(name, 0, num_regions=0) for name in "ab"})
+    task = make_task("vilbert", corpus, tokenizer, overlapping_regions=overlapping_regions)
+    batch = next(task.batches(0, rank=0, num_ranks=1))
+    losses = task.losses(task.model, batch).losses
+    assert batch.region_features.shape == (4, 0, WIDTH)
+    assert losses["masked_regions"].count == 0 and losses["matching"].mean.isfinite()
+
+
+# --- pairs ---
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_mismatched_pair_has_another_images_caption_and_says_so(system, tokenizer, corpus):
+    sampler = make_sampler(system, tokenizer, word_probability=0.0)
+    texts = [tokenizer.encode(caption).ids.tolist() for caption in CAPTIONS]
+    matches = []
+    for row, sample in samples(sampler, corpus, 400):
+        assert sample.sample_id == f"image-{row}"
+        np.testing.assert_array_equal(sample.boxes, corpus.record(row).boxes)
+        assert sample.match == (texts.index(sample.text_ids.tolist()) == row)
+        matches.append(sample.match)
+    assert_share(sum(matches), len(matches), 0.5)
+
+
+def test_the_paper_replaces_the_image_too(tokenizer, corpus):
+    sampler = make_sampler("vilbert", tokenizer, word_probability=0.0, negatives="caption_or_image")
+    texts = [tokenizer.encode(caption).ids.tolist() for caption in CAPTIONS]
+    kept = {"caption": 0, "image": 0, "both": 0}
+    for row, sample in samples(sampler, corpus, 600):
+        caption = texts.index(sample.text_ids.tolist()) == row
+        image = sample.sample_id == f"image-{row}"
+        np.testing.assert_array_equal(sample.boxes, corpus.record(int(sample.sample_id.split("-")[1])).boxes)
+        assert sample.match == (caption and image) and (caption or image)
+        kept["both" if caption and image else "caption" if caption else "image"] += 1
+    assert_share(kept["both"], 600, 0.5)
+    assert_share(kept["caption"], 600, 0.25)
+
+
+@pytest.mark.parametrize("objective, pairs", [(0, "all"), (1, "matched")])
+def test_masked_losses_of_mismatched_pairs(objective, pairs, tokenizer, corpus):
+    """The multi-task release's --objective 0 and 1."""
+    task = make_task(
+        "vilbert", corpus, tokenizer, sizes={"masked_loss_pairs": pairs}, batch_size=8, word_probability=0.5
+    )
+    batch = next(task.batches(0, rank=0, num_ranks=1))
+    assert 0 < batch.match_labels.sum() < 8
+    labels = batch.text_labels != IGNORE_INDEX
+    asked = labels if objective == 0 else labels & batch.match_labels.eq(1)[:, None]
+    counts = task.counts(batch)
+    assert counts["masked_words"] == int(asked.sum()) < labels.sum() + (objective == 0) and counts["matching"] == 8
+    assert counts == {name: int(term.count) for name, term in task.losses(task.model, batch).losses.items()}
+
+
+def test_no_match_task_has_no_mismatched_pairs(tokenizer, corpus):
+    """--objective 2."""
+    sizes = {"with_match_head": False}
+    task = make_task("vilbert", corpus, tokenizer, sizes=sizes, mismatched_probability=0.0)
+    batch = next(task.batches(0, rank=0, num_ranks=1))
+    assert batch.match_labels is None
+    assert set(task.losses(task.model, batch).losses) == {"masked_words", "masked_regions"} == set(task.counts(batch))
+    with pytest.raises(ValueError, match=r"no match head, but 50% .* set sampling.mismatched_probability to 0"):
+        make_task("vilbert", corpus, tokenizer, sizes=sizes)
+
+
+# --- contrastive negatives ---
+
+
+def test_contrastive_negatives_follow_from_the_batch_alone(tokenizer, corpus):
+    sizes = {"region_loss": "contrastive", "region_target_size": WIDTH, "num_negatives": 5}
+    task = make_task("vilbert", corpus, tokenizer, sizes=sizes, region_probability=0.5)
+    task.model.eval()
+
+    def loss(batch):
+        return float(task.losses(task.model, batch).losses["masked_regions"].total.detach())
+
+    first, second = (next(task.batches(start, rank=0, num_ranks=1)) for start in (0, 4))
+    before = torch.random.get_rng_state()
+    once = loss(first)
+    torch.rand(7)
+    assert loss(first) == once == loss(next(task.batches(0, rank=0, num_ranks=1)))
+    assert loss(dataclasses.replace(first, draw_seed=first.draw_seed + 1)) != once
+    assert first.draw_seed != second.draw_seed
+    torch.random.set_rng_state(before)
+    with pytest.raises(ValueError, match="hand in a generator, or a batch with draw_seed"):
+        loss(dataclasses.replace(first, draw_seed=None))
+    generator = torch.Generator().manual_seed(first.draw_seed)
+    given = task.model(first, generator).losses["masked_regions"].total
+    assert float(given.detach()) == once
+
+
+# --- what does not fit ---
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize(
+    "sizes, message",
+    [
+        ({"region_feature_size": 2048}, "features have width 12, the model was made for 2048"),
+        ({"vocab_size": 20}, "pieces, the model was made for 20"),
+        ({"region_target_size": 5}, "the model has 5 region labels, this store has 20 classes and background; set"),
+        ({"max_position_embeddings": 20}, r"up to 36 pieces, the model was made for 20; set sampling.max_pieces"),
+    ],
+)
+def test_a_model_that_does_not_fit(system, sizes, message, tokenizer, corpus):
+    with pytest.raises(ValueError, match=message):
+        make_task(system, corpus, tokenizer, sizes=sizes)
+
+
+def test_task_tokens_are_not_for_pre_training(tokenizer, corpus):
+    with pytest.raises(ValueError, match=r"20 task tokens.* set num_task_tokens to 0"):
+        make_task("vilbert", corpus, tokenizer, sizes={"num_task_tokens": 20})
+
+
+def test_positions_that_start_late_leave_less_room(tokenizer, corpus):
+    with pytest.raises(ValueError, match="made for 35"):
+        make_task("vilbert", corpus, tokenizer, sizes={"max_position_embeddings": 37, "first_position": 2})
+
+
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("max_pieces", 2, "max_pieces must be at least 3, got 2"),
+        ("max_regions", 0, "max_regions must be at least 1, got 0"),
+        ("word_probability", 1.5, r"word_probability must be in 0\.\.1, got 1.5"),
+        ("mismatched_probability", -1, "mismatched_probability"),
+        ("negatives", "text", "negatives must be one of caption, image, caption_or_image, got 'text'"),
+        ("overlapping_regions", "gone", "must be one of kept, hidden, uncounted"),
+    ],
+)
+def test_settings_that_are_none(field, value, message):
+    with pytest.raises(ValueError, match=f"ViLbertSampling: .*{message}|ViLbertSampling: {message}"):
+        ViLbertSampling(**{field: value})
