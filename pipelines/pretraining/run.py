@@ -105,7 +105,7 @@ def pretrain(
             filled in.
         data, sampling: how samples are made and batched; None for the defaults, `sampling` of the system's own class.
         model_overrides: further fields of the model configuration.
-        bert: what the model starts from; its sizes take the place of the preset's.
+        bert: what the model starts from; its sizes take the place of the preset's (but see `System.as_deep_as_bert`).
         num_classes: foreground classes of the detector; None takes the store's vocabulary.
         min_match: share of the captioned images that must have a record, see `check_match`.
         guard: what must not be trained on.
@@ -130,6 +130,8 @@ def pretrain(
     if num_classes is None:
         num_classes = _count_classes(store, first)
     sizes = {"vocab_size": tokenizer.vocab_size} if bert is None else dict(bert.sizes)
+    if not system.as_deep_as_bert:
+        sizes.pop("num_hidden_layers", None)
     fields = {
         **sizes,
         "region_feature_size": first.features.shape[1],

@@ -36,6 +36,8 @@ class System:
             that follow from them, beside `region_feature_size`.
         sampling: dataclass of the rules' settings.
         sampler: the rules.
+        as_deep_as_bert: whether a model that starts from a BERT has its number of layers (`num_hidden_layers`). Else it
+            keeps that of the preset: InterBERT shares BERT's layers out to its joint ones and those of the text.
     """
 
     name: str
@@ -44,6 +46,7 @@ class System:
     region_label_fields: Callable[[int, int], Mapping[str, Any]]
     sampling: type
     sampler: type[Sampler]
+    as_deep_as_bert: bool = True
 
 
 SYSTEMS: Mapping[str, System] = MappingProxyType(
@@ -88,6 +91,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
             sampling=InterBertSampling,
             sampler=InterBertSampler,
+            as_deep_as_bert=False,
         ),
     }
 )
