@@ -1,6 +1,6 @@
 """Our samples beside those of the official data codes of ViLBERT and InterBERT, from checkouts, with the same draws.
 
-    python bench/sample_parity.py --vilbert CHECKOUT --vilbert-mt CHECKOUT --interbert CHECKOUT [--samples 500]
+    python bench/sample_parity.py --vilbert CHECKOUT --vilbert-mt CHECKOUT --interbert CHECKOUT [--record GOLDEN.npz]
 
 of jiasenlu/vilbert_beta, facebookresearch/vilbert-multi-task and black4321/InterBERT; nothing of theirs is copied here.
 Each official `BertPreprocessBatch` gets the entry that its LMDB would hold, and its loader's own `__iter__` adds the
@@ -21,6 +21,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -33,13 +34,14 @@ from model.inputs import IGNORE_INDEX, VLBatch
 from model.regions import elements_with_whole_image
 from pipelines.caption_table import CaptionTable
 from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.sample import collate
+from pipelines.pretraining.sample import PretrainSample, collate
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
 
 NUM_CLASSES, WIDTH, MAX_REGIONS, MAX_PIECES = 1600, 2048, 36, 36  # fixed numbers of the official codes
 IMAGES, CAPTIONS_PER_IMAGE, BATCH = 24, 2, 8
 BAR = 1e-6
+GOLDEN_COLUMNS = 5  # all of a location
 
 
 class NotingGenerator:
@@ -172,6 +174,10 @@ class Case:
     model: Mapping[str, Any]
     full_images: bool = False
 
+    @property
+    def classifies(self) -> bool:
+        return self.model.get("region_loss", "kl") == "kl"
+
 
 _VILBERT, _INTERBERT = "vilbert/datasets/concept_cap_dataset.py", "bertmodel/datasets/concept_cap_dataset.py"
 _FEATURES = {"region_loss": "regression", "region_target_size": WIDTH}
@@ -221,6 +227,7 @@ CASES = (
 )
 
 
+@cache
 def made_records(*, full: bool) -> dict[str, RegionRecord]:
     """Images of 10 to 36 regions (36 where `full`), many of them overlapping, with features that the detector could
     give; one of an image's features is zero, as InterBERT's rule asks for it."""
@@ -232,9 +239,13 @@ def made_records(*, full: bool) -> dict[str, RegionRecord]:
         centre = random.uniform(0.25, 0.75, (count, 2))
         half = random.uniform(0.02, 0.25, (count, 2))
         corners = np.clip(np.concatenate([centre - half, centre + half], axis=1), 0, 1)
-        features = np.maximum(random.standard_normal((count, WIDTH)), 0).astype(np.float16)
+        # Sums and products of uniform draws alone: the same bits on every machine.
+        features = np.maximum(4 * random.random((count, WIDTH)) - 2, 0).astype(np.float16)
         features[0] *= image % 3 > 0
-        distribution = random.dirichlet(np.full(NUM_CLASSES + 1, 0.02), count).astype(np.float16)
+        weights = random.random((count, NUM_CLASSES + 1))
+        for _ in range(6):  # to the power of 64: peaked, as a detector's are
+            weights = weights * weights
+        distribution = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float16)
         name = str(100 + image)
         records[name] = RegionRecord(
             image_id=name,
@@ -296,57 +307,56 @@ def official_batches(
     ]
     loader = object.__new__(module.ConceptCapLoaderTrain)
     loader.cond_mask = False
-    # The first release reads get_data(), the others the data flow itself.
+    # What the loader asks of its data flow.
     loader.ds = type("Data", (list,), {"get_data": lambda self: iter(self)})(batches)
     for batch in loader:
         yield [np.asarray(tensor) for tensor in batch]
 
 
-def errors(
-    case: Case, ours: VLBatch, official: Sequence[np.ndarray], classifies: bool
-) -> dict[str, tuple[float, float]]:
-    """Largest error of each field, and its bar."""
-    ids, mask, segments, labels, is_next, features, locations, targets, region_labels, region_mask = official[:10]
-    rows, pieces, regions = len(ids), MAX_PIECES, MAX_REGIONS
-
-    def padded(values: Any, length: int, fill: float = 0) -> np.ndarray:
-        values = np.asarray(values)
-        shape = (rows, length, *values.shape[2:])
-        whole = np.full(shape, fill, values.dtype)
-        whole[:, : values.shape[1]] = values
-        return whole
-
-    elements = elements_with_whole_image(ours, count="all")
-    assert ours.text_labels is not None and ours.match_labels is not None
-    assert ours.region_targets is not None and ours.region_target_mask is not None
-    our_labels = padded(ours.text_labels, pieces, IGNORE_INDEX)
-    predicted = padded(ours.region_target_mask, regions)
-    our_targets = padded(ours.region_targets, regions)
-    if classifies:
-        our_targets = np.roll(our_targets, 1, axis=2)  # background first, as there
-    # The releases hand over the targets of all regions and read those of predicted ones; contrastive negatives, all.
-    read = predicted if classifies else padded(ours.region_mask, regions)
-    whole = {
-        "input_ids": (padded(ours.text_ids, pieces), ids),
-        "input_mask": (padded(ours.text_mask, pieces), mask),
-        "segment_ids": (padded(ours.text_segments, pieces), segments),
-        "lm_label_ids": (np.where(our_labels == IGNORE_INDEX, -1, our_labels), labels),
-        "is_next": (1 - ours.match_labels.numpy(), is_next),
-        "image_label": (np.where(predicted, 1, -1), region_labels),
-        "image_mask": (padded(elements.mask, regions + 1), region_mask),
+def fields_here(case: Case, batch: VLBatch) -> dict[str, np.ndarray]:
+    """Ours under the official names, in the official shapes; padding is 0, or -1 in labels."""
+    elements = elements_with_whole_image(batch, count="all")
+    assert batch.text_labels is not None and batch.match_labels is not None
+    assert batch.region_targets is not None and batch.region_target_mask is not None
+    labels, predicted = padded(batch.text_labels, MAX_PIECES, IGNORE_INDEX), padded(batch.region_target_mask)
+    targets = padded(batch.region_targets)
+    fields = {
+        "input_ids": padded(batch.text_ids, MAX_PIECES),
+        "input_mask": padded(batch.text_mask, MAX_PIECES),
+        "segment_ids": padded(batch.text_segments, MAX_PIECES),
+        "lm_label_ids": np.where(labels == IGNORE_INDEX, -1, labels),
+        "is_next": 1 - batch.match_labels.numpy(),
+        "image_label": np.where(predicted, 1, -1),
+        "image_mask": padded(elements.mask, MAX_REGIONS + 1),
+        "image_feat": padded(elements.features[:, 1:]),
+        "IMG": elements.features[:, 0].numpy(),
+        "image_loc": padded(elements.locations, MAX_REGIONS + 1),
+        "image_target": np.roll(targets, 1, axis=2) if case.classifies else targets,  # background first, as there
     }
     if case.code == "interbert":
-        joint = np.concatenate([padded(elements.mask, regions + 1), padded(ours.text_mask, pieces)], axis=1)
-        whole["multimodal_mask"] = (joint, official[10])
-    parts = {
-        "image_feat": (padded(elements.features[:, 1:], regions), features[:, 1:]),
-        "IMG": (elements.features[:, 0].numpy(), features[:, 0]),
-        "image_loc": (padded(elements.locations, regions + 1), locations),
-        "image_target": (our_targets[read], targets[read]),
-    }
-    found = {name: (largest(left, right), 0.0) for name, (left, right) in whole.items()}
-    return found | {
-        name: (largest(left, right), BAR * float(np.abs(right).max())) for name, (left, right) in parts.items()
+        joint = [fields["image_mask"], fields["input_mask"]]
+        fields["multimodal_mask"] = np.concatenate(joint, axis=1)
+    return fields
+
+
+def padded(values: Any, length: int = MAX_REGIONS, fill: float = 0) -> np.ndarray:
+    values = np.asarray(values)
+    whole = np.full((len(values), length, *values.shape[2:]), fill, values.dtype)
+    whole[:, : values.shape[1]] = values
+    return whole
+
+
+def fields_there(case: Case, official: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """The official batch by names, with the targets that are read: those of predicted regions, or features of all."""
+    names = ("input_ids", "input_mask", "segment_ids", "lm_label_ids", "is_next", "image_feat", "image_loc")
+    names += ("image_target", "image_label", "image_mask", *(("multimodal_mask",) if case.code == "interbert" else ()))
+    fields = dict(zip(names, official, strict=False))
+    features, label, mask = fields["image_feat"], fields["image_label"], fields["image_mask"]
+    read = label == 1 if case.classifies else mask[:, 1:] == 1
+    return fields | {
+        "IMG": features[:, 0],
+        "image_feat": features[:, 1:],
+        "image_target": fields["image_target"] * read[..., None],
     }
 
 
@@ -356,9 +366,22 @@ def largest(left: np.ndarray, right: np.ndarray) -> float:
     return float(np.abs(left.astype(np.float64) - right.astype(np.float64)).max())
 
 
-def run(case: Case, checkout: Path, samples: int, folder: Path) -> bool:
-    """Prints the errors of one case; whether all are below their bars."""
-    module = official_module(checkout, case.file, f"official_{case.code}")
+@dataclass(frozen=True, eq=False)
+class Made:
+    """Samples of ours, with all that the official code needs to make the same."""
+
+    samples: list[PretrainSample]
+    draws: list[GivenDraws]
+    entries: list[list[Any]]
+    tokenizer: CaptionTokenizer
+
+    def batches(self) -> Iterator[VLBatch]:
+        for start in range(0, len(self.samples), BATCH):
+            yield collate(self.samples[start : start + BATCH], pad_id=self.tokenizer.pad_id)
+
+
+def make_samples(case: Case, count: int, folder: Path) -> Made:
+    """`count` samples of ours by the rules of `case`; writes captions.json for the official code."""
     records, captions, tokenizer = made_records(full=case.full_images), made_captions(), vocabulary(folder)
     table = CaptionTable(list(records), ((n // CAPTIONS_PER_IMAGE, caption) for n, caption in enumerate(captions)))
     corpus = Corpus(records, table)
@@ -369,37 +392,60 @@ def run(case: Case, checkout: Path, samples: int, folder: Path) -> bool:
     fields = {"vocab_size": tokenizer.vocab_size, "region_target_size": NUM_CLASSES + 1} | dict(case.model)
     config = system.sizes["base"](**fields)
     sampler = system.sampler(system.sampling(**case.sampling), tokenizer, config, num_classes=NUM_CLASSES)
-    made, draws, entries, replaced = [], [], [], 0
-    for number in range(samples):
+    made = Made([], [], [], tokenizer)
+    for number in range(count):
         row, noting = number % len(corpus), NotingGenerator([3, number])
-        made.append(sampler.sample(corpus, row, noting))  # type: ignore[arg-type]
-        fixed = [SimpleNamespace(integers=lambda others, n=n: n) for n in list(noting.integers_drawn)[:1]]
-        draws.append(
-            GivenDraws(
-                noting,
-                lambda drawn, row=row, fixed=fixed: corpus.draw_row_of_another_image(row, fixed[0]),
-                flip_first=case.code == "vilbert_mt",
-            )
-        )
+        made.samples.append(sampler.sample(corpus, row, noting))  # type: ignore[arg-type]
+
+        def caption_row(drawn: int, row: int = row) -> int:
+            given: Any = SimpleNamespace(integers=lambda others: drawn)
+            return corpus.draw_row_of_another_image(row, given)
+
+        made.draws.append(GivenDraws(noting, caption_row, flip_first=case.code == "vilbert_mt"))
         # InterBERT's code reads the name as text, vilbert_beta's makes a tensor of it.
         name = names[row] if case.code == "interbert" else int(names[row])
-        entries.append(lmdb_entry(corpus.record(row), name, captions[row]))
-        replaced += made[-1].match == 0
-    found: dict[str, tuple[float, float]] = {}
-    classifies = case.model.get("region_loss", "kl") == "kl"
-    batches = official_batches(case, module, entries, draws, OfficialTokenizer(tokenizer), folder)
-    for start, official in zip(range(0, samples, BATCH), batches, strict=True):
-        ours = collate(made[start : start + BATCH], pad_id=tokenizer.pad_id)
-        for name, (error, bar) in errors(case, ours, official, classifies).items():
-            before = found.get(name, (0.0, 0.0))
-            found[name] = (max(error, before[0]), max(bar, before[1]))
-    words = sum(int((sample.text_labels != IGNORE_INDEX).sum()) for sample in made)
-    regions, hidden = (sum(int(getattr(s, n).sum()) for s in made) for n in ("predicted", "masked"))
-    told = f"{samples} samples, {replaced} mismatched, {words} words and {regions} regions predicted, {hidden} hidden"
+        made.entries.append(lmdb_entry(corpus.record(row), name, captions[row]))
+    return made
+
+
+def run(case: Case, checkout: Path, count: int, folder: Path) -> tuple[bool, dict[str, np.ndarray]]:
+    """Prints the errors of one case.
+
+    Returns:
+        whether all are below their bars, and what a golden keeps: the official fields of the first batch, of wide ones
+        the first `GOLDEN_COLUMNS`.
+    """
+    module, made = official_module(checkout, case.file, f"official_{case.code}"), make_samples(case, count, folder)
+    samples = made.samples
+    replaced, words = (
+        sum(sample.match == 0 for sample in samples),
+        sum((s.text_labels != IGNORE_INDEX).sum() for s in samples),
+    )
+    regions, hidden = (sum(int(getattr(s, n).sum()) for s in samples) for n in ("predicted", "masked"))
+    told = f"{count} samples, {replaced} mismatched, {words} words and {regions} regions predicted, {hidden} hidden"
     print(f"{case.name}: {told}")
-    for name, (error, bar) in found.items():
-        print(f"  {name:<16} {error:.1e}  {'' if error <= bar else f'ABOVE {bar:.1e}'}".rstrip())
-    return all(error <= bar for error, bar in found.values())
+    error: dict[str, float] = {}
+    bar: dict[str, float] = {}
+    kept: dict[str, np.ndarray] = {}
+    there_batches = official_batches(case, module, made.entries, made.draws, OfficialTokenizer(made.tokenizer), folder)
+    for ours, official in zip(made.batches(), there_batches, strict=True):
+        here, there = fields_here(case, ours), fields_there(case, official)
+        for name, right in there.items():
+            error[name] = max(error.get(name, 0.0), largest(here[name], right))
+            floating = np.issubdtype(right.dtype, np.floating)
+            bar[name] = max(bar.get(name, 0.0), BAR * float(np.abs(right).max()) if floating else 0.0)
+        kept = kept or {name: golden_part(right) for name, right in there.items()}
+    for name, largest_error in error.items():
+        above = "" if largest_error <= bar[name] else f"ABOVE {bar[name]:.1e}"
+        print(f"  {name:<16} {largest_error:.1e}  {above}".rstrip())
+    return all(error[name] <= bar[name] for name in error), kept
+
+
+def golden_part(values: np.ndarray) -> np.ndarray:
+    """What a golden keeps of a field: small whole numbers, and of wide rows the first `GOLDEN_COLUMNS`."""
+    if not np.issubdtype(values.dtype, np.floating):
+        return values.astype(np.int16)
+    return values[..., :GOLDEN_COLUMNS].astype(np.float32)
 
 
 def main() -> int:
@@ -407,15 +453,21 @@ def main() -> int:
     for code in sorted({case.code for case in CASES}):
         parser.add_argument(f"--{code.replace('_', '-')}", type=Path, help="checkout; its cases are left out without")
     parser.add_argument("--samples", type=int, default=400)
+    parser.add_argument("--record", type=Path, help="write what the official codes gave for the first batches here")
     options = parser.parse_args()
-    fine = []
+    fine, golden = [], {}
     for case in CASES:
         checkout = getattr(options, case.code)
         if checkout is not None:
             with tempfile.TemporaryDirectory() as folder:
-                fine.append(run(case, checkout, options.samples, Path(folder)))
+                good, kept = run(case, checkout, options.samples, Path(folder))
+            fine.append(good)
+            golden |= {f"{case.name}/{name}": values for name, values in kept.items()}
     if not fine:
         parser.error("name at least one checkout")
+    if options.record is not None:
+        np.savez_compressed(options.record, **golden)
+        print(f"{options.record}: {options.record.stat().st_size:,} bytes")
     return 0 if all(fine) else 1
 
 

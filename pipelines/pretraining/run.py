@@ -118,7 +118,7 @@ def pretrain(
             feature width and region labels are filled in.
         data, sampling: how samples are made and batched; None for the defaults, `sampling` of the system's own class.
         model_overrides: further fields of the model configuration.
-        bert: what the model starts from; its sizes take the place of the preset's.
+        bert: what the model starts from; its sizes take the place of the preset's (but see `System.as_deep_as_bert`).
         start: a trained model of the same system to start from, as stages do; its configuration takes the place of the
             preset's. Parts that `model_overrides` add are drawn anew, parts that they leave out are dropped.
         num_classes: foreground classes of the detector; None takes the store's vocabulary.
@@ -162,6 +162,8 @@ def pretrain(
         model = continued_model(start, system, model_overrides or {})
     else:
         sizes = {"vocab_size": tokenizer.vocab_size} if bert is None else dict(bert.sizes)
+        if not system.as_deep_as_bert:
+            sizes.pop("num_hidden_layers", None)
         fields = {
             **sizes,
             "region_feature_size": first.features.shape[1],

@@ -48,6 +48,8 @@ class System:
             where that is not said.
         review: captions and settings of the rules -> what the rules treat otherwise, for people; ValueError where they
             cannot be used.
+        as_deep_as_bert: whether a model that starts from a BERT has its number of layers (`num_hidden_layers`). Else it
+            keeps that of the preset: InterBERT shares BERT's layers out to its joint ones and those of the text.
     """
 
     name: str
@@ -60,6 +62,7 @@ class System:
     text_only_fields: Mapping[str, Any] | None = None
     most_pieces: Callable[[Any], int | None] = field(default=lambda sampling: None)
     review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
+    as_deep_as_bert: bool = True
 
 
 SYSTEMS: Mapping[str, System] = MappingProxyType(
@@ -135,6 +138,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampling=InterBertSampling,
             sampler=InterBertSampler,
             most_pieces=lambda sampling: sampling.max_pieces,
+            as_deep_as_bert=False,
         ),
     }
 )

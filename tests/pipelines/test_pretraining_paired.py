@@ -9,6 +9,7 @@ import torch
 from paired_examples import (
     CAPTIONS,
     TINY,
+    WIDTH,
     assert_share,
     captions_tokenizer,
     make_corpus,
@@ -18,8 +19,12 @@ from paired_examples import (
     no_dropout,
     samples,
 )
+from safetensors.torch import load_file
+from transformers import BertConfig, BertModel
 
 from model.inputs import IGNORE_INDEX
+from model.interbert import InterBertForPreTraining
+from pipelines.bert_start import read_bert
 from pipelines.caption_files import Caption
 from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.run import pretrain
@@ -134,6 +139,70 @@ def test_a_classifier_that_sees_the_masks_alone_is_right_half_of_the_time(way, c
 
 def assert_half(accuracy, tested):
     assert_share(round(accuracy * tested), tested, 0.5)
+
+
+# --- starting from BERT ---
+
+
+def test_the_layers_of_a_bert_go_to_interberts_joint_layers_and_then_to_those_of_its_text(tmp_path):
+    """As the release has it: BERT-base's 12 are 6 and 6 there. The preset's numbers stay: here 2 and 2 of 4."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 40}
+    pieces = captions_tokenizer()
+    pieces.save(tmp_path / "bert")
+    theirs = BertModel(BertConfig(**sizes, vocab_size=pieces.vocab_size))
+    theirs.save_pretrained(tmp_path / "bert")
+    store = make_store()
+    result = pretrain(
+        store,
+        [Caption(CAPTIONS[index], image_id) for index, image_id in enumerate(store)],
+        tmp_path / "run",
+        train_config=TrainConfig(steps=1, learning_rate=1e-9, device="cpu"),
+        system=SYSTEMS["interbert"],
+        bert=read_bert(str(tmp_path / "bert")),
+        tokenizer_spec=str(tmp_path / "bert"),
+    )
+    model = InterBertForPreTraining.from_pretrained(result.training.checkpoint / "model")
+    assert (len(model.interbert.joint.layers), len(model.interbert.text.layers)) == (2, 2)
+    ours = [*model.interbert.joint.layers, *model.interbert.text.layers]
+    for layer, bert_layer in zip(ours, theirs.encoder.layer, strict=True):
+        wanted = bert_layer.output.dense.weight.detach()
+        alike = [weight for weight in layer.parameters() if weight.shape == wanted.shape]
+        assert any(torch.allclose(weight, wanted, atol=1e-7) for weight in alike)
+
+
+# --- going on ---
+
+
+@pytest.mark.parametrize(
+    "system, sizes, sampling",
+    [
+        ("vilbert", {"region_loss": "contrastive", "region_target_size": WIDTH}, {"overlapping_regions": "hidden"}),
+        ("interbert", {}, {"conditional_masking": True}),
+    ],
+)
+def test_a_run_goes_on_in_the_same_bits(system, sizes, sampling, tmp_path):
+    """With dropout, and with negatives that a loss draws itself."""
+
+    def run(folder, **options):
+        store, chosen = make_store(), SYSTEMS[system]
+        return pretrain(
+            store,
+            [Caption(CAPTIONS[index], image_id) for index, image_id in enumerate(store)],
+            folder,
+            train_config=TrainConfig(steps=4, learning_rate=1e-3, device="cpu", checkpoint_every=2),
+            system=chosen,
+            data=DataConfig(batch_size=3),
+            sampling=chosen.sampling(**sampling),
+            model_overrides=TINY[system] | sizes,
+            **options,
+        )
+
+    whole = run(tmp_path / "whole")
+    run(tmp_path / "parts", stop_at_step=2)
+    parts = run(tmp_path / "parts", resume=True)
+    left, right = (load_file(each.training.checkpoint / "model" / "model.safetensors") for each in (whole, parts))
+    assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    assert parts.evaluation == whole.evaluation
 
 
 # --- learning ---
