@@ -6,10 +6,16 @@ import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from pipelines.pretraining.imagebert_recipes import IMAGEBERT_RECIPES
+from pipelines.pretraining.interbert_recipes import INTERBERT_RECIPES
 from pipelines.pretraining.recipe import Recipe
+from pipelines.pretraining.vilbert_recipes import VILBERT_RECIPES
+from pipelines.pretraining.visualbert_recipes import VISUALBERT_RECIPES
 from pipelines.pretraining.vlbert_recipes import VLBERT_RECIPES
 
-RECIPES: Mapping[str, Recipe] = MappingProxyType({**VLBERT_RECIPES})
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {**VLBERT_RECIPES, **VILBERT_RECIPES, **VISUALBERT_RECIPES, **IMAGEBERT_RECIPES, **INTERBERT_RECIPES}
+)
 
 
 def recipe_named(name: str) -> Recipe:

@@ -1,0 +1,112 @@
+"""ImageBERT's published pre-training runs: sections 5.1 and 5.3 of arXiv:2001.07966. No code was released."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from model.imagebert import imagebert_base, imagebert_small
+from pipelines.pretraining.imagebert_samples import ImageBertSampling
+from pipelines.pretraining.recipe import Figure, Recipe
+
+_SOURCE = "arXiv:2001.07966, sections 4.3, 5.1 and 5.3"
+_LAIT = "LAIT, 2 M of its 10 M pairs (never released)"
+_CC, _SBU = "Conceptual Captions", "SBU Captions"
+_OPEN = (
+    "Adam's betas, epsilon, decay, clipping, schedule and warm-up are not given: 0.9 and 0.999, 1e-6, 0.01, 1, linear "
+    "fall after 10 % of the steps.",
+    "17 epochs are given once, not for which stage: for each run.",
+    "How many pairs are mismatched is not said: half, of captions and images alike.",
+)
+_SETTINGS = {"optimizer": "adamw", "betas": (0.9, 0.999), "weight_decay": 0.01, "clip_norm": 1.0}
+_RECALLS = ("R@1", "R@5", "R@10")
+
+
+def _figures(where: str, images: tuple[float, ...], sentences: tuple[float, ...], pool: str) -> tuple[Figure, ...]:
+    rows = (("image", images), ("sentence", sentences))
+    return tuple(
+        Figure(f"zero-shot {pool} {kind} retrieval", name, value, where)
+        for kind, values in rows
+        for name, value in zip(_RECALLS, values, strict=True)
+    )
+
+
+def _run(
+    summary: str,
+    data: str,
+    figures: tuple[Figure, ...],
+    *,
+    after: str = "",
+    model: Mapping[str, Any] = MappingProxyType({}),
+    left_open: tuple[str, ...] = (),
+) -> Recipe:
+    return Recipe(
+        summary=summary,
+        source=_SOURCE,
+        system="imagebert",
+        build=partial(imagebert_base, **model),
+        toy_build=partial(imagebert_small, **model),
+        sampling=ImageBertSampling(),
+        settings=_SETTINGS,
+        learning_rate=1e-4,
+        batch_size=48,
+        epochs=17,
+        warmup=0.1,
+        data=data,
+        after=after,
+        figures=figures,
+        left_open=(*_OPEN, *left_open),
+    )
+
+
+_FLICKR, _TABLE = "Flickr30k", "Table 3"
+IMAGEBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "imagebert-stage-1": _run(
+            "ImageBERT, first stage: images and texts of the web",
+            _LAIT,
+            _figures(_TABLE, (21.4, 46.0, 59.1), (31.6, 58.4, 72.0), _FLICKR),
+        ),
+        "imagebert-stage-2": _run(
+            "ImageBERT, second stage: public captions",
+            f"{_CC} and {_SBU}",
+            (
+                *_figures("Table 1", (54.3, 79.6, 87.5), (70.7, 90.2, 94.0), _FLICKR),
+                *_figures("Table 1", (53.6, 83.2, 91.7), (67.0, 90.3, 96.1), "COCO (1k)"),
+                *_figures("Table 1", (32.3, 59.0, 70.2), (44.0, 71.2, 80.4), "COCO (5k)"),
+            ),
+            after="imagebert-stage-1",
+        ),
+        "imagebert-cc-sbu": _run(
+            "ImageBERT in one stage on public captions",
+            f"{_CC} and {_SBU}",
+            _figures(_TABLE, (48.4, 76.0, 85.2), (64.3, 85.8, 92.3), _FLICKR),
+        ),
+        "imagebert-lait-cc-sbu": _run(
+            "ImageBERT in one stage on all data",
+            f"{_LAIT}, {_CC} and {_SBU}",
+            _figures(_TABLE, (46.4, 73.7, 83.4), (63.4, 86.8, 92.2), _FLICKR),
+        ),
+        "imagebert-cc": _run(
+            "ImageBERT on Conceptual Captions, without feature regression",
+            _CC,
+            _figures("Tables 3 and 4", (33.0, 60.6, 72.5), (43.8, 73.7, 81.7), _FLICKR),
+            model={"with_region_feature_head": False},
+            left_open=("Table 3's run is Table 4's without the regression loss, by their equal figures.",),
+        ),
+        "imagebert-cc-regression": _run(
+            "ImageBERT on Conceptual Captions, with feature regression",
+            _CC,
+            _figures("Table 4", (34.7, 61.7, 73.4), (45.3, 73.8, 84.2), _FLICKR),
+        ),
+        "imagebert-cc-sbu-global": _run(
+            "ImageBERT with a feature of the whole image beside its regions",
+            f"{_CC} and {_SBU}",
+            _figures("Table 4", (49.2, 75.9, 84.9), (64.0, 87.4, 92.4), _FLICKR),
+            model={"global_feature_size": 2048},
+            left_open=("Of three networks for the global feature the row's is not named: a ResNet's width.",),
+        ),
+    }
+)

@@ -1,0 +1,184 @@
+"""VisualBERT's published pre-training runs: arXiv:1908.03557, appendices A to C, and configs/ of uclanlp/visualbert.
+
+Phase one is on COCO's captions, once for each kind of features; phase two on a task's own text; fine-tuning follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from model.visualbert import visualbert_config, visualbert_small
+from pipelines.pretraining.recipe import Figure, Recipe
+from pipelines.pretraining.visualbert_samples import VisualBertSampling
+from pipelines.release_settings import release_settings
+
+_COCO = "COCO, Karpathy's training images, 5 captions each"
+_CUT_OPEN = (
+    "Pairs longer than 128 pieces are cut from the front by the release, and by too much; here the longer caption loses "
+    "its end (`sampling.cut=release_front` for the release's)."
+)
+_POOLER_OPEN = "The release trains nothing named pooler; so does this."
+_NLVR2 = "NLVR2"
+
+
+def _phase(
+    summary: str,
+    source: str,
+    *,
+    batch_size: int,
+    data: str,
+    sampling: VisualBertSampling | None = None,
+    model: Mapping[str, Any] = MappingProxyType({}),
+    learning_rate: float = 5e-5,
+    epochs: float = 10,
+    warmup: float = 0.1,
+    start: str = "bert-base-uncased",
+    after: str = "",
+    figures: tuple[Figure, ...] = (),
+    left_open: tuple[str, ...] = (),
+) -> Recipe:
+    sampling = sampling or VisualBertSampling()
+    return Recipe(
+        summary=summary,
+        source=source,
+        system="visualbert",
+        build=partial(visualbert_config, **model),
+        toy_build=partial(visualbert_small, **model),
+        sampling=sampling,
+        settings=release_settings("visualbert-ucla"),
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        epochs=epochs,
+        warmup=warmup,
+        data=data,
+        start=start,
+        after=after,
+        figures=figures,
+        left_open=(*left_open, *([_CUT_OPEN] if sampling.text_form == "two_captions" else []), _POOLER_OPEN),
+    )
+
+
+_WORDS_ONLY = VisualBertSampling(text_form="words_only")
+_ABLATION = "arXiv:1908.03557, appendix C; 36 regions"
+_ABLATED = VisualBertSampling(max_regions=36)
+
+VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "visualbert-coco-vqa": _phase(
+            "VisualBERT, first phase for VQA: COCO captions, 100 regions of width 2048",
+            "configs/vqa/coco-pre-train.json",
+            batch_size=48,
+            data=_COCO,
+        ),
+        "visualbert-coco-nlvr2": _phase(
+            "VisualBERT, first phase for NLVR2: COCO captions, 144 regions of width 1024",
+            "configs/nlvr2/coco-pre-train.json",
+            batch_size=64,
+            data=_COCO,
+            sampling=VisualBertSampling(max_regions=144),
+        ),
+        "visualbert-coco-vcr": _phase(
+            "VisualBERT, first phase for VCR: COCO captions, regions of a ResNet-50 brought to 512 numbers",
+            "configs/vcr/coco-pre-train.json",
+            batch_size=128,
+            learning_rate=1e-4,
+            data=_COCO,
+        ),
+        "visualbert-coco-flickr": _phase(
+            "VisualBERT, first phase for Flickr30k Entities: COCO captions, features with six numbers of their box",
+            "configs/flickr/coco-pre-train.json",
+            batch_size=32,
+            data=_COCO,
+            sampling=VisualBertSampling(box_numbers=True),
+        ),
+        "visualbert-task-vqa": _phase(
+            "VisualBERT, second phase for VQA: questions with their answers, masked words alone",
+            "configs/vqa/pre-train.json",
+            batch_size=64,
+            data="VQA v2, training questions with an answer each, one text",
+            sampling=_WORDS_ONLY,
+            model={"with_match_head": False},
+            after="visualbert-coco-vqa",
+            figures=(
+                Figure("VQA", "accuracy, test-dev", 70.80, "Table 3"),
+                Figure("VQA", "accuracy, test-std", 71.00, "Table 3"),
+            ),
+        ),
+        "visualbert-task-vcr": _phase(
+            "VisualBERT, second phase for VCR: questions with answers and rationales, masked words alone",
+            "configs/vcr/pre-train.json",
+            batch_size=32,
+            epochs=1,
+            warmup=0.1879,
+            data="VCR, training questions with their right answers and rationales",
+            sampling=_WORDS_ONLY,
+            model={"with_match_head": False},
+            after="visualbert-coco-vcr",
+            figures=(Figure("VCR", "Q->AR, val", 52.2, "Table 4"), Figure("VCR", "Q->AR, test", 52.4, "Table 4")),
+            left_open=(
+                "The release also trains part of its ResNet-50, and aligns words with the regions they name; here the "
+                "features are the store's.",
+            ),
+        ),
+        "visualbert-task-flickr": _phase(
+            "VisualBERT, second phase for Flickr30k Entities: its captions, masked words alone",
+            "configs/flickr/pre-train.json; arXiv:1908.03557, section 2",
+            batch_size=32,
+            data="Flickr30k, training captions",
+            sampling=VisualBertSampling(text_form="words_only", box_numbers=True),
+            model={"with_match_head": False},
+            after="visualbert-coco-flickr",
+            figures=(
+                Figure("Flickr30k Entities", "R@1, dev", 70.40, "Table 6"),
+                Figure("Flickr30k Entities", "R@1, test", 71.33, "Table 6"),
+            ),
+        ),
+        "visualbert-ablation-full": _phase(
+            "VisualBERT with 36 regions, that its ablations are measured against",
+            _ABLATION,
+            batch_size=64,
+            data=_COCO,
+            sampling=_ABLATED,
+            figures=(Figure(_NLVR2, "accuracy, dev", 66.7, "Table 7"),),
+        ),
+        "visualbert-without-images": _phase(
+            "VisualBERT whose first phase reads captions without images (C1)",
+            _ABLATION,
+            batch_size=64,
+            data=f"{_COCO}; regions left out",
+            sampling=VisualBertSampling(max_regions=36, with_regions=False),
+            figures=(Figure(_NLVR2, "accuracy, dev", 63.9, "Table 7"),),
+        ),
+        "visualbert-late-fusion": _phase(
+            "VisualBERT without early fusion (C2)",
+            _ABLATION,
+            batch_size=64,
+            data=_COCO,
+            sampling=_ABLATED,
+            model={"early_fusion": False},
+            figures=(Figure(_NLVR2, "accuracy, dev", 61.4, "Table 7"),),
+        ),
+        "visualbert-without-bert": _phase(
+            "VisualBERT without BERT's weights to start from (C3)",
+            _ABLATION,
+            batch_size=64,
+            data=_COCO,
+            sampling=_ABLATED,
+            start="",
+            figures=(Figure(_NLVR2, "accuracy, dev", 64.7, "Table 7"),),
+        ),
+        "visualbert-without-second-caption": _phase(
+            "VisualBERT without its second objective (C4)",
+            _ABLATION,
+            batch_size=64,
+            data=_COCO,
+            sampling=VisualBertSampling(text_form="words_only", max_regions=36),
+            model={"with_match_head": False},
+            figures=(Figure(_NLVR2, "accuracy, dev", 64.9, "Table 7"),),
+            left_open=("Whether it still reads two captions is not said: one.",),
+        ),
+    }
+)
