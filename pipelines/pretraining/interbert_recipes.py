@@ -26,10 +26,10 @@ _OPEN = (
 def _toy_paper(preset: str, **overrides: Any) -> Any:
     """The paper's choices in the small model's sizes."""
     small = interbert_small().to_dict()
-    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "pooled_size")
-    sizes += ("image_num_attention_heads", "image_intermediate_size")
+    sizes = ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "pooled_size"]
+    sizes += ["image_num_attention_heads", "image_intermediate_size"]
     if preset == "paper":
-        sizes += ("text_num_hidden_layers", "image_num_hidden_layers")
+        sizes += ["text_num_hidden_layers", "image_num_hidden_layers"]
     return interbert_config(preset, **({name: small[name] for name in sizes} | overrides))
 
 
@@ -95,7 +95,7 @@ INTERBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             data=_DATA,
             left_open=(
                 "Decay lies on biases and LayerNorms and not on matrices, as in the code it grew from "
-                "(`train.parameter_groups=task` mends).",
+                "(train.parameter_groups=task mends it).",
             ),
         ),
     }

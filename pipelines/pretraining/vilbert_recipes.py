@@ -16,10 +16,10 @@ from pipelines.release_settings import release_settings
 _PAPER = "arXiv:1908.02265, section 3.1; jiasenlu/vilbert_beta train_concap.py"
 _DATA = "Conceptual Captions, 3.1 M pairs; 10 to 36 regions"
 _OPEN = (
-    "The paper has no length of the warm-up, decay or text length: the release's 10 % of the steps, 0.01 and 36 pieces.",
+    "Warm-up, decay and length of the text are not in the paper: the release's 10 % of the steps, 0.01, 36 pieces.",
     "The paper replaces image or caption of a mismatched pair, the release the caption alone: the release's.",
-    "Decay lies on biases and LayerNorms and not on matrices, as the release has it (`train.parameter_groups=task` mends).",
-    "The rate of what BERT brought is a tenth only under a data-parallel wrapper there; here always.",
+    "Decay lies on biases and LayerNorms, not on matrices, as in the release (train.parameter_groups=task mends it).",
+    "The rate of what BERT brought is a tenth there only where the model is wrapped for several GPUs; here always.",
 )
 _COLUMNS = (
     ("VQA", "accuracy, test-dev"),
@@ -134,7 +134,7 @@ VILBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             figures=_figures("Table 1", 68.85, 71.09, 73.93, 52.73, 69.21, 75.32, 61.02),
             left_open=(
                 _OPEN[0],
-                "The baseline was never released; \"trained identically\": the release's optimiser, one group with decay.",
+                'Never released; "trained identically": the optimiser of the release, one group, decay on all.',
             ),
         ),
     }

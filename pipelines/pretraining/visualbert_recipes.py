@@ -17,8 +17,8 @@ from pipelines.release_settings import release_settings
 
 _COCO = "COCO, Karpathy's training images, 5 captions each"
 _CUT_OPEN = (
-    "Pairs longer than 128 pieces are cut from the front by the release, and by too much; here the longer caption loses "
-    "its end (`sampling.cut=release_front` for the release's)."
+    "Pairs of more than 128 pieces are cut from the front by the release, and by too much; here the longer caption "
+    "loses its end (sampling.cut=release_front is the release's way)."
 )
 _POOLER_OPEN = "The release trains nothing named pooler; so does this."
 _NLVR2 = "NLVR2"
