@@ -11,6 +11,8 @@ import typer
 from features.counted import counted
 from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
 
+DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
+
 if TYPE_CHECKING:
     from features.store import FeatureStore
 
@@ -48,6 +50,54 @@ def pretrain_command(
             show_default=False,
         ),
     ] = None,
+    end_to_end: Annotated[
+        bool,
+        typer.Option(
+            "--end-to-end/--stored-features",
+            help="Train through the region encoder: photos and stored boxes instead of stored features "
+            "(docs/end-to-end.md).",
+        ),
+    ] = False,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            help="End to end: folder of the photos, found by id, path or number [default: where the store says that "
+            "they lie].",
+            show_default=False,
+        ),
+    ] = None,
+    detector: Annotated[
+        str | None,
+        typer.Option(
+            help="End to end: sizes of the encoder, as in extract: vg-r101-c4-600, toy, small, or a detector's folder "
+            f"[default: {DEFAULT_ENCODER}].",
+            show_default=False,
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="End to end: what the encoder starts from: a Visual Genome detector's file, "
+            "resnet101-pt-vgbua-0000.model, or random:<seed> [default: those of the detector's folder].",
+            show_default=False,
+        ),
+    ] = None,
+    conventions: Annotated[
+        str | None,
+        typer.Option(
+            help="End to end: how the encoder computes, a preset as in extract [default: vlbert-e2e; those of a "
+            "detector's folder].",
+            show_default=False,
+        ),
+    ] = None,
+    skip_missing_photos: Annotated[
+        bool,
+        typer.Option(
+            "--skip-missing-photos/--need-all-photos",
+            help="End to end: leave out, and count, samples whose photo is missing, broken or of another size than "
+            "its record's, instead of stopping.",
+        ),
+    ] = False,
     stage_to: Annotated[
         Path | None, typer.Option(help="Local folder that shards of a store at a URL are copied to as they are read.")
     ] = None,
@@ -65,20 +115,27 @@ def pretrain_command(
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order, masks and dropout.")] = 0,
     id_rule: Annotated[str, typer.Option(help="As in extract: no-extension or with-extension.")] = "no-extension",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="section.field=value; sections: train, data, sampling, model.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="section.field=value; sections: train, data, sampling, model; end to end also detector (sizes), "
+            "encoder (frozen_stages, recompute, region_chunk), photos (flip, swap_left_right, short_edges, aspect_buckets, "
+            "read_ahead) and end_to_end (masked_pixels, blank_pixels, whole_image).",
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Continue from OUT's newest checkpoint.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
 ) -> None:
-    """Pre-trains a VL-BERT on stored regions and captions: masked words and masked regions.
+    """Pre-trains a model on captions and stored regions, or on photos and stored boxes: masked words, masked regions.
 
     On several GPUs: torchrun --no-python --nproc-per-node <n> roibeam pretrain ... (--no-python keeps the working
     directory off the import path).
     """
     import torch
 
+    from model.end_to_end import EndToEndChoices
     from pipelines.annotations import stored_captions
     from pipelines.bert_start import read_bert
     from pipelines.caption_files import CaptionFile
@@ -87,6 +144,8 @@ def pretrain_command(
     from pipelines.image_identity import data_set_of_store
     from pipelines.optimizer import TrainConfig
     from pipelines.overrides import apply_overrides, parse_value
+    from pipelines.pretraining.end_to_end import EncoderOptions, EndToEnd, choose_encoder
+    from pipelines.pretraining.end_to_end_task import PhotoRules
     from pipelines.pretraining.run import LeakGuard, pretrain
     from pipelines.pretraining.systems import system_named
     from pipelines.pretraining.task import DataConfig
@@ -102,7 +161,21 @@ def pretrain_command(
         steps=steps, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device, seed=seed,
         log_every=max(1, min(20, steps // 10)), checkpoint_every=max(1, min(1000, steps // 10)),
     )  # fmt: skip
-    defaults = {"train": config, "data": DataConfig(batch_size=batch_size), "sampling": chosen.sampling()}
+    defaults: dict[str, Any] = {
+        "train": config,
+        "data": DataConfig(batch_size=batch_size),
+        "sampling": chosen.sampling(),
+    }
+    if end_to_end:
+        sizes, computes, start = choose_encoder(detector or DEFAULT_ENCODER, weights, conventions)
+        defaults |= {
+            "detector": sizes,
+            "encoder": EncoderOptions(),
+            "photos": PhotoRules(skip_broken=skip_missing_photos),
+            "end_to_end": EndToEndChoices(whole_image=chosen.whole_image),
+        }
+    else:
+        _refuse_options_of_end_to_end(images, detector, weights, conventions, skip_missing_photos)
     sections = apply_overrides(defaults, own)
     overrides: dict[str, Any] = {}
     for setting in settings or []:
@@ -111,6 +184,10 @@ def pretrain_command(
             if not equals:
                 raise ValueError(f"--set {setting!r}: expected model.field=value")
             overrides[name.strip()] = parse_value(value.strip())
+    through_encoder = None
+    if end_to_end:
+        own_sections = {"choices": sections["end_to_end"], "photos": sections["photos"], "encoder": sections["encoder"]}
+        through_encoder = EndToEnd(sections["detector"], computes, start, images, **own_sections)
     rules = HeldOut(held_out or [])
     file = None if captions is None else CaptionFile(captions, id_rule=id_rule)
     notes: list[str] = []
@@ -132,6 +209,7 @@ def pretrain_command(
             model_overrides=overrides,
             min_match=0 if file is None else min_match,
             guard=LeakGuard(rules, data_set, leave_out_held_out) if held_out else None,
+            end_to_end=through_encoder,
             resume=resume,
         )
     if not is_main_process():
@@ -148,6 +226,7 @@ def pretrain_command(
         "join": join.to_json(),
         "held_out": None if result.leaks is None else result.leaks.to_json(),
         "notes": notes,
+        "left_out_photos": dict(result.left_out),
         "vocabulary": result.vocab_size,
         "num_classes": result.num_classes,
         "last": result.training.last,
@@ -162,12 +241,24 @@ def pretrain_command(
     if result.leaks is not None:
         typer.echo("\n".join(result.leaks.lines()))
         typer.echo(f"{counted(len(result.leaks.leaked), 'captioned image')} left out as held out")
+    if result.left_out:
+        image_id, why = next(iter(result.left_out.items()))
+        typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
     typer.echo(f"{counted(result.training.step, 'step')} in {result.training.seconds:.0f} s")
     for name, mean in result.evaluation.items():
         typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("  curves.svg   its losses, to look at\n  log.jsonl   one line per step")
     typer.echo("  config.json   everything this run was made with\n  tokenizer/")
+
+
+def _refuse_options_of_end_to_end(
+    images: str | None, detector: str | None, weights: str | None, conventions: str | None, skip: bool
+) -> None:
+    given = {"--images": images, "--detector": detector, "--weights": weights, "--conventions": conventions}
+    named = [name for name, value in given.items() if value is not None] + ["--skip-missing-photos"] * skip
+    if named:
+        raise ValueError(f"{named[0]} is for --end-to-end; stored features need no photos and no encoder")
 
 
 def _open_store(store: str, stage_to: Path | None, stage_gb: float | None) -> FeatureStore:

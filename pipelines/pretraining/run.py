@@ -1,6 +1,7 @@
 """A pre-training run: a store and captions in, a run folder out.
 
 caption rows x store -> join -> leak guard -> corpus -> a system's samples -> VLBatch -> model -> losses -> the loop
+end to end: samples -> their photos -> masked pixels -> region encoder -> model, on the same loop
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import dataclasses
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 
 from features.record import RegionRecord, TopKDistribution
 from features.store import FeatureStore
+from model.end_to_end import EndToEndModel
 from pipelines.bert_start import PublishedBert, start_from_bert
 from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable, TextColumn
@@ -24,6 +26,8 @@ from pipelines.captions import CaptionJoin, JoinReport, check_match
 from pipelines.held_out import HeldOut, LeakReport, refuse_leaks
 from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.end_to_end import EndToEnd, row_sizes
+from pipelines.pretraining.end_to_end_task import EndToEndTask
 from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
 from pipelines.tokenizer import load_tokenizer
@@ -66,6 +70,7 @@ class PretrainResult:
     num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing.
     training: where the loop ended.
     evaluation: of `evaluate` on the final weights.
+    left_out: end to end, ids of images whose photo could not be used, each with why, as far as this process met them.
     """
 
     run_dir: Path
@@ -75,6 +80,7 @@ class PretrainResult:
     vocab_size: int
     training: TrainResult
     evaluation: dict[str, float | None]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def pretrain(
@@ -93,6 +99,7 @@ def pretrain(
     num_classes: int | None = None,
     min_match: float = 0.0,
     guard: LeakGuard | None = None,
+    end_to_end: EndToEnd | None = None,
     resume: bool = False,
     stop_at_step: int | None = None,
 ) -> PretrainResult:
@@ -109,6 +116,7 @@ def pretrain(
         num_classes: foreground classes of the detector; None takes the store's vocabulary.
         min_match: share of the captioned images that must have a record, see `check_match`.
         guard: what must not be trained on.
+        end_to_end: trains through a region encoder, on photos; None trains on the stored features.
         resume, stop_at_step: see `train`.
     Raises:
         ValueError: whatever does not fit, saying what to do.
@@ -120,6 +128,9 @@ def pretrain(
     leaks = None
     if guard is not None:
         rows, leaks = guard.kept(rows, str(store.path))
+    missing: dict[str, str] = {}
+    if end_to_end is not None:
+        photos, rows, missing = end_to_end.find_photos(store, rows)
     saved_tokenizer = run_dir / "tokenizer"
     if resume and saved_tokenizer.is_dir():
         tokenizer = load_tokenizer(str(saved_tokenizer))
@@ -129,11 +140,14 @@ def pretrain(
     first = store[rows[0][0]]
     if num_classes is None:
         num_classes = _count_classes(store, first)
+    if end_to_end is not None:
+        end_to_end.check_width(first)
     sizes = {"vocab_size": tokenizer.vocab_size} if bert is None else dict(bert.sizes)
     fields = {
         **sizes,
         "region_feature_size": first.features.shape[1],
         **system.region_label_fields(num_classes, first.features.shape[1]),
+        **(system.end_to_end_fields if end_to_end is not None else {}),
         **(model_overrides or {}),
     }
     try:
@@ -146,7 +160,14 @@ def pretrain(
         left = start_from_bert(model, bert)
         logger.info("BERT %s: %s filled, %s as drawn", bert.spec, len(model.state_dict()) - len(left), len(left))
     sampler = system.sampler(sampling, tokenizer, model_config, num_classes=num_classes)
-    task = PretrainTask(model, Corpus(store, rows), sampler, data, pad_id=tokenizer.pad_id, seed=train_config.seed)
+    corpus, seeds = Corpus(store, rows), {"pad_id": tokenizer.pad_id, "seed": train_config.seed}
+    task: PretrainTask | EndToEndTask
+    if end_to_end is None:
+        task = PretrainTask(model, corpus, sampler, data, **seeds)
+    else:
+        joint = EndToEndModel(model, end_to_end.build_encoder(), end_to_end.choices)
+        sizes_of_rows = row_sizes(store, rows)
+        task = EndToEndTask(joint, corpus, sampler, photos, data, end_to_end.photos, row_sizes=sizes_of_rows, **seeds)
     description = {
         "model": task.model_config(),
         "data": dataclasses.asdict(data),
@@ -165,6 +186,9 @@ def pretrain(
         "store_numerics": store.fingerprint.numerics,
         "torch": torch.__version__,
     }
+    if end_to_end is not None:
+        description |= end_to_end.described()
+        recorded |= end_to_end.recorded(missing)
     training = train(
         task,
         train_config,
@@ -174,7 +198,9 @@ def pretrain(
         resume=resume,
         stop_at_step=stop_at_step,
     )
-    return PretrainResult(run_dir, join, leaks, num_classes, tokenizer.vocab_size, training, evaluate(task))
+    evaluation = evaluate(task)
+    left_out = missing | dict(task.skipped) if isinstance(task, EndToEndTask) else missing
+    return PretrainResult(run_dir, join, leaks, num_classes, tokenizer.vocab_size, training, evaluation, left_out)
 
 
 def _join(store: FeatureStore, captions: Iterable[Caption], min_match: float) -> tuple[CaptionTable, JoinReport]:

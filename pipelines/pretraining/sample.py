@@ -17,7 +17,8 @@ class PretrainSample:
     """One row of a batch, before padding. T text pieces, R regions, D feature width, C region targets' width.
 
     Attributes:
-        sample_id: what to call the row in an error message.
+        sample_id: id of the image whose regions these are; of a row without an image, what to call it in an error
+            message.
         text_ids, text_labels, text_segments: (T,) int64; labels are `IGNORE_INDEX` where nothing is predicted.
         features: (R, D) float32, as stored, also where the region is masked; boxes: (R, 4) float32, pixels.
         masked, predicted: (R,) bool, hidden from the model, and predicted by it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +28,8 @@ class System:
             that follow from them, beside `region_feature_size`.
         sampling: dataclass of the rules' settings.
         sampler: the rules.
+        end_to_end_fields: fields of the model's configuration that a run through the region encoder has otherwise.
+        whole_image: `EndToEndChoices.whole_image` of such a run.
     """
 
     name: str
@@ -36,6 +38,8 @@ class System:
     region_label_fields: Callable[[int, int], Mapping[str, Any]]
     sampling: type
     sampler: type[Sampler]
+    end_to_end_fields: Mapping[str, Any] = field(default_factory=dict)
+    whole_image: str = "model"
 
 
 SYSTEMS: Mapping[str, System] = MappingProxyType(
@@ -47,6 +51,8 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes + 1},
             sampling=VLBertSampling,
             sampler=VLBertSampler,
+            end_to_end_fields={"masked_appearance": "pixels"},
+            whole_image="box",
         ),
     }
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from model.losses import PreTrainingOutput, SumCount
 from model.pretraining import PreTrainingModel
 from pipelines.parameter_groups import ParameterGroup
 from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.sample import collate
+from pipelines.pretraining.sample import PretrainSample, collate
 from pipelines.pretraining.sampler import Sampler
 from pipelines.sample_order import SampleOrder
 
@@ -103,15 +103,28 @@ class PretrainTask:
         for start in range(0, last, self.batch_size):
             yield self._batch([(EVALUATION_EPOCH, row) for row in range(start, min(start + self.batch_size, last))])
 
+    def sample(self, epoch: int, row: int, corpus: Corpus | None = None) -> PretrainSample:
+        """One caption with its masks of an epoch; `corpus` is a view of the task's own with other words."""
+        random = np.random.default_rng([_MASKS, self._seed, 0 if self._config.fixed_masks else epoch, row])
+        return self._sampler.sample(corpus or self._corpus, row, random)
+
     def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
-        samples = []
-        for epoch, row in chosen:
-            random = np.random.default_rng([_MASKS, self._seed, 0 if self._config.fixed_masks else epoch, row])
-            samples.append(self._sampler.sample(self._corpus, row, random))
-        return collate(samples, pad_id=self._pad_id)
+        return collate([self.sample(epoch, row) for epoch, row in chosen], pad_id=self._pad_id)
 
 
-def evaluate(task: PretrainTask, *, max_samples: int = 256) -> dict[str, float | None]:
+class EvaluatedTask(Protocol):
+    """What evaluation asks of a task."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    def evaluation_batches(self, max_samples: int) -> Iterator[Any]:
+        """Batches of the task's own type, of its first samples, with masks that training does not draw."""
+
+    def losses(self, model: nn.Module, batch: Any) -> PreTrainingOutput: ...
+
+
+def evaluate(task: EvaluatedTask, *, max_samples: int = 256) -> dict[str, float | None]:
     """Mean losses and accuracies without dropout, on captions of the task with masks it does not train on.
 
     None where nothing was predicted.
