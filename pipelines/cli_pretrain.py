@@ -119,8 +119,8 @@ def pretrain_command(
         typer.Option(
             "--set",
             help="section.field=value; sections: train, data, sampling, model; end to end also detector (sizes), "
-            "encoder (frozen_stages, recompute, region_chunk), photos (flip, swap_left_right, short_edges, aspect_buckets, "
-            "read_ahead) and end_to_end (masked_pixels, blank_pixels, whole_image).",
+            "encoder (frozen_stages, recompute, region_chunk), photos (flip, swap_left_right, short_edges, "
+            "aspect_buckets, read_ahead) and end_to_end (masked_pixels, blank_pixels, whole_image).",
         ),
     ] = None,
     resume: Annotated[

@@ -28,7 +28,7 @@ from pipelines.parameter_groups import ParameterGroup
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.mirrored_words import swap_left_right
 from pipelines.pretraining.record_photos import PhotoError, PhotoPlace, RecordPhotos
-from pipelines.pretraining.sample import PretrainSample, collate
+from pipelines.pretraining.sample import PretrainSample
 from pipelines.pretraining.sampler import Sampler
 from pipelines.pretraining.task import EVALUATION_EPOCH, DataConfig, PretrainTask
 from pipelines.rehearsal import WorstBatch
@@ -37,6 +37,7 @@ from pipelines.sample_order import SampleOrder
 logger = logging.getLogger(__name__)
 
 _ORDER, _PHOTO = 5, 6  # first number of a seed: keeps the random streams of one run apart
+_Waiting = tuple[PretrainSample, Future[PhotoInput] | None]  # a row and its photo on its way; None for text alone
 _LEAST_INPUT = 32  # pixels each way of the input of a batch without photos
 
 
@@ -123,7 +124,7 @@ class EndToEndTask:
         self._joint = joint
         self._corpus, self._mirrored = corpus, corpus.reworded(swap_left_right)
         self._photos, self._rules = photos, rules
-        self._row_sizes, self._pad_id, self._seed = row_sizes, pad_id, seed
+        self._row_sizes, self._seed = row_sizes, seed
         self._stored = PretrainTask(joint.model, corpus, sampler, config, pad_id=pad_id, seed=seed)
         self._encoder = region_encoder_of(joint)
         likeness = row_sizes[:, 1] / row_sizes[:, 0] if rules.aspect_buckets else None
@@ -152,11 +153,11 @@ class EndToEndTask:
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[EndToEndBatch]:
         places = self._order.batches(start_sample, batch_size=self.batch_size, rank=rank, num_ranks=num_ranks)
-        waiting: deque[list[tuple[PretrainSample, Future[PhotoInput] | None]]] = deque()
+        waiting: deque[list[_Waiting]] = deque()
         with ThreadPoolExecutor(self._rules.read_ahead, thread_name_prefix="photos") as pool:
             while True:
                 while len(waiting) < 2:
-                    waiting.append([self._submit(pool, *self._drawn(epoch, row)) for epoch, row in next(places)])
+                    waiting.append([each for epoch, row in next(places) for each in self._drawn(pool, epoch, row)])
                 yield self._collate(waiting.popleft())
 
     def counts(self, batch: EndToEndBatch) -> Mapping[str, int]:
@@ -181,7 +182,7 @@ class EndToEndTask:
         with ThreadPoolExecutor(self._rules.read_ahead, thread_name_prefix="photos") as pool:
             for start in range(0, last, self.batch_size):
                 rows = range(start, min(start + self.batch_size, last))
-                samples = [self._stored.sample(EVALUATION_EPOCH, row) for row in rows]
+                samples = [sample for row in rows for sample in self._stored.samples(EVALUATION_EPOCH, row)]
                 yield self._collate([self._submit(pool, sample, self._encoder.config, False) for sample in samples])
 
     def worst_batch(self) -> WorstBatch:
@@ -189,21 +190,21 @@ class EndToEndTask:
         regions as the photo with the most has. Blank pixels; the words are those of that photo."""
         height, width = self._largest_input()
         row = int(self._row_sizes[:, 2].argmax())
-        sample = self._stored.sample(0, row)
-        rows = self._without_stored_features(collate([sample] * self.batch_size, pad_id=self._pad_id))
-        scale = torch.tensor([width / sample.width, height / sample.height] * 2)
-        whole = torch.tensor([[0.0, 0.0, width - 1.0, height - 1.0]]).expand(self.batch_size, 4)
+        rows = self._without_stored_features(self._stored.collate(self._stored.samples(0, row) * self.batch_size))
+        with_photo = _rows_with_photo(rows)
+        boxes, hidden = rows.region_boxes[with_photo], rows.masked_regions[with_photo]
+        scale_xy = torch.tensor([width, height]) / rows.image_hw[with_photo].flip(-1)
+        whole = torch.tensor([[0.0, 0.0, width - 1.0, height - 1.0]]).expand(len(boxes), 4)
         choices = self._joint.choices
-        hidden = rows.masked_regions if choices.masked_pixels == "blank" else torch.zeros_like(rows.masked_regions)
         images = ImageBatch(
-            pixels=torch.zeros(self.batch_size, 3, height, width),
-            boxes=rows.region_boxes * scale,
-            blanked_regions=hidden,
+            pixels=torch.zeros(len(boxes), 3, height, width),
+            boxes=boxes * scale_xy.repeat(1, 2)[:, None],
+            blanked_regions=hidden if choices.masked_pixels == "blank" else torch.zeros_like(hidden),
             whole_image_boxes=whole if choices.whole_image == "box" else None,
         )
         return WorstBatch(
             EndToEndBatch(rows, images),
-            f"{self.batch_size} photos of {width} x {height} pixels with {rows.region_mask.shape[1]} regions each",
+            f"{len(boxes)} photos of {width} x {height} pixels with {boxes.shape[1]} regions each",
             "encoder.recompute=true, encoder.region_chunk=64, a smaller detector.short_edge",
         )
 
@@ -225,18 +226,17 @@ class EndToEndTask:
                 largest, area = (height, width), height * width
         return largest
 
-    def _drawn(self, epoch: int, row: int) -> tuple[PretrainSample, DetectorConfig, bool]:
-        """A training sample, the edges that its photo is resized to, and whether it is mirrored."""
+    def _drawn(self, pool: ThreadPoolExecutor, epoch: int, row: int) -> list[_Waiting]:
+        """What a caption brings into a batch, its photo mirrored and resized by chance."""
         random, config = np.random.default_rng([_PHOTO, self._seed, epoch, row]), self._encoder.config
         short_edge = int(random.choice(self._rules.short_edges or (config.short_edge,)))
         flip = bool(random.random() < 0.5) and self._rules.flip
         mirrored = flip and self._rules.swap_left_right
-        sample = self._stored.sample(epoch, row, self._mirrored if mirrored else None)
-        return sample, dataclasses.replace(config, short_edge=short_edge), flip
+        edges = dataclasses.replace(config, short_edge=short_edge)
+        samples = self._stored.samples(epoch, row, self._mirrored if mirrored else None)
+        return [self._submit(pool, sample, edges, flip) for sample in samples]
 
-    def _submit(
-        self, pool: ThreadPoolExecutor, sample: PretrainSample, config: DetectorConfig, flip: bool
-    ) -> tuple[PretrainSample, Future[PhotoInput] | None]:
+    def _submit(self, pool: ThreadPoolExecutor, sample: PretrainSample, config: DetectorConfig, flip: bool) -> _Waiting:
         if sample.text_only:
             return sample, None
         try:
@@ -256,7 +256,7 @@ class EndToEndTask:
         except ValueError as error:
             raise ValueError(f"image {sample.sample_id!r}: {error}") from None
 
-    def _collate(self, waiting: Sequence[tuple[PretrainSample, Future[PhotoInput] | None]]) -> EndToEndBatch:
+    def _collate(self, waiting: Sequence[_Waiting]) -> EndToEndBatch:
         samples, photos, why = [], [], ""
         for sample, future in waiting:
             try:
@@ -273,7 +273,7 @@ class EndToEndTask:
             photos += [] if photo is None else [photo]
         if not samples:
             raise ValueError(f"none of the {len(waiting)} photos of a batch can be used, the last because {why}")
-        rows = self._without_stored_features(collate(samples, pad_id=self._pad_id))
+        rows = self._without_stored_features(self._stored.collate(samples))
         if not photos:
             return EndToEndBatch(rows, _no_images(rows, whole_image=self._joint.choices.whole_image == "box"))
         made = collate_inputs(photos, self._joint.choices)
@@ -288,10 +288,13 @@ class EndToEndTask:
 
 def _with_photo_boxes(rows: VLBatch, boxes: torch.Tensor) -> VLBatch:
     """The rows with boxes as they are in the photos: clipped to them, and mirrored where these are."""
-    with_photo = slice(None) if rows.text_only is None else ~rows.text_only
     placed = torch.zeros_like(rows.region_boxes)
-    placed[with_photo] = boxes
+    placed[_rows_with_photo(rows)] = boxes
     return dataclasses.replace(rows, region_boxes=placed * rows.region_mask[..., None])
+
+
+def _rows_with_photo(rows: VLBatch) -> slice | torch.Tensor:
+    return slice(None) if rows.text_only is None else ~rows.text_only
 
 
 def _no_images(rows: VLBatch, *, whole_image: bool) -> ImageBatch:

@@ -103,13 +103,20 @@ class PretrainTask:
         for start in range(0, last, self.batch_size):
             yield self._batch([(EVALUATION_EPOCH, row) for row in range(start, min(start + self.batch_size, last))])
 
-    def sample(self, epoch: int, row: int, corpus: Corpus | None = None) -> PretrainSample:
-        """One caption with its masks of an epoch; `corpus` is a view of the task's own with other words."""
+    def samples(self, epoch: int, row: int, corpus: Corpus | None = None) -> list[PretrainSample]:
+        """What one caption brings into a batch, with its masks of an epoch.
+
+        Args:
+            corpus: a view of the task's own with other words; None for that itself.
+        """
         random = np.random.default_rng([_MASKS, self._seed, 0 if self._config.fixed_masks else epoch, row])
-        return self._sampler.sample(corpus or self._corpus, row, random)
+        return [self._sampler.sample(corpus or self._corpus, row, random)]
+
+    def collate(self, samples: Sequence[PretrainSample]) -> VLBatch:
+        return collate(samples, pad_id=self._pad_id)
 
     def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
-        return collate([self.sample(epoch, row) for epoch, row in chosen], pad_id=self._pad_id)
+        return self.collate([sample for epoch, row in chosen for sample in self.samples(epoch, row)])
 
 
 class EvaluatedTask(Protocol):
