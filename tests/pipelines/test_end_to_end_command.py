@@ -14,7 +14,8 @@ from pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 TINY_MODEL = (
-    "--steps", 2, "--batch-size", 4, "--set", "model.hidden_size=16", "--set", "model.num_hidden_layers=1",
+    "--steps", 2, "--batch-size", 4, "--threads", 1, "--set", "model.hidden_size=16",
+    "--set", "model.num_hidden_layers=1",
     "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=24",
 )  # fmt: skip
 TINY_ENCODER = (
