@@ -64,7 +64,9 @@ def test_blanked_before_the_resize_nothing_is_carried_over(preset, flip, image_h
         for x1, y1, x2, y2 in ours.boxes.int().tolist():
             assert not ours.pixels[:, y1 : y2 + 1, x1 : x2 + 1].any()
         changed[before] = int((ours.pixels != theirs.pixels).any(dim=0).sum())
-    assert changed[True] == 0 < changed[False]
+    assert changed[True] == 0
+    # Without antialiasing, making a photo smaller reads few pixels, and may read none across these edges.
+    assert changed[False] > 0 or (preset != "vlbert-e2e" and image_hw[0] > EDGES.short_edge)
 
 
 def test_what_is_not_hidden_is_as_it_was():
