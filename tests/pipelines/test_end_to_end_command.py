@@ -44,6 +44,7 @@ def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, made: PhotoStore
     facts = json.loads(done.out)
     assert facts["step"] == 2 and facts["left_out_photos"] == {} and facts["evaluation"]["masked_words"] > 0
     assert "the largest batch, 4 photos of" in done.err
+    _ask(roibeam, made, tmp_path)
     moved = tmp_path / "moved"
     made.photos.rename(moved)
     assert "--images" in one_line(roibeam("pretrain", tmp_path / "other", *options))
@@ -53,6 +54,26 @@ def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, made: PhotoStore
     done = roibeam("pretrain", tmp_path / "third", *options, "--images", moved, "--skip-missing-photos")
     assert done.code == 0, done.err
     assert "1 image left out, such as 'photo-2'" in done.out
+
+
+def _ask(roibeam: Cli, made: PhotoStore, folder: Path) -> None:
+    """The run answers on a photo, and becomes a file of the official code."""
+    asked = ("probe", folder / "run", "photo-1", "two [MASK] on the left", "--out", folder / "probe.svg")
+    asked += ("--store", made.path)
+    assert "run reads photos: add --photo, that of the record 'photo-1'" in one_line(roibeam(*asked))
+    done = roibeam(*asked, "--photo", made.photo("photo-1"), "--json")
+    assert done.code == 0, done.err
+    facts = json.loads(done.out)
+    assert len(facts["words"]) == 1 and len(facts["regions"]) == 4 and not facts["regions_remark"]
+    done = roibeam("convert", folder / "run", folder / "official.pth", "--to", "official")
+    assert done.code == 0, done.err
+    assert "VLBertForPreTraining" in done.out and (folder / "official.pth").is_file()
+    assert "reads no .safetensors" in one_line(
+        roibeam("convert", folder / "run", folder / "official.safetensors", "--to", "official")
+    )
+    assert roibeam("convert", folder / "run", folder / "joint", "--to", "roibeam").code == 0
+    assert sorted(path.name for path in (folder / "joint").iterdir()) == ["config.json", "model.safetensors"]
+    assert not list(folder.glob(".*"))
 
 
 @pytest.mark.slow
