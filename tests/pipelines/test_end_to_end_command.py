@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,28 @@ def made(tmp_path: Path) -> PhotoStore:
     rows = [f"{caption}\t{image_id(number)}" for number, caption in enumerate(CAPTIONS)]
     (tmp_path / "captions.tsv").write_text("\n".join(rows) + "\n")
     return made
+
+
+@pytest.mark.slow
+def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path) -> None:
+    without_dropout = [f"--set=model.{name}_dropout=0" for name in ("hidden", "attention", "region")]
+    tools = Path(sys.executable).parent
+    options = ["--store", made.path, "--captions", tmp_path / "captions.tsv", *TINY_ENCODER, *TINY_MODEL]
+    options += [*without_dropout, "--set=data.batch_size=2", "--device=cpu"]
+    pair = [tools / "torchrun", "--no-python", "--standalone", "--nproc-per-node", "2"]
+    alone = [tools / "roibeam", "pretrain", tmp_path / "alone", *options, "--set=train.accumulation=2"]
+    for command in (alone, [*pair, tools / "roibeam", "pretrain", tmp_path / "pair", *options]):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+        done = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+    ours, theirs = (
+        [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("alone", "pair")
+    )
+    assert [line["samples"] for line in ours] == [line["samples"] for line in theirs] == [4, 8]
+    for left, right in zip(ours, theirs, strict=True):
+        for name in ("masked_words", "masked_regions", "gradient_norm"):
+            assert left[name] == pytest.approx(right[name], rel=1e-4), name
 
 
 def one_line(result: Any) -> str:
