@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
+
+from extraction.conventions import Conventions
 
 
 def blank_regions(pixels: Tensor, boxes: Tensor) -> Tensor:
@@ -16,8 +19,30 @@ def blank_regions(pixels: Tensor, boxes: Tensor) -> Tensor:
         boxes: (n, 4), x1 y1 x2 y2 in pixels of the input; what lies outside is left out.
     """
     blanked = pixels.clone()
-    for x1, y1, x2, y2 in boxes.tolist():
-        rows = slice(max(int(y1), 0), max(int(y2) + 1, 0))
-        columns = slice(max(int(x1), 0), max(int(x2) + 1, 0))
-        blanked[..., rows, columns] = 0
+    for box in boxes.tolist():
+        blanked[..., *_pixels_of(box)] = 0
     return blanked
+
+
+def blank_photo(photo: np.ndarray, boxes: np.ndarray, conventions: Conventions) -> np.ndarray:
+    """A copy of a photo with the given boxes in the mean colour, rounded to whole levels.
+
+    Before the resize, so that nothing of what is in a box gets mixed into the pixels beside it. The box itself is not
+    exactly zero then: the network's input is blanked as well.
+
+    Args:
+        photo: (height, width, 3) uint8, channel order B, G, R.
+        boxes: (n, 4), x1 y1 x2 y2 in its pixels; rows and columns as in `blank_regions`.
+        conventions: give the mean.
+    """
+    mean = np.rint(conventions.pixel_mean).astype(np.uint8)
+    blanked = photo.copy()
+    for box in boxes.tolist():
+        blanked[_pixels_of(box)] = mean[::-1] if conventions.channel_order == "rgb" else mean
+    return blanked
+
+
+def _pixels_of(box: list[float]) -> tuple[slice, slice]:
+    """Rows and columns."""
+    x1, y1, x2, y2 = (max(int(edge), -1) for edge in box)
+    return slice(max(y1, 0), y2 + 1), slice(max(x1, 0), x2 + 1)

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from extraction.blanking import blank_regions
+from extraction.blanking import blank_photo, blank_regions
 from extraction.boxes import checked_boxes, clip_boxes
 from extraction.config import DetectorConfig
 from extraction.conventions import Conventions
-from extraction.preprocess import preprocess
+from extraction.preprocess import check_image, preprocess
 
 PADDING_COORDINATE = -2.0  # of rows without a box; jackroos/VL-BERT pretrain/data/collate_batch.py
 
@@ -75,6 +75,7 @@ def prepare_photo(
     *,
     flip: bool = False,
     masked: np.ndarray | None = None,
+    blank_before_resize: bool = False,
 ) -> PreparedPhoto:
     """Resizes a photo, removes the mean, mirrors it if told, and hides regions; its boxes go along.
 
@@ -86,9 +87,16 @@ def prepare_photo(
         config: short and long edge.
         flip: whether photo and boxes are mirrored left to right.
         masked: (R,) bool, whose pixels are blanked (`blank_regions`) for all regions of the photo; None hides nothing.
+        blank_before_resize: whether they are blanked in the photo too (`blank_photo`), so that the resize finds nothing
+            to carry over the edge of a box.
     Raises:
         ValueError: for another image, boxes of another shape, not finite or with x2 < x1 or y2 < y1, another mask.
     """
+    in_photo = checked_boxes(boxes)
+    hidden = None if masked is None else _checked_mask(masked, len(in_photo))
+    if hidden is not None and blank_before_resize:
+        check_image(image)
+        image = blank_photo(image, in_photo[hidden].numpy(), conventions)
     network_input = preprocess(image, config, conventions)
     height, width = network_input.input_hw
     photo_height, photo_width = network_input.image_hw
@@ -96,19 +104,14 @@ def prepare_photo(
     if conventions.box_scale == "one-factor":
         scale_xy = torch.full((2,), network_input.factor)
     last_pixel = conventions.box_clip == "last-pixel"
-    placed = checked_boxes(boxes) * scale_xy.repeat(2)
+    placed = in_photo * scale_xy.repeat(2)
     pixels = network_input.pixels[0]
     if flip:
         pixels[:, :height, :width] = pixels[:, :height, :width].flip(-1)
         placed[:, [0, 2]] = (width - 1 if last_pixel else width) - placed[:, [2, 0]]
     placed = clip_boxes(placed, (height, width), last_pixel=last_pixel)
-    if masked is not None:
-        masked = np.asarray(masked)
-        if masked.dtype != bool or masked.shape != (len(placed),):
-            raise ValueError(
-                f"masked must be ({len(placed)},) bool, one for each box; got {masked.shape} {masked.dtype}"
-            )
-        pixels = blank_regions(pixels, placed[torch.from_numpy(masked)])
+    if hidden is not None:
+        pixels = blank_regions(pixels, placed[hidden])
     return PreparedPhoto(pixels, placed, (height, width), network_input.image_hw, scale_xy)
 
 
@@ -137,6 +140,13 @@ def collate_photos(photos: Sequence[PreparedPhoto]) -> RegionBatch:
         image_hw=torch.tensor([photo.image_hw for photo in photos], dtype=torch.float32),
         scale_xy=torch.stack([photo.scale_xy for photo in photos]),
     )
+
+
+def _checked_mask(masked: np.ndarray, count: int) -> Tensor:
+    masked = np.asarray(masked)
+    if masked.dtype != bool or masked.shape != (count,):
+        raise ValueError(f"masked must be ({count},) bool, one for each box; got {masked.shape} {masked.dtype}")
+    return torch.from_numpy(masked)
 
 
 def _ratio(new: int, old: int) -> Tensor:

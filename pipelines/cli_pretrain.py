@@ -12,6 +12,8 @@ import typer
 from features.counted import counted
 from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
 
+DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
+
 if TYPE_CHECKING:
     from features.store import FeatureStore
 
@@ -60,6 +62,54 @@ def pretrain_command(
             show_default=False,
         ),
     ] = None,
+    end_to_end: Annotated[
+        bool,
+        typer.Option(
+            "--end-to-end/--stored-features",
+            help="Train through the region encoder: photos and stored boxes instead of stored features "
+            "(docs/end-to-end.md).",
+        ),
+    ] = False,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            help="End to end: folder of the photos, found by id, path or number [default: where the store says that "
+            "they lie].",
+            show_default=False,
+        ),
+    ] = None,
+    detector: Annotated[
+        str | None,
+        typer.Option(
+            help="End to end: sizes of the encoder, as in extract: vg-r101-c4-600, toy, small, or a detector's folder "
+            f"[default: {DEFAULT_ENCODER}].",
+            show_default=False,
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="End to end: what the encoder starts from: a Visual Genome detector's file, "
+            "resnet101-pt-vgbua-0000.model, or random:<seed> [default: those of the detector's folder].",
+            show_default=False,
+        ),
+    ] = None,
+    conventions: Annotated[
+        str | None,
+        typer.Option(
+            help="End to end: how the encoder computes, a preset as in extract [default: vlbert-e2e; those of a "
+            "detector's folder].",
+            show_default=False,
+        ),
+    ] = None,
+    skip_missing_photos: Annotated[
+        bool,
+        typer.Option(
+            "--skip-missing-photos/--need-all-photos",
+            help="End to end: leave out, and count, samples whose photo is missing, broken or of another size than "
+            "its record's, instead of stopping.",
+        ),
+    ] = False,
     stage_to: Annotated[
         Path | None, typer.Option(help="Local folder that shards of a store at a URL are copied to as they are read.")
     ] = None,
@@ -115,20 +165,28 @@ def pretrain_command(
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order, masks and dropout.")] = 0,
     id_rule: Annotated[str, typer.Option(help="As in extract: no-extension or with-extension.")] = "no-extension",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="section.field=value; sections: train, data, sampling, model.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="section.field=value; sections: train, data, sampling, model; end to end also detector (sizes), "
+            "encoder (frozen_stages, recompute, region_chunk), photos (flip, swap_left_right, short_edges, "
+            "aspect_buckets, read_ahead) and end_to_end (masked_pixels, blank_pixels, whole_image).",
+        ),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Continue from OUT's newest checkpoint.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
 ) -> None:
-    """Pre-trains one of the systems on stored regions and captions: masked words, masked regions, pairs that match.
+    """Pre-trains one of the systems on captions and stored regions, or on photos and stored boxes: masked words, masked
+    regions, pairs that match.
 
     On several GPUs: torchrun --no-python --nproc-per-node <n> roibeam pretrain ... (--no-python keeps the working
     directory off the import path).
     """
     import torch
 
+    from model.end_to_end import EndToEndChoices
     from pipelines.annotations import stored_captions
     from pipelines.bert_start import read_bert
     from pipelines.caption_files import CaptionFile
@@ -138,6 +196,8 @@ def pretrain_command(
     from pipelines.model_checkpoint import load_model
     from pipelines.optimizer import TrainConfig
     from pipelines.overrides import apply_overrides, parse_value
+    from pipelines.pretraining.end_to_end import EncoderOptions, EndToEnd, choose_encoder
+    from pipelines.pretraining.end_to_end_task import PhotoRules
     from pipelines.pretraining.recipes import recipe_named
     from pipelines.pretraining.run import LeakGuard, pretrain
     from pipelines.pretraining.systems import system_named
@@ -183,9 +243,24 @@ def pretrain_command(
 
     of_train = [setting for setting in own if setting.startswith("train.")]
     of_data = [setting for setting in own if not setting.startswith("train.")]
-    sampling = published.sampling if published else chosen.sampling()
-    data = DataConfig(batch_size=batch_size, share=published.share if published else 1.0)
-    sections = apply_overrides({"train": TrainConfig(steps=1), "data": data, "sampling": sampling}, of_data)
+    defaults: dict[str, Any] = {
+        "train": TrainConfig(steps=1),
+        "data": DataConfig(batch_size=batch_size, share=published.share if published else 1.0),
+        "sampling": published.sampling if published else chosen.sampling(),
+    }
+    if end_to_end:
+        sizes, computes, trained = choose_encoder(detector or DEFAULT_ENCODER, weights, conventions)
+        defaults |= {
+            "detector": sizes,
+            "encoder": EncoderOptions(),
+            "photos": PhotoRules(skip_broken=skip_missing_photos),
+            "end_to_end": EndToEndChoices(whole_image=chosen.whole_image),
+        }
+    elif published is not None and published.end_to_end:
+        raise ValueError(f"--recipe {recipe} trains through the detector: add --end-to-end, see docs/end-to-end.md")
+    else:
+        _refuse_options_of_end_to_end(images, detector, weights, conventions, skip_missing_photos)
+    sections = apply_overrides(defaults, of_data)
     train_config(1)  # what is wrong with --set is said before anything is read
     overrides: dict[str, Any] = {}
     for setting in settings or []:
@@ -194,7 +269,7 @@ def pretrain_command(
             if not equals:
                 raise ValueError(f"--set {setting!r}: expected model.field=value")
             overrides[name.strip()] = parse_value(value.strip())
-    if published is not None and published.text_corpus and not text_corpus and not toy:
+    if published is not None and published.text_corpus and not text_corpus:
         raise ValueError(f"--recipe {recipe} mixes in text without images: name the files with --text-corpus")
     if published is not None and not toy and from_run is None:
         if published.after:
@@ -205,6 +280,10 @@ def pretrain_command(
         from_bert = None
     start = None if from_run is None else load_model(from_run)
     own_tokenizer = None if start is None or start.tokenizer is None else str(start.tokenizer)
+    through_encoder = None
+    if end_to_end:
+        own_sections = {"choices": sections["end_to_end"], "photos": sections["photos"], "encoder": sections["encoder"]}
+        through_encoder = EndToEnd(sections["detector"], computes, trained, images, **own_sections)
     rules = HeldOut(held_out or [])
     file = None if captions is None else CaptionFile(captions, id_rule=id_rule)
     notes: list[str] = []
@@ -228,6 +307,7 @@ def pretrain_command(
             model_overrides=overrides,
             min_match=0 if file is None else min_match,
             guard=LeakGuard(rules, data_set, leave_out_held_out) if held_out else None,
+            end_to_end=through_encoder,
             resume=resume,
         )
     if not is_main_process():
@@ -244,6 +324,7 @@ def pretrain_command(
         "join": join.to_json(),
         "held_out": None if result.leaks is None else result.leaks.to_json(),
         "notes": notes,
+        "left_out_photos": dict(result.left_out),
         "vocabulary": result.vocab_size,
         "num_classes": result.num_classes,
         "last": result.training.last,
@@ -258,12 +339,24 @@ def pretrain_command(
     if result.leaks is not None:
         typer.echo("\n".join(result.leaks.lines()))
         typer.echo(f"{counted(len(result.leaks.leaked), 'captioned image')} left out as held out")
+    if result.left_out:
+        image_id, why = next(iter(result.left_out.items()))
+        typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
     typer.echo(f"{counted(result.training.step, 'step')} in {result.training.seconds:.0f} s")
     for name, mean in result.evaluation.items():
         typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("  curves.svg   its losses, to look at\n  log.jsonl   one line per step")
     typer.echo("  config.json   everything this run was made with\n  tokenizer/")
+
+
+def _refuse_options_of_end_to_end(
+    images: str | None, detector: str | None, weights: str | None, conventions: str | None, skip: bool
+) -> None:
+    given = {"--images": images, "--detector": detector, "--weights": weights, "--conventions": conventions}
+    named = [name for name, value in given.items() if value is not None] + ["--skip-missing-photos"] * skip
+    if named:
+        raise ValueError(f"{named[0]} is for --end-to-end; stored features need no photos and no encoder")
 
 
 def _open_store(store: str, stage_to: Path | None, stage_gb: float | None) -> FeatureStore:

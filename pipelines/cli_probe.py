@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -30,7 +30,11 @@ def probe_command(
         str | None, typer.Option(help="Store to take the regions from [default: a detector finds them].")
     ] = None,
     photo: Annotated[
-        Path | None, typer.Option(help="With --store: the record's photo, for the picture [default: boxes on grey].")
+        Path | None,
+        typer.Option(
+            help="With --store: the record's photo, for the picture [default: boxes on grey]; needed by a model that "
+            "reads photos."
+        ),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="Of the detector, as in extract.")] = None,
     detector: Annotated[str, typer.Option(help="As in extract; toy knows the toy world.")] = "vg-r101-c4",
@@ -72,7 +76,11 @@ def probe_command(
 
     Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on a photo or a stored record.
     """
-    from pipelines.model_checkpoint import load_model
+    from transformers import PreTrainedModel
+
+    from pipelines.joint_checkpoint import joint_folder, load_joint
+    from pipelines.model_checkpoint import ModelCheckpoint, load_model
+    from pipelines.photo_model import PhotoModel
     from pipelines.probe import Names, probe
     from pipelines.probe_picture import probe_svg
     from pipelines.tokenizer import load_tokenizer
@@ -83,7 +91,14 @@ def probe_command(
         raise ValueError(f"--out {out}: the picture is an .svg file")
     if not out.parent.is_dir():
         raise ValueError(f"--out {out}: there is no folder {out.parent}")
-    found = load_model(checkpoint, options=config)
+    in_folder, joint = joint_folder(checkpoint), None
+    if in_folder is None:
+        found = load_model(checkpoint, options=config)
+    else:
+        if store is not None and photo is None:
+            raise ValueError(f"{checkpoint} reads photos: add --photo, that of the record {image!r}")
+        joint = load_joint(in_folder[0])
+        found = ModelCheckpoint(cast(PreTrainedModel, joint.model), *in_folder)
     model: Any = found.model
     if not hasattr(model, "match_log_odds"):
         raise ValueError(f"{checkpoint}: {type(model).__name__} is a task's model; probe one with pre-training heads")
@@ -100,6 +115,9 @@ def probe_command(
         pixels = None if photo is None else _pixels(photo, record)
     else:
         record, classes, pixels = _detected(image, detector, weights, conventions, selection, settings or [], vocab)
+    if joint is not None:
+        assert pixels is not None
+        model = PhotoModel(joint, pixels)
     names = Names(classes, background_first=background_first)
     result = probe(model, record, text, pieces, names, hide=hide, layer=layer, head=head, top=top, task=task)
     out.write_text(probe_svg(result, record, names, text=text, photo=pixels), "utf-8")

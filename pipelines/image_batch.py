@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +11,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from extraction.region_batch import collate_photos, prepare_photo
+from extraction.config import DetectorConfig
+from extraction.conventions import Conventions
+from extraction.region_batch import PreparedPhoto, collate_photos, prepare_photo
 from extraction.region_encoder import RegionEncoder
 from model.end_to_end import EndToEndChoices, ImageBatch
+
+
+@dataclass(frozen=True, eq=False)
+class PhotoInput:
+    """One photo on its way into a batch.
+
+    Attributes:
+        photo: resized, mirrored, blanked; the box of the whole photo comes first where the run's choices have one.
+        masked: (R,) bool, of the regions alone.
+    """
+
+    photo: PreparedPhoto
+    masked: Tensor
 
 
 class PhotoInputs(NamedTuple):
@@ -39,9 +55,6 @@ def photo_inputs(
 ) -> PhotoInputs:
     """Resizes, mirrors, blanks and pads B photos as the encoder's conventions and the run's choices say.
 
-    Pixels are blanked last, in the network's input, which is the release's order: the resize before it has mixed what
-    stands at the edge of a box into its neighbourhood (`blank_regions`).
-
     Args:
         photos: (height, width, 3) uint8, channel order B, G, R.
         boxes: (R_i, 4) for each photo, x1 y1 x2 y2 in its pixels, without the whole image.
@@ -51,34 +64,65 @@ def photo_inputs(
     Raises:
         ValueError: as `prepare_photo`, and for lists of different lengths.
     """
-    config, conventions = encoder.config, encoder.conventions
-    from_box, blanks = choices.whole_image == "box", choices.masked_pixels == "blank"
-    last = 1 if conventions.box_clip == "last-pixel" else 0
-    prepared, masks = [], []
-    for photo, own, hidden, flip in zip(photos, boxes, masked, flips or [False] * len(photos), strict=True):
-        rows, hidden = np.asarray(own, np.float32).reshape(-1, 4), np.asarray(hidden)
-        if hidden.dtype != bool or hidden.shape != (len(rows),):
-            raise ValueError(f"masked must be ({len(rows)},) bool, one for each box; got {hidden.shape} {hidden.dtype}")
-        masks.append(torch.from_numpy(hidden))
-        if from_box:
-            # Through the same rounding and clipping as the regions, as in the release, where it is the first of them.
-            height, width = photo.shape[:2]
-            rows = np.concatenate([np.array([[0, 0, width - last, height - last]], np.float32), rows])
-            hidden = np.concatenate([[False], hidden])
-        prepared.append(prepare_photo(photo, rows, config, conventions, flip=flip, masked=hidden if blanks else None))
-    batch = collate_photos(prepared)
+    prepared = [
+        prepare_input(photo, own, hidden, encoder.config, encoder.conventions, choices, flip=flip)
+        for photo, own, hidden, flip in zip(photos, boxes, masked, flips or [False] * len(photos), strict=True)
+    ]
+    return collate_inputs(prepared, choices)
+
+
+def prepare_input(
+    photo: np.ndarray,
+    boxes: np.ndarray,
+    masked: np.ndarray,
+    config: DetectorConfig,
+    conventions: Conventions,
+    choices: EndToEndChoices,
+    *,
+    flip: bool = False,
+) -> PhotoInput:
+    """One photo of `photo_inputs`; `config` gives the edges that it is resized to."""
+    rows, hidden = np.asarray(boxes, np.float32).reshape(-1, 4), np.asarray(masked)
+    if hidden.dtype != bool or hidden.shape != (len(rows),):
+        raise ValueError(f"masked must be ({len(rows)},) bool, one for each box; got {hidden.shape} {hidden.dtype}")
+    own_mask = torch.from_numpy(hidden)
+    if choices.whole_image == "box":
+        # Through the same rounding and clipping as the regions, as in the release, where it is the first of them.
+        height, width = photo.shape[:2]
+        last = 1 if conventions.box_clip == "last-pixel" else 0
+        rows = np.concatenate([np.array([[0, 0, width - last, height - last]], np.float32), rows])
+        hidden = np.concatenate([[False], hidden])
+    prepared = prepare_photo(
+        photo,
+        rows,
+        config,
+        conventions,
+        flip=flip,
+        masked=hidden if choices.masked_pixels == "blank" else None,
+        blank_before_resize=choices.blank_pixels == "before_resize",
+    )
+    return PhotoInput(prepared, own_mask)
+
+
+def collate_inputs(photos: Sequence[PhotoInput], choices: EndToEndChoices) -> PhotoInputs:
+    """Pads photos and regions to one batch.
+
+    Raises:
+        ValueError: when there is no photo.
+    """
+    batch = collate_photos([each.photo for each in photos])
     region_boxes, region_mask, input_boxes = batch.photo_boxes, batch.region_mask, batch.boxes
     whole = None
-    if from_box:
+    if choices.whole_image == "box":
         whole, input_boxes = input_boxes[:, 0], input_boxes[:, 1:]
         region_boxes, region_mask = region_boxes[:, 1:], region_mask[:, 1:]
     count = region_mask.shape[1]
-    masked_regions = torch.stack([functional.pad(mask, (0, count - len(mask))) for mask in masks])
+    masked_regions = torch.stack([functional.pad(each.masked, (0, count - len(each.masked))) for each in photos])
     return PhotoInputs(
         ImageBatch(
             pixels=batch.pixels,
             boxes=input_boxes,
-            blanked_regions=masked_regions if blanks else torch.zeros_like(masked_regions),
+            blanked_regions=masked_regions if choices.masked_pixels == "blank" else torch.zeros_like(masked_regions),
             whole_image_boxes=whole,
         ),
         {

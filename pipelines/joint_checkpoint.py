@@ -24,7 +24,14 @@ from extraction.region_encoder import RegionEncoder
 from extraction.weight_files import read_tensors
 from model.end_to_end import EndToEndChoices, EndToEndModel
 from pipelines.checkpoint import put_in_place, write_json
-from pipelines.model_checkpoint import build_model, check_parameters, class_of, config_class_of
+from pipelines.model_checkpoint import (
+    build_model,
+    check_parameters,
+    class_of,
+    config_class_of,
+    model_folder,
+    read_json_object,
+)
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
@@ -78,6 +85,21 @@ def save_joint(joint: EndToEndModel, folder: str | Path) -> Path:
     write_json(aside / CONFIG_NAME, described)
     put_in_place(aside, final)
     return final
+
+
+def joint_folder(spec: str) -> tuple[Path, Path | None] | None:
+    """The joint checkpoint that a folder holds, and its tokenizer's folder if any; None when `spec` is anything else.
+
+    Args:
+        spec: as `load_model` takes it; a run's folder means its newest checkpoint.
+    Raises:
+        ValueError: for a run without a checkpoint, or a config.json that cannot be read.
+    """
+    path = Path(spec).expanduser()
+    if not path.is_dir():
+        return None
+    folder, tokenizer = model_folder(path)
+    return (folder, tokenizer) if "end_to_end" in read_json_object(folder / CONFIG_NAME) else None
 
 
 def load_joint(folder: str | Path) -> EndToEndModel:

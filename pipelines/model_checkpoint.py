@@ -91,22 +91,36 @@ def load_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
     return _from_official(fetch_weights(spec), options)
 
 
-def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
-    tokenizer = None
+def model_folder(folder: Path) -> tuple[Path, Path | None]:
+    """The folder of a model's weights and that of its tokenizer, None where there is none.
+
+    Args:
+        folder: a run's (then its newest checkpoint's), a checkpoint's, or a model's own.
+    Raises:
+        ValueError: for a run without a checkpoint, or a folder that is none of these.
+    """
     if (folder / "checkpoints").is_dir():
         newest = latest_checkpoint(folder)
         if newest is None:
             raise ValueError(f"{folder}: this run has no checkpoint yet")
-        tokenizer, folder = _tokenizer_of(folder), newest / "model"
+        tokenizer, found = _tokenizer_of(folder), newest / "model"
     elif (folder / "model" / CONFIG).is_file():
-        tokenizer, folder = _tokenizer_of(folder.parent.parent), folder / "model"
+        tokenizer, found = _tokenizer_of(folder.parent.parent), folder / "model"
     else:
-        tokenizer = _tokenizer_of(folder)
-    if not (folder / CONFIG).is_file():
-        raise ValueError(f"{folder}: no {CONFIG}; expected a model's folder, a run of roibeam pretrain or a checkpoint")
+        tokenizer, found = _tokenizer_of(folder), folder
+    if not (found / CONFIG).is_file():
+        raise ValueError(f"{found}: no {CONFIG}; expected a model's folder, a run of roibeam pretrain or a checkpoint")
+    return found, tokenizer
+
+
+def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
+    folder, tokenizer = model_folder(folder)
     settings = read_json_object(folder / CONFIG)
     if "end_to_end" in settings:
-        raise ValueError(f"{folder}: a model with its region encoder; load_joint reads it (docs/end-to-end.md)")
+        raise ValueError(
+            f"{folder}: a model with its region encoder, which reads photos; roibeam probe and convert take it, here "
+            f"only models on stored features fit (docs/end-to-end.md)"
+        )
     if not str(settings.get("model_type", "")).startswith("roibeam-"):
         weights = next((folder / name for name in (WEIGHTS, "pytorch_model.bin") if (folder / name).is_file()), None)
         if weights is None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 
+from model.end_to_end import EndToEndModel
 from pipelines.checkpoint import sync_to_disk
+from pipelines.joint_checkpoint import joint_folder, load_joint, save_joint
 from pipelines.model_checkpoint import load_model
 from pipelines.published_models import writer_of
+from pipelines.vlbert_joint import load_official_joint, save_official_joint
 
 DIRECTIONS = ("roibeam", "official")
 _OF_HUGGING_FACE = frozenset(field.name for field in fields(PretrainedConfig))
@@ -52,11 +57,20 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
         raise ValueError(f"{out}: there is no folder {out.parent}")
     if to == "official" and out.suffix not in OFFICIAL_SUFFIXES:
         raise ValueError(f"{out}: official checkpoints end in {', '.join(OFFICIAL_SUFFIXES)}; rename it")
-    found = load_model(spec, options=options)
-    model, changes = found.model, found.changes
+    in_folder, joint = joint_folder(spec), None
+    if in_folder is None:
+        found = load_model(spec, options=options)
+        model, changes = found.model, found.changes
+    elif options is not None:
+        raise ValueError(f"{spec} has a configuration of its own; --config is for official files")
+    else:
+        joint = load_joint(in_folder[0])
+        model, changes = cast(PreTrainedModel, joint.model), ()
     aside = out.with_name(f".part-{os.getpid()}-{out.name}")
     try:
-        if to == "roibeam":
+        if joint is not None:
+            written = _write_joint(joint, aside, to)
+        elif to == "roibeam":
             model.save_pretrained(aside)
             written = len(model.state_dict())
             _check_same(model, load_model(str(aside)).model, aside)
@@ -76,6 +90,23 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
         aside.unlink(missing_ok=True)
         raise
     return ModelConversion(type(model).__name__, written, changes)
+
+
+def _write_joint(joint: EndToEndModel, path: Path, to: str) -> int:
+    """A model with its region encoder, read back and compared; returns the number of its tensors."""
+    if to == "roibeam":
+        _check_same(joint, load_joint(save_joint(joint, path)), path)
+    else:
+        if path.suffix == ".safetensors":
+            raise ValueError("VL-BERT's official code reads no .safetensors; name a .pth or .bin file")
+        save_official_joint(joint, path)
+        again = copy.deepcopy(joint)
+        for tensor in again.state_dict().values():
+            tensor.zero_()
+        load_official_joint(str(path), again)
+        _check_same(joint, again, path)
+        sync_to_disk(path)
+    return len(joint.state_dict())
 
 
 def _write(official: dict[str, Tensor], path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from features.record import RegionRecord
 from model.inputs import AttentionMaps, VLBatch, VLOutput
+from pipelines.photo_model import PhotoModel
 from pipelines.pretraining.class_targets import as_float32
 from pipelines.tokenizer import CaptionTokenizer
 
@@ -138,7 +139,7 @@ def probe(
     """Runs the model once on the pair, and once for each region that is hidden.
 
     Args:
-        model: a `PreTrainingModel`, in evaluation mode.
+        model: a `PreTrainingModel`, or a `PhotoModel` of the record's photo, in evaluation mode.
         hide: places of regions to hide, each by itself; None takes those with the best scores.
         layer, head: of the attention, counted from 1; None is the last layer, and the mean over heads.
         top: guesses for each word and region.
@@ -270,7 +271,7 @@ def _hidden_regions(
 ) -> tuple[tuple[HiddenRegion, ...], str]:
     if not hide:
         return (), "no regions"
-    if getattr(model.config, "masked_appearance", "") == "pixels":
+    if getattr(model.config, "masked_appearance", "") == "pixels" and not isinstance(model, PhotoModel):
         return (), "this model hides regions in the photo's pixels, which stored features do not have"
     found = []
     for number in hide:

@@ -44,6 +44,7 @@ from pipelines.checkpoint import (
 )
 from pipelines.optimizer import TrainConfig, build_optimizer, chosen_groups, clip_each, learning_rate_at
 from pipelines.parameter_groups import ParameterGroup
+from pipelines.rehearsal import rehearse
 
 logger = logging.getLogger(__name__)
 
@@ -175,6 +176,7 @@ def train(
     started, first_step, last_line = time.monotonic(), position.step, _last_line(run_dir / "log.jsonl")
     checkpoint = newest
     model.train()
+    rehearse(task, model, optimizer, accelerator, accumulation=config.accumulation)
     with (run_dir / "log.jsonl").open("a", encoding="utf-8") if accelerator.is_main_process else nullcontext() as log:
         while position.step < last_step:
             micro_batches = [next(stream) for _ in range(config.accumulation)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import copy
+from collections.abc import Callable
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -31,6 +33,7 @@ class Corpus:
         if not len(rows):
             raise ValueError("pre-training needs at least one caption with a record")
         self._store, self._rows = store, rows
+        self._reword: Callable[[str], str] | None = None
         places = rows.places
         # Rows by image, so that those of one image, and those of all others, are ranges of numbers.
         self._by_image = np.argsort(places, kind="stable")
@@ -41,8 +44,15 @@ class Corpus:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def reworded(self, reword: Callable[[str], str]) -> Self:
+        """The same rows with every caption as `reword` gives it: what samples of mirrored photos are made from."""
+        view = copy.copy(self)
+        view._reword = reword
+        return view
+
     def caption(self, row: int) -> str:
-        return self._rows[row][1]
+        caption = self._rows[row][1]
+        return caption if self._reword is None else self._reword(caption)
 
     def record_id(self, row: int) -> str:
         return self._rows[row][0]

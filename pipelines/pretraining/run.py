@@ -1,6 +1,7 @@
 """A pre-training run: a store and captions in, a run folder out.
 
 caption rows x store -> join -> leak guard -> corpus -> a system's samples -> VLBatch -> model -> losses -> the loop
+end to end: samples -> their photos -> masked pixels -> region encoder -> model, on the same loop
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import dataclasses
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from features.record import RegionRecord, TopKDistribution
 from features.store import FeatureStore
 from model.bert import BertSizes
+from model.end_to_end import EndToEndModel
 from pipelines.bert_start import PublishedBert, start_from_bert
 from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable, TextColumn
@@ -27,6 +29,8 @@ from pipelines.held_out import HeldOut, LeakReport, refuse_leaks
 from pipelines.model_checkpoint import ModelCheckpoint
 from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.end_to_end import EndToEnd, row_sizes
+from pipelines.pretraining.end_to_end_task import EndToEndTask
 from pipelines.pretraining.start import built_config, continued_model
 from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
@@ -74,6 +78,7 @@ class PretrainResult:
         system that does not ask for it.
     training: where the loop ended.
     evaluation: of `evaluate` on the final weights.
+    left_out: end to end, ids of images whose photo could not be used, each with why, as far as this process met them.
     """
 
     run_dir: Path
@@ -84,6 +89,7 @@ class PretrainResult:
     vocab_size: int
     training: TrainResult
     evaluation: dict[str, float | None]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def pretrain(
@@ -104,6 +110,7 @@ def pretrain(
     text_files: Sequence[Path] = (),
     min_match: float = 0.0,
     guard: LeakGuard | None = None,
+    end_to_end: EndToEnd | None = None,
     resume: bool = False,
     stop_at_step: int | None = None,
 ) -> PretrainResult:
@@ -125,6 +132,7 @@ def pretrain(
         text_files: of a text corpus, for a system that reads text alone too; see `TextCorpus`.
         min_match: share of the captioned images that must have a record, see `check_match`.
         guard: what must not be trained on.
+        end_to_end: trains through a region encoder, on photos; None trains on the stored features.
         resume, stop_at_step: see `train`.
     Raises:
         ValueError: whatever does not fit, saying what to do.
@@ -141,6 +149,9 @@ def pretrain(
         rows, leaks = guard.kept(rows, str(store.path))
     if data.share < 1:
         rows = rows.share_of_images(data.share, data.share_seed)
+    missing: dict[str, str] = {}
+    if end_to_end is not None:
+        photos, rows, missing = end_to_end.find_photos(store, rows)
     if not isinstance(train_config, TrainConfig):
         train_config = train_config(len(rows))
     corpus, texts = Corpus(store, rows), TextCorpus(text_files) if text_files else None
@@ -157,6 +168,8 @@ def pretrain(
     first = corpus.record(0)
     if num_classes is None:
         num_classes = _count_classes(store, first) if system.needs_classes else 0
+    if end_to_end is not None:
+        end_to_end.check_width(first)
     torch.manual_seed(train_config.seed)
     if start is not None:
         model = continued_model(start, system, model_overrides or {})
@@ -169,6 +182,7 @@ def pretrain(
             "region_feature_size": first.features.shape[1],
             **system.region_label_fields(num_classes, first.features.shape[1]),
             **((system.text_only_fields or {}) if text_files else {}),
+            **(system.end_to_end_fields if end_to_end is not None else {}),
             **(model_overrides or {}),
         }
         model = system.model_class(built_config(build_config or system.sizes["small"], fields, model_overrides or {}))
@@ -177,15 +191,14 @@ def pretrain(
         logger.info("BERT %s: %s filled, %s as drawn", bert.spec, len(model.state_dict()) - len(left), len(left))
     model_config: Any = model.config
     sampler = system.sampler(sampling, tokenizer, model_config, num_classes=num_classes)
-    task = PretrainTask(
-        model,
-        corpus,
-        sampler,
-        data,
-        pad_id=tokenizer.pad_id,
-        seed=train_config.seed,
-        lines=lines,
-    )
+    common: dict[str, Any] = {"pad_id": tokenizer.pad_id, "seed": train_config.seed, "lines": lines}
+    task: PretrainTask | EndToEndTask
+    if end_to_end is None:
+        task = PretrainTask(model, corpus, sampler, data, **common)
+    else:
+        joint = EndToEndModel(model, end_to_end.build_encoder(), end_to_end.choices)
+        sizes_of_rows = row_sizes(store, rows)
+        task = EndToEndTask(joint, corpus, sampler, photos, data, end_to_end.photos, row_sizes=sizes_of_rows, **common)
     description = {
         "model": task.model_config(),
         "data": dataclasses.asdict(data),
@@ -208,6 +221,9 @@ def pretrain(
         "store_numerics": store.fingerprint.numerics,
         "torch": torch.__version__,
     }
+    if end_to_end is not None:
+        description |= end_to_end.described()
+        recorded |= end_to_end.recorded(missing)
     training = train(
         task,
         train_config,
@@ -217,7 +233,11 @@ def pretrain(
         resume=resume,
         stop_at_step=stop_at_step,
     )
-    return PretrainResult(run_dir, join, leaks, notes, num_classes, tokenizer.vocab_size, training, evaluate(task))
+    evaluation = evaluate(task)
+    left_out = missing | dict(task.skipped) if isinstance(task, EndToEndTask) else missing
+    return PretrainResult(
+        run_dir, join, leaks, notes, num_classes, tokenizer.vocab_size, training, evaluation, left_out
+    )
 
 
 def _join(store: FeatureStore, captions: Iterable[Caption], min_match: float) -> tuple[CaptionTable, JoinReport]:

@@ -17,7 +17,8 @@ class PretrainSample:
     """One row of a batch, before padding. T text pieces, R regions, D feature width, C region targets' width.
 
     Attributes:
-        sample_id: what to call the row in an error message.
+        sample_id: id of the image whose regions these are; of a row without an image, what to call it in an error
+            message.
         text_ids, text_labels, text_segments: (T,) int64; labels are `IGNORE_INDEX` where nothing is predicted.
         features: (R, D) float32, as stored, also where the region is masked; boxes: (R, 4) float32, pixels.
         masked, predicted: (R,) bool, hidden from the model, and predicted by it.
@@ -31,6 +32,7 @@ class PretrainSample:
         text_only: a row without an image: R is 0, `height` and `width` mean nothing. None for a run without such rows.
         height, width: of the image, pixels.
         twin: one more row of the same caption and image, masked in another way; it comes right after this one.
+        number: seed, epoch and row that it was drawn with.
     """
 
     sample_id: str
@@ -49,6 +51,7 @@ class PretrainSample:
     match: int | None = None
     text_only: bool | None = None
     twin: PretrainSample | None = None
+    number: tuple[int, ...] = ()
 
 
 def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
@@ -57,7 +60,6 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
     A field that is there in one batch of a run must be there in all of them: losses are added up by name. So a run with
     rows of text alone says `text_only` and `match` of every row.
     """
-    samples = [row for sample in samples for row in (sample, sample.twin) if row is not None]
     text = max(len(sample.text_ids) for sample in samples)
     regions = max(len(sample.boxes) for sample in samples)
     rows, width = len(samples), samples[0].features.shape[1]

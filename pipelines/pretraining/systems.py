@@ -50,6 +50,8 @@ class System:
             cannot be used.
         as_deep_as_bert: whether a model that starts from a BERT has its number of layers (`num_hidden_layers`). Else it
             keeps that of the preset: InterBERT shares BERT's layers out to its joint ones and those of the text.
+        end_to_end_fields: fields of the model's configuration that a run through the region encoder has otherwise.
+        whole_image: `EndToEndChoices.whole_image` of such a run.
     """
 
     name: str
@@ -63,6 +65,8 @@ class System:
     most_pieces: Callable[[Any], int | None] = field(default=lambda sampling: None)
     review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
     as_deep_as_bert: bool = True
+    end_to_end_fields: Mapping[str, Any] = field(default_factory=dict)
+    whole_image: str = "model"
 
 
 SYSTEMS: Mapping[str, System] = MappingProxyType(
@@ -82,6 +86,8 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampler=VLBertSampler,
             text_only_fields={"with_text_only": True},
             most_pieces=lambda sampling: sampling.max_elements - 1 if sampling.max_elements else None,
+            end_to_end_fields={"masked_appearance": "pixels"},
+            whole_image="box",
         ),
         "visualbert": System(
             name="VisualBERT",
@@ -102,6 +108,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampling=ImageBertSampling,
             sampler=ImageBertSampler,
             most_pieces=lambda sampling: sampling.max_pieces,
+            end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "vilbert": System(
             name="ViLBERT",
@@ -116,6 +123,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampling=ViLbertSampling,
             sampler=ViLbertSampler,
             most_pieces=lambda sampling: sampling.max_pieces,
+            end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "vilbert-single-stream": System(
             name="ViLBERT's single-stream baseline",
@@ -125,6 +133,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampling=ViLbertSampling,
             sampler=ViLbertSampler,
             most_pieces=lambda sampling: sampling.max_pieces,
+            end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "interbert": System(
             name="InterBERT",
@@ -139,6 +148,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampler=InterBertSampler,
             most_pieces=lambda sampling: sampling.max_pieces,
             as_deep_as_bert=False,
+            end_to_end_fields={"masked_appearance": "pixels"},
         ),
     }
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from model.losses import PreTrainingOutput, SumCount
 from model.pretraining import PreTrainingModel
 from pipelines.parameter_groups import ParameterGroup
 from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.sample import collate
+from pipelines.pretraining.sample import PretrainSample, collate
 from pipelines.pretraining.sampler import Sampler
 from pipelines.pretraining.text_rows import TextRows, TextSampler
 from pipelines.sample_order import SampleOrder
@@ -137,20 +137,41 @@ class PretrainTask:
         for start in range(0, last, self.batch_size):
             yield self._batch([(EVALUATION_EPOCH, row) for row in range(start, min(start + self.batch_size, last))])
 
-    def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
-        samples, texts = [], []
-        numbers = [(self._seed, 0 if self._config.fixed_masks else epoch, row) for epoch, row in chosen]
-        for seed, epoch, row in numbers:
-            random = np.random.default_rng([_MASKS, seed, epoch, row])
-            samples.append(self._sampler.sample(self._corpus, row, random))
-            if self._texts is not None:
-                texts += self._texts.samples(epoch, row)
+    def samples(self, epoch: int, row: int, corpus: Corpus | None = None) -> list[PretrainSample]:
+        """What one caption brings into a batch, with its masks of an epoch; rows of text alone come last.
+
+        Args:
+            corpus: a view of the task's own with other words; None for that itself.
+        """
+        number = (self._seed, 0 if self._config.fixed_masks else epoch, row)
+        sample = self._sampler.sample(corpus or self._corpus, row, np.random.default_rng([_MASKS, *number]))
+        sample = replace(sample, number=number)
+        rows = [each for each in (sample, sample.twin) if each is not None]
+        return rows if self._texts is None else [*rows, *self._texts.samples(*number[1:])]
+
+    def collate(self, samples: Sequence[PretrainSample]) -> VLBatch:
         # What is drawn among the rows of a batch follows from which rows these are: the first one stands for all.
-        draw_seed = np.random.SeedSequence([_DRAWS, *numbers[0]]).generate_state(1)[0].item()
-        return replace(collate([*samples, *texts], pad_id=self._pad_id), draw_seed=draw_seed)
+        draw_seed = np.random.SeedSequence([_DRAWS, *samples[0].number]).generate_state(1)[0].item()
+        return replace(collate(samples, pad_id=self._pad_id), draw_seed=draw_seed)
+
+    def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
+        samples = [sample for epoch, row in chosen for sample in self.samples(epoch, row)]
+        return self.collate(sorted(samples, key=lambda sample: bool(sample.text_only)))
 
 
-def evaluate(task: PretrainTask, *, max_samples: int = 256) -> dict[str, float | None]:
+class EvaluatedTask(Protocol):
+    """What evaluation asks of a task."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    def evaluation_batches(self, max_samples: int) -> Iterator[Any]:
+        """Batches of the task's own type, of its first samples, with masks that training does not draw."""
+
+    def losses(self, model: nn.Module, batch: Any) -> PreTrainingOutput: ...
+
+
+def evaluate(task: EvaluatedTask, *, max_samples: int = 256) -> dict[str, float | None]:
     """Mean losses and accuracies without dropout, on captions of the task with masks it does not train on.
 
     None where nothing was predicted.

@@ -1,0 +1,150 @@
+"""What a run through the region encoder has beside captions and store: photos, an encoder, what it hides of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from extraction.config import DetectorConfig
+from extraction.conventions import CONVENTIONS, Conventions
+from extraction.region_encoder import RegionEncoder, load_encoder_weights
+from features.counted import counted
+from features.record import RegionRecord
+from features.store import FeatureStore
+from model.end_to_end import EndToEndChoices
+from pipelines.caption_table import CaptionTable
+from pipelines.detector_choice import choose_detector, preset
+from pipelines.pretraining.end_to_end_task import PhotoRules
+from pipelines.pretraining.record_photos import RecordPhotos
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """How the region encoder is trained.
+
+    Attributes:
+        frozen_stages: without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5. VL-BERT's release freezes 1 and 2.
+        recompute: computes the encoder's blocks again in the backward pass instead of keeping them: the same numbers
+            for less memory and more time.
+        region_chunk: regions that go through res5 at once; None means all of the batch. Bounds memory, changes the
+            last digits.
+    """
+
+    frozen_stages: tuple[int, ...] = (1, 2)
+    recompute: bool = False
+    region_chunk: int | None = None
+
+
+@dataclass(frozen=True)
+class EndToEnd:
+    """An end-to-end run's own settings.
+
+    Attributes:
+        config, conventions: sizes of the encoder, edges that photos are resized to among them, and how it computes.
+        weights: what it starts from, see `load_encoder_weights`.
+        images: folder of the photos; None takes the locations that the store recorded.
+        choices: what is hidden and how.
+    """
+
+    config: DetectorConfig
+    conventions: Conventions
+    weights: str
+    images: str | None = None
+    choices: EndToEndChoices = field(default_factory=EndToEndChoices)
+    photos: PhotoRules = field(default_factory=PhotoRules)
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+
+    def check_width(self, record: RegionRecord) -> None:
+        """Raises ValueError when the encoder's features are not as wide as the store's.
+
+        Rules and targets are made for features of the store's width.
+        """
+        width = record.features.shape[1]
+        if width != self.config.feature_dim:
+            raise ValueError(
+                f"the region encoder makes features of width {self.config.feature_dim}, those of record "
+                f"{record.image_id!r} have {width}; name the detector that the store was extracted with (--detector)"
+            )
+
+    def find_photos(self, store: FeatureStore, rows: CaptionTable) -> tuple[RecordPhotos, CaptionTable, dict[str, str]]:
+        """The photos of captioned images, the captions that have one, and why the others have none.
+
+        Raises:
+            ValueError: when one is missing and none may be, or all are.
+        """
+        ids = rows.captioned_ids()
+        photos = RecordPhotos(store, ids, self.images)
+        missing = photos.missing()
+        if missing:
+            image_id, why = next(iter(missing.items()))
+            told = f"{counted(len(missing), 'captioned image')} of {len(ids):,} without a photo, such as {image_id!r}"
+            if len(missing) == len(ids):
+                raise ValueError(f"{told}: {why}; name their folder with --images")
+            if not self.photos.skip_broken:
+                raise ValueError(
+                    f"{told}: {why}; name their folder with --images, or leave them out with --skip-missing-photos"
+                )
+            logger.warning("%s: %s; left out", told, why)
+            rows = rows.without(missing)
+        return photos, rows, missing
+
+    def build_encoder(self) -> RegionEncoder:
+        """
+        Raises:
+            ValueError: when weights or options do not fit; OSError: when weights cannot be fetched.
+        """
+        options = self.encoder
+        encoder = RegionEncoder(
+            self.config,
+            self.conventions,
+            frozen_stages=options.frozen_stages,
+            region_chunk=options.region_chunk,
+            recompute=options.recompute,
+        )
+        load_encoder_weights(self.weights, encoder)
+        return encoder.to(memory_format=torch.channels_last)  # a third less time on a CPU
+
+    def described(self) -> dict[str, Any]:
+        """What a resumed run must have alike, beside what the model's own config says."""
+        return {"photos": asdict(self.photos), "region_chunk": self.encoder.region_chunk}
+
+    def recorded(self, missing: Mapping[str, str]) -> dict[str, Any]:
+        """Facts that may differ on resume."""
+        return {
+            "images": self.images,
+            "encoder_weights": self.weights,
+            "recompute": self.encoder.recompute,
+            "missing_photos": len(missing),
+        }
+
+
+def choose_encoder(
+    detector: str, weights: str | None, conventions: str | None
+) -> tuple[DetectorConfig, Conventions, str]:
+    """Sizes, conventions and weights of the encoder that `--detector`, `--weights` and `--conventions` say together.
+
+    A preset of sizes computes as VL-BERT's released encoder does, unless conventions are named; a detector's folder as
+    the detector.
+
+    Raises:
+        ValueError: as `choose_detector`.
+    """
+    chosen = choose_detector(detector, weights=weights)
+    own = chosen.conventions if chosen.is_folder else CONVENTIONS["vlbert-e2e"]
+    named = own if conventions is None else preset("conventions", conventions, CONVENTIONS)
+    return chosen.config, named, chosen.weights
+
+
+def row_sizes(store: FeatureStore, rows: CaptionTable) -> np.ndarray:
+    """(N, 3) int64, of each caption's photo height and width in pixels, and its number of regions."""
+    found = (store.meta(image_id) for image_id in rows.captioned_ids())
+    sizes = np.array([(each.height, each.width, each.num_regions) for each in found], np.int64)
+    _, which = np.unique(rows.places, return_inverse=True)
+    return sizes[which.reshape(-1)]

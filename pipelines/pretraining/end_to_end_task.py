@@ -1,0 +1,309 @@
+"""Pre-training through the region encoder as a task of the one loop, whatever the system.
+
+sample of the system's rules -> its photo: read, resized, mirrored, blanked -> VLBatch and ImageBatch -> EndToEndModel
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from extraction.config import DetectorConfig
+from extraction.preprocess import input_size
+from model.end_to_end import EndToEndModel, ImageBatch
+from model.inputs import VLBatch
+from model.losses import PreTrainingOutput
+from pipelines.image_batch import PhotoInput, collate_inputs, prepare_input
+from pipelines.joint_checkpoint import describe_joint, region_encoder_of
+from pipelines.parameter_groups import ParameterGroup
+from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.mirrored_words import swap_left_right
+from pipelines.pretraining.record_photos import PhotoError, PhotoPlace, RecordPhotos
+from pipelines.pretraining.sample import PretrainSample
+from pipelines.pretraining.sampler import Sampler
+from pipelines.pretraining.task import EVALUATION_EPOCH, DataConfig, PretrainTask
+from pipelines.rehearsal import WorstBatch
+from pipelines.sample_order import SampleOrder
+
+logger = logging.getLogger(__name__)
+
+_ORDER, _PHOTO = 5, 6  # first number of a seed: keeps the random streams of one run apart
+_Waiting = tuple[PretrainSample, Future[PhotoInput] | None]  # a row and its photo on its way; None for text alone
+_LEAST_INPUT = 32  # pixels each way of the input of a batch without photos
+
+
+@dataclass(frozen=True)
+class PhotoRules:
+    """How photos become batches; what they hide is said by `EndToEndChoices`.
+
+    Attributes:
+        flip: whether every other photo, by chance, is mirrored left to right, its boxes with it.
+        swap_left_right: whether "left" and "right" change places in the caption of a mirrored photo (VL-BERT's release
+            leaves them in pre-training).
+        short_edges: pixels; each photo is resized to one of these, by chance (scale jitter). () means the encoder's own
+            short edge. Its limit of the long edge holds for all.
+        aspect_buckets: whether photos of nearly the same shape come together, so that batches need little padding.
+        read_ahead: threads that read and resize the next batch's photos while one is trained on.
+        skip_broken: whether a photo that cannot be used drops its sample from the batch, counted, instead of stopping
+            the run. It is never replaced by another picture.
+
+    Raises:
+        ValueError: naming the field.
+    """
+
+    flip: bool = True
+    swap_left_right: bool = True
+    short_edges: tuple[int, ...] = ()
+    aspect_buckets: bool = True
+    read_ahead: int = 2
+    skip_broken: bool = False
+
+    def __post_init__(self) -> None:
+        if self.read_ahead < 1:
+            raise ValueError(f"PhotoRules: read_ahead must be at least 1, got {self.read_ahead}")
+        if not all(isinstance(edge, int) and edge >= 16 for edge in self.short_edges):
+            raise ValueError(f"PhotoRules: short_edges must be pixels, 16 or more, got {list(self.short_edges)}")
+
+
+@dataclass(frozen=True, eq=False)
+class EndToEndBatch:
+    """The two halves of a batch, rows in the same order.
+
+    Attributes:
+        rows: text, regions, masks, and targets from the store. Its `region_features` are the stored ones where the
+            model regresses them, else (B, R, 0).
+        images: what the region encoder reads.
+    """
+
+    rows: VLBatch
+    images: ImageBatch
+
+    def to(self, device: torch.device | str) -> EndToEndBatch:
+        """The same batch with every tensor on `device`."""
+        return EndToEndBatch(self.rows.to(device), self.images.to(device))
+
+
+class EndToEndTask:
+    """The objectives of a model on captions and photos, trained with its region encoder: a `TrainTask`.
+
+    Samples, masks and targets are those of a `PretrainTask` on stored features; mirroring and scale follow from
+    the seed, the epoch and the row too.
+
+    Args:
+        joint: the model, with its pre-training heads, and its encoder.
+        sampler: the rules of its system.
+        photos: of the corpus's images.
+        row_sizes: (N, 3) int, height and width of each row's photo in pixels, and its number of regions.
+        pad_id, seed, lines: as of `PretrainTask`.
+    Raises:
+        ValueError: when the first record does not fit the model, or short edges are over the encoder's long edge.
+    """
+
+    def __init__(
+        self,
+        joint: EndToEndModel,
+        corpus: Corpus,
+        sampler: Sampler,
+        photos: RecordPhotos,
+        config: DataConfig,
+        rules: PhotoRules,
+        *,
+        row_sizes: np.ndarray,
+        pad_id: int,
+        seed: int,
+        lines: Sequence[str] | None = None,
+    ) -> None:
+        self._joint = joint
+        self._corpus, self._mirrored = corpus, corpus.reworded(swap_left_right)
+        self._photos, self._rules = photos, rules
+        self._row_sizes, self._seed = row_sizes, seed
+        self._stored = PretrainTask(joint.model, corpus, sampler, config, pad_id=pad_id, seed=seed, lines=lines)
+        self._encoder = region_encoder_of(joint)
+        likeness = row_sizes[:, 1] / row_sizes[:, 0] if rules.aspect_buckets else None
+        self._order = SampleOrder(len(corpus), (_ORDER, seed), likeness)
+        self._skipped: dict[str, str] = {}
+        long_edge = self._encoder.config.long_edge
+        if too_long := [edge for edge in rules.short_edges if edge > long_edge]:
+            raise ValueError(f"PhotoRules: short_edges {too_long} are over the encoder's long_edge {long_edge}")
+
+    @property
+    def model(self) -> EndToEndModel:
+        return self._joint
+
+    @property
+    def batch_size(self) -> int:
+        return self._stored.batch_size
+
+    @property
+    def num_samples(self) -> int:
+        return self._stored.num_samples
+
+    @property
+    def skipped(self) -> Mapping[str, str]:
+        """Ids of the images that this process could not use so far, each with why."""
+        return self._skipped
+
+    def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[EndToEndBatch]:
+        places = self._order.batches(start_sample, batch_size=self.batch_size, rank=rank, num_ranks=num_ranks)
+        waiting: deque[list[_Waiting]] = deque()
+        with ThreadPoolExecutor(self._rules.read_ahead, thread_name_prefix="photos") as pool:
+            while True:
+                while len(waiting) < 2:
+                    waiting.append([each for epoch, row in next(places) for each in self._drawn(pool, epoch, row)])
+                yield self._collate(waiting.popleft())
+
+    def counts(self, batch: EndToEndBatch) -> Mapping[str, int]:
+        return self._stored.counts(batch.rows)
+
+    def losses(self, model: nn.Module, batch: EndToEndBatch) -> PreTrainingOutput:
+        return cast(PreTrainingOutput, model(batch.rows, batch.images))
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        return [{"params": [each for each in self._joint.parameters() if each.requires_grad]}]
+
+    def sample_ids(self, batch: EndToEndBatch) -> Sequence[str]:
+        return self._stored.sample_ids(batch.rows)
+
+    def model_config(self) -> dict[str, Any]:
+        """Makes the folder of the weights a joint checkpoint, see `load_joint`."""
+        return describe_joint(self._joint)
+
+    def evaluation_batches(self, max_samples: int) -> Iterator[EndToEndBatch]:
+        """The first `max_samples` captions, in order, with masks that training does not draw, on photos as they are."""
+        last = min(max_samples, self.num_samples)
+        with ThreadPoolExecutor(self._rules.read_ahead, thread_name_prefix="photos") as pool:
+            for start in range(0, last, self.batch_size):
+                rows = range(start, min(start + self.batch_size, last))
+                samples = [sample for row in rows for sample in self._stored.samples(EVALUATION_EPOCH, row)]
+                yield self._collate([self._submit(pool, sample, self._encoder.config, False) for sample in samples])
+
+    def worst_batch(self) -> WorstBatch:
+        """As large as any can be: the network input of the first epoch's largest batch, and in every row as many
+        regions as the photo with the most has. Blank pixels; the words are those of that photo."""
+        height, width = self._largest_input()
+        row = int(self._row_sizes[:, 2].argmax())
+        rows = self._without_stored_features(self._stored.collate(self._stored.samples(0, row) * self.batch_size))
+        with_photo = _rows_with_photo(rows)
+        boxes, hidden = rows.region_boxes[with_photo], rows.masked_regions[with_photo]
+        scale_xy = torch.tensor([width, height]) / rows.image_hw[with_photo].flip(-1)
+        whole = torch.tensor([[0.0, 0.0, width - 1.0, height - 1.0]]).expand(len(boxes), 4)
+        choices = self._joint.choices
+        images = ImageBatch(
+            pixels=torch.zeros(len(boxes), 3, height, width),
+            boxes=boxes * scale_xy.repeat(1, 2)[:, None],
+            blanked_regions=hidden if choices.masked_pixels == "blank" else torch.zeros_like(hidden),
+            whole_image_boxes=whole if choices.whole_image == "box" else None,
+        )
+        return WorstBatch(
+            EndToEndBatch(rows, images),
+            f"{len(boxes)} photos of {width} x {height} pixels with {boxes.shape[1]} regions each",
+            "encoder.recompute=true, encoder.region_chunk=64, a smaller detector.short_edge",
+        )
+
+    def _largest_input(self) -> tuple[int, int]:
+        """Height and width, pixels, of the largest padded network input among the batches of the first epoch."""
+        shapes, which = np.unique(self._row_sizes[:, :2], axis=0, return_inverse=True)
+        config, conventions = self._encoder.config, self._encoder.conventions
+        edge = max(self._rules.short_edges, default=config.short_edge)
+        inputs = np.array(
+            [input_size((int(h), int(w)), edge, config.long_edge, conventions)[0] for h, w in shapes], np.int64
+        )
+        inputs += -inputs % conventions.padding_multiple
+        of_rows = inputs[which.reshape(-1)]
+        largest, area = (0, 0), 0
+        batches = self._order.batches(0, batch_size=self.batch_size, rank=0, num_ranks=1)
+        for _ in range(-(-self.num_samples // self.batch_size)):
+            height, width = of_rows[[row for _, row in next(batches)]].max(axis=0).tolist()
+            if height * width > area:
+                largest, area = (height, width), height * width
+        return largest
+
+    def _drawn(self, pool: ThreadPoolExecutor, epoch: int, row: int) -> list[_Waiting]:
+        """What a caption brings into a batch, its photo mirrored and resized by chance."""
+        random, config = np.random.default_rng([_PHOTO, self._seed, epoch, row]), self._encoder.config
+        short_edge = int(random.choice(self._rules.short_edges or (config.short_edge,)))
+        flip = bool(random.random() < 0.5) and self._rules.flip
+        mirrored = flip and self._rules.swap_left_right
+        edges = dataclasses.replace(config, short_edge=short_edge)
+        samples = self._stored.samples(epoch, row, self._mirrored if mirrored else None)
+        return [self._submit(pool, sample, edges, flip) for sample in samples]
+
+    def _submit(self, pool: ThreadPoolExecutor, sample: PretrainSample, config: DetectorConfig, flip: bool) -> _Waiting:
+        if sample.text_only:
+            return sample, None
+        try:
+            place = self._photos.place(sample.sample_id, (sample.height, sample.width))
+        except PhotoError as error:
+            failed: Future[PhotoInput] = Future()
+            failed.set_exception(error)
+            return sample, failed
+        return sample, pool.submit(self._prepare, place, sample, config, flip)
+
+    def _prepare(self, place: PhotoPlace, sample: PretrainSample, config: DetectorConfig, flip: bool) -> PhotoInput:
+        pixels = self._photos.read(place)
+        try:
+            return prepare_input(
+                pixels, sample.boxes, sample.masked, config, self._encoder.conventions, self._joint.choices, flip=flip
+            )
+        except ValueError as error:
+            raise ValueError(f"image {sample.sample_id!r}: {error}") from None
+
+    def _collate(self, waiting: Sequence[_Waiting]) -> EndToEndBatch:
+        samples, photos, why = [], [], ""
+        for sample, future in waiting:
+            try:
+                photo = None if future is None else future.result()
+            except PhotoError as error:
+                if not self._rules.skip_broken:
+                    raise ValueError(f"{error}; mend it, or leave such samples out (--skip-missing-photos)") from None
+                why = str(error)
+                if sample.sample_id not in self._skipped:
+                    self._skipped[sample.sample_id] = why
+                    logger.warning("sample left out: %s", why)
+                continue
+            samples.append(sample)
+            photos += [] if photo is None else [photo]
+        if not samples:
+            raise ValueError(f"none of the {len(waiting)} photos of a batch can be used, the last because {why}")
+        rows = self._without_stored_features(self._stored.collate(samples))
+        if not photos:
+            return EndToEndBatch(rows, _no_images(rows, whole_image=self._joint.choices.whole_image == "box"))
+        made = collate_inputs(photos, self._joint.choices)
+        return EndToEndBatch(_with_photo_boxes(rows, made.regions["region_boxes"]), made.images)
+
+    def _without_stored_features(self, rows: VLBatch) -> VLBatch:
+        """Features come from the encoder; the stored ones stay where the model has to regress them."""
+        if self._joint.regresses_features:
+            return dataclasses.replace(rows, whole_image_features=None)
+        return dataclasses.replace(rows, region_features=rows.region_features[..., :0], whole_image_features=None)
+
+
+def _with_photo_boxes(rows: VLBatch, boxes: torch.Tensor) -> VLBatch:
+    """The rows with boxes as they are in the photos: clipped to them, and mirrored where these are."""
+    placed = torch.zeros_like(rows.region_boxes)
+    placed[_rows_with_photo(rows)] = boxes
+    return dataclasses.replace(rows, region_boxes=placed * rows.region_mask[..., None])
+
+
+def _rows_with_photo(rows: VLBatch) -> slice | torch.Tensor:
+    return slice(None) if rows.text_only is None else ~rows.text_only
+
+
+def _no_images(rows: VLBatch, *, whole_image: bool) -> ImageBatch:
+    """Of a batch of text alone."""
+    count = rows.region_mask.shape[1]
+    return ImageBatch(
+        pixels=torch.zeros(0, 3, _LEAST_INPUT, _LEAST_INPUT),
+        boxes=torch.zeros(0, count, 4),
+        blanked_regions=torch.zeros(0, count, dtype=torch.bool),
+        whole_image_boxes=torch.zeros(0, 4) if whole_image else None,
+    )

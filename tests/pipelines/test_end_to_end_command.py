@@ -1,0 +1,137 @@
+"""`roibeam pretrain --end-to-end` as a user runs it: on drawn photos, and with what does not fit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
+
+from pipelines.toyworld.draw import draw_samples
+
+Cli = Callable[..., Any]
+TINY_MODEL = (
+    "--steps", 2, "--batch-size", 4, "--threads", 1, "--set", "model.hidden_size=16",
+    "--set", "model.num_hidden_layers=1",
+    "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=24",
+)  # fmt: skip
+TINY_ENCODER = (
+    "--end-to-end", "--detector", "small", "--weights", "random:1", "--set", "detector.short_edge=48",
+    "--set", "detector.long_edge=80", "--set", "detector.base_channels=4",
+)  # fmt: skip
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> PhotoStore:
+    made = write_photo_store(tmp_path, feature_dim=128)
+    rows = [f"{caption}\t{image_id(number)}" for number, caption in enumerate(CAPTIONS)]
+    (tmp_path / "captions.tsv").write_text("\n".join(rows) + "\n")
+    return made
+
+
+@pytest.mark.slow
+def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path) -> None:
+    without_dropout = [f"--set=model.{name}_dropout=0" for name in ("hidden", "attention", "region")]
+    tools = Path(sys.executable).parent
+    options = ["--store", made.path, "--captions", tmp_path / "captions.tsv", *TINY_ENCODER, *TINY_MODEL]
+    options += [*without_dropout, "--set=data.batch_size=2", "--device=cpu"]
+    pair = [tools / "torchrun", "--no-python", "--standalone", "--nproc-per-node", "2"]
+    alone = [tools / "roibeam", "pretrain", tmp_path / "alone", *options, "--set=train.accumulation=2"]
+    for command in (alone, [*pair, tools / "roibeam", "pretrain", tmp_path / "pair", *options]):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+        done = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+    ours, theirs = (
+        [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("alone", "pair")
+    )
+    assert [line["samples"] for line in ours] == [line["samples"] for line in theirs] == [4, 8]
+    for left, right in zip(ours, theirs, strict=True):
+        for name in ("masked_words", "masked_regions", "gradient_norm"):
+            assert left[name] == pytest.approx(right[name], rel=1e-4), name
+
+
+def one_line(result: Any) -> str:
+    assert result.code != 0 and "Traceback" not in result.err, result.err
+    return str(result.err.splitlines()[-1])
+
+
+def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, made: PhotoStore, tmp_path: Path) -> None:
+    options = ("--store", made.path, "--captions", tmp_path / "captions.tsv", *TINY_ENCODER, *TINY_MODEL)
+    done = roibeam("pretrain", tmp_path / "run", *options, "--json")
+    assert done.code == 0, done.err
+    facts = json.loads(done.out)
+    assert facts["step"] == 2 and facts["left_out_photos"] == {} and facts["evaluation"]["masked_words"] > 0
+    assert "the largest batch, 4 photos of" in done.err
+    _ask(roibeam, made, tmp_path)
+    moved = tmp_path / "moved"
+    made.photos.rename(moved)
+    assert "--images" in one_line(roibeam("pretrain", tmp_path / "other", *options))
+    (moved / "photo-2.png").write_bytes(b"no photo")
+    refused = one_line(roibeam("pretrain", tmp_path / "other", *options, "--images", moved))
+    assert "photo-2.png: not an image" in refused and "--skip-missing-photos" in refused
+    done = roibeam("pretrain", tmp_path / "third", *options, "--images", moved, "--skip-missing-photos")
+    assert done.code == 0, done.err
+    assert "1 image left out, such as 'photo-2'" in done.out
+
+
+def _ask(roibeam: Cli, made: PhotoStore, folder: Path) -> None:
+    """The run answers on a photo, and becomes a file of the official code."""
+    asked = ("probe", folder / "run", "photo-1", "two [MASK] on the left", "--out", folder / "probe.svg")
+    asked += ("--store", made.path)
+    assert "run reads photos: add --photo, that of the record 'photo-1'" in one_line(roibeam(*asked))
+    done = roibeam(*asked, "--photo", made.photo("photo-1"), "--json")
+    assert done.code == 0, done.err
+    facts = json.loads(done.out)
+    assert len(facts["words"]) == 1 and len(facts["regions"]) == 4 and not facts["regions_remark"]
+    done = roibeam("convert", folder / "run", folder / "official.pth", "--to", "official")
+    assert done.code == 0, done.err
+    assert "VLBertForPreTraining" in done.out and (folder / "official.pth").is_file()
+    assert "reads no .safetensors" in one_line(
+        roibeam("convert", folder / "run", folder / "official.safetensors", "--to", "official")
+    )
+    assert roibeam("convert", folder / "run", folder / "joint", "--to", "roibeam").code == 0
+    assert sorted(path.name for path in (folder / "joint").iterdir()) == ["config.json", "model.safetensors"]
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.slow
+def test_from_drawn_photos_to_a_run(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
+    captions = draw_samples(tmp_path / "samples", count=6)
+    assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
+    options = ("--store", tmp_path / "store", "--captions", captions, *TINY_ENCODER, *TINY_MODEL)
+    done = roibeam("pretrain", tmp_path / "run", *options)
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--images", "{tmp}"], "--images is for --end-to-end; stored features need no photos"),
+        (["--detector", "toy"], "--detector is for --end-to-end"),
+        (["--skip-missing-photos"], "--skip-missing-photos is for --end-to-end"),
+        (["--set", "photos.flip=false"], "no section 'photos'"),
+        (["--end-to-end"], "--weights is missing: vg-r101-c4-600 names sizes only"),
+        (["--end-to-end", "--detector", "huge"], "neither a detector's folder nor one of"),
+        (["--end-to-end", "--detector", "toy"], "those of record 'photo-0' have 128; name the detector"),
+        ([*TINY_ENCODER, "--images", "{tmp}/nowhere"], "no such folder"),
+        ([*TINY_ENCODER, "--weights", "{tmp}/none.pth"], "none.pth"),
+        ([*TINY_ENCODER, "--set", "end_to_end.blank_pixels=never"], "must be one of 'after_resize', 'before_resize'"),
+        ([*TINY_ENCODER, "--set", "end_to_end.masked_pixels=whole"], "set masked_pixels='blank'"),
+        ([*TINY_ENCODER, "--set", "encoder.frozen_stages=[9]"], "frozen_stages has [9]"),
+        ([*TINY_ENCODER, "--set", "photos.short_edges=[4]"], "short_edges must be pixels, 16 or more"),
+    ],
+)
+def test_user_errors_are_one_clear_line(
+    roibeam: Cli, made: PhotoStore, tmp_path: Path, options: list[Any], words: str
+) -> None:
+    extra = [str(option).format(tmp=tmp_path) for option in options]
+    given = ("--store", made.path, "--captions", tmp_path / "captions.tsv")
+    assert words in one_line(roibeam("pretrain", tmp_path / "run", *given, *TINY_MODEL, *extra))
+    assert not (tmp_path / "run" / "log.jsonl").exists()

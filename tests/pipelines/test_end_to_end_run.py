@@ -1,0 +1,227 @@
+"""Pre-training runs through the region encoder: the same bits after a resume, and after the largest batch had come."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from end_to_end_examples import ENCODER, FEATURES
+from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
+from safetensors.torch import load_file
+from torch import nn
+
+from extraction.conventions import CONVENTIONS
+from features.store import FeatureStore
+from model.end_to_end import EndToEndChoices
+from pipelines.caption_files import Caption
+from pipelines.joint_checkpoint import load_joint
+from pipelines.optimizer import TrainConfig
+from pipelines.pretraining.end_to_end import EncoderOptions, EndToEnd, choose_encoder
+from pipelines.pretraining.end_to_end_task import PhotoRules
+from pipelines.pretraining.run import PretrainResult, pretrain
+from pipelines.pretraining.task import DataConfig
+from pipelines.rehearsal import WorstBatch, rehearse
+
+THROUGH_ENCODER = EndToEnd(
+    ENCODER,
+    CONVENTIONS["vlbert-e2e"],
+    "random:1",
+    choices=EndToEndChoices(whole_image="box"),
+    photos=PhotoRules(short_edges=(32, 48)),
+)
+TRAIN = TrainConfig(steps=4, learning_rate=1e-3, device="cpu", checkpoint_every=2)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
+    return write_photo_store(tmp_path_factory.mktemp("world"), feature_dim=FEATURES)
+
+
+def run(
+    made: PhotoStore, folder: Path, *, end_to_end: EndToEnd = THROUGH_ENCODER, train: TrainConfig = TRAIN, **rest: Any
+) -> PretrainResult:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    settings: dict[str, Any] = {
+        "train_config": train,
+        "data": DataConfig(batch_size=4),
+        "model_overrides": sizes | {"coordinate_embedding_size": 16},
+    }
+    with FeatureStore(made.path) as store:
+        captions = [Caption(text, image_id(number)) for number, text in enumerate(CAPTIONS)]
+        return pretrain(store, captions, folder, end_to_end=end_to_end, **(settings | rest))
+
+
+def state(done: PretrainResult) -> dict[str, torch.Tensor]:
+    """Weights and optimizer of the last checkpoint."""
+    files = ("model/model.safetensors", "optimizer.safetensors")
+    return {f"{file} {name}": t for file in files for name, t in load_file(done.training.checkpoint / file).items()}
+
+
+def log(done: PretrainResult) -> list[dict[str, Any]]:
+    lines = (done.run_dir / "log.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if name != "seconds"} for line in lines]
+
+
+def assert_same(ours: PretrainResult, theirs: PretrainResult) -> None:
+    left, right = state(ours), state(theirs)
+    assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+    assert log(ours) == log(theirs) and ours.evaluation == theirs.evaluation
+
+
+@pytest.fixture(scope="module")
+def whole(made: PhotoStore, tmp_path_factory: pytest.TempPathFactory) -> PretrainResult:
+    torch.set_num_threads(1)
+    return run(made, tmp_path_factory.mktemp("runs") / "whole")
+
+
+def test_a_resumed_run_goes_on_in_the_same_bits(made: PhotoStore, whole: PretrainResult, tmp_path: Path) -> None:
+    run(made, tmp_path / "parts", stop_at_step=1)
+    run(made, tmp_path / "parts", stop_at_step=3, resume=True)
+    assert_same(run(made, tmp_path / "parts", resume=True), whole)
+
+
+def test_the_largest_batch_comes_first_and_leaves_no_trace(
+    made: PhotoStore, whole: PretrainResult, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    with caplog.at_level(logging.INFO):
+        run(made, tmp_path / "twice", train=dataclasses.replace(TRAIN, accumulation=2), stop_at_step=1)
+    told = [record.getMessage() for record in caplog.records]
+    first = next(at for at, line in enumerate(told) if line.startswith("the largest batch, 4 photos of "))
+    assert first < next(at for at, line in enumerate(told) if line.startswith("step 1/4"))
+    monkeypatch.setattr("pipelines.training.rehearse", lambda *_, **__: None)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        without = run(made, tmp_path / "without")
+    assert not any("largest batch" in record.getMessage() for record in caplog.records)
+    assert_same(without, whole)  # dropout is on: a random state that moved would show
+
+
+def test_the_run_s_checkpoint_is_a_joint_one(made: PhotoStore, whole: PretrainResult) -> None:
+    joint = load_joint(whole.training.checkpoint / "model")
+    saved = load_file(whole.training.checkpoint / "model" / "model.safetensors")
+    ours = joint.state_dict()
+    assert ours.keys() == saved.keys() and all(torch.equal(ours[name], saved[name]) for name in saved)
+    assert joint.choices == THROUGH_ENCODER.choices and joint.region_encoder.frozen_stages == (1, 2)
+    assert joint.model.config.masked_appearance == "pixels"
+
+
+def test_trained_stages_move_and_frozen_ones_stay(made: PhotoStore, whole: PretrainResult) -> None:
+    start = THROUGH_ENCODER.build_encoder().state_dict()
+    moved = {
+        name.removeprefix("region_encoder."): not torch.equal(tensor, start[name.removeprefix("region_encoder.")])
+        for name, tensor in load_joint(whole.training.checkpoint / "model").state_dict().items()
+        if name.startswith("region_encoder.")
+    }
+    assert len(moved) == len(start)
+    for name, has_moved in moved.items():
+        fixed = ".norm." in name or name.startswith(("backbone.stem", "backbone.res2"))
+        assert has_moved != fixed, name
+
+
+def test_computing_again_changes_no_bit_and_may_start_on_resume(
+    made: PhotoStore, whole: PretrainResult, tmp_path: Path
+) -> None:
+    again = dataclasses.replace(THROUGH_ENCODER, encoder=EncoderOptions(recompute=True))
+    run(made, tmp_path / "run", stop_at_step=2)
+    assert_same(run(made, tmp_path / "run", end_to_end=again, resume=True), whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"encoder": EncoderOptions(region_chunk=3)}, "task.region_chunk: None -> 3"),
+        ({"photos": PhotoRules(short_edges=(32, 48), flip=False)}, "task.photos.flip: True -> False"),
+        ({"choices": EndToEndChoices(whole_image="box", blank_pixels="before_resize")}, "end_to_end.blank_pixels"),
+        ({"config": dataclasses.replace(ENCODER, short_edge=40)}, "region_encoder.detector.short_edge: 48 -> 40"),
+        ({"encoder": EncoderOptions(frozen_stages=(1,))}, "frozen_stages"),
+    ],
+)
+def test_another_run_is_not_resumed(
+    made: PhotoStore, whole: PretrainResult, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        run(made, whole.run_dir, end_to_end=dataclasses.replace(THROUGH_ENCODER, **changes), resume=True)
+
+
+def test_half_precision_and_chunks(made: PhotoStore, whole: PretrainResult, tmp_path: Path) -> None:
+    chunks = dataclasses.replace(THROUGH_ENCODER, encoder=EncoderOptions(recompute=True, region_chunk=4))
+    done = run(made, tmp_path / "run", end_to_end=chunks, train=dataclasses.replace(TRAIN, precision="bf16", steps=2))
+    for ours, theirs in zip(log(done), log(whole), strict=False):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.05) and ours["loss"] != theirs["loss"]
+
+
+# --- photos ---
+
+
+def test_missing_photos_stop_the_run_or_are_counted(tmp_path: Path) -> None:
+    made = write_photo_store(tmp_path, feature_dim=FEATURES)
+    made.photo(image_id(2)).unlink()
+    made.photo(image_id(5)).write_bytes(b"no photo")
+    with pytest.raises(
+        ValueError, match=r"1 captioned image of 8 without a photo, such as 'photo-2': no file .*photo-2\.png; name"
+    ):
+        run(made, tmp_path / "run")
+    skipping = dataclasses.replace(THROUGH_ENCODER, photos=PhotoRules(skip_broken=True))
+    done = run(made, tmp_path / "run", end_to_end=skipping)
+    assert done.left_out.keys() == {image_id(2), image_id(5)} and "not an image" in done.left_out[image_id(5)]
+    recorded = json.loads((done.run_dir / "config.json").read_text())["recorded"]
+    assert recorded["missing_photos"] == 1
+    with pytest.raises(ValueError, match=r"8 captioned images of 8 without a photo.* with --images"):
+        run(made, tmp_path / "other", end_to_end=dataclasses.replace(skipping, images=str(tmp_path / "store")))
+
+
+def test_an_encoder_of_another_width(made: PhotoStore, tmp_path: Path) -> None:
+    wider = dataclasses.replace(THROUGH_ENCODER, config=dataclasses.replace(ENCODER, base_channels=8))
+    with pytest.raises(ValueError, match=r"makes features of width 256, those of record 'photo-0' have 128; name the"):
+        run(made, tmp_path / "run", end_to_end=wider)
+
+
+def test_an_encoder_computes_as_its_detector_unless_it_is_told() -> None:
+    config, conventions, weights = choose_encoder("toy", None, None)
+    assert conventions != CONVENTIONS["vlbert-e2e"] and weights.endswith("model.safetensors")
+    assert choose_encoder("toy", None, "vlbert-e2e")[1] == CONVENTIONS["vlbert-e2e"]
+    assert choose_encoder("vg-r101-c4-600", "random:0", None)[1:] == (CONVENTIONS["vlbert-e2e"], "random:0")
+    assert config.feature_dim > 0
+    with pytest.raises(ValueError, match="--conventions 'other'"):
+        choose_encoder("toy", None, "other")
+
+
+# --- memory ---
+
+
+class TooLarge:
+    """A task whose largest batch needs more memory than there is anywhere."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(2, 2)
+
+    def worst_batch(self) -> WorstBatch:
+        return WorstBatch(torch.ones(1, 2), "1 photo of 10^7 x 10^7 pixels", "a smaller short edge")
+
+    def losses(self, model: nn.Module, batch: torch.Tensor) -> Any:
+        return model(batch) * torch.ones(2**50)
+
+
+def test_a_batch_that_does_not_fit_is_told_before_the_first_step() -> None:
+    task, accelerator = TooLarge(), Accelerator(cpu=True)
+    optimizer = torch.optim.SGD(task.model.parameters(), lr=1.0)
+    with pytest.raises(ValueError, match=r"the largest batch, 1 photo of .* does not fit into the memory of cpu; a sm"):
+        rehearse(task, task.model, optimizer, accelerator, accumulation=1)
+
+
+def test_other_errors_of_the_largest_batch_are_shown_as_they_are() -> None:
+    task, accelerator = TooLarge(), Accelerator(cpu=True)
+    task.model = nn.Linear(3, 2)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        rehearse(task, task.model, torch.optim.SGD(task.model.parameters()), accelerator, accumulation=1)
