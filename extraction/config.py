@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
+import torch
+
 # res2, res3, res4, res5. The published networks have 50 or 101 layers; 26 makes a small one that trains on a CPU.
 BLOCKS_PER_STAGE = MappingProxyType({26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)})
 FEATURE_STRIDE = 16  # network-input pixels per cell of the res4 map
 POOLED_CELLS = 14  # cells of a pooled region each way, in the published networks
+# Regions that go through res5 at once where `region_chunk` says nothing.
+CPU_REGION_CHUNK = 16
+GPU_REGION_CHUNK = 160
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,8 @@ class DetectorConfig:
         long_edge: ... unless the long edge would get longer than this.
         region_chunk: regions that go through res5 at once, a multiple of 16; the last chunk is padded with zeros, so
             that a region's feature does not depend on how many others there are. Changes features in the last digits
-            only (`numerics` of a fingerprint), 0.1 GB of memory per 16 regions at true size. 16 fits a CPU's
-            caches; a GPU should want more, such as 304 (not measured).
+            only (`numerics` of a fingerprint), 0.1 GB of memory per 16 regions at true size. None: what the device
+            likes best (`regions_at_once`).
 
     Raises:
         ValueError: naming the field, what it holds and what it may hold.
@@ -54,7 +59,7 @@ class DetectorConfig:
     proposal_nms_iou: float = 0.7
     short_edge: int = 800
     long_edge: int = 1333
-    region_chunk: int = 16
+    region_chunk: int | None = None
 
     def __post_init__(self) -> None:
         if self.depth not in BLOCKS_PER_STAGE:
@@ -80,9 +85,16 @@ class DetectorConfig:
                 f"proposals_before_nms {self.proposals_before_nms} is less than "
                 f"proposals_after_nms {self.proposals_after_nms}"
             )
-        if self.region_chunk % 16:
+        chunk = self.region_chunk
+        if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 16 or chunk % 16):
             # Other row counts take other code paths in the matrix kernels for the last rows: last digits differ.
-            raise ValueError(f"region_chunk is {self.region_chunk}; it must be a multiple of 16")
+            raise ValueError(f"region_chunk is {chunk!r}; it must be a multiple of 16, or None")
+
+    def regions_at_once(self, device: torch.device | str) -> int:
+        """`region_chunk`, or what suits the device: a CPU's caches, or enough work for each kernel of a GPU."""
+        if self.region_chunk is not None:
+            return self.region_chunk
+        return CPU_REGION_CHUNK if torch.device(device).type == "cpu" else GPU_REGION_CHUNK
 
     @property
     def num_anchors(self) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from extraction.ahead_stream import ahead_of_queue, handed_over
 from extraction.anchors import cell_anchors
 from extraction.blanking import blank_regions
 from extraction.boxes import checked_boxes, clip_boxes, decode_deltas
@@ -27,11 +28,11 @@ from extraction.modes import bf16_instructions, mode_named
 from extraction.precision import plain_float32
 from extraction.preprocess import NetworkInput, ResizedPhoto, input_size, network_input, resize_photo
 from extraction.regions import (
+    HostCopy,
     Regions,
+    ScoredRegions,
     best_class_deltas,
     boxes_for_each,
-    detect_each,
-    finished,
     kept_regions,
     plain_json,
     to_numpy,
@@ -41,6 +42,8 @@ from extraction.roi_heads import RegionOutputs, RoIHeads
 from extraction.rpn import ProposalGenerator, Proposals
 from extraction.selection import SELECTIONS, SelectionPolicy
 from extraction.state import weights_digest
+
+_PHOTOS_IN_A_ROW = 16  # on a GPU; the first and the last of a row have nobody beside them
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,15 @@ class _PreparedPhoto:
     pixels: Tensor
     given_boxes: Tensor | None
     network_boxes: Tensor | None
+
+
+@dataclass(frozen=True)
+class _MappedPhotos:
+    """Photos of one input size with their maps (N, C, h, w) and the boxes that are to be described."""
+
+    photos: Sequence[_PreparedPhoto]
+    maps: Tensor
+    proposals: Sequence[Proposals]
 
 
 class RegionDetector(Protocol):
@@ -152,11 +164,15 @@ class Detector(nn.Module):
 
     @property
     def preferred_batch(self) -> int:
-        """Photos of one `batch_key` that a call should bring, at most; 1 in every mode but "batched"."""
-        return self.mode.photos_per_call
+        """Photos of one `batch_key` that a call should bring, at most: those that share a call of the backbone, if any;
+        on a GPU enough that one photo's work hides what the next one waits for."""
+        return max(self.mode.photos_per_call, 1 if self.device.type == "cpu" else _PHOTOS_IN_A_ROW)
 
-    def batch_key(self, image_hw: tuple[int, int]) -> tuple[int, int]:
-        """Photos of (height, width) pixels that have it in common share a call of the backbone: their size there."""
+    def batch_key(self, image_hw: tuple[int, int]) -> tuple[int, int] | None:
+        """What photos of (height, width) pixels must have in common to come in one call: their size at the backbone
+        where they share a call of it, else nothing."""
+        if self.mode.photos_per_call == 1:
+            return None
         return input_size(image_hw, self.config.short_edge, self.config.long_edge, self.conventions)[0]
 
     def prepare(self, image: np.ndarray) -> ResizedPhoto:
@@ -170,7 +186,8 @@ class Detector(nn.Module):
         everything else says what the features mean. Hashes the weights: under a second, so call it once for a run.
         """
         config = plain_json(asdict(self.config))
-        region_chunk = config.pop("region_chunk")
+        del config["region_chunk"]
+        region_chunk = self.config.regions_at_once(self.device)
         described = {
             "config": config,
             "conventions": plain_json(asdict(self.conventions)),
@@ -211,12 +228,26 @@ class Detector(nn.Module):
             boxes: for each photo the boxes to describe instead of proposals, see `head_outputs`, or None.
             whole_image: whether to fill `Regions.image_feature`.
         """
-        if self.mode.photos_per_call == 1:
-            return detect_each(self, images, boxes=boxes, whole_image=whole_image)
-        return [
-            finished(self, outputs, whole_image=whole_image)
-            for outputs in self._shared_outputs(images, boxes_for_each(images, boxes))
-        ]
+        found: list[Regions] = []
+        coming: tuple[HostCopy, tuple[int, int]] | None = None
+        for outputs in self._outputs_of_each(images, boxes_for_each(images, boxes)):
+            # One behind: while regions are chosen here, a GPU describes those of the next photo.
+            previous, copy = coming, HostCopy(self._scored(outputs, whole_image=whole_image))
+            coming = (copy, outputs.network_input.image_hw)
+            if previous is not None:
+                found.append(kept_regions(self.selection, *previous))
+        if coming is not None:
+            found.append(kept_regions(self.selection, *coming))
+        return found
+
+    def _outputs_of_each(
+        self, images: Sequence[np.ndarray | ResizedPhoto], boxes: Sequence[np.ndarray | None]
+    ) -> Iterator[HeadOutputs]:
+        if self.mode.photos_per_call > 1:
+            yield from self._shared_outputs(images, boxes)
+            return
+        for image, given in zip(images, boxes, strict=True):
+            yield self.head_outputs(image, boxes=given)
 
     def network(self) -> InferenceNetwork:
         """What computes when nothing is trained: copies of the weights of now, in the form and type of the mode.
@@ -246,14 +277,20 @@ class Detector(nn.Module):
             ValueError: for boxes of another shape, not finite, or with x2 < x1 or y2 < y1.
         """
         with self.arithmetic():
-            return self._outputs([self._prepared(image, boxes, masked)])[0]
+            network = self.network()
+            with ahead_of_queue(self.device):
+                mapped = self._mapped(network, [self._prepared(image, boxes, masked)])
+            (outputs,) = self._described(network, mapped)
+        return outputs
 
     def _shared_outputs(
         self, images: Sequence[np.ndarray | ResizedPhoto], boxes: Sequence[np.ndarray | None]
     ) -> Iterator[HeadOutputs]:
         """As `head_outputs` of each, in order; photos of one input size share calls."""
         with self.arithmetic():
-            prepared = [self._prepared(image, given) for image, given in zip(images, boxes, strict=True)]
+            network = self.network()
+            with ahead_of_queue(self.device):
+                prepared = [self._prepared(image, given) for image, given in zip(images, boxes, strict=True)]
             by_size: dict[object, list[int]] = defaultdict(list)
             for index, photo in enumerate(prepared):
                 by_size[photo.pixels.shape, photo.network_boxes is None].append(index)
@@ -261,7 +298,9 @@ class Detector(nn.Module):
             for indices in by_size.values():
                 for start in range(0, len(indices), self.mode.photos_per_call):
                     together = indices[start : start + self.mode.photos_per_call]
-                    found |= zip(together, self._outputs([prepared[index] for index in together]), strict=True)
+                    with ahead_of_queue(self.device):
+                        mapped = self._mapped(network, [prepared[index] for index in together])
+                    found |= zip(together, self._described(network, mapped), strict=True)
         yield from (found[index] for index in range(len(images)))
 
     def _prepared(
@@ -279,9 +318,8 @@ class Detector(nn.Module):
             pixels = blank_regions(pixels, _masked_rows(network_boxes, masked))
         return _PreparedPhoto(made, pixels, given, network_boxes)
 
-    def _outputs(self, photos: Sequence[_PreparedPhoto]) -> list[HeadOutputs]:
-        """What the network says of photos of one input size, which all have given boxes or all have none."""
-        network = self.network()
+    def _mapped(self, network: InferenceNetwork, photos: Sequence[_PreparedPhoto]) -> _MappedPhotos:
+        """Maps and boxes of photos of one input size, which all have given boxes or all have none."""
         maps = network.feature_map(torch.cat([photo.pixels for photo in photos]))
         inputs = [photo.network_input for photo in photos]
         if photos[0].network_boxes is None:
@@ -289,9 +327,15 @@ class Detector(nn.Module):
         else:
             boxes = [photo.network_boxes for photo in photos if photo.network_boxes is not None]
             proposals = [Proposals(rows, rows.new_ones(len(rows))) for rows in boxes]
+        return _MappedPhotos(photos, maps, proposals)
+
+    def _described(self, network: InferenceNetwork, mapped: _MappedPhotos) -> list[HeadOutputs]:
+        """What the heads say of each photo's boxes."""
         results = []
-        for index, (photo, proposed) in enumerate(zip(photos, proposals, strict=True)):
-            feature_map = maps[index : index + 1]
+        for index, (photo, proposed) in enumerate(zip(mapped.photos, mapped.proposals, strict=True)):
+            feature_map = mapped.maps[index : index + 1]
+            made_ahead = (feature_map, proposed.boxes, proposed.objectness, photo.network_input.scale.factors_xyxy)
+            handed_over(*made_ahead, *(() if photo.given_boxes is None else (photo.given_boxes,)))
             regions = network.regions(feature_map, proposed.boxes)
             results.append(HeadOutputs(photo.network_input, feature_map, proposed, regions, photo.given_boxes))
         return results
@@ -299,11 +343,14 @@ class Detector(nn.Module):
     @torch.inference_mode()
     def whole_image_feature(self, outputs: HeadOutputs) -> np.ndarray:
         """(D,) float32: the feature of the whole photo as one box, on the map that is already there."""
+        return to_numpy(self._whole_image(outputs))
+
+    def _whole_image(self, outputs: HeadOutputs) -> Tensor:
         height, width = outputs.network_input.input_hw
         box = outputs.feature_map.new_tensor([[0.0, 0.0, width, height]])
         box = clip_boxes(box, (height, width), last_pixel=self._last_pixel)
         with self.arithmetic():
-            return to_numpy(self.network().regions(outputs.feature_map, box).features[0])
+            return self.network().regions(outputs.feature_map, box).features[0]
 
     @torch.inference_mode()
     def postprocess(self, outputs: HeadOutputs, selection: SelectionPolicy | None = None) -> Regions:
@@ -314,6 +361,12 @@ class Detector(nn.Module):
             selection: None means the detector's own; another one re-selects without running the network again. Given
                 boxes are all kept.
         """
+        return kept_regions(
+            selection or self.selection, HostCopy(self._scored(outputs)), outputs.network_input.image_hw
+        )
+
+    def _scored(self, outputs: HeadOutputs, *, whole_image: bool = False) -> ScoredRegions:
+        """Probabilities, best attributes and boxes in photo pixels."""
         network_input, regions, proposals = outputs.network_input, outputs.regions, outputs.proposals.boxes
         probabilities = regions.class_logits.softmax(dim=1)
         best_deltas = best_class_deltas(regions.box_deltas, probabilities)
@@ -324,16 +377,17 @@ class Detector(nn.Module):
         else:
             regressed = self._regress(proposals, best_deltas, network_input.input_hw)
             regressed_photo = scale.to_photo(regressed)
-        return kept_regions(
-            selection or self.selection,
+        attribute_scores, attribute_ids = self._attributes(regions.attribute_logits)
+        return ScoredRegions(
             features=regions.features,
             probabilities=probabilities,
-            attributes=self._attributes(regions.attribute_logits),
+            attribute_scores=attribute_scores,
+            attribute_ids=attribute_ids,
             proposal_boxes=proposals_photo,
             regressed_boxes=regressed_photo,
             nms_boxes=regressed,
             given_boxes=outputs.given_boxes,
-            image_hw=photo_hw,
+            image_feature=self._whole_image(outputs) if whole_image else None,
         )
 
     @property
@@ -351,10 +405,10 @@ class Detector(nn.Module):
         )
         return clip_boxes(moved, hw, last_pixel=self._last_pixel)
 
-    def _attributes(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
+    def _attributes(self, logits: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Probability and id of the best attribute, "no attribute" left out of the choice; None without a head."""
         if not logits.shape[1]:
-            return None
+            return None, None
         if self.conventions.attribute_softmax == "all":
             scores, ids = logits.softmax(dim=1)[:, :-1].max(dim=1)
         else:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from extraction.config import FEATURE_STRIDE, DetectorConfig
-from extraction.fused_resnet import FusedConv, fused_backbone, fused_stage
+from extraction.fused_resnet import fused_backbone, fused_conv, fused_stage
 from extraction.modes import Mode
 from extraction.roi_heads import RegionOutputs, RoIHeads
 from extraction.rpn import ProposalGenerator, Proposals, RPNHead
@@ -42,17 +43,19 @@ class InferenceNetwork:
         mode: Mode,
     ) -> None:
         self.mode = mode
-        dtype, edge, cells = mode.conv_dtype, config.short_edge, config.pooled_cells
+        edge, cells = config.short_edge, config.pooled_cells
         input_hw = (edge, min(edge * 4 // 3, config.long_edge))  # of most photos
         map_cells = (input_hw[0] // FEATURE_STRIDE, input_hw[1] // FEATURE_STRIDE)
-        self._backbone = fused_backbone(backbone, dtype, input_hw)
+        self._backbone = fused_backbone(backbone, mode, input_hw)
         self._generator, self._heads = proposal_generator, roi_heads
         self._rpn: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
         if isinstance(proposal_generator, ProposalGenerator):
-            self._rpn = FusedRPNHead(proposal_generator.rpn_head, dtype, map_cells)
+            self._rpn = FusedRPNHead(proposal_generator.rpn_head, mode, map_cells)
         self._res5: Callable[[Tensor], Tensor] | None = None
         if isinstance(roi_heads, RoIHeads):
-            self._res5 = fused_stage(roi_heads.res5, dtype, (cells, cells))
+            self._res5 = fused_stage(roi_heads.res5, mode, (cells, cells))
+        if next(backbone.parameters()).device.type == "cuda":
+            torch.cuda.synchronize()  # the copies are used in more than one stream
         as_they_are = [part for part in (self._backbone, self._res5, self._rpn) if isinstance(part, nn.Module | None)]
         if as_they_are and mode.conv_dtype != torch.float32:
             raise ValueError(
@@ -89,11 +92,11 @@ class InferenceNetwork:
 class FusedRPNHead:
     """As `RPNHead`. Its last layers are small and decide the order of proposals, so they are float32 in bf16 too."""
 
-    def __init__(self, head: RPNHead, dtype: torch.dtype, cells: tuple[int, int]) -> None:
-        self.dtype = dtype
-        self.conv = FusedConv(head.conv, dtype, cells, relu=True)
-        self.objectness_logits = FusedConv(head.objectness_logits, torch.float32, cells)
-        self.anchor_deltas = FusedConv(head.anchor_deltas, torch.float32, cells)
+    def __init__(self, head: RPNHead, mode: Mode, cells: tuple[int, int]) -> None:
+        self.dtype, last = mode.conv_dtype, replace(mode, conv_dtype=torch.float32)
+        self.conv = fused_conv(head.conv, mode, cells, relu=True)
+        self.objectness_logits = fused_conv(head.objectness_logits, last, cells)
+        self.anchor_deltas = fused_conv(head.anchor_deltas, last, cells)
 
     def __call__(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         x = maps.to(self.dtype, memory_format=torch.channels_last)

@@ -15,8 +15,8 @@ from extraction.conventions import Conventions
 from extraction.region_max import RegionMax
 from extraction.resnet import build_res5
 
-# Regions that go through the linear heads at once. Their weights are read anew each time, 65 MB at true size.
-HEAD_ROWS = 64
+# Regions that go through the linear heads at once on a CPU. Their weights are read anew each time, 65 MB at true size.
+CPU_HEAD_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -110,21 +110,22 @@ class RoIHeads(nn.Module):
             feature_map: (1, C, h, w) in the type that `res5` takes.
             res5: pooled regions -> their maps; it may overwrite nothing of its input.
         """
-        chunk, count = self.config.region_chunk, len(boxes)
-        pooled = self._pooled_chunks(feature_map, boxes)
+        chunk, count = self.config.regions_at_once(feature_map.device), len(boxes)
+        head_rows = CPU_HEAD_ROWS if feature_map.device.type == "cpu" else chunk
+        pooled = self._pooled_chunks(feature_map, boxes, chunk)
         # One shape for every chunk: kernels choose their order of summation by shape, and with it the last digits.
         # No regions still run one chunk of zeros, so that empty outputs have the right widths.
         starts = range(0, max(count, 1), chunk)
         features = torch.cat([res5(pooled(start)).mean(dim=(2, 3), dtype=torch.float32) for start in starts])
-        features = functional.pad(features, (0, 0, 0, -len(features) % HEAD_ROWS))
-        parts = [self.box_predictor(rows) for rows in features.split(HEAD_ROWS)]
+        features = functional.pad(features, (0, 0, 0, -len(features) % head_rows))
+        parts = [self.box_predictor(rows) for rows in features.split(head_rows)]
         return RegionOutputs(
             *(torch.cat([getattr(part, f.name) for part in parts])[:count] for f in fields(RegionOutputs))
         )
 
-    def _pooled_chunks(self, feature_map: Tensor, boxes: Tensor) -> Callable[[int], Tensor]:
-        """First region -> (region_chunk, C, cells, cells), zeros after the last region."""
-        chunk, cells = self.config.region_chunk, self.config.pooled_cells
+    def _pooled_chunks(self, feature_map: Tensor, boxes: Tensor, chunk: int) -> Callable[[int], Tensor]:
+        """First region -> (chunk, C, cells, cells), zeros after the last region."""
+        cells = self.config.pooled_cells
         if self.conventions.region_pool == "roi-pool" and feature_map.device.type == "cpu":
             return RegionMax(feature_map, boxes, cells=cells, stride=FEATURE_STRIDE, chunk=chunk)
 
