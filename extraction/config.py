@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-import torch
-
 # res2, res3, res4, res5. The published networks have 50 or 101 layers; 26 makes a small one that trains on a CPU.
 BLOCKS_PER_STAGE = MappingProxyType({26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)})
 FEATURE_STRIDE = 16  # network-input pixels per cell of the res4 map
+CPU_REGION_CHUNK = 16  # regions that go through res5 at once where nothing else is said
 POOLED_CELLS = 14  # cells of a pooled region each way, in the published networks
-# Regions that go through res5 at once where `region_chunk` says nothing.
-CPU_REGION_CHUNK = 16
-GPU_REGION_CHUNK = 160
 
 
 @dataclass(frozen=True)
@@ -39,8 +35,8 @@ class DetectorConfig:
         long_edge: ... unless the long edge would get longer than this.
         region_chunk: regions that go through res5 at once, a multiple of 16; the last chunk is padded with zeros, so
             that a region's feature does not depend on how many others there are. Changes features in the last digits
-            only (`numerics` of a fingerprint), 0.1 GB of memory per 16 regions at true size. None: what the device
-            likes best (`regions_at_once`).
+            only (`numerics` of a fingerprint), 0.1 GB of memory per 16 regions at true size. None: 16 on a CPU, for its
+            caches, and what suits the mode on a GPU (`Mode.regions_at_once`).
 
     Raises:
         ValueError: naming the field, what it holds and what it may hold.
@@ -89,12 +85,6 @@ class DetectorConfig:
         if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 16 or chunk % 16):
             # Other row counts take other code paths in the matrix kernels for the last rows: last digits differ.
             raise ValueError(f"region_chunk is {chunk!r}; it must be a multiple of 16, or None")
-
-    def regions_at_once(self, device: torch.device | str) -> int:
-        """`region_chunk`, or what suits the device: a CPU's caches, or enough work for each kernel of a GPU."""
-        if self.region_chunk is not None:
-            return self.region_chunk
-        return CPU_REGION_CHUNK if torch.device(device).type == "cpu" else GPU_REGION_CHUNK
 
     @property
     def num_anchors(self) -> int:

@@ -187,7 +187,7 @@ class Detector(nn.Module):
         """
         config = plain_json(asdict(self.config))
         del config["region_chunk"]
-        region_chunk = self.config.regions_at_once(self.device)
+        region_chunk = self.mode.regions_at_once(self.config, self.device)
         described = {
             "config": config,
             "conventions": plain_json(asdict(self.conventions)),
