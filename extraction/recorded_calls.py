@@ -55,6 +55,7 @@ class _Recording:
     def __init__(self, function: Callable[[Tensor], tuple[Tensor, ...]], x: Tensor, pool: Any) -> None:
         self._input = x.clone()
         self._graph = torch.cuda.CUDAGraph()
+        function(self._input)  # each thread has libraries to set up, which cannot be done while it is recorded
         # Other threads, which decode into pinned memory, may allocate meanwhile.
         with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self._results = function(self._input)
