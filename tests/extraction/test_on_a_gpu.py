@@ -183,7 +183,7 @@ def test_a_convolution_is_convolution_sum_and_relu(mode, kernel, stride, dilatio
         found = [made[0](last), made[1](last), made[1](last, onto=sum_of)]
     for got, want in zip(found, wanted, strict=True):
         largest = float((got.double().cpu() - want).abs().max() / want.abs().max())
-        assert largest < {"exact": 1e-6, "tf32": 2e-3, "bf16": 2e-2}[mode.name]
+        assert largest < {"exact": 1e-5, "tf32": 2e-3, "bf16": 2e-2}[mode.name]
 
 
 def test_recorded_calls_say_what_the_function_says():
@@ -205,7 +205,7 @@ def test_recorded_calls_say_what_the_function_says():
     before = len(asked)
     for _ in range(10):
         calls(once)
-    assert len(asked) == before + 2  # as it comes, and recorded
+    assert len(asked) == before + 3  # as it comes, to set up, and recorded
 
 
 def test_modes_and_chunks_are_recorded():
