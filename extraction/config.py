@@ -8,6 +8,7 @@ from types import MappingProxyType
 # res2, res3, res4, res5. The published networks have 50 or 101 layers; 26 makes a small one that trains on a CPU.
 BLOCKS_PER_STAGE = MappingProxyType({26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)})
 FEATURE_STRIDE = 16  # network-input pixels per cell of the res4 map
+CPU_REGION_CHUNK = 16  # regions that go through res5 at once where nothing else is said
 POOLED_CELLS = 14  # cells of a pooled region each way, in the published networks
 
 
@@ -34,8 +35,8 @@ class DetectorConfig:
         long_edge: ... unless the long edge would get longer than this.
         region_chunk: regions that go through res5 at once, a multiple of 16; the last chunk is padded with zeros, so
             that a region's feature does not depend on how many others there are. Changes features in the last digits
-            only (`numerics` of a fingerprint), 0.1 GB of memory per 16 regions at true size. 16 fits a CPU's
-            caches; a GPU should want more, such as 304 (not measured).
+            only (`numerics` of a fingerprint), 0.1 GB of memory per 16 regions at true size. None: 16 on a CPU, for its
+            caches, and what suits the mode on a GPU (`Mode.regions_at_once`).
 
     Raises:
         ValueError: naming the field, what it holds and what it may hold.
@@ -54,7 +55,7 @@ class DetectorConfig:
     proposal_nms_iou: float = 0.7
     short_edge: int = 800
     long_edge: int = 1333
-    region_chunk: int = 16
+    region_chunk: int | None = None
 
     def __post_init__(self) -> None:
         if self.depth not in BLOCKS_PER_STAGE:
@@ -80,9 +81,10 @@ class DetectorConfig:
                 f"proposals_before_nms {self.proposals_before_nms} is less than "
                 f"proposals_after_nms {self.proposals_after_nms}"
             )
-        if self.region_chunk % 16:
+        chunk = self.region_chunk
+        if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 16 or chunk % 16):
             # Other row counts take other code paths in the matrix kernels for the last rows: last digits differ.
-            raise ValueError(f"region_chunk is {self.region_chunk}; it must be a multiple of 16")
+            raise ValueError(f"region_chunk is {chunk!r}; it must be a multiple of 16, or None")
 
     @property
     def num_anchors(self) -> int:

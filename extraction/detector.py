@@ -7,15 +7,16 @@ photo, given boxes -> preprocess -> backbone ---------> roi_heads -----------> p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from extraction.ahead_stream import handed_over, queued_apart, wait_for
 from extraction.anchors import cell_anchors
 from extraction.blanking import blank_regions
 from extraction.boxes import checked_boxes, clip_boxes, decode_deltas
@@ -25,13 +26,13 @@ from extraction.fused_resnet import has_fused_kernels
 from extraction.inference_network import InferenceNetwork, NetworkCache
 from extraction.modes import bf16_instructions, mode_named
 from extraction.precision import plain_float32
-from extraction.preprocess import NetworkInput, ResizedPhoto, input_size, network_input, resize_photo
+from extraction.preprocess import NetworkInput, ResizedPhoto, check_image, input_size, network_input, resize_photo
 from extraction.regions import (
+    HostCopy,
     Regions,
+    ScoredRegions,
     best_class_deltas,
     boxes_for_each,
-    detect_each,
-    finished,
     kept_regions,
     plain_json,
     to_numpy,
@@ -41,6 +42,9 @@ from extraction.roi_heads import RegionOutputs, RoIHeads
 from extraction.rpn import ProposalGenerator, Proposals
 from extraction.selection import SELECTIONS, SelectionPolicy
 from extraction.state import weights_digest
+
+_Item = TypeVar("_Item")
+_PHOTOS_IN_A_ROW = 16  # on a GPU; the first and the last of a row have nobody beside them
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,16 @@ class _PreparedPhoto:
     pixels: Tensor
     given_boxes: Tensor | None
     network_boxes: Tensor | None
+
+
+@dataclass(frozen=True)
+class _MappedPhotos:
+    """Photos of one input size, which all have given boxes or all have none, and their maps (N, C, h, w), once they are
+    `done`."""
+
+    photos: Sequence[_PreparedPhoto]
+    maps: Tensor
+    done: torch.cuda.Event | None
 
 
 class RegionDetector(Protocol):
@@ -152,11 +166,18 @@ class Detector(nn.Module):
 
     @property
     def preferred_batch(self) -> int:
-        """Photos of one `batch_key` that a call should bring, at most; 1 in every mode but "batched"."""
-        return self.mode.photos_per_call
+        """Photos of one `batch_key` that a call should bring, at most: those that share a call of the backbone, if any;
+        on a GPU enough that one photo's work hides what the next one waits for."""
+        return max(self.mode.photos_per_call, 1 if self.device.type == "cpu" else _PHOTOS_IN_A_ROW)
 
-    def batch_key(self, image_hw: tuple[int, int]) -> tuple[int, int]:
-        """Photos of (height, width) pixels that have it in common share a call of the backbone: their size there."""
+    def batch_key(self, image_hw: tuple[int, int]) -> tuple[int, int] | None:
+        """What photos of (height, width) pixels must have in common to come in one call: their size at the backbone
+        where they share a call of it, else nothing."""
+        if self.mode.photos_per_call == 1:
+            return None
+        return self._input_hw(image_hw)
+
+    def _input_hw(self, image_hw: tuple[int, int]) -> tuple[int, int]:
         return input_size(image_hw, self.config.short_edge, self.config.long_edge, self.conventions)[0]
 
     def prepare(self, image: np.ndarray) -> ResizedPhoto:
@@ -170,7 +191,8 @@ class Detector(nn.Module):
         everything else says what the features mean. Hashes the weights: under a second, so call it once for a run.
         """
         config = plain_json(asdict(self.config))
-        region_chunk = config.pop("region_chunk")
+        del config["region_chunk"]
+        region_chunk = self.mode.regions_at_once(self.config, self.device)
         described = {
             "config": config,
             "conventions": plain_json(asdict(self.conventions)),
@@ -211,12 +233,35 @@ class Detector(nn.Module):
             boxes: for each photo the boxes to describe instead of proposals, see `head_outputs`, or None.
             whole_image: whether to fill `Regions.image_feature`.
         """
-        if self.mode.photos_per_call == 1:
-            return detect_each(self, images, boxes=boxes, whole_image=whole_image)
-        return [
-            finished(self, outputs, whole_image=whole_image)
-            for outputs in self._shared_outputs(images, boxes_for_each(images, boxes))
-        ]
+        given = boxes_for_each(images, boxes)
+        mapped = (
+            (group, self._mapped([images[at] for at in group], [given[at] for at in group]))
+            for group in self._groups(images, given)
+        )
+        # One behind, twice: while a GPU's proposals of one photo are waited for, it has the map of the next to make,
+        # and while regions are chosen here, those of the next to describe.
+        outputs = ((at, one) for group, each in _one_behind(mapped) for at, one in self._described(group, each))
+        coming = (
+            (at, HostCopy(self._scored(one, whole_image=whole_image)), one.network_input.image_hw)
+            for at, one in outputs
+        )
+        found = {at: kept_regions(self.selection, copy, image_hw) for at, copy, image_hw in _one_behind(coming)}
+        return [found[at] for at in range(len(images))]
+
+    def _groups(
+        self, images: Sequence[np.ndarray | ResizedPhoto], boxes: Sequence[np.ndarray | None]
+    ) -> Iterator[list[int]]:
+        """Which photos share calls of backbone and proposal network: those of one input size where the mode does so."""
+        most, multiple = self.mode.photos_per_call, self.conventions.padding_multiple
+        alike: dict[object, list[int]] = defaultdict(list)
+        for at, (image, given) in enumerate(zip(images, boxes, strict=True)):
+            if most == 1:
+                yield [at]
+                continue
+            input_hw = image.input_hw if isinstance(image, ResizedPhoto) else self._input_hw(_image_hw(image))
+            alike[tuple(-(-edge // multiple) for edge in input_hw), given is None].append(at)
+        for rows in alike.values():
+            yield from (rows[start : start + most] for start in range(0, len(rows), most))
 
     def network(self) -> InferenceNetwork:
         """What computes when nothing is trained: copies of the weights of now, in the form and type of the mode.
@@ -245,24 +290,8 @@ class Detector(nn.Module):
         Raises:
             ValueError: for boxes of another shape, not finite, or with x2 < x1 or y2 < y1.
         """
-        with self.arithmetic():
-            return self._outputs([self._prepared(image, boxes, masked)])[0]
-
-    def _shared_outputs(
-        self, images: Sequence[np.ndarray | ResizedPhoto], boxes: Sequence[np.ndarray | None]
-    ) -> Iterator[HeadOutputs]:
-        """As `head_outputs` of each, in order; photos of one input size share calls."""
-        with self.arithmetic():
-            prepared = [self._prepared(image, given) for image, given in zip(images, boxes, strict=True)]
-            by_size: dict[object, list[int]] = defaultdict(list)
-            for index, photo in enumerate(prepared):
-                by_size[photo.pixels.shape, photo.network_boxes is None].append(index)
-            found: dict[int, HeadOutputs] = {}
-            for indices in by_size.values():
-                for start in range(0, len(indices), self.mode.photos_per_call):
-                    together = indices[start : start + self.mode.photos_per_call]
-                    found |= zip(together, self._outputs([prepared[index] for index in together]), strict=True)
-        yield from (found[index] for index in range(len(images)))
+        ((_, outputs),) = self._described([0], self._mapped([image], [boxes], masked))
+        return outputs
 
     def _prepared(
         self, image: np.ndarray | ResizedPhoto, boxes: np.ndarray | None, masked: np.ndarray | None = None
@@ -279,31 +308,62 @@ class Detector(nn.Module):
             pixels = blank_regions(pixels, _masked_rows(network_boxes, masked))
         return _PreparedPhoto(made, pixels, given, network_boxes)
 
-    def _outputs(self, photos: Sequence[_PreparedPhoto]) -> list[HeadOutputs]:
-        """What the network says of photos of one input size, which all have given boxes or all have none."""
-        network = self.network()
-        maps = network.feature_map(torch.cat([photo.pixels for photo in photos]))
-        inputs = [photo.network_input for photo in photos]
-        if photos[0].network_boxes is None:
-            proposals = network.proposals(maps, [one.input_hw for one in inputs], [one.factor for one in inputs])
-        else:
-            boxes = [photo.network_boxes for photo in photos if photo.network_boxes is not None]
-            proposals = [Proposals(rows, rows.new_ones(len(rows))) for rows in boxes]
-        results = []
-        for index, (photo, proposed) in enumerate(zip(photos, proposals, strict=True)):
-            feature_map = maps[index : index + 1]
-            regions = network.regions(feature_map, proposed.boxes)
-            results.append(HeadOutputs(photo.network_input, feature_map, proposed, regions, photo.given_boxes))
-        return results
+    def _mapped(
+        self,
+        images: Sequence[np.ndarray | ResizedPhoto],
+        boxes: Sequence[np.ndarray | None],
+        masked: np.ndarray | None = None,
+    ) -> _MappedPhotos:
+        """Maps of photos of one input size, which all have given boxes or all have none."""
+        with self.arithmetic():
+            network = self.network()
+
+            def work() -> tuple[list[_PreparedPhoto], Tensor]:
+                photos = [self._prepared(image, given, masked) for image, given in zip(images, boxes, strict=True)]
+                return photos, network.feature_map(torch.cat([photo.pixels for photo in photos]))
+
+            (photos, maps), done = queued_apart(self.device, "maps", work)
+        return _MappedPhotos(photos, maps, done)
+
+    def _described(self, indices: Sequence[int], mapped: _MappedPhotos) -> list[tuple[int, HeadOutputs]]:
+        """What the network says of each photo's boxes, given or proposed, with its index."""
+        with self.arithmetic():
+            network, photos = self.network(), mapped.photos
+            inputs = [photo.network_input for photo in photos]
+
+            def work() -> list[Proposals]:
+                handed_over(mapped.maps, *(photo.network_boxes for photo in photos if photo.network_boxes is not None))
+                if photos[0].network_boxes is None:
+                    sizes, factors = [one.input_hw for one in inputs], [one.factor for one in inputs]
+                    return network.proposals(mapped.maps, sizes, factors)
+                boxes = [photo.network_boxes for photo in photos if photo.network_boxes is not None]
+                return [Proposals(rows, rows.new_ones(len(rows))) for rows in boxes]
+
+            described = []
+            proposals, done = queued_apart(self.device, "proposals", work, after=mapped.done)
+            wait_for(done)
+            handed_over(mapped.maps)
+            for row, (photo, proposed) in enumerate(zip(photos, proposals, strict=True)):
+                handed_over(proposed.boxes, proposed.objectness, photo.network_input.scale.factors_xyxy)
+                if photo.given_boxes is not None:
+                    handed_over(photo.given_boxes)
+                feature_map = mapped.maps[row : row + 1]
+                regions = network.regions(feature_map, proposed.boxes)
+                outputs = HeadOutputs(photo.network_input, feature_map, proposed, regions, photo.given_boxes)
+                described.append((indices[row], outputs))
+        return described
 
     @torch.inference_mode()
     def whole_image_feature(self, outputs: HeadOutputs) -> np.ndarray:
         """(D,) float32: the feature of the whole photo as one box, on the map that is already there."""
+        return to_numpy(self._whole_image(outputs))
+
+    def _whole_image(self, outputs: HeadOutputs) -> Tensor:
         height, width = outputs.network_input.input_hw
         box = outputs.feature_map.new_tensor([[0.0, 0.0, width, height]])
         box = clip_boxes(box, (height, width), last_pixel=self._last_pixel)
         with self.arithmetic():
-            return to_numpy(self.network().regions(outputs.feature_map, box).features[0])
+            return self.network().regions(outputs.feature_map, box).features[0]
 
     @torch.inference_mode()
     def postprocess(self, outputs: HeadOutputs, selection: SelectionPolicy | None = None) -> Regions:
@@ -314,6 +374,12 @@ class Detector(nn.Module):
             selection: None means the detector's own; another one re-selects without running the network again. Given
                 boxes are all kept.
         """
+        return kept_regions(
+            selection or self.selection, HostCopy(self._scored(outputs)), outputs.network_input.image_hw
+        )
+
+    def _scored(self, outputs: HeadOutputs, *, whole_image: bool = False) -> ScoredRegions:
+        """Probabilities, best attributes and boxes in photo pixels."""
         network_input, regions, proposals = outputs.network_input, outputs.regions, outputs.proposals.boxes
         probabilities = regions.class_logits.softmax(dim=1)
         best_deltas = best_class_deltas(regions.box_deltas, probabilities)
@@ -324,16 +390,17 @@ class Detector(nn.Module):
         else:
             regressed = self._regress(proposals, best_deltas, network_input.input_hw)
             regressed_photo = scale.to_photo(regressed)
-        return kept_regions(
-            selection or self.selection,
+        attribute_scores, attribute_ids = self._attributes(regions.attribute_logits)
+        return ScoredRegions(
             features=regions.features,
             probabilities=probabilities,
-            attributes=self._attributes(regions.attribute_logits),
+            attribute_scores=attribute_scores,
+            attribute_ids=attribute_ids,
             proposal_boxes=proposals_photo,
             regressed_boxes=regressed_photo,
             nms_boxes=regressed,
             given_boxes=outputs.given_boxes,
-            image_hw=photo_hw,
+            image_feature=self._whole_image(outputs) if whole_image else None,
         )
 
     @property
@@ -351,10 +418,10 @@ class Detector(nn.Module):
         )
         return clip_boxes(moved, hw, last_pixel=self._last_pixel)
 
-    def _attributes(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
+    def _attributes(self, logits: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Probability and id of the best attribute, "no attribute" left out of the choice; None without a head."""
         if not logits.shape[1]:
-            return None
+            return None, None
         if self.conventions.attribute_softmax == "all":
             scores, ids = logits.softmax(dim=1)[:, :-1].max(dim=1)
         else:
@@ -364,6 +431,21 @@ class Detector(nn.Module):
     def _to_network(self, boxes: Tensor, network_input: NetworkInput) -> Tensor:
         scaled = network_input.scale.to_network(boxes)
         return clip_boxes(scaled, network_input.input_hw, last_pixel=self._last_pixel)
+
+
+def _image_hw(image: np.ndarray) -> tuple[int, int]:
+    check_image(image)
+    return image.shape[0], image.shape[1]
+
+
+def _one_behind(items: Iterable[_Item]) -> Iterator[_Item]:
+    """The same items, each when the one after it is there."""
+    waiting: list[_Item] = []
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > 1:
+            yield waiting.pop(0)
+    yield from waiting
 
 
 def _masked_rows(given: Tensor | None, masked: np.ndarray) -> Tensor:

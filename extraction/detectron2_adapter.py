@@ -27,7 +27,16 @@ from extraction.detectron2_network import build_detectron2_network, check_c4_net
 from extraction.detectron2_vg import require_detectron2
 from extraction.precision import plain_float32
 from extraction.preprocess import MIN_INPUT_EDGE, PhotoScale, check_image
-from extraction.regions import Regions, best_class_deltas, detect_each, kept_regions, plain_json, to_numpy
+from extraction.regions import (
+    HostCopy,
+    Regions,
+    ScoredRegions,
+    best_class_deltas,
+    detect_each,
+    kept_regions,
+    plain_json,
+    to_numpy,
+)
 from extraction.roi_heads import RegionOutputs
 from extraction.rpn import Proposals
 from extraction.selection import SELECTIONS, SelectionPolicy
@@ -224,21 +233,18 @@ class Detectron2Detector:
         best_deltas = best_class_deltas(regions.box_deltas, probabilities)
         regressed = self._predictor.box2box_transform.apply_deltas(best_deltas, proposals)
         regressed = clip_boxes(regressed, outputs.input_hw)
-        attributes = None
-        if self.num_attributes:
-            best = regions.attribute_logits[:, :-1].softmax(dim=1).max(dim=1)
-            attributes = best.values, best.indices
-        return kept_regions(
-            selection or self.selection,
+        best = regions.attribute_logits[:, :-1].softmax(dim=1).max(dim=1) if self.num_attributes else None
+        scored = ScoredRegions(
             features=regions.features,
             probabilities=probabilities,
-            attributes=attributes,
+            attribute_scores=None if best is None else best.values,
+            attribute_ids=None if best is None else best.indices,
             proposal_boxes=scale.to_photo(proposals),
             regressed_boxes=scale.to_photo(regressed),
             nms_boxes=regressed,
             given_boxes=outputs.given_boxes,
-            image_hw=outputs.image_hw,
         )
+        return kept_regions(selection or self.selection, HostCopy(scored), outputs.image_hw)
 
     def resize(self, image: np.ndarray) -> tuple[Tensor, PhotoScale]:
         """(height, width, 3) uint8 B, G, R -> (3, height', width') float32 in the network's channel order, 0..255."""

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from extraction.config import FEATURE_STRIDE, DetectorConfig
-from extraction.fused_resnet import FusedConv, fused_backbone, fused_stage
+from extraction.fused_resnet import fused_backbone, fused_conv, fused_stage
 from extraction.modes import Mode
-from extraction.roi_heads import RegionOutputs, RoIHeads
+from extraction.recorded_calls import RecordedCalls
+from extraction.roi_heads import RegionOutputs, RoIHeads, features_of
 from extraction.rpn import ProposalGenerator, Proposals, RPNHead
 
 
@@ -41,24 +43,38 @@ class InferenceNetwork:
         config: DetectorConfig,
         mode: Mode,
     ) -> None:
-        self.mode = mode
-        dtype, edge, cells = mode.conv_dtype, config.short_edge, config.pooled_cells
+        self.mode, self._config = mode, config
+        edge, cells = config.short_edge, config.pooled_cells
         input_hw = (edge, min(edge * 4 // 3, config.long_edge))  # of most photos
         map_cells = (input_hw[0] // FEATURE_STRIDE, input_hw[1] // FEATURE_STRIDE)
-        self._backbone = fused_backbone(backbone, dtype, input_hw)
+        self._backbone = fused_backbone(backbone, mode, input_hw)
         self._generator, self._heads = proposal_generator, roi_heads
-        self._rpn: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+        self._rpn: Callable[[Tensor], tuple[Tensor, ...]] | None = None
         if isinstance(proposal_generator, ProposalGenerator):
-            self._rpn = FusedRPNHead(proposal_generator.rpn_head, dtype, map_cells)
+            self._rpn = FusedRPNHead(proposal_generator.rpn_head, mode, map_cells)
         self._res5: Callable[[Tensor], Tensor] | None = None
+        self._describe_chunk: Callable[[Tensor], Tensor] | None = None
         if isinstance(roi_heads, RoIHeads):
-            self._res5 = fused_stage(roi_heads.res5, dtype, (cells, cells))
+            self._res5 = fused_stage(roi_heads.res5, mode, (cells, cells))
+            self._describe_chunk = features_of(self._res5)
         as_they_are = [part for part in (self._backbone, self._res5, self._rpn) if isinstance(part, nn.Module | None)]
         if as_they_are and mode.conv_dtype != torch.float32:
             raise ValueError(
                 f"mode {mode.name!r} takes the detector's own parts with fixed batch norms; one of these is of another "
                 f"kind: {', '.join(type(part).__name__ for part in (backbone, proposal_generator, roi_heads))}"
             )
+        if next(backbone.parameters()).device.type == "cuda":
+            self._record()
+            torch.cuda.synchronize()  # the copies are used in more than one stream
+
+    def _record(self) -> None:
+        """From now on our own parts are recorded for the shapes that come again."""
+        if not isinstance(self._backbone, nn.Module):
+            self._backbone = _recorded(self._backbone)
+        if self._rpn is not None:
+            self._rpn = RecordedCalls(self._rpn)
+        if self._describe_chunk is not None and not isinstance(self._res5, nn.Module):
+            self._describe_chunk = _recorded(self._describe_chunk)
 
     def feature_map(self, pixels: Tensor) -> Tensor:
         """(N, 3, H, W) float32 -> (N, C, h, w) float32."""
@@ -77,23 +93,30 @@ class InferenceNetwork:
     def rpn(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         """What the proposal network says of each map: logits (N, A or 2A, h, w), deltas (N, 4A, h, w), float32."""
         assert self._rpn is not None, "a proposal generator of another kind has no such numbers"
-        return self._rpn(maps)
+        logits, deltas = self._rpn(maps)
+        return logits, deltas
 
     def regions(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
         """As `RoIHeads.forward`."""
-        if self._res5 is None or not isinstance(self._heads, RoIHeads):
+        if self._describe_chunk is None or not isinstance(self._heads, RoIHeads):
             return self._heads(feature_map, boxes)
-        return self._heads.describe(feature_map.to(self.mode.conv_dtype), boxes, self._res5)
+        chunk = self.mode.regions_at_once(self._config, feature_map.device)
+        return self._heads.describe(feature_map.to(self.mode.conv_dtype), boxes, self._describe_chunk, chunk)
+
+
+def _recorded(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    calls = RecordedCalls(lambda x: (function(x),))
+    return lambda x: calls(x)[0]
 
 
 class FusedRPNHead:
     """As `RPNHead`. Its last layers are small and decide the order of proposals, so they are float32 in bf16 too."""
 
-    def __init__(self, head: RPNHead, dtype: torch.dtype, cells: tuple[int, int]) -> None:
-        self.dtype = dtype
-        self.conv = FusedConv(head.conv, dtype, cells, relu=True)
-        self.objectness_logits = FusedConv(head.objectness_logits, torch.float32, cells)
-        self.anchor_deltas = FusedConv(head.anchor_deltas, torch.float32, cells)
+    def __init__(self, head: RPNHead, mode: Mode, cells: tuple[int, int]) -> None:
+        self.dtype, last = mode.conv_dtype, replace(mode, conv_dtype=torch.float32)
+        self.conv = fused_conv(head.conv, mode, cells, relu=True)
+        self.objectness_logits = fused_conv(head.objectness_logits, last, cells)
+        self.anchor_deltas = fused_conv(head.anchor_deltas, last, cells)
 
     def __call__(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         x = maps.to(self.dtype, memory_format=torch.channels_last)

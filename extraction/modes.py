@@ -11,6 +11,8 @@ from types import MappingProxyType
 
 import torch
 
+from extraction.config import CPU_REGION_CHUNK, DetectorConfig
+
 _log = logging.getLogger(__name__)
 
 
@@ -22,6 +24,8 @@ class Mode:
         name: what a fingerprint records.
         conv_dtype: of their weights and of what flows between them.
         tf32: whether a GPU may round the inputs of float32 convolutions to TF32.
+        gpu_region_chunk: regions that go through res5 at once on a GPU. Of the numbers that keep an H200 busy, one at
+            which the kernels that cuDNN takes do not make a region's last digits a matter of its place in the chunk.
         photos_per_call: photos of one input size that share a call of the backbone and the proposal network. Above 1,
             a feature depends in its last digits on the company its photo had.
     """
@@ -29,7 +33,14 @@ class Mode:
     name: str
     conv_dtype: torch.dtype = torch.float32
     tf32: bool = False
+    gpu_region_chunk: int = 160
     photos_per_call: int = 1
+
+    def regions_at_once(self, config: DetectorConfig, device: torch.device) -> int:
+        """`DetectorConfig.region_chunk`, or what suits the device."""
+        if config.region_chunk is not None:
+            return config.region_chunk
+        return CPU_REGION_CHUNK if device.type == "cpu" else self.gpu_region_chunk
 
 
 MODES = MappingProxyType(
@@ -40,7 +51,7 @@ MODES = MappingProxyType(
             Mode("exact"),
             Mode("batched", photos_per_call=8),
             # As exact, the same shapes; the GPU's matrix units, which keep 10 bits of each factor.
-            Mode("tf32", tf32=True),
+            Mode("tf32", tf32=True, gpu_region_chunk=112),
             # As exact, the same shapes; 8 bits of each factor and of every map, sums in float32.
             Mode("bf16", conv_dtype=torch.bfloat16),
         )

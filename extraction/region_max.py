@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 class RegionMax:
@@ -55,6 +56,45 @@ class RegionMax:
         return self._pooled.view(self._shape).permute(0, 3, 1, 2)
 
 
+class WindowMax:
+    """As `RegionMax`, for a GPU, which has the memory to know the maxima of windows of every size: a bin is one row. It
+    waits for nothing, and has the numbers of torchvision's kernel, in a quarter of its time with the change of layout.
+
+    Args:
+        boxes: on the map; the bins of others could be larger than any window.
+    """
+
+    def __init__(self, feature_map: Tensor, boxes: Tensor, *, cells: int, stride: int, chunk: int) -> None:
+        channels, rows, columns = feature_map.shape[1:]
+        edges = _round_half_away(boxes.float() * (1.0 / stride))
+        x_first, x_end = _bins(edges[:, 0], edges[:, 2], cells, columns)
+        y_first, y_end = _bins(edges[:, 1], edges[:, 3], cells, rows)
+        # Regions may begin a cell before the map and end one after it; a bin starts and ends anywhere in a cell.
+        most_x, most_y = (min(-(-(edge + 2) // cells) + 1, edge) for edge in (columns, rows))
+        windows = feature_map.new_empty(most_y * most_x * rows * columns + 1, channels)
+        windows[-1] = 0
+        sizes = windows[:-1].view(most_y, most_x, rows, columns, channels)
+        sizes[0, 0] = feature_map[0].permute(1, 2, 0)
+        for x in range(1, most_x):
+            torch.maximum(sizes[0, x - 1, :, :-x], sizes[0, 0, :, x:], out=sizes[0, x, :, :-x])
+        for y in range(1, most_y):
+            torch.maximum(sizes[y - 1, :, :-y], sizes[0, :, y:], out=sizes[y, :, :-y])
+        wide, high = (x_end - x_first)[:, None, :], (y_end - y_first)[:, :, None]
+        corner = y_first[:, :, None] * columns + x_first[:, None, :]
+        row = ((high - 1) * most_x + (wide - 1)) * (rows * columns) + corner
+        row = row.masked_fill((wide <= 0) | (high <= 0), len(windows) - 1)
+        self._windows = windows
+        self._rows = functional.pad(row, (0, 0, 0, 0, 0, -len(row) % chunk), value=len(windows) - 1)
+        self._shape = (chunk, cells, cells, channels)
+
+    def __call__(self, first: int) -> Tensor:
+        """(chunk, C, cells, cells), channels-last, of the regions from `first` on, zeros after the last."""
+        rows = self._rows[first : first + self._shape[0]]
+        if not len(rows):
+            return self._windows.new_zeros(self._shape).permute(0, 3, 1, 2)
+        return self._windows[rows.reshape(-1)].view(self._shape).permute(0, 3, 1, 2)
+
+
 def _round_half_away(values: Tensor) -> Tensor:
     """As C's round, int64; torch's own rounds halves to even."""
     whole = values.trunc()
@@ -66,7 +106,8 @@ def _bins(first: Tensor, last: Tensor, cells: int, limit: int) -> tuple[Tensor, 
 
     As torchvision/csrc/ops/cpu/roi_pool_kernel.cpp: the bin's width and its multiples in float32.
     """
-    width = (last - first + 1).clamp(min=1).float() / cells
+    width = (last - first + 1).clamp(min=1).float()
+    width = width / torch.full_like(width, cells)  # a GPU multiplies by the reciprocal of a plain number
     bins = torch.arange(cells, device=first.device, dtype=torch.float32)
     start = torch.floor(bins * width[:, None]).long() + first[:, None]
     end = torch.ceil((bins + 1) * width[:, None]).long() + first[:, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -75,10 +75,12 @@ def detect_each(
     Raises:
         ValueError: when there are not as many entries in `boxes` as photos.
     """
-    return [
-        finished(detector, detector.head_outputs(image, boxes=given), whole_image=whole_image)
-        for image, given in zip(images, boxes_for_each(images, boxes), strict=True)
-    ]
+    found = []
+    for image, given in zip(images, boxes_for_each(images, boxes), strict=True):
+        outputs = detector.head_outputs(image, boxes=given)
+        regions = detector.postprocess(outputs)
+        found.append(replace(regions, image_feature=detector.whole_image_feature(outputs)) if whole_image else regions)
+    return found
 
 
 def boxes_for_each(images: Sequence[Any], boxes: Sequence[np.ndarray | None] | None) -> Sequence[np.ndarray | None]:
@@ -97,68 +99,94 @@ def boxes_for_each(images: Sequence[Any], boxes: Sequence[np.ndarray | None] | N
     return boxes
 
 
-def finished(detector: PhotoSteps[Outputs], outputs: Outputs, *, whole_image: bool) -> Regions:
-    """The regions of one photo from what the network said of it; with `whole_image`, its own feature too."""
-    regions = detector.postprocess(outputs)
-    if not whole_image:
-        return regions
-    return replace(regions, image_feature=detector.whole_image_feature(outputs))
-
-
 def best_class_deltas(box_deltas: Tensor, probabilities: Tensor) -> Tensor:
     """(R, 4): of (R, C, 4) deltas those of the best foreground class of (R, C + 1) `probabilities`, background last."""
     class_ids = probabilities[:, :-1].max(dim=1).indices
     return box_deltas[torch.arange(len(class_ids), device=class_ids.device), class_ids]
 
 
-def kept_regions(
-    policy: SelectionPolicy,
-    *,
-    features: Tensor,
-    probabilities: Tensor,
-    attributes: tuple[Tensor, Tensor] | None,
-    proposal_boxes: Tensor,
-    regressed_boxes: Tensor,
-    nms_boxes: Tensor,
-    given_boxes: Tensor | None,
-    image_hw: tuple[int, int],
-) -> Regions:
-    """The regions that the policy keeps, as numpy arrays.
+@dataclass(frozen=True, eq=False)
+class ScoredRegions:
+    """All regions of one photo before the choice among them.
 
-    Args:
+    Attributes:
         features: (R, D) float32.
         probabilities: (R, C + 1) float32, foreground first, background last.
-        attributes: (R,) float32 probability and (R,) int64 id of the best attribute; None without an attribute head.
+        attribute_scores, attribute_ids: (R,) float32 probability and (R,) int64 id of the best attribute; None without
+            an attribute head.
         proposal_boxes: (R, 4) photo pixels, what the features were pooled from.
         regressed_boxes: (R, 4) photo pixels, the same moved by the best class.
         nms_boxes: (R, 4), the regressed boxes in the pixels in which "single-nms" compares them.
-        given_boxes: (R, 4) photo pixels; where they are given, none is left out and the policy is not asked.
+        given_boxes: (R, 4) photo pixels; where they are given, none is left out and no policy is asked.
+        image_feature: (D,) float32, of the whole photo; None unless asked for.
+    """
+
+    features: Tensor
+    probabilities: Tensor
+    attribute_scores: Tensor | None
+    attribute_ids: Tensor | None
+    proposal_boxes: Tensor
+    regressed_boxes: Tensor
+    nms_boxes: Tensor
+    given_boxes: Tensor | None
+    image_feature: Tensor | None = None
+
+
+class HostCopy:
+    """Scored regions on their way to the CPU, where they are chosen: each step of a choice is so small that a GPU would
+    spend its time waiting for the next. What is queued on the device goes on meanwhile.
+    """
+
+    def __init__(self, scored: ScoredRegions) -> None:
+        device = scored.features.device
+        # Into pinned memory, which torch gives to copies that nobody waits for.
+        copies: list[Any] = [
+            None if each is None else each.to("cpu", non_blocking=True)
+            for each in (getattr(scored, field.name) for field in fields(scored))
+        ]
+        self._copy = ScoredRegions(*copies)
+        self._arrived = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+
+    def wait(self) -> ScoredRegions:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._copy
+
+
+def kept_regions(policy: SelectionPolicy, coming: HostCopy, image_hw: tuple[int, int]) -> Regions:
+    """The regions that the policy keeps, as numpy arrays.
+
+    Args:
+        coming: all of them; waited for.
         image_hw: (height, width) of the photo, pixels.
     """
-    if given_boxes is not None:
-        selected = Selected(torch.arange(len(given_boxes), device=given_boxes.device), given_boxes)
+    scored = coming.wait()
+    if scored.given_boxes is not None:
+        selected = Selected(torch.arange(len(scored.given_boxes)), scored.given_boxes)
     else:
         selected = select_regions(
             policy,
-            class_scores=probabilities[:, :-1],
-            proposal_boxes=proposal_boxes,
-            regressed_boxes=regressed_boxes,
-            nms_boxes=nms_boxes,
+            class_scores=scored.probabilities[:, :-1],
+            proposal_boxes=scored.proposal_boxes,
+            regressed_boxes=scored.regressed_boxes,
+            nms_boxes=scored.nms_boxes,
         )
     keep = selected.proposal_ids
-    best = probabilities[keep, :-1].max(dim=1)
+    best = scored.probabilities[keep, :-1].max(dim=1)
     # The far edge times the scale may round to just outside the photo.
     return Regions(
         boxes=to_numpy(clip_boxes(selected.boxes, image_hw)),
-        features=to_numpy(features[keep]),
+        features=to_numpy(scored.features[keep]),
         class_ids=to_numpy(best.indices),
         class_scores=to_numpy(best.values),
-        attribute_ids=None if attributes is None else to_numpy(attributes[1][keep]),
-        attribute_scores=None if attributes is None else to_numpy(attributes[0][keep]),
-        class_probabilities=to_numpy(probabilities[keep]),
+        attribute_ids=None if scored.attribute_ids is None else to_numpy(scored.attribute_ids[keep]),
+        attribute_scores=None if scored.attribute_scores is None else to_numpy(scored.attribute_scores[keep]),
+        class_probabilities=to_numpy(scored.probabilities[keep]),
         proposal_ids=to_numpy(keep),
-        proposal_boxes=to_numpy(clip_boxes(proposal_boxes[keep], image_hw)),
-        regressed_boxes=to_numpy(clip_boxes(regressed_boxes[keep], image_hw)),
+        proposal_boxes=to_numpy(clip_boxes(scored.proposal_boxes[keep], image_hw)),
+        regressed_boxes=to_numpy(clip_boxes(scored.regressed_boxes[keep], image_hw)),
+        # A copy: the memory may be that of the device's copies, of which there is only so much.
+        image_feature=None if scored.image_feature is None else scored.image_feature.clone().numpy(),
     )
 
 

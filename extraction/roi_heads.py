@@ -10,13 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.ops import roi_align, roi_pool
 
-from extraction.config import FEATURE_STRIDE, POOLED_CELLS, DetectorConfig
+from extraction.config import CPU_REGION_CHUNK, FEATURE_STRIDE, POOLED_CELLS, DetectorConfig
 from extraction.conventions import Conventions
-from extraction.region_max import RegionMax
+from extraction.region_max import RegionMax, WindowMax
 from extraction.resnet import build_res5
 
-# Regions that go through the linear heads at once. Their weights are read anew each time, 65 MB at true size.
-HEAD_ROWS = 64
+# Regions that go through the linear heads at once. Their weights are read anew each time, 65 MB at true size; a GPU
+# takes little longer for the published 300 proposals than for 64.
+CPU_HEAD_ROWS = 64
+GPU_HEAD_ROWS = 320
 
 
 @dataclass(frozen=True)
@@ -101,32 +103,38 @@ class RoIHeads(nn.Module):
             feature_map: (1, C, h, w) float32, one image.
             boxes: (R, 4), x1 y1 x2 y2 in network-input pixels; R may be 0.
         """
-        return self.describe(feature_map, boxes, self.res5)
+        chunk = self.config.region_chunk or CPU_REGION_CHUNK
+        return self.describe(feature_map, boxes, features_of(self.res5), chunk)
 
-    def describe(self, feature_map: Tensor, boxes: Tensor, res5: Callable[[Tensor], Tensor]) -> RegionOutputs:
+    def describe(
+        self, feature_map: Tensor, boxes: Tensor, describe_chunk: Callable[[Tensor], Tensor], chunk: int
+    ) -> RegionOutputs:
         """As `forward`, with another form of the last stage.
 
         Args:
-            feature_map: (1, C, h, w) in the type that `res5` takes.
-            res5: pooled regions -> their maps; it may overwrite nothing of its input.
+            feature_map: (1, C, h, w) in the type that `describe_chunk` takes.
+            describe_chunk: (chunk, C, cells, cells) pooled regions -> (chunk, D) float32 features; it may overwrite
+                nothing of its input.
+            chunk: regions at once.
         """
-        chunk, count = self.config.region_chunk, len(boxes)
-        pooled = self._pooled_chunks(feature_map, boxes)
+        count = len(boxes)
+        pooled = self._pooled_chunks(feature_map, boxes, chunk)
         # One shape for every chunk: kernels choose their order of summation by shape, and with it the last digits.
         # No regions still run one chunk of zeros, so that empty outputs have the right widths.
-        starts = range(0, max(count, 1), chunk)
-        features = torch.cat([res5(pooled(start)).mean(dim=(2, 3), dtype=torch.float32) for start in starts])
-        features = functional.pad(features, (0, 0, 0, -len(features) % HEAD_ROWS))
-        parts = [self.box_predictor(rows) for rows in features.split(HEAD_ROWS)]
+        features = torch.cat([describe_chunk(pooled(start)) for start in range(0, max(count, 1), chunk)])
+        head_rows = CPU_HEAD_ROWS if feature_map.device.type == "cpu" else GPU_HEAD_ROWS
+        features = functional.pad(features, (0, 0, 0, -len(features) % head_rows))
+        parts = [self.box_predictor(rows) for rows in features.split(head_rows)]
         return RegionOutputs(
             *(torch.cat([getattr(part, f.name) for part in parts])[:count] for f in fields(RegionOutputs))
         )
 
-    def _pooled_chunks(self, feature_map: Tensor, boxes: Tensor) -> Callable[[int], Tensor]:
-        """First region -> (region_chunk, C, cells, cells), zeros after the last region."""
-        chunk, cells = self.config.region_chunk, self.config.pooled_cells
-        if self.conventions.region_pool == "roi-pool" and feature_map.device.type == "cpu":
-            return RegionMax(feature_map, boxes, cells=cells, stride=FEATURE_STRIDE, chunk=chunk)
+    def _pooled_chunks(self, feature_map: Tensor, boxes: Tensor, chunk: int) -> Callable[[int], Tensor]:
+        """First region -> (chunk, C, cells, cells), zeros after the last region."""
+        cells = self.config.pooled_cells
+        if self.conventions.region_pool == "roi-pool":
+            look_up = RegionMax if feature_map.device.type == "cpu" else WindowMax
+            return look_up(feature_map, boxes, cells=cells, stride=FEATURE_STRIDE, chunk=chunk)
 
         plain = feature_map.float()  # torchvision's kernels know no bfloat16; a map that was rounded stays as it is
 
@@ -137,6 +145,11 @@ class RoIHeads(nn.Module):
             return pooled.to(feature_map.dtype, memory_format=torch.channels_last)
 
         return pool
+
+
+def features_of(res5: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The last stage and the mean over its cells: pooled regions -> (N, D) float32."""
+    return lambda pooled: res5(pooled).mean(dim=(2, 3), dtype=torch.float32)
 
 
 def pool_regions(

@@ -140,7 +140,8 @@ def choose_proposals(
         config.proposal_nms_iou,
         comparison=conventions.nms_comparison,
         plus_one_sides=plus_one,
-    )[: config.proposals_after_nms]
+        most=config.proposals_after_nms,
+    )
     return Proposals(boxes[best], objectness[best])
 
 

@@ -7,8 +7,12 @@ import torch
 from torch import Tensor
 from torchvision.ops import nms
 
+_LOOK_AT = 4  # boxes that are looked at first, for each one that is wanted
 
-def suppress(boxes: Tensor, scores: Tensor, iou: float, *, comparison: str, plus_one_sides: bool) -> Tensor:
+
+def suppress(
+    boxes: Tensor, scores: Tensor, iou: float, *, comparison: str, plus_one_sides: bool, most: int | None = None
+) -> Tensor:
     """Ids of the boxes that no better one suppresses, by descending score; ties go to the lower index.
 
     Args:
@@ -17,6 +21,7 @@ def suppress(boxes: Tensor, scores: Tensor, iou: float, *, comparison: str, plus
         iou: threshold, rounded to float32, in which the overlap is computed.
         comparison: ">" or ">=": what an overlap must be to the threshold for the lower-scored box to go.
         plus_one_sides: whether boxes, and what two of them share, are x2 - x1 + 1 wide.
+        most: how many are wanted: those come out that would be the first without it, in less time.
     Returns:
         (k,) int64.
     """
@@ -30,5 +35,12 @@ def suppress(boxes: Tensor, scores: Tensor, iou: float, *, comparison: str, plus
         boxes = boxes + boxes.new_tensor([0.0, 0.0, 1.0, 1.0])
     # In score order with ties by index, so that the kernel's own sort has nothing to decide.
     order = torch.argsort(scores, descending=True, stable=True)
+    boxes = boxes[order]
     ranks = torch.arange(len(order), 0, -1, dtype=torch.float32, device=boxes.device)
-    return order[nms(boxes[order], ranks, float(threshold))]
+    # Whether a box stays is a matter of those before it.
+    looked_at = len(order) if most is None else min(len(order), _LOOK_AT * most)
+    while len(kept := nms(boxes[:looked_at], ranks[:looked_at], float(threshold))[:most]) != most:
+        if looked_at == len(order):
+            break
+        looked_at = min(len(order), 4 * looked_at)
+    return order[kept]

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torchvision.ops import roi_pool
 
-from extraction.region_max import RegionMax
+from extraction.region_max import RegionMax, WindowMax
 
 CHUNK = 16
+both = pytest.mark.parametrize("look_up", [RegionMax, WindowMax])
 
 
 def random_boxes(count: int, height: int, width: int) -> torch.Tensor:
@@ -25,11 +26,12 @@ def random_boxes(count: int, height: int, width: int) -> torch.Tensor:
     [(50, 67, 14, 300), (83, 50, 14, 40), (22, 33, 5, 33), (3, 83, 14, 20), (1, 1, 14, 5), (84, 84, 5, 50)],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_bins_are_those_of_torchvision(height, width, cells, count, dtype):
+@both
+def test_bins_are_those_of_torchvision(look_up, height, width, cells, count, dtype):
     feature_map = torch.randn(1, 8, height, width, generator=torch.Generator().manual_seed(0)).to(dtype)
     boxes = random_boxes(count, height, width)
     want = roi_pool(feature_map.float(), [boxes], cells, 1 / 16)
-    pool = RegionMax(feature_map, boxes, cells=cells, stride=16, chunk=CHUNK)
+    pool = look_up(feature_map, boxes, cells=cells, stride=16, chunk=CHUNK)
     for first in range(0, count, CHUNK):
         got = pool(first)
         here = min(CHUNK, count - first)
@@ -38,21 +40,24 @@ def test_bins_are_those_of_torchvision(height, width, cells, count, dtype):
         assert not got[here:].any()  # zeros after the last region
 
 
-def test_every_width_of_a_region_has_the_bins_of_the_float32_formula():
+@both
+def test_every_width_of_a_region_has_the_bins_of_the_float32_formula(look_up):
     """Exact arithmetic differs at 29, 57, 58 and 62 cells."""
     feature_map = torch.arange(84.0).expand(1, 1, 1, 84)
     boxes = torch.tensor([[0.0, 0.0, 16.0 * (cells - 1), 0.0] for cells in range(1, 85)])
-    pool = RegionMax(feature_map, boxes, cells=14, stride=16, chunk=96)
+    pool = look_up(feature_map, boxes, cells=14, stride=16, chunk=96)
     assert torch.equal(pool(0)[:84], roi_pool(feature_map, [boxes], 14, 1 / 16))
 
 
-def test_nan_in_a_bin_is_seen():
+@both
+def test_nan_in_a_bin_is_seen(look_up):
     feature_map = torch.zeros(1, 1, 4, 4)
     feature_map[0, 0, 2, 2] = float("nan")
-    pooled = RegionMax(feature_map, torch.tensor([[0.0, 0.0, 48.0, 48.0]]), cells=2, stride=16, chunk=1)(0)
+    pooled = look_up(feature_map, torch.tensor([[0.0, 0.0, 48.0, 48.0]]), cells=2, stride=16, chunk=1)(0)
     assert torch.isnan(pooled[0, 0, 1, 1]) and not torch.isnan(pooled[0, 0, 0, 0])
 
 
-def test_no_regions_give_zeros():
-    pooled = RegionMax(torch.ones(1, 2, 3, 3), torch.empty(0, 4), cells=7, stride=16, chunk=CHUNK)(0)
+@both
+def test_no_regions_give_zeros(look_up):
+    pooled = look_up(torch.ones(1, 2, 3, 3), torch.empty(0, 4), cells=7, stride=16, chunk=CHUNK)(0)
     assert pooled.shape == (CHUNK, 2, 7, 7) and not pooled.any()
