@@ -66,7 +66,7 @@ def _draw_row(case: Case, random: np.random.Generator, name: str, *, text_only: 
         height=height,
         width=width,
         match=int(random.integers(2)) if case.asks_match and not text_only else None,
-        text_only=text_only,
+        text_only=text_only if case.text_rows else None,  # None: a run without such rows
     )
 
 
