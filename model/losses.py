@@ -59,7 +59,7 @@ class PreTrainingOutput:
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> SumCount:
     """Cross-entropy of `logits` (N, V) with `labels` (N,) long; rows labelled `IGNORE_INDEX` do not count."""
-    total = F.cross_entropy(_precise(logits), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+    total = F.cross_entropy(precise(logits), labels, ignore_index=IGNORE_INDEX, reduction="sum")
     return SumCount(total, (labels != IGNORE_INDEX).sum())
 
 
@@ -68,7 +68,7 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCoun
 
     VL-BERT's masked region loss (jackroos/VL-BERT common/utils/misc.py, soft_cross_entropy).
     """
-    per_row = -(_precise(targets) * F.log_softmax(_precise(logits), dim=-1)).sum(dim=-1)
+    per_row = -(precise(targets) * F.log_softmax(precise(logits), dim=-1)).sum(dim=-1)
     return SumCount((per_row * mask).sum(), mask.sum())
 
 
@@ -78,7 +78,7 @@ def kl_divergence(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
     ViLBERT's masked region loss (arXiv:1908.02265, section 2.2). Its gradient is that of `soft_cross_entropy`, its
     value is 0 when the prediction is perfect.
     """
-    per_class = F.kl_div(F.log_softmax(_precise(logits), dim=-1), _precise(targets), reduction="none")
+    per_class = F.kl_div(F.log_softmax(precise(logits), dim=-1), precise(targets), reduction="none")
     return SumCount((per_class.sum(dim=-1) * mask).sum(), mask.sum())
 
 
@@ -88,7 +88,7 @@ def squared_error(predictions: Tensor, targets: Tensor, mask: Tensor, *, over_wi
     Args:
         over_width: one of `WIDTH_REDUCTIONS`, over D.
     """
-    squares = (_precise(predictions) - _precise(targets)).square()
+    squares = (precise(predictions) - precise(targets)).square()
     per_row = squares.mean(dim=-1) if over_width == "mean" else squares.sum(dim=-1)
     return SumCount((per_row * mask).sum(), mask.sum())
 
@@ -99,7 +99,7 @@ def binary_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCo
     Args:
         logits, targets, mask: of one shape.
     """
-    logits = _precise(logits)
+    logits = precise(logits)
     # In their type: with whole or float32 targets torch would round double logits.
     per_number = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
     return SumCount(per_number.masked_fill(~mask, 0.0).sum(), mask.sum())
@@ -114,7 +114,7 @@ def contrastive(predictions: Tensor, positives: Tensor, negatives: Tensor) -> Su
         predictions, positives: (N, D); negatives: (N, K, D).
     """
     candidates = torch.cat([positives[:, None], negatives], dim=1)
-    scores = (_precise(candidates) @ _precise(predictions)[..., None]).squeeze(-1)
+    scores = (precise(candidates) @ precise(predictions)[..., None]).squeeze(-1)
     return cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
 
 
@@ -123,6 +123,6 @@ def accuracy(logits: Tensor, labels: Tensor, mask: Tensor) -> SumCount:
     return SumCount(((logits.argmax(dim=-1) == labels) & mask).sum(), mask.sum())
 
 
-def _precise(tensor: Tensor) -> Tensor:
+def precise(tensor: Tensor) -> Tensor:
     """At least float32: a sum of many small terms in less is wrong."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.losses import SumCount, binary_cross_entropy, cross_entropy
+from model.losses import SumCount, binary_cross_entropy, cross_entropy, precise
 
 TRIPLET_MARGIN = 0.2  # not in the paper, whose formula has none
 
@@ -42,7 +42,7 @@ def triplet_loss(log_odds_NP: Tensor, true_N: Tensor, *, margin: float = TRIPLET
     The formula prints max[0, s+, s-], without margin and signs, which pulls the right pair down. Scores are the
     probabilities of a match: between 0 and 1 a margin keeps its meaning.
     """
-    scores = torch.sigmoid(log_odds_NP if log_odds_NP.dtype == torch.float64 else log_odds_NP.float())
+    scores = torch.sigmoid(precise(log_odds_NP))
     is_true = _is_true(log_odds_NP, true_N)
     hardest = scores.masked_fill(is_true, -torch.inf).amax(dim=1)
     total = F.relu(margin - scores.gather(1, true_N[:, None]).squeeze(1) + hardest).sum()

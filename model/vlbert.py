@@ -23,7 +23,7 @@ from transformers import initialization as init
 from model.bert import VLPreTrainedModel, bert_encoder
 from model.heads import MaskedWordHead, Pooler, RegionClassHead
 from model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput
-from model.losses import PreTrainingOutput, SumCount, accuracy, soft_cross_entropy
+from model.losses import PreTrainingOutput, SumCount, accuracy, precise, soft_cross_entropy
 from model.packing import Packing
 from model.pretraining import PreTrainingTerms, count_labels, log_odds
 from model.vlbert_config import VLBertConfig
@@ -182,7 +182,9 @@ def mean_of_rows(losses_N: Tensor, chosen_BX: Tensor) -> SumCount:
     counts, rows = chosen_BX.sum(dim=1), chosen_BX.nonzero()[:, 0]
     totals = losses_N.new_zeros(len(counts)).index_add(0, rows, losses_N)
     with_any = (counts > 0).sum()
-    return SumCount((totals / (counts + ROW_EPSILON)).sum() * with_any / (with_any + ROW_EPSILON), with_any)
+    # A whole number and an epsilon are added in float32, whatever the losses are.
+    means, rows_with_any = totals / (counts.to(totals) + ROW_EPSILON), with_any.to(totals)
+    return SumCount(means.sum() * rows_with_any / (rows_with_any + ROW_EPSILON), with_any)
 
 
 def _count(chosen_BX: Tensor, by_row: bool) -> int:
@@ -293,7 +295,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
             terms.masked_words(self.word_logits, states_BTH, labels_BT)
             return
         labelled = labels_BT != IGNORE_INDEX
-        logits, labels = self.word_logits(states_BTH[labelled]).float(), labels_BT[labelled]
+        logits, labels = precise(self.word_logits(states_BTH[labelled])), labels_BT[labelled]
         terms.losses["masked_words"] = mean_of_rows(F.cross_entropy(logits, labels, reduction="none"), labelled)
         terms.metrics["masked_word_accuracy"] = accuracy(logits, labels, torch.ones_like(labels, dtype=torch.bool))
 
@@ -311,7 +313,8 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
         if self.config.region_loss_mean == "items":
             terms.losses["masked_regions"] = soft_cross_entropy(logits, targets, every_row)
         else:
-            each = F.cross_entropy(logits.float(), targets.float(), reduction="none")
+            logits = precise(logits)
+            each = F.cross_entropy(logits, targets.to(logits.dtype), reduction="none")
             terms.losses["masked_regions"] = mean_of_rows(each, predicted)
         terms.metrics["masked_region_accuracy"] = accuracy(logits, targets.argmax(dim=-1), every_row)
 

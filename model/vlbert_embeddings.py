@@ -31,17 +31,18 @@ def embed_coordinates(boxes_xyxy_px: Tensor, image_hw: Tensor, size: int, number
         size: width of the result, a multiple of 8.
         numbers: which four are embedded: "centre_size" (common/utils/bbox.py, coordinate_embeddings) or "corners".
     Returns:
-        (B, E, size) float32: for x centre, y centre, width, height, or left, top, right, bottom (as fractions of the
-        image, times 100): size / 8 sines, then size / 8 cosines.
+        (B, E, size), in the dtype of the boxes and at least float32: for x centre, y centre, width, height, or left,
+        top, right, bottom (as fractions of the image, times 100): size / 8 sines, then size / 8 cosines.
     """
-    corner, opposite = boxes_xyxy_px.float().split(2, dim=-1)
-    image_wh = image_hw.float().flip(-1)[:, None, :]
+    dtype = torch.promote_types(boxes_xyxy_px.dtype, torch.float32)
+    corner, opposite = boxes_xyxy_px.to(dtype).split(2, dim=-1)
+    image_wh = image_hw.to(dtype).flip(-1)[:, None, :]
     if numbers == "centre_size":
         fractions = torch.cat([(corner + opposite) / 2 / image_wh, (opposite - corner) / image_wh], dim=-1)
     else:
         fractions = torch.cat([corner / image_wh, opposite / image_wh], dim=-1)
     count = size // 8
-    exponents = torch.arange(count, dtype=torch.float32, device=boxes_xyxy_px.device) / count
+    exponents = torch.arange(count, dtype=dtype, device=boxes_xyxy_px.device) / count
     angles = (fractions * COORDINATE_SCALE)[..., None] / COORDINATE_PERIOD**exponents
     return torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
@@ -60,7 +61,10 @@ def average_visible_regions(
     visible = (region_mask & ~masked_regions).unsqueeze(-1)
     total = features.masked_fill(~visible, 0.0).sum(dim=-2)
     count = visible.sum(dim=-2)
-    return total / (count + epsilon if epsilon else count.clamp(min=1))
+    if not epsilon:
+        return total / count.clamp(min=1)
+    # A whole number and an epsilon are added in float32, whatever the features are.
+    return total / (count.to(torch.promote_types(total.dtype, torch.float32)) + epsilon)
 
 
 class ImageElements(NamedTuple):

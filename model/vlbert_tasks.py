@@ -16,7 +16,7 @@ from transformers import initialization as init
 
 from model.heads import RegionClassHead
 from model.inputs import VLBatch, VLOutput, image_elements_of
-from model.losses import SumCount, cross_entropy, soft_cross_entropy
+from model.losses import SumCount, cross_entropy, precise, soft_cross_entropy
 from model.task_heads import read_summary
 from model.task_losses import answer_bce, region_bce
 from model.transformer import ACTIVATIONS, BERT_NORM_EPS
@@ -180,10 +180,9 @@ class VLBertForVcr(VLBertTaskModel):
         if self.config.answer_loss == "softmax":
             return cross_entropy(scores_QC, right)
         weight = self.config.positive_weight
+        scores_QC = precise(scores_QC)
         targets = F.one_hot(right, scores_QC.shape[1]).to(scores_QC.dtype)
-        each = F.binary_cross_entropy_with_logits(
-            scores_QC.float(), targets.float(), 1 + (weight - 1) * targets.float(), reduction="sum"
-        )
+        each = F.binary_cross_entropy_with_logits(scores_QC, targets, 1 + (weight - 1) * targets, reduction="sum")
         # Whatever the weight, an undecided model has the same loss (vcr/modules, `rescale`).
         return SumCount(each * (weight + 1) / (2 * weight), torch.tensor(targets.numel()).to(each.device))
 

@@ -277,8 +277,11 @@ def _take_step(
         accelerator.backward(loss * accelerator.num_processes)
         for name, term in {**output.losses, **output.metrics}.items():
             sums[name] = sums[name] + term.detach() if name in sums else term.detach()
+    # A release may leave parameters out that a loss reads: what nobody applies must not shrink what is applied.
+    grouped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    trained = [parameter for parameter in model.parameters() if id(parameter) in grouped]
     all_together = config.clip_scope == "all" and config.clip_norm
-    norm = accelerator.clip_grad_norm_(model.parameters(), config.clip_norm if all_together else math.inf)
+    norm = accelerator.clip_grad_norm_(trained, config.clip_norm if all_together else math.inf)
 
     means = {name: _global_mean(term, accelerator) for name, term in sums.items()}
     loss_value = sum(value for name, value in means.items() if name in counts and value is not None)
@@ -290,9 +293,9 @@ def _take_step(
             f"{', '.join(names)}; look at their features, or lower the learning rate and start again"
         )
     if config.clip_scope == "each" and config.clip_norm:
-        clip_each(model.parameters(), config.clip_norm)
+        clip_each(trained, config.clip_norm)
     optimizer.step()
-    optimizer.zero_grad()
+    model.zero_grad()  # the optimizer's own would let gradients pile up in parameters that it does not have
     return {"loss": loss_value, "gradient_norm": norm_value, **means}
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from vlbert_examples import FEATURES, make_batch, make_model
 
 from model.inputs import IGNORE_INDEX, VLBatch
-from model.vlbert import VLBertForPreTraining
+from model.vlbert import VLBertForPreTraining, mean_of_rows
 from model.vlbert_config import PRESETS, VLBertConfig, vlbert_base, vlbert_config, vlbert_small, vlbert_task_config
 from model.vlbert_embeddings import average_visible_regions, elements_of_pieces, embed_coordinates, image_elements
 
@@ -95,6 +95,21 @@ def test_whole_image_count():
     batch = make_batch(whole_image_features=None)
     plain = image_elements(batch, 0.0).features[0, 0]
     torch.testing.assert_close(plain, batch.region_features[0, 1:4].mean(dim=0))
+
+
+def test_float64_goes_all_the_way():
+    """Boxes, and whole numbers beside an epsilon, which torch adds in float32 unless told otherwise."""
+    boxes, image_hw = torch.tensor([[[20.0, 30.0, 61.0, 90.0]]]).double(), torch.tensor([[101.0, 203.0]]).double()
+    got = embed_coordinates(boxes, image_hw, 16, "corners").view(4, 4)
+    angles = boxes[0, 0] / torch.tensor([203.0, 101.0, 203.0, 101.0]).double() * 100
+    angles = angles[:, None] / torch.tensor([1.0, 1000.0]).double().sqrt()
+    torch.testing.assert_close(got, torch.cat([angles.sin(), angles.cos()], dim=1), rtol=0, atol=1e-14)
+    assert embed_coordinates(boxes.float(), image_hw.float(), 16).dtype == torch.float32
+    rows = torch.tensor([[True, True, True]])
+    mean = average_visible_regions(torch.ones(1, 3, 1).double(), rows, ~rows, 1e-5)
+    assert mean.item() == pytest.approx(3 / (3 + 1e-5), abs=1e-15)
+    losses = mean_of_rows(torch.ones(3).double(), torch.tensor([[True, True], [True, False], [False, False]]))
+    assert losses.mean.item() == pytest.approx((2 / 2.0001 + 1 / 1.0001) / 2.0001, abs=1e-15)
 
 
 def changed_at(batch, places, **amounts):

@@ -197,6 +197,23 @@ def test_clipping_each_tensor_is_not_clipping_all_together(tmp_path):
     assert math.hypot(*(m / rate for m, rate in zip(moved["all"], rates, strict=True))) == pytest.approx(1e-3, rel=1e-2)
 
 
+@pytest.mark.parametrize("scope", ["all", "each"])
+def test_a_parameter_in_no_group_is_as_if_it_were_frozen(tmp_path, scope):
+    """Though a loss reads it (UCLA's pooler): its gradients do not pile up, nor count in the norm."""
+    logs, ends = [], []
+    for frozen in (False, True):
+        task = ToyTask()
+        task.model[0].requires_grad_(not frozen)
+        task.parameter_groups = lambda task=task: [{"params": list(task.model[2].parameters())}]
+        folder = tmp_path / str(frozen)
+        run(folder, task, config(clip_scope=scope, clip_norm=0.05), stop_at_step=4)
+        logs.append(log_of(folder))
+        ends.append(load_file(latest_checkpoint(folder) / "model" / "model.safetensors"))
+        assert task.model[0].weight.grad is None
+    assert logs[0] == logs[1] and logs[0][-1]["gradient_norm"] > 0.05
+    assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
+
+
 def test_a_named_rule_takes_the_place_of_the_task_s_groups(tmp_path):
     """The toy task halves the rate of its first layer; VL-BERT's rule has one rate."""
     task, fresh = ToyTask(), ToyTask()

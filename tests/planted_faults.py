@@ -1,0 +1,396 @@
+"""Faults that pre-training could have, each planted in a copy of the code and run against the test that must notice it.
+
+    python tests/planted_faults.py [NAME ...]
+
+A fault is one text of one file, put in the place of another. Exit code 1 when a test passes over its fault, or fails
+without it. Every test runs in a process of its own, forked where the libraries are imported and our packages are not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("features", "extraction", "model", "pipelines", "bench", "tests", "pyproject.toml")
+
+
+class Fault(NamedTuple):
+    """Attributes:
+    name: of the fault, in words.
+    file: where it is planted.
+    found, planted: the text there, which stands in the file once, and what takes its place.
+    test: the node that must fail.
+    """
+
+    name: str
+    file: str
+    found: str
+    planted: str
+    test: str
+
+
+def _first_steps(run: str) -> str:
+    return f"tests/pipelines/test_trajectories.py::test_the_first_steps_are_the_official_ones[{run}]"
+
+
+def _loop(test: str) -> str:
+    return f"tests/pipelines/test_training.py::{test}"
+
+
+LOOP, SCHEDULE, RULES = "pipelines/training.py", "pipelines/optimizer.py", "pipelines/parameter_groups.py"
+STEPS, COLLATE = "pipelines/release_optimizers.py", "pipelines/pretraining/sample.py"
+FAULTS = (
+    # The loop.
+    Fault(
+        "each micro-batch has a denominator of its own",
+        LOOP,
+        "term.total / counts[name].clamp(min=1)",
+        "term.total / term.count.clamp(min=1) / len(micro_batches)",
+        _loop("test_accumulation_is_one_mean_over_all_labels[3]"),
+    ),
+    Fault(
+        "micro-batches are added, not averaged",
+        LOOP,
+        "term.total / counts[name].clamp(min=1)",
+        "term.total / term.count.clamp(min=1)",
+        _first_steps("vl-bert-accumulated"),
+    ),
+    Fault(
+        "the rate is that of the step before",
+        LOOP,
+        "learning_rate_at(position.step, config)",
+        "learning_rate_at(position.step - 1, config)",
+        _first_steps("vl-bert"),
+    ),
+    Fault(
+        "groups have no rate of their own",
+        LOOP,
+        'group["lr"] = rate * group["learning_rate_scale"]',
+        'group["lr"] = rate',
+        _first_steps("vilbert"),
+    ),
+    Fault(
+        "nothing is clipped",
+        LOOP,
+        "config.clip_norm if all_together else math.inf",
+        "math.inf",
+        _first_steps("vl-bert"),
+    ),
+    Fault(
+        "single tensors are not clipped",
+        LOOP,
+        "clip_each(trained, config.clip_norm)",
+        "clip_each(trained[:0], config.clip_norm)",
+        _first_steps("vilbert"),
+    ),
+    Fault(
+        "gradients are never set to zero",
+        LOOP,
+        "    model.zero_grad()",
+        "    model.modules()",
+        _first_steps("vl-bert"),
+    ),
+    Fault(
+        "gradients of parameters outside the optimizer pile up",
+        LOOP,
+        "    model.zero_grad()",
+        "    optimizer.zero_grad()",
+        _loop("test_a_parameter_in_no_group_is_as_if_it_were_frozen[all]"),
+    ),
+    Fault(
+        "parameters outside the optimizer count in the norm",
+        LOOP,
+        "if id(parameter) in grouped]",
+        "if grouped]",
+        _first_steps("visualbert"),
+    ),
+    Fault(
+        "accumulated samples are counted once",
+        LOOP,
+        "global_batch = task.batch_size * config.accumulation * accelerator.num_processes",
+        "global_batch = task.batch_size * accelerator.num_processes",
+        _loop("test_resumed_runs_end_in_the_same_bits[stops0]"),
+    ),
+    Fault(
+        "a resumed run draws its samples from the first on",
+        LOOP,
+        "stream = task.batches(position.next_sample,",
+        "stream = task.batches(0,",
+        _loop("test_resumed_runs_end_in_the_same_bits[stops0]"),
+    ),
+    Fault(
+        "a resumed run has another dropout",
+        "pipelines/checkpoint.py",
+        "_restore_random_state(load_file(own))",
+        "load_file(own)",
+        _loop("test_resumed_runs_end_in_the_same_bits[stops0]"),
+    ),
+    # Schedules.
+    Fault(
+        "a schedule that starts at zero starts one step later",
+        SCHEDULE,
+        "    if config.starts_at_zero:\n        step -= 1",
+        "    if config.starts_at_zero:\n        step -= 0",
+        _first_steps("vilbert"),
+    ),
+    Fault(
+        "the rate does not end at zero",
+        SCHEDULE,
+        "config.learning_rate * (config.steps - step) /",
+        "config.learning_rate * (config.steps - step + 1) /",
+        _loop("test_schedule_is_the_release_triangle"),
+    ),
+    Fault(
+        "the rate falls in the step that is named, not behind it",
+        SCHEDULE,
+        "sum(step > last for last in config.decay_steps)",
+        "sum(step >= last for last in config.decay_steps)",
+        _loop("test_the_rate_rises_then_falls_in_steps"),
+    ),
+    # Optimizers and groups.
+    Fault(
+        "groups do not say whether they decay",
+        SCHEDULE,
+        'group.get("weight_decay", config.weight_decay)',
+        "config.weight_decay",
+        _first_steps("vilbert"),
+    ),
+    Fault(
+        "BertAdam does not decay",
+        STEPS,
+        'update.add_(parameter, alpha=group["weight_decay"])',
+        "update.add_(parameter, alpha=0.0)",
+        _first_steps("vilbert"),
+    ),
+    Fault(
+        "AdamW does not decay",
+        STEPS,
+        'parameter.add_(parameter, alpha=-rate * group["weight_decay"])',
+        "parameter.add_(parameter, alpha=0.0)",
+        _first_steps("vl-bert"),
+    ),
+    Fault(
+        "AdamW's bias is not corrected",
+        STEPS,
+        "if self.correct_bias:",
+        "if not self.correct_bias:",
+        _first_steps("vl-bert"),
+    ),
+    Fault(
+        "decay on the wrong group: ViLBERT's accident is put right",
+        RULES,
+        'official = _vilbert_name(name, "release")\n    return Treatment(decays=_named',
+        'official = _vilbert_name(name, "release")\n    return Treatment(decays=not _named',
+        _first_steps("vilbert"),
+    ),
+    Fault(
+        "what BERT brought has the full rate",
+        RULES,
+        "BERT_SCALE = 0.1",
+        "BERT_SCALE = 1.0",
+        _first_steps("interbert"),
+    ),
+    Fault(
+        "UCLA's pooler is trained",
+        RULES,
+        'return None if "pooler" in official else Treatment',
+        "return Treatment",
+        _first_steps("visualbert"),
+    ),
+    # Batches.
+    Fault(
+        "labels stand one piece further",
+        COLLATE,
+        "torch.from_numpy(sample.text_labels)",
+        "torch.from_numpy(np.roll(sample.text_labels, 1))",
+        _first_steps("vilbert"),
+    ),
+    Fault(
+        "padding is predicted",
+        COLLATE,
+        "text_labels = torch.full((rows, text), IGNORE_INDEX, dtype=torch.long)",
+        "text_labels = torch.full((rows, text), pad_id, dtype=torch.long)",
+        _first_steps("visualbert"),
+    ),
+    Fault(
+        "padded regions are attended to",
+        COLLATE,
+        "region_mask[row, :count] = True",
+        "region_mask[row] = True",
+        _first_steps("interbert"),
+    ),
+    Fault(
+        "background is the first class",
+        "pipelines/pretraining/class_targets.py",
+        "torch.from_numpy(record.class_ids[chosen].astype(np.int64))] = 1.0",
+        "torch.from_numpy(record.class_ids[chosen].astype(np.int64)) + 1] = 1.0",
+        "tests/pipelines/test_pretraining.py::test_regions_come_by_score_with_their_targets",
+    ),
+    # Models.
+    Fault(
+        "the decoder of words is not the word embedding",
+        "model/heads.py",
+        "F.linear(self.norm(self.activation(self.dense(states))), word_embeddings_VH, self.bias)",
+        "F.linear(self.norm(self.activation(self.dense(states))), word_embeddings_VH.detach(), self.bias)",
+        _first_steps("vl-bert"),
+    ),
+    Fault(
+        "ViLBERT takes a match for a mismatch",
+        "model/vilbert.py",
+        "MATCH_LOGIT = 0",
+        "MATCH_LOGIT = 1",
+        _first_steps("vilbert"),
+    ),
+    Fault(
+        "VisualBERT takes a match for a mismatch",
+        "model/visualbert.py",
+        "MATCH_LOGIT = 1",
+        "MATCH_LOGIT = 0",
+        _first_steps("visualbert"),
+    ),
+    Fault(
+        "IMG is predicted and the last region is not",
+        "model/vilbert.py",
+        "region_states=elements[:, 1:]",
+        "region_states=elements[:, :-1]",
+        _first_steps("vilbert"),
+    ),
+    Fault(
+        "IMG shows masked regions",
+        "model/regions.py",
+        "whole = mean_feature(features, visible,",
+        "whole = mean_feature(features, batch.region_mask,",
+        _first_steps("vilbert"),
+    ),
+    Fault(
+        "masked regions keep their features",
+        "model/regions.py",
+        'shown = batch.region_mask if masked_appearance == "pixels" else visible',
+        "shown = batch.region_mask",
+        _first_steps("interbert"),
+    ),
+    Fault(
+        "regions of mismatched pairs are predicted",
+        "model/interbert.py",
+        "matched = predicted & match.eq(1)[:, None]\n        terms",
+        "matched = predicted\n        terms",
+        _first_steps("interbert"),
+    ),
+    Fault(
+        "positions of regions start again at 0",
+        "model/vlbert_embeddings.py",
+        "first_free = text_mask.sum(dim=1)",
+        "first_free = text_mask.sum(dim=1) * 0",
+        _first_steps("vl-bert"),
+    ),
+    Fault(
+        "VL-BERT's whole image shows masked regions",
+        "model/vlbert_embeddings.py",
+        "visible = (region_mask & ~masked_regions).unsqueeze(-1)",
+        "visible = region_mask.unsqueeze(-1)",
+        _first_steps("vl-bert"),
+    ),
+    Fault(
+        "words of text alone share the mean of the captions'",
+        "model/vlbert.py",
+        'terms.losses["text_only_words"] = own.losses["masked_words"]',
+        'terms.losses["text_only_words"] = own.losses["masked_words"] + terms.losses["masked_words"]',
+        _first_steps("vl-bert"),
+    ),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="faults, or parts of their names; all by default")
+    wanted = parser.parse_args().names
+    faults = [fault for fault in FAULTS if not wanted or any(part in fault.name for part in wanted)]
+    if not faults:
+        parser.error(f"no fault is called {' or '.join(wanted)}")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    _import_libraries()
+    started = time.monotonic()
+    bad = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy"
+        _copy_code(copy)
+        for test in dict.fromkeys(fault.test for fault in faults):
+            if _exit_code(copy, test) != 0:
+                bad.append(f"{test} does not pass without any fault")
+        for fault in faults:
+            path = copy / fault.file
+            before = path.read_text("utf-8")
+            path.write_text(planted_in(fault, before), "utf-8")
+            code = _exit_code(copy, fault.test)
+            path.write_text(before, "utf-8")
+            noticed = code == 1  # pytest: a test failed; 0 none did, 2 and above nothing was tested
+            print(
+                f"{'noticed' if noticed else f'MISSED ({code})':12} {fault.name}: {fault.test.partition('::')[2]}",
+                flush=True,
+            )
+            if not noticed:
+                bad.append(f"{fault.name}: {fault.test} ended with exit code {code}")
+    print(f"{len(faults)} faults in {time.monotonic() - started:.0f} s; {len(bad)} problems", *bad, sep="\n")
+    return 1 if bad else 0
+
+
+def planted_in(fault: Fault, text: str) -> str:
+    """The file's text with the fault.
+
+    Raises:
+        ValueError: when what it takes the place of does not stand there once.
+    """
+    if (times := text.count(fault.found)) != 1:
+        raise ValueError(f"{fault.name}: {fault.found!r} stands {times} times in {fault.file}; expected once")
+    return text.replace(fault.found, fault.planted)
+
+
+def _import_libraries() -> None:
+    import accelerate
+    import pytest
+    import torch
+    import transformers.modeling_utils
+
+    assert all(module.__name__ for module in (accelerate, pytest, torch, transformers))
+    torch.set_num_threads(1)
+
+
+def _copy_code(copy: Path) -> None:
+    copy.mkdir()
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, copy / name)
+
+
+def _exit_code(copy: Path, test: str) -> int:
+    """Of pytest on one test of the copy."""
+    child = os.fork()
+    if child == 0:
+        code = 3
+        try:
+            silence = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silence, 1)
+            os.dup2(silence, 2)
+            os.chdir(copy)
+            sys.path.insert(0, str(copy))
+            sys.dont_write_bytecode = True
+            import pytest
+
+            code = int(pytest.main(["-x", "-n", "0", "-p", "no:cacheprovider", "--rootdir", str(copy), test]))
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

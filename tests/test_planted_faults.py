@@ -1,0 +1,39 @@
+"""The list of planted faults (planted_faults.py) is in date: every text stands where it says, every test exists."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("planted_faults.py")
+
+
+@pytest.fixture(scope="module")
+def listed():
+    spec = importlib.util.spec_from_file_location("planted_faults", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_fault_can_be_planted_and_names_a_test(listed):
+    assert len({fault.name for fault in listed.FAULTS}) == len(listed.FAULTS) >= 30
+    for fault in listed.FAULTS:
+        text = (listed.ROOT / fault.file).read_text("utf-8")
+        assert listed.planted_in(fault, text) != text
+        file, _, test = fault.test.partition("::")
+        assert f"def {test.partition('[')[0]}(" in (listed.ROOT / file).read_text("utf-8"), fault.name
+
+
+def test_a_text_that_is_gone_is_told(listed):
+    fault = listed.FAULTS[0]
+    with pytest.raises(ValueError, match=f"{fault.name}: .* stands 0 times in pipelines/training.py; expected once"):
+        listed.planted_in(fault, "")
+
+
+@pytest.mark.slow
+def test_every_planted_fault_is_noticed():
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
