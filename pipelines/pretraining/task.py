@@ -159,7 +159,7 @@ class PretrainTask:
         return self.collate(sorted(samples, key=lambda sample: bool(sample.text_only)))
 
 
-class EvaluatedTask(Protocol):
+class HasEvaluationBatches(Protocol):
     """What evaluation asks of a task."""
 
     @property
@@ -171,7 +171,7 @@ class EvaluatedTask(Protocol):
     def losses(self, model: nn.Module, batch: Any) -> PreTrainingOutput: ...
 
 
-def evaluate(task: EvaluatedTask, *, max_samples: int = 256) -> dict[str, float | None]:
+def evaluate(task: HasEvaluationBatches, *, max_samples: int = 256) -> dict[str, float | None]:
     """Mean losses and accuracies without dropout, on captions of the task with masks it does not train on.
 
     None where nothing was predicted.
