@@ -104,11 +104,16 @@ class PretrainTask:
             yield self._batch([(EVALUATION_EPOCH, row) for row in range(start, min(start + self.batch_size, last))])
 
     def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
-        numbers = [(self._seed, 0 if self._config.fixed_masks else epoch, row) for epoch, row in chosen]
-        samples = [self._sampler.sample(self._corpus, n[-1], np.random.default_rng([_MASKS, *n])) for n in numbers]
-        # What is drawn among the rows of a batch follows from which rows these are: the first one stands for all.
-        draw_seed = np.random.SeedSequence([_DRAWS, *numbers[0]]).generate_state(1)[0].item()
-        return replace(collate(samples, pad_id=self._pad_id), draw_seed=draw_seed)
+        samples = []
+        for epoch, row in chosen:
+            random = np.random.default_rng([_MASKS, self._seed, 0 if self._config.fixed_masks else epoch, row])
+            samples.append(self._sampler.sample(self._corpus, row, random))
+        return replace(collate(samples, pad_id=self._pad_id), draw_seed=self._draw_seed(*chosen[0]))
+
+    def _draw_seed(self, epoch: int, row: int) -> int:
+        """Of what a model draws among the rows of a batch. The first one stands for all: which they are follows from it."""
+        numbers = [_DRAWS, self._seed, 0 if self._config.fixed_masks else epoch, row]
+        return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
 def evaluate(task: PretrainTask, *, max_samples: int = 256) -> dict[str, float | None]:
