@@ -111,7 +111,7 @@ class PretrainTask:
         return replace(collate(samples, pad_id=self._pad_id), draw_seed=self._draw_seed(*chosen[0]))
 
     def _draw_seed(self, epoch: int, row: int) -> int:
-        """Of what a model draws among the rows of a batch. The first one stands for all: which they are follows from it."""
+        """Of what a model draws among the rows of a batch; they follow from the first one, which stands for all."""
         numbers = [_DRAWS, self._seed, 0 if self._config.fixed_masks else epoch, row]
         return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
