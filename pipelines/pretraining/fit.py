@@ -34,12 +34,6 @@ def check_choice(sampling: object, name: str, allowed: Collection[str]) -> None:
         )
 
 
-def check_room(sampling: object, name: str, least: int) -> None:
-    """Raises ValueError when the field of that name is less than `least`."""
-    if getattr(sampling, name) < least:
-        raise ValueError(f"{type(sampling).__name__}: {name} must be at least {least}, got {getattr(sampling, name)}")
-
-
 def check_width(config: ReadsRegions, record: RegionRecord) -> None:
     """Raises ValueError when the record's features are not as wide as the model's."""
     width = record.features.shape[1]
@@ -57,6 +51,12 @@ def check_vocabulary(config: ReadsRegions, tokenizer: CaptionTokenizer) -> None:
             f"the tokenizer ({tokenizer.description}) has {tokenizer.vocab_size} pieces, the model was made for "
             f"{config.vocab_size}; set vocab_size"
         )
+
+
+def check_room(sampling: object, name: str, least: int) -> None:
+    """Raises ValueError when the field of that name is less than `least`."""
+    if getattr(sampling, name) < least:
+        raise ValueError(f"{type(sampling).__name__}: {name} must be at least {least}, got {getattr(sampling, name)}")
 
 
 def check_positions(positions: int, max_pieces: int) -> None:

@@ -141,7 +141,7 @@ def test_text_is_cut_at_its_end_before_it_is_masked(masking, pieces, kept, tmp_p
 @pytest.mark.parametrize("draws", DRAWS)
 @pytest.mark.parametrize("masking", ["groups", "groups_as_released"])
 def test_one_region_in_ten_is_an_anchor(masking, draws, tokenizer):
-    count = 400
+    count = 100
     store = {name: make_record(name, n, num_regions=count, boxes=apart(count)) for n, name in enumerate("ab")}
     sampler = make_sampler("interbert", tokenizer, masking=masking, max_regions=count)
     rows = [sample for _, sample in samples(sampler, make_corpus(store), draws // count + 1)]
