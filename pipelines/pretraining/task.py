@@ -41,10 +41,10 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"DataConfig: batch_size must be at least 1, got {self.batch_size}")
-        if not 0 < self.texts_per_caption <= 1000:
+        if not 0.001 <= self.texts_per_caption <= 1000:
             raise ValueError(
-                f"DataConfig: texts_per_caption must be above 0 and at most 1000, got {self.texts_per_caption}; for "
-                f"none, name no text corpus"
+                f"DataConfig: texts_per_caption must be in 0.001..1000, got {self.texts_per_caption}; for none, name "
+                f"no text corpus"
             )
 
 

@@ -189,5 +189,5 @@ def test_corpora_that_are_none(tmp_path):
         TextCorpus([tmp_path / "latin.txt"])
     with pytest.raises(ValueError, match="VisualBERT reads no text without images"):
         run_pretrain(make_store(2), tmp_path / "run", system=SYSTEMS["visualbert"], text_files=[tmp_path / "empty.txt"])
-    with pytest.raises(ValueError, match="texts_per_caption must be above 0"):
+    with pytest.raises(ValueError, match=r"texts_per_caption must be in 0\.001\.\.1000, got 0; for none"):
         DataConfig(texts_per_caption=0)
