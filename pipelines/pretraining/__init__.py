@@ -2,7 +2,8 @@
 
 corpus.py     captions and records by number        sample.py    one row of a batch, and rows to a batch
 sampler.py    what a system's rules offer           <system>_samples.py    the rules themselves
-pairs.py      which caption meets which image       region_choice.py, caption_and_regions.py    what several rules share
+pairs.py      which caption meets which image       region_choice.py, caption_and_regions.py    what rules share
+text_rows.py  rows of text alone beside captions    usable_captions.py     what is left out and cut
 systems.py    which model, sizes and rules belong together
 task.py       the task that the loop trains         run.py       a run: store and captions to a run folder
 """

@@ -49,10 +49,10 @@ class DataConfig:
             raise ValueError(f"DataConfig: share must be above 0 and at most 1, got {self.share}")
         if self.share_seed < 0:
             raise ValueError(f"DataConfig: share_seed must not be negative, got {self.share_seed}")
-        if not 0 < self.texts_per_caption <= 1000:
+        if not 0.001 <= self.texts_per_caption <= 1000:
             raise ValueError(
-                f"DataConfig: texts_per_caption must be above 0 and at most 1000, got {self.texts_per_caption}; for "
-                f"none, name no text corpus"
+                f"DataConfig: texts_per_caption must be in 0.001..1000, got {self.texts_per_caption}; for none, name "
+                f"no text corpus"
             )
 
 

@@ -107,6 +107,15 @@ def test_text_is_masked_by_whole_words(tokenizer):
     assert abs(chosen - 0.15 * total) < 5 * np.sqrt(total * 0.15 * 0.85)
 
 
+def test_words_of_two_lines_are_two_words(tokenizer):
+    sampler = make_sampler(tokenizer, word_probability=0.5, min_text_words=40)
+    both = [0, 0]
+    for seed in range(50):
+        labels = sampler.text_sample(["dogs", "ball"], 0, np.random.default_rng(seed)).text_labels != IGNORE_INDEX
+        both[int(labels[0] == labels[1])] += 1
+    assert min(both) > 10
+
+
 @pytest.mark.parametrize("per_caption", [1.0, 0.25, 1.5])
 @pytest.mark.parametrize("num_lines", [1, 2, 7, 24, 1000])
 def test_every_line_comes_once_before_one_comes_again(tokenizer, per_caption, num_lines):
@@ -189,5 +198,5 @@ def test_corpora_that_are_none(tmp_path):
         TextCorpus([tmp_path / "latin.txt"])
     with pytest.raises(ValueError, match="VisualBERT reads no text without images"):
         run_pretrain(make_store(2), tmp_path / "run", system=SYSTEMS["visualbert"], text_files=[tmp_path / "empty.txt"])
-    with pytest.raises(ValueError, match="texts_per_caption must be above 0"):
+    with pytest.raises(ValueError, match=r"texts_per_caption must be in 0\.001\.\.1000, got 0; for none"):
         DataConfig(texts_per_caption=0)
