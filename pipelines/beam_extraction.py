@@ -171,9 +171,10 @@ def _run_portable(
 def _cause(error: Exception) -> BaseException:
     """What went wrong in the worker; Beam wraps it into a RuntimeError whose text is the whole traceback."""
     cause = error.__context__
-    if isinstance(error, urllib.error.URLError):
+    unreached = next((one for one in (error, cause) if isinstance(one, urllib.error.URLError)), None)
+    if unreached is not None:
         return OSError(
-            f"Beam could not fetch its job server ({error.reason}); hand over the jar: "
+            f"Beam could not fetch its job server ({unreached.reason}); hand over the jar: "
             f"-- --flink_job_server_jar=FILE (`make flink-packages` makes one), or --spark_job_server_jar=FILE"
         )
     if isinstance(cause, lmdb.Error):

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.transforms import environments
+from apache_beam.utils.subprocess_server import JavaJarServer
 
 from extraction.config import DetectorConfig
 from extraction.extract_options import ExtractOptions
@@ -252,9 +252,15 @@ def test_a_second_worker_pool_on_a_port_is_refused_in_one_line(capfd: pytest.Cap
     assert capfd.readouterr().err == ""  # gRPC would write a page of its own
 
 
-def test_a_job_server_that_cannot_be_fetched_is_said_with_its_remedy() -> None:
-    with pytest.raises(OSError, match=r"could not fetch its job server \(no route\); .* --flink_job_server_jar=FILE"):
-        raise _cause(urllib.error.URLError("no route"))
+def test_a_job_server_that_cannot_be_fetched_is_said_with_its_remedy(tmp_path: Path) -> None:
+    """Beam makes a RuntimeError of it, whose text names hosts and folders of its own."""
+    with pytest.raises(RuntimeError, match="Unable to fetch") as raised:
+        JavaJarServer.local_jar("http://localhost:1/job-server.jar", str(tmp_path))
+    said = r"could not fetch its job server \(.*Connection refused\); .* --flink_job_server_jar=FILE"
+    for error in (raised.value, raised.value.__context__):
+        assert isinstance(error, Exception)
+        with pytest.raises(OSError, match=said):
+            raise _cause(error)
 
 
 def test_a_dry_run_shows_the_options(
