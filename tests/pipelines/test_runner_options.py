@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import grpc
 import pytest
 from apache_beam.options.pipeline_options import (
     DebugOptions,
@@ -261,6 +262,14 @@ def test_a_job_server_that_cannot_be_fetched_is_said_with_its_remedy(tmp_path: P
         assert isinstance(error, Exception)
         with pytest.raises(OSError, match=said):
             raise _cause(error)
+
+
+def test_a_job_service_that_dies_is_one_line() -> None:
+    with grpc.insecure_channel("localhost:1") as channel, pytest.raises(grpc.RpcError) as raised:
+        channel.unary_unary("/job/state")(b"", timeout=5)
+    assert isinstance(raised.value, Exception)
+    with pytest.raises(OSError, match=r"job service hung up.* the same command does what is missing"):
+        raise _cause(raised.value)
 
 
 def test_a_dry_run_shows_the_options(
