@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
+import grpc
 import lmdb
 from apache_beam.metrics import Metrics, MetricsFilter
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, PortableOptions
@@ -171,10 +172,16 @@ def _run_portable(
 def _cause(error: Exception) -> BaseException:
     """What went wrong in the worker; Beam wraps it into a RuntimeError whose text is the whole traceback."""
     cause = error.__context__
-    if isinstance(error, urllib.error.URLError):
+    unreached = next((one for one in (error, cause) if isinstance(one, urllib.error.URLError)), None)
+    if unreached is not None:
         return OSError(
-            f"Beam could not fetch its job server ({error.reason}); hand over the jar: "
+            f"Beam could not fetch its job server ({unreached.reason}); hand over the jar: "
             f"-- --flink_job_server_jar=FILE (`make flink-packages` makes one), or --spark_job_server_jar=FILE"
+        )
+    if isinstance(error, grpc.RpcError):
+        return OSError(
+            "Beam's job service hung up: has its process died? A job on a cluster may go on without it; "
+            "when that has ended, or was cancelled, the same command does what is missing"
         )
     if isinstance(cause, lmdb.Error):
         return OSError(f"cannot write the store: {cause}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from features.counted import byte_count, counted
+from pipelines.allocator_arenas import use_one_arena
 from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ def extract_command(
     A rerun does only what is missing. Images that cannot be used become dead letters with a reason; the exit code is
     non-zero only when more than --max-failures of them do.
     """
+    use_one_arena()  # before what is imported here starts threads
     # Heavy imports wait until a command needs them, so that --help is quick.
     from extraction.extract_options import ExtractOptions
     from extraction.selection import SELECTIONS

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 
+from pipelines.allocator_arenas import use_one_arena
 from pipelines.our_logs import show_our_logs
 from pipelines.runners.hang_ups import keep_hang_ups_quiet
 from pipelines.running_shards import stop_running_shards
@@ -25,6 +26,7 @@ PROVISION_SECONDS = 60.0
 def main() -> None:
     """Works until there is no more to do."""
     control, worker_id, provision = sys.argv[1:4]
+    use_one_arena()
     threading.Thread(target=_end_with_standard_input, name="watch-pool", daemon=True).start()
     show_our_logs()
     import grpc  # here, not above: Beam complains while it is imported

@@ -9,12 +9,12 @@ import re
 import subprocess
 import sys
 import threading
-import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import grpc
 import pytest
 from apache_beam.options.pipeline_options import (
     DebugOptions,
@@ -28,6 +28,7 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.transforms import environments
+from apache_beam.utils.subprocess_server import JavaJarServer
 
 from extraction.config import DetectorConfig
 from extraction.extract_options import ExtractOptions
@@ -252,9 +253,23 @@ def test_a_second_worker_pool_on_a_port_is_refused_in_one_line(capfd: pytest.Cap
     assert capfd.readouterr().err == ""  # gRPC would write a page of its own
 
 
-def test_a_job_server_that_cannot_be_fetched_is_said_with_its_remedy() -> None:
-    with pytest.raises(OSError, match=r"could not fetch its job server \(no route\); .* --flink_job_server_jar=FILE"):
-        raise _cause(urllib.error.URLError("no route"))
+def test_a_job_server_that_cannot_be_fetched_is_said_with_its_remedy(tmp_path: Path) -> None:
+    """Beam makes a RuntimeError of it, whose text names hosts and folders of its own."""
+    with pytest.raises(RuntimeError, match="Unable to fetch") as raised:
+        JavaJarServer.local_jar("http://localhost:1/job-server.jar", str(tmp_path))
+    said = r"could not fetch its job server \(.*Connection refused\); .* --flink_job_server_jar=FILE"
+    for error in (raised.value, raised.value.__context__):
+        assert isinstance(error, Exception)
+        with pytest.raises(OSError, match=said):
+            raise _cause(error)
+
+
+def test_a_job_service_that_dies_is_one_line() -> None:
+    with grpc.insecure_channel("localhost:1") as channel, pytest.raises(grpc.RpcError) as raised:
+        channel.unary_unary("/job/state")(b"", timeout=5)
+    assert isinstance(raised.value, Exception)
+    with pytest.raises(OSError, match=r"job service hung up.* the same command does what is missing"):
+        raise _cause(raised.value)
 
 
 def test_a_dry_run_shows_the_options(
