@@ -10,6 +10,7 @@ import typer
 
 from features.counted import counted
 from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
+from pipelines.training_options import RESUME, run_folder_lines
 
 if TYPE_CHECKING:
     from features.store import FeatureStore
@@ -67,9 +68,7 @@ def pretrain_command(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="section.field=value; sections: train, data, sampling, model.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Continue from OUT's newest checkpoint.")
-    ] = False,
+    resume: Annotated[bool | None, RESUME] = None,
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
 ) -> None:
     """Pre-trains a VL-BERT on stored regions and captions: masked words and masked regions.
@@ -85,11 +84,11 @@ def pretrain_command(
     from pipelines.curves import write_curves
     from pipelines.held_out import HeldOut, held_out_hint
     from pipelines.image_identity import data_set_of_store
-    from pipelines.optimizer import TrainConfig
     from pipelines.overrides import apply_overrides, parse_value
     from pipelines.pretraining.run import LeakGuard, pretrain
     from pipelines.pretraining.systems import system_named
     from pipelines.pretraining.task import DataConfig
+    from pipelines.train_config import TrainConfig
     from pipelines.training import is_main_process
 
     chosen = system_named(system)
@@ -132,7 +131,7 @@ def pretrain_command(
             model_overrides=overrides,
             min_match=0 if file is None else min_match,
             guard=LeakGuard(rules, data_set, leave_out_held_out) if held_out else None,
-            resume=resume,
+            resume="auto" if resume is None else resume,
         )
     if not is_main_process():
         return
@@ -151,6 +150,7 @@ def pretrain_command(
         "vocabulary": result.vocab_size,
         "num_classes": result.num_classes,
         "last": result.training.last,
+        "best": None if result.training.best is None else str(result.training.best),
         "evaluation": result.evaluation,
     }
     if as_json:
@@ -166,8 +166,8 @@ def pretrain_command(
     for name, mean in result.evaluation.items():
         typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
-    typer.echo("  curves.svg   its losses, to look at\n  log.jsonl   one line per step")
-    typer.echo("  config.json   everything this run was made with\n  tokenizer/")
+    typer.echo("\n".join(run_folder_lines(out, result.training)))
+    typer.echo("  tokenizer/")
 
 
 def _open_store(store: str, stage_to: Path | None, stage_gb: float | None) -> FeatureStore:

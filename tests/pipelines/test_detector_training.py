@@ -24,8 +24,8 @@ from extraction.weights import build_detector
 from pipelines.detection.photos import open_labelled_photos, read_photo
 from pipelines.detection.task import DetectorTask, PhotoRules
 from pipelines.detection.training import Start, build_start, train_detector
-from pipelines.optimizer import TrainConfig
 from pipelines.toyworld.write import write_world
+from pipelines.train_config import TrainConfig
 
 TINY = DetectorConfig(
     depth=26,

@@ -32,7 +32,7 @@ def test_a_run_and_its_continuation(roibeam: Cli, store: tuple[Path, Path], tmp_
     assert "8 of 8 captions joined (8 by id)" in done.out and "4 steps" in done.out
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in log] == [1, 2, 3, 4]
-    again = roibeam("pretrain", tmp_path / "run", *options)
+    again = roibeam("pretrain", tmp_path / "run", *options, "--no-resume")
     assert again.code == 1 and "already holds a run; resume it, or choose another folder" in again.err
     assert roibeam("pretrain", tmp_path / "run", *options, "--resume", "--json").code == 0
 

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from model.inputs import IGNORE_INDEX
 from model.losses import SumCount, cross_entropy
 from pipelines.checkpoint import latest_checkpoint
-from pipelines.optimizer import TrainConfig, build_optimizer, learning_rate_at
+from pipelines.optimizer import build_optimizer, learning_rate_at
+from pipelines.train_config import TrainConfig
 from pipelines.training import train
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
@@ -362,7 +363,7 @@ def test_resuming_a_finished_run_does_nothing(tmp_path):
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"warmup_steps": 99}, "warmup_steps 99 is more than all 12 steps"),
-        ({"precision": "fp8"}, "precision must be fp32 or bf16, got 'fp8'"),
+        ({"precision": "fp8"}, "precision must be fp32 or bf16 or fp16, got 'fp8'"),
         ({"keep": -1}, "keep must not be negative"),
     ],
 )
