@@ -6,7 +6,7 @@ counts of all -> losses over them -> backward -> clip -> is it finite? -> optimi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,21 +46,28 @@ class TrainStep:
 
     Args:
         model, optimizer: as the accelerator prepared them.
+        told_to_stop: asked at the end of each step; the signal that this process was told to stop by, or 0.
     """
 
     def __init__(
-        self, task: TrainTask, model: nn.Module, optimizer: Any, accelerator: Accelerator, config: TrainConfig
+        self,
+        task: TrainTask,
+        model: nn.Module,
+        optimizer: Any,
+        accelerator: Accelerator,
+        config: TrainConfig,
+        *,
+        told_to_stop: Callable[[], int],
     ) -> None:
         self._task, self._model, self._optimizer = task, model, optimizer
-        self._accelerator, self._config = accelerator, config
+        self._accelerator, self._config, self._told_to_stop = accelerator, config, told_to_stop
         self._add_counts = SumsOverProcesses(accelerator, 1)
         self._add_sums = SumsOverProcesses(accelerator, 2)
 
-    def take(self, micro_batches: Sequence[Any], step: int, stop: int = 0) -> StepOutcome:
+    def take(self, micro_batches: Sequence[Any], step: int) -> StepOutcome:
         """
         Args:
             step: for messages.
-            stop: the signal that this process was told to stop by, or 0.
         Raises:
             ValueError: when loss or gradients are not finite, naming who is to blame; the weights stay as they were.
         """
@@ -78,7 +85,7 @@ class TrainStep:
         all_together = config.clip_scope == "all" and config.clip_norm
         norm = accelerator.clip_grad_norm_(self._model.parameters(), config.clip_norm if all_together else math.inf)
 
-        means, stop = self._means(sums, stop)
+        means, stop = self._means(sums)
         loss_value = sum(value for name, value in means.items() if name in denominators and value is not None)
         values = {"loss": loss_value, "gradient_norm": float(norm), **means}
         moved = math.isfinite(loss_value) and math.isfinite(float(norm))
@@ -117,10 +124,11 @@ class TrainStep:
         shares = (term.total / denominators[name] for name, term in output.losses.items())
         return sum(shares, start=torch.zeros((), device=device))
 
-    def _means(self, sums: dict[str, SumCount], stop: int) -> tuple[dict[str, float | None], int]:
+    def _means(self, sums: dict[str, SumCount]) -> tuple[dict[str, float | None], int]:
         """Means over all processes, None (null in the log) when nothing was counted: 0 would read as a perfect loss or
         as no hit at all; and the signal that any of them was told to stop by."""
         rows = {name: torch.stack([term.total.double(), term.count.double()]) for name, term in sums.items()}
+        stop = self._told_to_stop()
         rows[_STOP] = torch.tensor([stop, bool(stop)])
         added = self._add_sums(rows)
         totals = dict(zip(added, torch.stack(list(added.values())).tolist(), strict=True))

@@ -202,12 +202,13 @@ def train(
     )  # fmt: skip
 
     run = _Run(run_dir, task, config, resolved, accelerator, state, log)
-    step = TrainStep(task, model, prepared_optimizer, accelerator, config)
+    signals = StopSignals("finishing the step and writing a checkpoint")
+    step = TrainStep(task, model, prepared_optimizer, accelerator, config, told_to_stop=lambda: signals.number)
     started = time.monotonic()
     stream = task.batches(position.next_sample, rank=accelerator.process_index, num_ranks=accelerator.num_processes)
     checkpoint, stopped_by = newest, 0
     model.train()
-    with StopSignals("finishing the step and writing a checkpoint") as signals, log or nullcontext():
+    with signals, log or nullcontext():
         if config.evaluate_every and not position.step and last_step:
             run.evaluate(position)
         while position.step < last_step and not stopped_by:
@@ -216,7 +217,7 @@ def train(
             rate = learning_rate_at(position.step, config)
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["learning_rate_scale"]
-            outcome = step.take(micro_batches, position.step, signals.number)
+            outcome = step.take(micro_batches, position.step)
             if average is not None and outcome.moved:
                 average.update(task.model)
             stopped_by = outcome.stop
