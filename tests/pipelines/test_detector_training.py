@@ -303,8 +303,10 @@ def test_train_evaluate_extract(roibeam, world, tmp_path, command_options):
     assert extracted.code == 0, extracted.err
     info = roibeam("store", "info", store)
     assert "24" in info.out and "19" in info.out
-    again = roibeam("detector", "train", out, "--labels", world.genome, *command_options)
-    assert again.code == 1 and "resume" in again.err
+    again = roibeam("detector", "train", out, "--labels", world.genome, *command_options, "--no-resume")
+    assert again.code == 1 and "already holds a run" in again.err
+    same = roibeam("detector", "train", out, "--labels", world.genome, *command_options, "--json")
+    assert json.loads(same.out)["last"] == facts["last"]  # nothing was left to do
 
 
 @pytest.mark.parametrize(
