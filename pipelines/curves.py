@@ -14,7 +14,7 @@ from pipelines.train_log import LOG_NAME, read_lines
 CURVES_NAME = "curves.svg"
 _NO_CURVES = frozenset({"step", "samples", "epoch", "seconds"})
 _PANEL = (300, 170)  # of one panel with its margins, pixels
-_PLOT = (44, 26, 246, 120)  # x, y, width, height of the curve within it
+_PLOT = (52, 26, 238, 120)  # x, y, width, height of the curve within it
 _COLUMNS = 3
 _POINTS = 300  # a longer run is drawn as means over equal parts
 _SMOOTH = 25  # points of the thick line's mean
