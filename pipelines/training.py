@@ -233,7 +233,7 @@ def train(
     if average is not None:
         task.model.load_state_dict(average.state_dict())
     best = run.best()
-    if accelerator.is_main_process:
+    if log is not None and log.last_line:
         write_training_page(run_dir, best_step=None if best is None else best["step"])
     if stopped_by and position.step < last_step:
         raise StoppedBySignalError(

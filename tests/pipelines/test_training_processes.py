@@ -53,6 +53,19 @@ def test_a_process_of_four_has_nothing_masked_now_and_then() -> None:
     assert sum(any(step) and not all(step) for step in empty) > 25
 
 
+def test_a_batch_is_the_sum_of_its_rows() -> None:
+    """So that a bad row can be named by itself."""
+    task = make_task(batch_size=6, double=True)
+    task.model.eval()
+    batch = next(task.batches(0, rank=0, num_ranks=1))
+    whole = task.losses(task.model, batch).losses
+    rows = [task.losses(task.model, row).losses for row in task.one_by_one(batch)]
+    assert [row.sample_ids for row in task.one_by_one(batch)] == [(name,) for name in batch.sample_ids]
+    for name, term in whole.items():
+        assert int(term.count) == sum(int(row[name].count) for row in rows)
+        torch.testing.assert_close(sum(row[name].total for row in rows), term.total, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(("double", "bound"), [(True, 1e-10), (False, 1e-5)])
 def test_two_processes_train_as_one(tmp_path: Path, double: bool, bound: float) -> None:
     logs = [trained(tmp_path / str(ranks), ranks, steps=8, double=double) for ranks in (1, 2)]
