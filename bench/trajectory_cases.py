@@ -14,8 +14,8 @@ from model.vilbert import ViLbertForPreTraining
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining
 from model.vlbert import VLBertForPreTraining
 from model.vlbert_options import config_from_official as vlbert_config_from_official
-from pipelines.optimizer import TrainConfig
 from pipelines.release_settings import release_settings
+from pipelines.train_config import TrainConfig
 
 STEPS = 20
 ROWS = 4  # with an image, in a micro-batch

@@ -78,6 +78,13 @@ class DetectionBatch:
     def __len__(self) -> int:
         return len(self.input_hw)
 
+    def photo(self, index: int) -> DetectionBatch:
+        """A batch of one photo, with the padding it has here."""
+        only = slice(index, index + 1)
+        return DetectionBatch(
+            self.pixels[only], self.input_hw[only], self.factors[only], self.objects[only], self.seeds[only]
+        )
+
     def to(self, device: torch.device | str) -> DetectionBatch:
         """The same batch on `device`."""
         objects = tuple(each.to(device) for each in self.objects)

@@ -119,6 +119,14 @@ class VLBatch:
     def batch_size(self) -> int:
         return int(self.text_ids.shape[0])
 
+    def row(self, index: int) -> VLBatch:
+        """A batch of one row, with the padding it has here."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        chosen: dict[str, Any] = {
+            name: value[index : index + 1] for name, value in parts.items() if isinstance(value, Tensor | tuple)
+        }
+        return replace(self, **chosen)
+
     def to(self, device: torch.device | str) -> VLBatch:
         """The same batch with every tensor on `device`."""
         tensors = {f.name: getattr(self, f.name) for f in fields(self)}

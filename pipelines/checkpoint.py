@@ -1,7 +1,8 @@
 """Checkpoints of a training run: safetensors and JSON, written aside and renamed, so that a folder there is complete.
 
 checkpoints/step-00000100/     config.json, state.json, optimizer.safetensors, rng-0.safetensors (one per process),
-                               model/config.json, model/model.safetensors
+                               model/config.json, model/model.safetensors: what to use;
+                               trained.safetensors: with an average, which `model` then holds, the weights it is of
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
+from model.exponential_average import ExponentialAverage
+
 logger = logging.getLogger(__name__)
+
+_TRAINED = "trained.safetensors"
 
 
 @dataclass(frozen=True)
@@ -39,17 +45,40 @@ def latest_checkpoint(run_dir: Path) -> Path | None:
     return found[-1] if found else None
 
 
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """What a run changes from step to step.
+
+    Attributes:
+        model: not wrapped for several devices.
+        average: of its weights, where the run keeps one.
+        scaler: of the loss, where the run is in fp16.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    average: ExponentialAverage | None = None
+    scaler: torch.amp.GradScaler | None = None
+
+    def model_to_use(self) -> AbstractContextManager[None]:
+        """Inside the block the model is the one to judge and to use: the average, where there is one."""
+        return nullcontext() if self.average is None else self.average.applied(self.model)
+
+
+def checkpoint_folder(run_dir: Path, step: int) -> Path:
+    return run_dir / "checkpoints" / f"step-{step:08d}"
+
+
 def save_checkpoint(
     run_dir: Path,
-    model: nn.Module,
+    state: TrainingState,
     model_config: Mapping[str, Any],
-    optimizer: torch.optim.Optimizer,
     position: Position,
     resolved: Mapping[str, Any],
     accelerator: Accelerator,
 ) -> Path:
     """Writes aside, syncs to disk, renames: a folder called step-* is complete. safetensors and JSON only."""
-    final = run_dir / "checkpoints" / f"step-{position.step:08d}"
+    final = checkpoint_folder(run_dir, position.step)
     aside = final.with_name(f".writing-{final.name}")
     if accelerator.is_main_process:
         shutil.rmtree(aside, ignore_errors=True)
@@ -57,16 +86,27 @@ def save_checkpoint(
     accelerator.wait_for_everyone()
     save_file(_random_state(), aside / f"rng-{accelerator.process_index}.safetensors")
     if accelerator.is_main_process:
-        save_model(model, str(aside / "model" / "model.safetensors"), metadata={"format": "pt"})
+        with state.model_to_use():
+            save_model(state.model, str(aside / "model" / "model.safetensors"), metadata={"format": "pt"})
         write_json(aside / "model" / "config.json", model_config)
-        save_file(_optimizer_state(model, optimizer), aside / "optimizer.safetensors")
+        if state.average is not None:
+            save_model(state.model, str(aside / _TRAINED), metadata={"format": "pt"})
+        save_file(_optimizer_state(state.model, state.optimizer), aside / "optimizer.safetensors")
         write_json(aside / "config.json", resolved)
-        write_json(aside / "state.json", {"format": 1, **dataclasses.asdict(position)})
+        write_json(aside / "state.json", {"format": 1, **dataclasses.asdict(position), **_described(state)})
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         put_in_place(aside, final)
     accelerator.wait_for_everyone()
     return final
+
+
+def _described(state: TrainingState) -> dict[str, Any]:
+    average, scaler = state.average, state.scaler
+    return {
+        "model": "as trained" if average is None else f"exponential average of the weights, rate {average.rate}",
+        "loss_scale": None if scaler is None else scaler.state_dict(),
+    }
 
 
 def put_in_place(aside: Path, final: Path) -> None:
@@ -85,14 +125,14 @@ def put_in_place(aside: Path, final: Path) -> None:
     sync_to_disk(final.parent)
 
 
-def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, rank: int) -> Position:
-    """Restores model, optimizer and the random state of process `rank`; returns where the run stood.
+def load_checkpoint(folder: Path, state: TrainingState, *, rank: int) -> Position:
+    """Restores `state` and the random state of process `rank`; returns where the run stood.
 
     Raises:
         ValueError: if a file of the checkpoint is missing or damaged.
     """
     try:
-        return _load(folder, model, optimizer, rank)
+        return _load(folder, state, rank)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
@@ -100,23 +140,28 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
         ) from None
 
 
-def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> Position:
-    state = json.loads((folder / "state.json").read_text("utf-8"))
-    if state.pop("format") != 1:
+def _load(folder: Path, state: TrainingState, rank: int) -> Position:
+    written = json.loads((folder / "state.json").read_text("utf-8"))
+    if written["format"] != 1:
         raise ValueError(f"{folder}/state.json was written by another version of roibeam")
-    load_model(model, folder / "model" / "model.safetensors")
-    names = _optimizer_names(model, optimizer)
+    load_model(state.model, folder / "model" / "model.safetensors")
+    if state.average is not None:
+        state.average.load_state_dict(state.model.state_dict())
+        load_model(state.model, folder / _TRAINED)
+    if state.scaler is not None:
+        state.scaler.load_state_dict(written["loss_scale"])
+    names = _optimizer_names(state.model, state.optimizer)
     saved: dict[int, dict[str, Tensor]] = {}
     for key, tensor in load_file(folder / "optimizer.safetensors").items():
         name, _, field = key.rpartition("/")
         saved.setdefault(names.index(name), {})[field] = tensor
-    optimizer.load_state_dict({"state": saved, "param_groups": optimizer.state_dict()["param_groups"]})
+    state.optimizer.load_state_dict({"state": saved, "param_groups": state.optimizer.state_dict()["param_groups"]})
     own = folder / f"rng-{rank}.safetensors"
     if own.exists():
         _restore_random_state(load_file(own))
     else:
         logger.warning("%s has no random state for process %d: its dropout starts afresh", folder, rank)
-    return Position(**state)
+    return Position(**{field.name: int(written[field.name]) for field in dataclasses.fields(Position)})
 
 
 def _optimizer_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
@@ -146,12 +191,6 @@ def _restore_random_state(state: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-
-
-def remove_old_checkpoints(run_dir: Path, keep: int) -> None:
-    if keep:
-        for folder in sorted((run_dir / "checkpoints").glob("step-*"))[:-keep]:
-            shutil.rmtree(folder)
 
 
 def write_json(path: Path, value: Any) -> None:

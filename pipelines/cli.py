@@ -24,6 +24,7 @@ from pipelines.cli_store import store_app
 from pipelines.cli_toyworld import toyworld_command
 from pipelines.cli_worker_pool import worker_pool_command
 from pipelines.our_logs import show_our_logs
+from pipelines.stop_signals import StoppedBySignalError
 
 INTERRUPTED = 130
 THREADS_SECONDS = 1.0  # for threads to end by themselves before the process ends without them
@@ -80,6 +81,8 @@ def main() -> None:
     debug = "--debug" in sys.argv
     try:
         code = app(standalone_mode=False)
+    except StoppedBySignalError as stopped:
+        _leave(_complain(str(stopped), stopped.exit_code))
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
             sys.exit(_complain(f"{error.format_message()} (roibeam --help tells more)", error.exit_code))
@@ -89,8 +92,8 @@ def main() -> None:
     if code == INTERRUPTED:  # typer's answer to Ctrl-C
         _leave(
             _complain(
-                "interrupted; extract, download, store copy, import and export continue with the same command, "
-                "training with --resume",
+                "interrupted; extract, download, store copy, import and export, and training from its newest "
+                "checkpoint, continue with the same command",
                 code,
             )
         )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipelines.training_options import RESUME, run_folder_lines
+
 if TYPE_CHECKING:
     from pipelines.detection.evaluation import DetectionReport
     from pipelines.detection.photos import LabelledPhotos
@@ -60,9 +62,7 @@ def train_command(
             help="section.field=value; sections: train, photos, sampling, losses, detector, conventions.",
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Continue from OUT's newest checkpoint.")
-    ] = False,
+    resume: Annotated[bool | None, RESUME] = None,
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
 ) -> None:
     """Trains a Faster R-CNN with an attribute head on labelled photos.
@@ -81,8 +81,8 @@ def train_command(
     from pipelines.detection.task import PhotoRules
     from pipelines.detection.training import Start, train_detector
     from pipelines.detector_choice import preset
-    from pipelines.optimizer import TrainConfig
     from pipelines.overrides import apply_overrides
+    from pipelines.train_config import TrainConfig
     from pipelines.training import is_main_process
 
     if threads is not None:
@@ -124,7 +124,7 @@ def train_command(
         rules=sections["photos"],
         sampling=sections["sampling"],
         loss_rules=sections["losses"],
-        resume=resume,
+        resume="auto" if resume is None else resume,
     )
     model = result.checkpoint / "model"
     if not is_main_process():
@@ -136,6 +136,7 @@ def train_command(
         "step": result.step,
         "seconds": round(result.seconds, 1),
         "last": result.last,
+        "best": None if result.best is None else str(result.best),
     }
     if as_json:
         typer.echo(json.dumps({"event": "done", **facts}))
@@ -144,8 +145,7 @@ def train_command(
     typer.echo(f"{result.step:,} steps in {result.seconds:.0f} s, last loss {result.last['loss']:.4f}")
     use = "the detector, for roibeam detector evaluate and roibeam extract --detector"
     typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   {use}")
-    typer.echo("  curves.svg   its losses, to look at\n  log.jsonl   one line per step")
-    typer.echo("  config.json   everything this run was made with")
+    typer.echo("\n".join(run_folder_lines(out, result)))
 
 
 @detector_app.command("evaluate")

@@ -11,6 +11,7 @@ import typer
 
 from features.counted import counted
 from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
+from pipelines.training_options import RESUME, run_folder_lines
 
 DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
 
@@ -173,9 +174,7 @@ def pretrain_command(
             "aspect_buckets, read_ahead) and end_to_end (masked_pixels, blank_pixels, whole_image).",
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Continue from OUT's newest checkpoint.")
-    ] = False,
+    resume: Annotated[bool | None, RESUME] = None,
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
 ) -> None:
     """Pre-trains one of the systems on captions and stored regions, or on photos and stored boxes: masked words, masked
@@ -194,7 +193,6 @@ def pretrain_command(
     from pipelines.held_out import HeldOut, held_out_hint
     from pipelines.image_identity import data_set_of_store
     from pipelines.model_checkpoint import load_model
-    from pipelines.optimizer import TrainConfig
     from pipelines.overrides import apply_overrides, parse_value
     from pipelines.pretraining.end_to_end import EncoderOptions, EndToEnd, choose_encoder
     from pipelines.pretraining.end_to_end_task import PhotoRules
@@ -202,6 +200,7 @@ def pretrain_command(
     from pipelines.pretraining.run import LeakGuard, pretrain
     from pipelines.pretraining.systems import system_named
     from pipelines.pretraining.task import DataConfig
+    from pipelines.train_config import TrainConfig
     from pipelines.training import is_main_process, num_processes
 
     published = None if recipe is None else recipe_named(recipe)
@@ -308,7 +307,7 @@ def pretrain_command(
             min_match=0 if file is None else min_match,
             guard=LeakGuard(rules, data_set, leave_out_held_out) if held_out else None,
             end_to_end=through_encoder,
-            resume=resume,
+            resume="auto" if resume is None else resume,
         )
     if not is_main_process():
         return
@@ -328,6 +327,7 @@ def pretrain_command(
         "vocabulary": result.vocab_size,
         "num_classes": result.num_classes,
         "last": result.training.last,
+        "best": None if result.training.best is None else str(result.training.best),
         "evaluation": result.evaluation,
     }
     if as_json:
@@ -346,8 +346,8 @@ def pretrain_command(
     for name, mean in result.evaluation.items():
         typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
-    typer.echo("  curves.svg   its losses, to look at\n  log.jsonl   one line per step")
-    typer.echo("  config.json   everything this run was made with\n  tokenizer/")
+    typer.echo("\n".join(run_folder_lines(out, result.training)))
+    typer.echo("  tokenizer/")
 
 
 def _refuse_options_of_end_to_end(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pipelines.charts import escaped
+from pipelines.train_log import LOG_NAME, read_lines
 
 CURVES_NAME = "curves.svg"
 _NO_CURVES = frozenset({"step", "samples", "epoch", "seconds"})
 _PANEL = (300, 170)  # of one panel with its margins, pixels
-_PLOT = (44, 26, 246, 120)  # x, y, width, height of the curve within it
+_PLOT = (52, 26, 238, 120)  # x, y, width, height of the curve within it
 _COLUMNS = 3
 _POINTS = 300  # a longer run is drawn as means over equal parts
 _SMOOTH = 25  # points of the thick line's mean
@@ -25,17 +26,25 @@ def write_curves(run_dir: Path) -> Path:
     Returns:
         The path of the file.
     """
-    lines = [json.loads(line) for line in (run_dir / "log.jsonl").read_text("utf-8").splitlines()]
+    path = run_dir / CURVES_NAME
+    path.write_text(curves_svg(read_lines(run_dir / LOG_NAME)), encoding="utf-8")
+    return path
+
+
+def curves_svg(lines: Sequence[Mapping[str, Any]], *, smooth: bool = True) -> str:
+    """A panel for each number of `lines`, over their "step".
+
+    Args:
+        smooth: draw a running mean over the points; without, the line through them.
+    """
     steps = np.array([line["step"] for line in lines], np.float64)
     panels: list[str] = []
-    for name in lines[-1]:
+    for name in dict.fromkeys(name for line in lines for name in line):
         if name not in _NO_CURVES:
             values = np.array([np.nan if line.get(name) is None else line[name] for line in lines], np.float64)
             if np.isfinite(values).any():
-                panels.append(_panel(name, steps, values, len(panels)))
-    path = run_dir / CURVES_NAME
-    path.write_text(_page(panels), encoding="utf-8")
-    return path
+                panels.append(_panel(name, steps, values, len(panels), smooth=smooth))
+    return _page(panels)
 
 
 def _page(panels: Sequence[str]) -> str:
@@ -48,20 +57,20 @@ def _page(panels: Sequence[str]) -> str:
     )
 
 
-def _panel(name: str, steps: np.ndarray, values: np.ndarray, place: int) -> str:
+def _panel(name: str, steps: np.ndarray, values: np.ndarray, place: int, *, smooth: bool) -> str:
     steps, values = _thinned(steps, values)
-    smooth = _smoothed(values)
+    mean = _smoothed(values) if smooth else values
     lowest, highest = float(min(values.min(), 0.0)), float(np.quantile(values, 0.995))
     highest = highest if highest > lowest else lowest + 1.0
     left, top, width, height = _PLOT
     x = left + width * (steps - steps[0]) / max(steps[-1] - steps[0], 1.0)
     lines = []
-    for row, colour, thickness in ((values, "#9ecae1", 0.8), (smooth, "#08519c", 1.6)):
+    for row, colour, thickness in ((values, "#9ecae1", 0.8), (mean, "#08519c", 1.6)):
         y = top + height * (1 - np.clip((row - lowest) / (highest - lowest), 0, 1))
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
         lines.append(f'<polyline fill="none" stroke="{colour}" stroke-width="{thickness}" points="{points}"/>')
     origin = (_PANEL[0] * (place % _COLUMNS), _PANEL[1] * (place // _COLUMNS))
-    title = f"{escaped(name.replace('_', ' '))}, last {smooth[-1]:.3g}"
+    title = f"{escaped(name.replace('_', ' '))}, last {mean[-1]:.3g}"
     return (
         f'<g transform="translate({origin[0]},{origin[1]})"><text x="{left}" y="16" font-weight="bold">{title}</text>'
         f'<path d="M{left},{top}V{top + height}H{left + width}" fill="none" stroke="#999"/>{"".join(lines)}'

@@ -24,7 +24,6 @@ from pipelines.detection.photos import open_labelled_photos
 from pipelines.detector_choice import ChosenDetector, choose_detector
 from pipelines.extraction_run import RunOptions, run_extract
 from pipelines.job import DetectorSpec
-from pipelines.optimizer import TrainConfig
 from pipelines.planning import Work
 from pipelines.pretraining.run import PretrainResult, pretrain
 from pipelines.pretraining.task import DataConfig
@@ -32,6 +31,7 @@ from pipelines.pretraining.vlbert_samples import VLBertSampling
 from pipelines.run_report import REPORT_NAME, output_tree
 from pipelines.sources import open_source
 from pipelines.toyworld.write import CONTACT_SHEET_NAME, write_world
+from pipelines.train_config import TrainConfig
 
 WORLD_SEED = 2026  # the toy detector was trained on seed 0
 NUM_PICTURES = 200

@@ -1,13 +1,14 @@
 """The one training loop. What is trained is a `TrainTask`; the detector is one, pre-training another.
 
-    micro-batches -> losses as sums and counts -> one mean -> backward -> clip -> optimizer -> log -> checkpoint
+    micro-batches -> a step (pipelines/train_step.py) -> log -> evaluation -> checkpoint
 
 A run folder holds:
 
     config.json                    the resolved configuration
     log.jsonl                      one JSON line for each step, each step once
-    checkpoints/step-00000100/     config.json, state.json, optimizer.safetensors, rng-0.safetensors (one per process),
-                                   model/config.json, model/model.safetensors
+    evaluation.jsonl               one for each evaluation, where there are any
+    report.html                    curves, evaluations, settings, when the run has ended
+    checkpoints/step-00000100/     see pipelines/checkpoint.py
 
 N steps give the same bits as k steps, a resume and N - k steps (same software, device kind and number of threads).
 """
@@ -17,41 +18,45 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from signal import Signals
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from torch import Tensor, nn
+from accelerate.utils import DistributedDataParallelKwargs
+from torch import nn
 
+from model.exponential_average import ExponentialAverage
 from model.losses import SumCount
 from pipelines.checkpoint import (
     Position,
+    TrainingState,
+    checkpoint_folder,
     latest_checkpoint,
     load_checkpoint,
-    remove_old_checkpoints,
     save_checkpoint,
-    sync_to_disk,
     write_json,
 )
-from pipelines.optimizer import TrainConfig, build_optimizer, chosen_groups, clip_each, learning_rate_at
+from pipelines.kept_checkpoints import beats, best_evaluation, remove_old_checkpoints
+from pipelines.optimizer import build_optimizer, chosen_groups, learning_rate_at
 from pipelines.parameter_groups import ParameterGroup
 from pipelines.rehearsal import rehearse
+from pipelines.run_folder import CONFIG_NAME, Resume, check_run_folder, check_same_run
+from pipelines.stop_signals import StoppedBySignalError, StopSignals
+from pipelines.train_config import TrainConfig
+from pipelines.train_log import TrainLog
+from pipelines.train_step import TrainStep
+from pipelines.training_page import write_training_page
 
 logger = logging.getLogger(__name__)
-
-# Settings that only change what is written down, so a resumed run may change them.
-_FREE_ON_RESUME = frozenset({"train.log_every", "train.checkpoint_every", "train.keep"})
-# How long a run lasts and when its rate falls is often known only when it is on its way.
-_SCHEDULE = frozenset({"train.steps", "train.decay_steps"})
 
 
 class LossOutput(Protocol):
@@ -104,6 +109,18 @@ class TrainTask(Protocol):
         """What is needed to build the model again; written beside its weights."""
 
 
+@runtime_checkable
+class EvaluatedTask(Protocol):
+    """What a `TrainTask` may offer beside."""
+
+    def evaluate(self) -> Mapping[str, float | None]:
+        """Numbers that tell how good `model` is now; None where there was nothing to measure.
+
+        Every process calls it at the same step and must come to the same names; the main process's values are kept. It
+        may draw from torch's random state, which is put back.
+        """
+
+
 @dataclass(frozen=True)
 class TrainResult:
     """Attributes:
@@ -111,12 +128,14 @@ class TrainResult:
     checkpoint: folder of the newest checkpoint.
     last: the last line of log.jsonl.
     seconds: time in the loop, by the clock.
+    best: folder of the best checkpoint by `TrainConfig.best_by`, or None.
     """
 
     step: int
     checkpoint: Path
     last: dict[str, Any]
     seconds: float
+    best: Path | None = None
 
 
 def train(
@@ -126,45 +145,56 @@ def train(
     *,
     description: Mapping[str, Any],
     recorded: Mapping[str, Any] | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     stop_at_step: int | None = None,
 ) -> TrainResult:
-    """Trains `task` and writes the run folder.
+    """Trains `task` and writes the run folder. With an average of the weights, the model has it in the end.
+
+    SIGTERM and Ctrl-C are noted, in any process: the step is finished, a checkpoint written, then the run ends.
 
     Args:
         description: the task's resolved configuration; a resumed run must have the same one.
         recorded: facts worth keeping that may differ on resume (paths, versions, store numerics).
-        resume: goes on from the newest checkpoint in `run_dir`; from the start when there is none yet.
+        resume: True goes on from the newest checkpoint in `run_dir`; from the start, with a warning, when there is none
+            yet. "auto" is for a command that is given again and again: goes on where `run_dir` holds this run, else
+            starts.
         stop_at_step: stops (with a checkpoint) before `config.steps`; the schedule is not changed by it.
     Raises:
         ValueError: when `run_dir` holds a run and `resume` is False, when its configuration differs, or when a loss or
             gradient is not finite (naming the samples; the last checkpoint is kept).
+        StoppedBySignalError: after a SIGTERM or Ctrl-C.
     """
     run_dir = Path(run_dir)
     last_step = config.steps if stop_at_step is None else min(stop_at_step, config.steps)
     check_run_folder(run_dir, resume=resume)
-    newest = latest_checkpoint(run_dir)
-    resolved = {"train": dataclasses.asdict(config), "task": dict(description), "recorded": dict(recorded or {})}
-    resolved = json.loads(json.dumps(resolved))  # tuples become lists, as they will be when read back
-    if newest is not None:
-        _check_same_run(json.loads((newest / "config.json").read_text("utf-8")), resolved, newest)
-
+    if config.evaluate_every and not isinstance(task, EvaluatedTask):
+        raise ValueError(f"evaluate_every {config.evaluate_every}: this task offers no evaluation; leave it at 0")
     accelerator = _make_accelerator(config)
+    global_batch = task.batch_size * config.accumulation * accelerator.num_processes
+    resolved = {"train": dataclasses.asdict(config), "task": dict(description), "recorded": dict(recorded or {})}
+    resolved |= {"global_batch": global_batch}
+    resolved = json.loads(json.dumps(resolved))  # tuples become lists, as they will be when read back
+    newest = latest_checkpoint(run_dir)
+    if newest is not None or (resume == "auto" and (run_dir / CONFIG_NAME).exists()):
+        check_same_run(newest or run_dir, resolved)
+
     optimizer = build_optimizer(chosen_groups(task.model, task.parameter_groups, config), config)
     model, prepared_optimizer = accelerator.prepare(task.model, optimizer)
+    average = ExponentialAverage(task.model, rate=config.average_rate) if config.average_rate else None
+    state = TrainingState(task.model, optimizer, average, accelerator.scaler)
     torch.manual_seed(np.random.SeedSequence([config.seed, accelerator.process_index]).generate_state(1)[0].item())
     position = Position()
     if newest is not None:
-        position = load_checkpoint(newest, task.model, optimizer, rank=accelerator.process_index)
+        position = load_checkpoint(newest, state, rank=accelerator.process_index)
         logger.info("resuming %s at step %d", newest, position.step)
-    elif resume:
+    elif resume is True:
         logger.warning("%s holds no checkpoint yet: starting at step 1", run_dir)
+    log = None
     if accelerator.is_main_process:
         run_dir.mkdir(parents=True, exist_ok=True)
-        write_json(run_dir / "config.json", resolved)
-        _truncate_log(run_dir / "log.jsonl", position.step)
+        log = TrainLog(run_dir, config, after_step=position.step)
+        write_json(run_dir / CONFIG_NAME, resolved)
     accelerator.wait_for_everyone()
-    global_batch = task.batch_size * config.accumulation * accelerator.num_processes
     logger.info(
         "%d steps of %d samples (%d per micro-batch x %d accumulated x %d processes) on %s in %s, "
         "learning rate %g, %d samples in an epoch",
@@ -172,61 +202,54 @@ def train(
         accelerator.device, config.precision, config.learning_rate, task.num_samples,
     )  # fmt: skip
 
+    run = _Run(run_dir, task, config, resolved, accelerator, state, log)
+    signals = StopSignals("finishing the step and writing a checkpoint")
+    step = TrainStep(task, model, prepared_optimizer, accelerator, config, told_to_stop=lambda: signals.number)
+    started = time.monotonic()
     stream = task.batches(position.next_sample, rank=accelerator.process_index, num_ranks=accelerator.num_processes)
-    started, first_step, last_line = time.monotonic(), position.step, _last_line(run_dir / "log.jsonl")
-    checkpoint = newest
+    checkpoint, stopped_by = newest, 0
     model.train()
     rehearse(task, model, optimizer, accelerator, accumulation=config.accumulation)
-    with (run_dir / "log.jsonl").open("a", encoding="utf-8") if accelerator.is_main_process else nullcontext() as log:
-        while position.step < last_step:
+    with signals, log or nullcontext():
+        if config.evaluate_every and not position.step and last_step:
+            run.evaluate(position)
+        while position.step < last_step and not stopped_by:
             micro_batches = [next(stream) for _ in range(config.accumulation)]
             position = Position(position.step + 1, position.next_sample + global_batch)
             rate = learning_rate_at(position.step, config)
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["learning_rate_scale"]
-            values = _take_step(task, model, prepared_optimizer, accelerator, micro_batches, config, position.step)
+            outcome = step.take(micro_batches, position.step)
+            if average is not None and outcome.moved:
+                average.update(task.model)
+            stopped_by = outcome.stop
             if log is not None:
-                last_line = {
-                    "step": position.step,
-                    "samples": position.next_sample,
-                    "epoch": round(position.next_sample / task.num_samples, 4),
-                    "learning_rate": rate,
-                    **values,
-                    "seconds": round(time.monotonic() - started, 3),
-                }
-                log.write(json.dumps(last_line) + "\n")
-                log.flush()
-                if position.step % config.log_every == 0 or position.step == last_step:
-                    _report(last_line, config.steps, position.step - first_step, time.monotonic() - started)
-            due = config.checkpoint_every and position.step % config.checkpoint_every == 0
-            if due or position.step == last_step:
-                if log is not None:
-                    os.fsync(log.fileno())
-                checkpoint = save_checkpoint(
-                    run_dir, task.model, task.model_config(), optimizer, position, resolved, accelerator
-                )
-                if accelerator.is_main_process:
-                    remove_old_checkpoints(run_dir, config.keep)
+                show = position.step % config.log_every == 0 or position.step == last_step
+                log.step(run.where(position), {"learning_rate": rate, **outcome.values}, show=show)
+            is_best = run.is_due(config.evaluate_every, position) and run.evaluate(position)
+            ends = position.step == last_step or stopped_by
+            if run.is_due(config.checkpoint_every, position) or ends or is_best:
+                checkpoint = run.save(position)
     if checkpoint is None:
         raise ValueError(f"nothing to do: stop_at_step {stop_at_step} lets no step run")
-    return TrainResult(position.step, checkpoint, last_line, time.monotonic() - started)
-
-
-_WRITTEN_FIRST = frozenset({"tokenizer"})  # a run that failed before its config.json may have left it
-
-
-def check_run_folder(run_dir: Path, *, resume: bool) -> None:
-    """Raises ValueError when `run_dir` is a file, holds other things, or a run that is not to be resumed."""
-    if run_dir.exists() and not run_dir.is_dir():
-        raise ValueError(f"{run_dir} is a file; give a folder for the run")
-    if run_dir.is_dir() and not (run_dir / "config.json").exists():
-        others = sorted(path.name for path in run_dir.iterdir() if path.name not in _WRITTEN_FIRST)
-        if others:
-            raise ValueError(f"{run_dir} is not empty and no run of ours ({others[0]!r} is in it); choose a new folder")
-    if (run_dir / "manifest.json").exists():
-        raise ValueError(f"{run_dir} is a feature store; choose another folder for the run")
-    if not resume and ((run_dir / "log.jsonl").exists() or latest_checkpoint(run_dir) is not None):
-        raise ValueError(f"{run_dir} already holds a run; resume it, or choose another folder")
+    if average is not None:
+        task.model.load_state_dict(average.state_dict())
+    best = run.best()
+    if log is not None and log.last_line:
+        write_training_page(run_dir, best_step=None if best is None else best["step"])
+    if stopped_by and position.step < last_step:
+        raise StoppedBySignalError(
+            f"stopped by {Signals(stopped_by).name} after step {position.step} of {config.steps}, with the checkpoint "
+            f"{checkpoint}; resuming goes on from there",
+            stopped_by,
+        )
+    return TrainResult(
+        position.step,
+        checkpoint,
+        {} if log is None else log.last_line,
+        time.monotonic() - started,
+        None if best is None else checkpoint_folder(run_dir, best["step"]),
+    )
 
 
 def is_main_process() -> bool:
@@ -239,128 +262,73 @@ def num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
 
 
+class _Run:
+    """What happens between the steps of one run."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        task: TrainTask,
+        config: TrainConfig,
+        resolved: Mapping[str, Any],
+        accelerator: Accelerator,
+        state: TrainingState,
+        log: TrainLog | None,
+    ) -> None:
+        self._run_dir, self._task, self._config, self._resolved = run_dir, task, config, resolved
+        self._accelerator, self._state, self._log = accelerator, state, log
+
+    def where(self, position: Position) -> dict[str, float]:
+        """What every line of a log begins with."""
+        samples = position.next_sample
+        return {"step": position.step, "samples": samples, "epoch": round(samples / self._task.num_samples, 4)}
+
+    def is_due(self, every: int, position: Position) -> bool:
+        """Whether this is one of the steps `every` so many, or the last of the schedule; 0 is never."""
+        return every > 0 and (position.step % every == 0 or position.step == self._config.steps)
+
+    def evaluate(self, position: Position) -> bool:
+        """Evaluates and logs; whether it is the best so far, by `best_by`."""
+        config, task, device = self._config, self._task, self._accelerator.device
+        assert isinstance(task, EvaluatedTask)
+        # What evaluating draws must not change the training after it.
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), self._state.model_to_use():
+            values = task.evaluate()
+        task.model.train()
+        if config.best_by and config.best_by not in values:
+            raise ValueError(f"best_by {config.best_by!r}: the evaluation has {', '.join(values)}")
+        is_best = False
+        if self._log is not None:
+            is_best = bool(config.best_by) and beats(values[config.best_by], self.best(), config)
+            self._log.evaluation(self.where(position), values)
+        return bool(self._accelerator.reduce(torch.tensor(float(is_best), device=device), "sum") > 0)
+
+    def best(self) -> Mapping[str, Any] | None:
+        """The best evaluation so far; None in all but the main process."""
+        return None if self._log is None else best_evaluation(self._run_dir, self._log.evaluations, self._config)
+
+    def save(self, position: Position) -> Path:
+        """Writes a checkpoint and removes the ones that are not to stay."""
+        if self._log is not None:
+            self._log.sync()
+        checkpoint = save_checkpoint(
+            self._run_dir, self._state, self._task.model_config(), position, self._resolved, self._accelerator
+        )
+        if self._log is not None:
+            best = self.best()
+            remove_old_checkpoints(self._run_dir, self._config.keep, None if best is None else best["step"])
+        return checkpoint
+
+
 def _make_accelerator(config: TrainConfig) -> Accelerator:
     # accelerate keeps device and precision in a process-wide state and refuses a second, different one; a process may
     # train twice (tests, a notebook).
     AcceleratorState._reset_state(reset_partial_state=True)
-    return Accelerator(cpu=config.device == "cpu", mixed_precision={"fp32": "no", "bf16": "bf16"}[config.precision])
-
-
-def _take_step(
-    task: TrainTask,
-    model: nn.Module,
-    optimizer: Any,
-    accelerator: Accelerator,
-    micro_batches: list[Any],
-    config: TrainConfig,
-    step: int,
-) -> dict[str, float | None]:
-    """One optimizer step over all micro-batches; returns loss, gradient norm, and the mean of every loss and metric."""
-    counts: dict[str, Tensor] = {}
-    for batch in micro_batches:
-        for name, count in task.counts(batch).items():
-            counts[name] = counts.get(name, torch.zeros((), dtype=torch.long)) + count
-    counts = {name: accelerator.reduce(count.to(accelerator.device), "sum") for name, count in counts.items()}
-
-    sums: dict[str, SumCount] = {}
-    for index, batch in enumerate(micro_batches):
-        last = index == len(micro_batches) - 1
-        with nullcontext() if last else accelerator.no_sync(model), accelerator.autocast():
-            output = task.losses(model, batch.to(accelerator.device))
-            if set(output.losses) != set(counts):
-                raise ValueError(f"task gave losses {sorted(output.losses)} but counts for {sorted(counts)}")
-            # Gradients are averaged over processes, so each contributes its share times their number.
-            loss = sum(
-                (term.total / counts[name].clamp(min=1) for name, term in output.losses.items()),
-                start=torch.zeros((), device=accelerator.device),
-            )
-        accelerator.backward(loss * accelerator.num_processes)
-        for name, term in {**output.losses, **output.metrics}.items():
-            sums[name] = sums[name] + term.detach() if name in sums else term.detach()
-    # A release may leave parameters out that a loss reads: what nobody applies must not shrink what is applied.
-    grouped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    trained = [parameter for parameter in model.parameters() if id(parameter) in grouped]
-    all_together = config.clip_scope == "all" and config.clip_norm
-    norm = accelerator.clip_grad_norm_(trained, config.clip_norm if all_together else math.inf)
-
-    means = {name: _global_mean(term, accelerator) for name, term in sums.items()}
-    loss_value = sum(value for name, value in means.items() if name in counts and value is not None)
-    norm_value = float(norm)
-    if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
-        names = [name for batch in micro_batches for name in task.sample_ids(batch)]
-        raise ValueError(
-            f"step {step}: loss {loss_value} ({means}), gradient norm {norm_value} are not finite; samples: "
-            f"{', '.join(names)}; look at their features, or lower the learning rate and start again"
-        )
-    if config.clip_scope == "each" and config.clip_norm:
-        clip_each(trained, config.clip_norm)
-    optimizer.step()
-    model.zero_grad()  # the optimizer's own would let gradients pile up in parameters that it does not have
-    return {"loss": loss_value, "gradient_norm": norm_value, **means}
-
-
-def _global_mean(term: SumCount, accelerator: Accelerator) -> float | None:
-    """None (null in the log) when nothing was counted: 0 would read as a perfect loss or as no hit at all."""
-    pair = torch.stack([term.total.double(), term.count.double()])
-    total, count = accelerator.reduce(pair, "sum").tolist()
-    return total / count if count else None
-
-
-# --- resuming ---
-
-
-def _check_same_run(saved: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
-    before, after = _flatten(saved), _flatten(now)
-    changed = [
-        f"{name}: {before.get(name)!r} -> {after.get(name)!r}"
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name) and name not in _FREE_ON_RESUME and not name.startswith("recorded.")
-    ]
-    if changed and all(change.partition(":")[0] in _SCHEDULE for change in changed):
-        logger.warning("resuming with another schedule (%s): the learning rate bends here", "; ".join(changed))
-    elif changed:
-        raise ValueError(f"{folder} belongs to another configuration ({'; '.join(changed)}); start a new run folder")
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
-
-
-# --- log and files ---
-
-
-def _truncate_log(path: Path, last_step: int) -> None:
-    """Drops what was logged after the checkpoint, and a line cut by a crash, so that each step stands once."""
-    if not path.exists():
-        return
-    kept = [line for line in path.read_bytes().splitlines(keepends=True) if _logged_step(line) <= last_step]
-    aside = path.with_name(".log.jsonl.writing")
-    aside.write_bytes(b"".join(kept))
-    sync_to_disk(aside)
-    aside.rename(path)
-
-
-def _logged_step(line: bytes) -> float:
-    try:
-        return json.loads(line)["step"] if line.endswith(b"\n") else math.inf
-    except ValueError:
-        return math.inf
-
-
-def _last_line(path: Path) -> dict[str, Any]:
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
-    return json.loads(lines[-1]) if lines else {}
-
-
-def _report(line: Mapping[str, Any], steps: int, steps_here: int, seconds: float) -> None:
-    rate = steps_here / max(seconds, 1e-9)
-    values = ", ".join(
-        f"{name} {value:.4g}"
-        for name, value in line.items()
-        if isinstance(value, float) and name not in ("seconds", "epoch", "learning_rate")
+    if config.precision == "fp16" and not torch.accelerator.is_available():
+        raise ValueError("precision fp16 needs an accelerator, and this machine has none; choose bf16 or fp32")
+    return Accelerator(
+        cpu=config.device == "cpu",
+        mixed_precision="no" if config.precision == "fp32" else config.precision,
+        # A loss, and with it a head, may have no sample in one process and some in another.
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
-    left = (steps - line["step"]) / rate
-    logger.info("step %d/%d: %s (%.2f steps/s, %.0f s left)", line["step"], steps, values, rate, left)

@@ -26,10 +26,11 @@ from pipelines.conformance.case_files import ArrayError
 from pipelines.conformance.checks import Check, apart, equal, numpy_of
 from pipelines.conformance.model_case import ModelArrays
 from pipelines.conformance.tolerances import VLBERT
-from pipelines.optimizer import TrainConfig, learning_rate_at
+from pipelines.optimizer import learning_rate_at
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.pretraining.vlbert_samples import make_sample
 from pipelines.release_optimizers import TransformersAdamW
+from pipelines.train_config import TrainConfig
 
 CLS, SEP = 101, 102  # of BERT's vocabulary
 MAX_HIDDEN = 16  # regions that were cut off; which of them were masked is searched for

@@ -150,6 +150,10 @@ class DetectorTask:
     def sample_ids(self, batch: NamedBatch) -> Sequence[str]:
         return batch.image_ids
 
+    def one_by_one(self, batch: NamedBatch) -> Iterator[NamedBatch]:
+        for index, image_id in enumerate(batch.image_ids):
+            yield NamedBatch(batch.photos.photo(index), (image_id,))
+
     def model_config(self) -> dict[str, Any]:
         """Makes the folder of the weights a detector's folder, see `extraction/detector_folder.py`."""
         return self._description

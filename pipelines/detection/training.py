@@ -23,8 +23,9 @@ from extraction.resnet import FrozenBatchNorm
 from extraction.weights import load_weights, part_state
 from pipelines.detection.photos import LabelledPhotos
 from pipelines.detection.task import DetectorTask, PhotoRules
-from pipelines.optimizer import TrainConfig
-from pipelines.training import TrainResult, check_run_folder, train
+from pipelines.run_folder import Resume, check_run_folder
+from pipelines.train_config import TrainConfig
+from pipelines.training import TrainResult, train
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def train_detector(
     rules: PhotoRules | None = None,
     sampling: SamplingRules | None = None,
     loss_rules: LossRules | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     stop_at_step: int | None = None,
 ) -> TrainResult:
     """Trains a detector; the folder `model` of each checkpoint is a detector's folder (`read_detector_folder`).

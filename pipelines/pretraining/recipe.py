@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from model.bert import BertSizes
-from pipelines.optimizer import TrainConfig
+from pipelines.train_config import TrainConfig
 
 TOY_STEPS, TOY_RATE, TOY_BATCH = 400, 1e-3, 32  # of every toy variant: some minutes on 2 cores
 

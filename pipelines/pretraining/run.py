@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,6 @@ from pipelines.caption_table import CaptionTable, TextColumn
 from pipelines.captions import CaptionJoin, JoinReport, check_match
 from pipelines.held_out import HeldOut, LeakReport, refuse_leaks
 from pipelines.model_checkpoint import ModelCheckpoint
-from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.end_to_end import EndToEnd, row_sizes
 from pipelines.pretraining.end_to_end_task import EndToEndTask
@@ -36,8 +36,10 @@ from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
 from pipelines.pretraining.text_rows import TextCorpus
 from pipelines.pretraining.usable_captions import UsableCaptions
+from pipelines.run_folder import CONFIG_NAME, Resume, check_run_folder
 from pipelines.tokenizer import load_tokenizer
-from pipelines.training import TrainResult, check_run_folder, train
+from pipelines.train_config import TrainConfig
+from pipelines.training import TrainResult, train
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +113,7 @@ def pretrain(
     min_match: float = 0.0,
     guard: LeakGuard | None = None,
     end_to_end: EndToEnd | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     stop_at_step: int | None = None,
 ) -> PretrainResult:
     """Pre-trains a model on a store and captions, and writes a run folder.
@@ -162,6 +164,7 @@ def pretrain(
     saved_tokenizer = run_dir / "tokenizer"
     if resume and saved_tokenizer.is_dir():
         tokenizer = load_tokenizer(str(saved_tokenizer))
+        _warn_of_another_tokenizer(run_dir / CONFIG_NAME, tokenizer_spec)
     else:
         tokenizer = load_tokenizer(tokenizer_spec, chain((caption for _, caption in rows), lines or ()))
         tokenizer.save(saved_tokenizer)
@@ -238,6 +241,12 @@ def pretrain(
     return PretrainResult(
         run_dir, join, leaks, notes, num_classes, tokenizer.vocab_size, training, evaluation, left_out
     )
+
+
+def _warn_of_another_tokenizer(config: Path, spec: str) -> None:
+    saved = json.loads(config.read_text("utf-8"))["recorded"]["tokenizer_spec"] if config.exists() else spec
+    if saved != spec:
+        logger.warning("the run goes on with its own tokenizer, of %s; %s is not read", saved, spec)
 
 
 def _join(store: FeatureStore, captions: Iterable[Caption], min_match: float) -> tuple[CaptionTable, JoinReport]:

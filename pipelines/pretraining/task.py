@@ -127,6 +127,13 @@ class PretrainTask:
     def sample_ids(self, batch: VLBatch) -> Sequence[str]:
         return batch.sample_ids
 
+    def one_by_one(self, batch: VLBatch) -> Iterator[VLBatch]:
+        return map(batch.row, range(batch.batch_size))
+
+    def evaluate(self) -> dict[str, float | None]:
+        """See `evaluate`: a quick look at each of the loop's evaluations."""
+        return evaluate(self)
+
     def model_config(self) -> dict[str, Any]:
         config = cast(PreTrainingModel, self._model).config
         return {**config.to_diff_dict(), "architectures": [type(self._model).__name__]}

@@ -11,10 +11,10 @@ from features.fingerprint import Fingerprint
 from features.record import RegionRecord
 from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable
-from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.run import pretrain
 from pipelines.pretraining.task import DataConfig
+from pipelines.train_config import TrainConfig
 
 NUM_CLASSES, WIDTH, GLOBAL_WIDTH = 20, 48, 7
 CAPTIONS = [

@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -24,8 +25,9 @@ from extraction.weights import build_detector
 from pipelines.detection.photos import open_labelled_photos, read_photo
 from pipelines.detection.task import DetectorTask, PhotoRules
 from pipelines.detection.training import Start, build_start, train_detector
-from pipelines.optimizer import TrainConfig
+from pipelines.not_finite import blame
 from pipelines.toyworld.write import write_world
+from pipelines.train_config import TrainConfig
 
 TINY = DetectorConfig(
     depth=26,
@@ -104,6 +106,21 @@ def settings(**changes):
 def run(photos, folder, **options):
     defaults = {"config": TINY, "conventions": E2E, "train_config": settings(), "sampling": FEW}
     return train_detector(photos, folder, **(defaults | options))
+
+
+def test_a_photo_that_spoils_a_step_is_named_alone(photos):
+    """Its batch split photo by photo has the same losses, and the one with a NaN among its pixels is the one blamed."""
+    task = task_on(photos, batch_size=3)
+    batch = next(task.batches(0, rank=0, num_ranks=1))
+    task.model.eval()
+    with torch.no_grad():
+        whole = task.losses(task.model, batch).losses
+        parts = [task.losses(task.model, single).losses for single in task.one_by_one(batch)]
+    for name, term in whole.items():
+        torch.testing.assert_close(sum(part[name].total for part in parts), term.total, rtol=1e-4, atol=1e-5)
+    batch.photos.pixels[1, :, 5, 5] = float("nan")
+    said = blame(task, [batch], Accelerator(cpu=True))
+    assert said.startswith(f"not finite by itself: {batch.image_ids[1]} (of 3 samples in the step)")
 
 
 def losses_of(folder):
@@ -303,8 +320,10 @@ def test_train_evaluate_extract(roibeam, world, tmp_path, command_options):
     assert extracted.code == 0, extracted.err
     info = roibeam("store", "info", store)
     assert "24" in info.out and "19" in info.out
-    again = roibeam("detector", "train", out, "--labels", world.genome, *command_options)
-    assert again.code == 1 and "resume" in again.err
+    again = roibeam("detector", "train", out, "--labels", world.genome, *command_options, "--no-resume")
+    assert again.code == 1 and "already holds a run" in again.err
+    same = roibeam("detector", "train", out, "--labels", world.genome, *command_options, "--json")
+    assert json.loads(same.out)["last"] == facts["last"]  # nothing was left to do
 
 
 @pytest.mark.parametrize(

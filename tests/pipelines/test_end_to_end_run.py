@@ -21,12 +21,12 @@ from features.store import FeatureStore
 from model.end_to_end import EndToEndChoices
 from pipelines.caption_files import Caption
 from pipelines.joint_checkpoint import load_joint
-from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.end_to_end import EncoderOptions, EndToEnd, choose_encoder
 from pipelines.pretraining.end_to_end_task import PhotoRules
 from pipelines.pretraining.run import PretrainResult, pretrain
 from pipelines.pretraining.task import DataConfig
 from pipelines.rehearsal import WorstBatch, rehearse
+from pipelines.train_config import TrainConfig
 
 THROUGH_ENCODER = EndToEnd(
     ENCODER,

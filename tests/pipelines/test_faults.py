@@ -85,8 +85,8 @@ def test_a_run_stopped_in_its_second_shard_goes_on_there(
         assert process.returncode == 130
         assert (
             errors.splitlines()[-1]
-            == "roibeam: interrupted; extract, download, store copy, import and export continue with the same command, "
-            "training with --resume"
+            == "roibeam: interrupted; extract, download, store copy, import and export, and training from its newest "
+            "checkpoint, continue with the same command"
         )
         assert "Traceback" not in errors
     with pytest.raises(FileNotFoundError, match="has not finished"):

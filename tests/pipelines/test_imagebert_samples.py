@@ -20,12 +20,12 @@ from captioned_records import (
 
 from model.imagebert import ImageBertConfig, ImageBertForPreTraining
 from model.inputs import IGNORE_INDEX
-from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.imagebert_samples import ImageBertSampler, ImageBertSampling
 from pipelines.pretraining.sample import collate
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.pretraining.task import DataConfig
 from pipelines.tokenizer import load_tokenizer
+from pipelines.train_config import TrainConfig
 
 SYSTEM = SYSTEMS["imagebert"]
 

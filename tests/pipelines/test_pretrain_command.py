@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +36,7 @@ def test_a_run_and_its_continuation(roibeam: Cli, store: tuple[Path, Path], tmp_
     assert "8 of 8 captions joined (8 by id)" in done.out and "4 steps" in done.out
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in log] == [1, 2, 3, 4]
-    again = roibeam("pretrain", tmp_path / "run", *options)
+    again = roibeam("pretrain", tmp_path / "run", *options, "--no-resume")
     assert again.code == 1 and "already holds a run; resume it, or choose another folder" in again.err
     assert roibeam("pretrain", tmp_path / "run", *options, "--resume", "--json").code == 0
 
@@ -53,6 +57,55 @@ def test_a_second_stage_takes_over_configuration_and_tokenizer(
     ).read_bytes()
     both = roibeam("pretrain", tmp_path / "three", *options, "--from-run", tmp_path / "one", "--from-bert", "x")
     assert both.code != 0 and "starts from one of them" in both.err
+
+
+def test_the_same_command_goes_on_and_another_is_refused(
+    roibeam: Cli, store: tuple[Path, Path], tmp_path: Path
+) -> None:
+    options = ("--store", store[0], "--captions", store[1], *TINY_MODEL)
+    chosen = ("evaluate_every=2", "best_by=masked_words", "best_is=lowest", "average_rate=0.9")
+    settings = ("--json", *(part for each in chosen for part in ("--set", f"train.{each}")))
+    first = roibeam("pretrain", tmp_path / "run", *options, *settings)
+    assert first.code == 0, first.err
+    facts = json.loads(first.out.splitlines()[-1])
+    assert (tmp_path / "run" / "report.html").is_file() and Path(facts["best"]).is_dir()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 2, 4]
+    # What is printed in the end was measured on the average, as the last of the evaluations was.
+    assert all(lines[-1][name] == value for name, value in facts["evaluation"].items())
+    again = roibeam("pretrain", tmp_path / "run", *options, *settings)
+    assert json.loads(again.out.splitlines()[-1])["evaluation"] == facts["evaluation"]
+    other = roibeam("pretrain", tmp_path / "run", *options, *settings, "--learning-rate", "0.5")
+    assert "belongs to another configuration (train.learning_rate: 0.0001 -> 0.5)" in one_line(other)
+    vocabulary = tmp_path / "run" / "tokenizer"
+    same = roibeam("pretrain", tmp_path / "run", *options, *settings, "--tokenizer", vocabulary)
+    assert same.code == 0 and "goes on with its own tokenizer" in same.err
+
+
+@pytest.mark.faults
+def test_a_command_told_to_stop_leaves_a_checkpoint_and_goes_on(store: tuple[Path, Path], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [Path(sys.executable).parent / "roibeam", "pretrain", run, "--store", store[0], "--captions", store[1]]
+    command += [*TINY_MODEL, "--steps", 100_000, "--device", "cpu", "--threads", 1]
+    seen = 0
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        deadline = time.monotonic() + 60
+        while len(steps_of(run)) < seen + 5 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == code and "Traceback" not in errors, errors
+        steps = steps_of(run)
+        assert steps == list(range(1, len(steps) + 1)) and len(steps) > seen
+        said = f"stopped by {number.name} after step {len(steps)} of 100000, with the checkpoint"
+        assert errors.splitlines()[-1].startswith(f"roibeam: {said} {run / 'checkpoints'}")
+        seen = len(steps)
+
+
+def steps_of(run: Path) -> list[int]:
+    lines = (run / "log.jsonl").read_text().splitlines(keepends=True) if (run / "log.jsonl").exists() else []
+    return [json.loads(line)["step"] for line in lines if line.endswith("\n")]
 
 
 def test_a_store_at_a_url_trains_alike(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:

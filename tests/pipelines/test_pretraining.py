@@ -20,12 +20,12 @@ from model.vlbert_config import VLBertConfig, vlbert_small
 from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable
 from pipelines.model_checkpoint import load_model
-from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.run import pretrain
 from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
 from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling, make_sample
 from pipelines.tokenizer import load_tokenizer
+from pipelines.train_config import TrainConfig
 from pipelines.training import train
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"

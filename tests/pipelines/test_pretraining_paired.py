@@ -26,10 +26,10 @@ from model.inputs import IGNORE_INDEX
 from model.interbert import InterBertForPreTraining
 from pipelines.bert_start import read_bert
 from pipelines.caption_files import Caption
-from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.run import pretrain
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.pretraining.task import DataConfig
+from pipelines.train_config import TrainConfig
 
 # Name of a way to sample -> system, settings.
 WAYS = {

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.recipes import RECIPES, recipe_named
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.toyworld.draw import draw_samples
+from pipelines.train_config import TrainConfig
 
 Cli = Callable[..., Any]
 

@@ -15,9 +15,10 @@ from model.vilbert_config import ViLbertConfig
 from model.vilbert_tasks import ViLbertForMultiTask, ViLbertForTasks
 from model.visualbert import VisualBertConfig, VisualBertForPreTraining
 from model.vlbert import VLBertConfig, VLBertForPreTraining
-from pipelines.optimizer import OPTIMIZERS, TrainConfig, build_optimizer, chosen_groups, clip_each, learning_rate_at
+from pipelines.optimizer import build_optimizer, chosen_groups, clip_each, learning_rate_at
 from pipelines.parameter_groups import PARAMETER_RULES, group_parameters
 from pipelines.release_settings import RELEASE_SETTINGS, release_settings
+from pipelines.train_config import OPTIMIZERS, TrainConfig
 
 SIZES = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
 SIZES |= {"max_position_embeddings": 8, "region_feature_size": 6}

@@ -3,17 +3,18 @@
 import dataclasses
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from toy_training import BareToyTask, ToyTask, assert_equal_checkpoints, config, files_of, log_of, run
 
-from model.inputs import IGNORE_INDEX
-from model.losses import SumCount, cross_entropy
 from pipelines.checkpoint import latest_checkpoint
-from pipelines.optimizer import TrainConfig, build_optimizer, learning_rate_at
+from pipelines.optimizer import build_optimizer, learning_rate_at
+from pipelines.train_config import TrainConfig
 from pipelines.training import train
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
@@ -26,98 +27,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-class Batch:
-    """Rows of a toy classification; some rows have no label."""
-
-    def __init__(self, inputs, labels, names):
-        self.inputs, self.labels, self.names = inputs, labels, names
-
-    def to(self, device):
-        return Batch(self.inputs.to(device), self.labels.to(device), self.names)
-
-
-class Output:
-    def __init__(self, losses, metrics):
-        self.losses, self.metrics = losses, metrics
-
-
-class ToyTask:
-    """Two linear layers with dropout between, on rows that follow from their number."""
-
-    num_samples = 10
-
-    def __init__(self, *, batch_size=4, poisoned=None, label_every=1):
-        torch.manual_seed(7)
-        self.model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 3))
-        self.batch_size, self._poisoned, self._label_every = batch_size, poisoned, label_every
-
-    def batches(self, start_sample, *, rank, num_ranks):
-        first = start_sample + rank * self.batch_size
-        while True:
-            yield self._batch(range(first, first + self.batch_size))
-            first += self.batch_size * num_ranks
-
-    def _batch(self, numbers):
-        rows = np.stack([np.random.default_rng(number).standard_normal(6) for number in numbers])
-        labels = [number % 3 if number % self._label_every == 0 else IGNORE_INDEX for number in numbers]
-        inputs = torch.from_numpy(rows).float()
-        if self._poisoned in numbers:
-            inputs[list(numbers).index(self._poisoned)] = math.nan
-        return Batch(inputs, torch.tensor(labels), [f"sample-{number}" for number in numbers])
-
-    def counts(self, batch):
-        return {"toy": int((batch.labels != IGNORE_INDEX).sum())}
-
-    def losses(self, model, batch):
-        term = cross_entropy(model(batch.inputs), batch.labels)
-        return Output({"toy": term}, {"rows": SumCount(term.count, term.count)})
-
-    def parameter_groups(self):
-        return [
-            {"params": list(self.model[0].parameters()), "learning_rate_scale": 0.5},
-            {"params": list(self.model[2].parameters()), "weight_decay": 0.0},
-        ]
-
-    def sample_ids(self, batch):
-        return batch.names
-
-    def model_config(self):
-        return {"kind": "toy"}
-
-
-def config(**changes):
-    defaults = {"steps": 12, "learning_rate": 1e-2, "warmup_steps": 1, "checkpoint_every": 4, "keep": 0}
-    return TrainConfig(**(defaults | {"device": "cpu", "log_every": 5} | changes))
-
-
-def run(folder, task=None, settings=None, **options):
-    return train(task or ToyTask(), settings or config(), folder, description={"kind": "toy"}, **options)
-
-
-def files_of(checkpoint):
-    """Every tensor and JSON value of a checkpoint."""
-    content = {}
-    for path in sorted(checkpoint.rglob("*")):
-        if path.suffix == ".safetensors":
-            content |= {f"{path.name}:{key}": value for key, value in load_file(path).items()}
-        elif path.is_file():
-            content[path.name] = json.loads(path.read_text())
-    return content
-
-
-def assert_equal_checkpoints(left, right):
-    ours, theirs = files_of(left), files_of(right)
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        same = torch.equal(value, theirs[name]) if isinstance(value, torch.Tensor) else value == theirs[name]
-        assert same, name
-
-
-def log_of(folder):
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
 def test_a_run_folder_says_everything(tmp_path):
@@ -252,7 +161,7 @@ def test_after_a_crash_the_log_holds_each_step_once(tmp_path):
     whole = run(tmp_path / "whole")
     # The crash comes at step 7 (sample 25): steps 5 and 6 are logged, the last checkpoint is step 4.
     with pytest.raises(ValueError, match="step 7"):
-        run(tmp_path / "run", ToyTask(poisoned=25))
+        run(tmp_path / "run", ToyTask(poisoned={25: math.nan}))
     log = tmp_path / "run" / "log.jsonl"
     assert [line["step"] for line in log_of(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
     log.write_bytes(log.read_bytes() + b'{"step": 7, "lo')
@@ -261,11 +170,35 @@ def test_after_a_crash_the_log_holds_each_step_once(tmp_path):
     assert_equal_checkpoints(whole.checkpoint, parts.checkpoint)
 
 
-def test_a_loss_that_is_not_finite_names_the_samples_and_touches_nothing(tmp_path):
-    task = ToyTask(poisoned=9)
-    with pytest.raises(ValueError, match=r"step 3: loss nan.*samples: sample-8, sample-9, sample-10, sample-11;"):
+@pytest.mark.parametrize(
+    ("poisoned", "said"),
+    [
+        ({9: math.nan}, r"not finite by itself: sample-9 \(of 4 samples in the step\); look at what is stored"),
+        ({8: math.inf, 11: math.nan}, r"not finite by itself: sample-8, sample-11 \(of 4"),
+    ],
+)
+def test_a_loss_that_is_not_finite_names_its_samples_and_touches_nothing(tmp_path, poisoned, said):
+    task = ToyTask(poisoned=poisoned)
+    with pytest.raises(ValueError, match=rf"step 3: loss nan.*are not finite; {said}"):
         run(tmp_path / "run", task)
     assert all(parameter.isfinite().all() for parameter in task.model.parameters())
+    assert [line["step"] for line in log_of(tmp_path / "run")] == [1, 2]
+
+
+def test_when_no_sample_is_to_blame_all_are_named(tmp_path):
+    """The squares of finite gradients may be infinite; and a task need not split its batches."""
+    with pytest.raises(ValueError, match=r"samples: sample-0, .*sample-3, each of them finite alone; look at"):
+        run(tmp_path / "a", ToyTask(poisoned=dict.fromkeys(range(4), 1e25)))
+    task = BareToyTask(poisoned={1: math.nan})
+    with pytest.raises(ValueError, match=r"samples: sample-0, sample-1, sample-2, sample-3; look at their features"):
+        run(tmp_path / "b", task)
+
+
+def test_weights_that_are_not_finite_are_blamed_before_samples(tmp_path):
+    task = ToyTask()
+    task.model[2].bias.data[1] = math.inf
+    with pytest.raises(ValueError, match=r"the weights were not finite before it \(2\.bias, 1 in all\)"):
+        run(tmp_path / "run", task)
 
 
 @pytest.mark.parametrize("label_every", [1, 3])
@@ -379,7 +312,7 @@ def test_resuming_a_finished_run_does_nothing(tmp_path):
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"warmup_steps": 99}, "warmup_steps 99 is more than all 12 steps"),
-        ({"precision": "fp8"}, "precision must be fp32 or bf16, got 'fp8'"),
+        ({"precision": "fp8"}, "precision must be fp32 or bf16 or fp16, got 'fp8'"),
         ({"keep": -1}, "keep must not be negative"),
     ],
 )
@@ -393,3 +326,196 @@ def test_bf16_trains_and_keeps_fp32_weights(tmp_path):
     run(tmp_path / "run", task, config(precision="bf16", steps=3))
     assert all(parameter.dtype == torch.float32 for parameter in task.model.parameters())
     assert all(math.isfinite(line["loss"]) for line in log_of(tmp_path / "run"))
+
+
+# --- the average of the weights ---
+
+
+def averaged(**changes):
+    return config(**({"average_rate": 0.7, "optimizer": "sgd", "learning_rate": 0.3} | changes))
+
+
+def test_the_average_is_what_is_judged_kept_and_left_in_the_model(tmp_path):
+    """Against the sum the rule unrolls to, from a run without average and a checkpoint after each step."""
+    run(tmp_path / "plain", settings=averaged(average_rate=0.0, checkpoint_every=1))
+    fresh, task = ToyTask(), ToyTask()
+    result = run(tmp_path / "run", task, averaged(evaluate_every=6))
+    states = [load_file(path / "model" / "model.safetensors") for path in sorted((tmp_path / "plain").glob("*/step-*"))]
+    shares = [0.7**12, *(0.3 * 0.7 ** (12 - step) for step in range(1, 13))]
+    assert len(states) == 12
+    kept = load_file(result.checkpoint / "model" / "model.safetensors")
+    for name, start in fresh.model.state_dict().items():
+        wanted = sum(share * state[name] for share, state in zip(shares, [{name: start}, *states], strict=True))
+        torch.testing.assert_close(kept[name], wanted, rtol=1e-5, atol=1e-6)
+        assert torch.equal(task.model.state_dict()[name], kept[name])
+        assert torch.equal(load_file(result.checkpoint / "trained.safetensors")[name], states[-1][name])
+    assert log_of(tmp_path / "run")[-1]["loss"] == log_of(tmp_path / "plain")[-1]["loss"]
+    judged = log_of(tmp_path / "run", "evaluation.jsonl")[-1]["score"]
+    assert judged == pytest.approx(sum(float(tensor.sum()) for tensor in kept.values()), rel=1e-5)
+    state = json.loads((result.checkpoint / "state.json").read_text())
+    assert state["model"] == "exponential average of the weights, rate 0.7"
+
+
+@pytest.mark.parametrize("stops", [[5], [1, 2, 9]])
+def test_the_average_resumes_in_the_same_bits(tmp_path, stops):
+    settings = averaged(accumulation=2, evaluate_every=4)
+    whole = run(tmp_path / "whole", settings=settings)
+    for stop in stops:
+        run(tmp_path / "parts", settings=settings, resume=True, stop_at_step=stop)
+        torch.manual_seed(1234)
+    parts = run(tmp_path / "parts", settings=settings, resume=True)
+    assert_equal_checkpoints(whole.checkpoint, parts.checkpoint)
+    assert "trained.safetensors" in [path.name for path in whole.checkpoint.iterdir()]
+    assert log_of(tmp_path / "whole", "evaluation.jsonl") == log_of(tmp_path / "parts", "evaluation.jsonl")
+
+
+# --- evaluations ---
+
+
+def test_evaluations_change_nothing_of_the_training(tmp_path):
+    """The toy's evaluation draws dropout; a run with it and one without end in the same bits."""
+    plain = run(tmp_path / "plain")
+    judged = run(tmp_path / "judged", settings=config(evaluate_every=5))
+    assert_equal_checkpoints(plain.checkpoint, judged.checkpoint, but="config.json")
+    assert log_of(tmp_path / "plain") == log_of(tmp_path / "judged")
+    lines = log_of(tmp_path / "judged", "evaluation.jsonl")
+    assert [line["step"] for line in lines] == [0, 5, 10, 12]
+    assert set(lines[0]) == {"step", "samples", "epoch", "score", "drawn"}
+    assert not (tmp_path / "plain" / "evaluation.jsonl").exists()
+
+
+@pytest.mark.parametrize(("best_is", "best_step"), [("highest", 4), ("lowest", 8)])
+def test_the_best_checkpoint_stays_beside_the_newest(tmp_path, best_is, best_step):
+    scores = [9.0, 1.0, 5.0, math.nan, -2.0, None, 5.0]  # before the first step, then every 2; NaN and None are none
+    settings = config(evaluate_every=2, best_by="score", best_is=best_is, keep=2, checkpoint_every=5)
+    result = run(tmp_path / "run", ToyTask(scores=scores), settings)
+    assert result.best.name == f"step-{best_step:08d}"
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == sorted({result.best.name, "step-00000010", "step-00000012"})
+    lines = log_of(tmp_path / "run", "evaluation.jsonl")
+    assert [line["score"] for line in lines] == [9.0, 1.0, 5.0, None, -2.0, None, 5.0]
+
+
+def test_a_best_number_that_is_not_there_is_noticed_before_the_first_step(tmp_path):
+    with pytest.raises(ValueError, match="best_by 'accuracy': the evaluation has score, drawn"):
+        run(tmp_path / "run", settings=config(evaluate_every=4, best_by="accuracy"))
+    assert log_of(tmp_path / "run") == []
+    with pytest.raises(ValueError, match="evaluate_every 4: this task offers no evaluation"):
+        run(tmp_path / "other", BareToyTask(), config(evaluate_every=4))
+
+
+def test_after_a_crash_each_evaluation_stands_once(tmp_path):
+    settings = config(evaluate_every=3, checkpoint_every=4)
+    whole = run(tmp_path / "whole", settings=settings)
+    with pytest.raises(ValueError, match="step 7"):
+        run(tmp_path / "run", ToyTask(poisoned={25: math.nan}), settings)
+    assert [line["step"] for line in log_of(tmp_path / "run", "evaluation.jsonl")] == [0, 3, 6]
+    parts = run(tmp_path / "run", settings=settings, resume=True)
+    for name in ("log.jsonl", "evaluation.jsonl"):
+        assert log_of(tmp_path / "run", name) == log_of(tmp_path / "whole", name)
+    assert_equal_checkpoints(whole.checkpoint, parts.checkpoint)
+    # Before the first checkpoint there is nothing to go on from.
+    with pytest.raises(ValueError, match="step 1"):
+        run(tmp_path / "early", ToyTask(poisoned={0: math.nan}), settings)
+    run(tmp_path / "early", settings=settings, resume=True)
+    assert log_of(tmp_path / "early", "evaluation.jsonl") == log_of(tmp_path / "whole", "evaluation.jsonl")
+
+
+# --- resuming by itself ---
+
+
+def test_the_same_call_again_goes_on_where_the_folder_holds_the_same_run(tmp_path, caplog):
+    whole = run(tmp_path / "whole")
+    with pytest.raises(ValueError, match="step 7"):
+        run(tmp_path / "run", ToyTask(poisoned={25: math.nan}), resume="auto")
+    assert "no checkpoint yet" not in caplog.text
+    parts = run(tmp_path / "run", resume="auto")
+    assert_equal_checkpoints(whole.checkpoint, parts.checkpoint)
+    assert run(tmp_path / "run", resume="auto").step == 12
+    with pytest.raises(ValueError, match=r"train.learning_rate: 0.01 -> 0.5"):
+        run(tmp_path / "run", settings=config(learning_rate=0.5), resume="auto")
+
+
+def test_another_run_that_has_no_checkpoint_yet_is_not_taken_over(tmp_path):
+    with pytest.raises(ValueError, match="step 1"):
+        run(tmp_path / "run", ToyTask(poisoned={0: math.nan}))
+    with pytest.raises(ValueError, match=r"run belongs to another configuration \(train.seed: 0 -> 1\)"):
+        run(tmp_path / "run", settings=config(seed=1), resume="auto")
+    assert run(tmp_path / "run", resume="auto").step == 12
+
+
+def test_a_run_from_before_a_setting_existed_goes_on(tmp_path):
+    run(tmp_path / "run", stop_at_step=4)
+    (path,) = (tmp_path / "run").glob("checkpoints/*/config.json")
+    saved = json.loads(path.read_text())
+    del saved["train"]["average_rate"], saved["train"]["tensorboard"]
+    path.write_text(json.dumps(saved))
+    assert run(tmp_path / "run", resume=True).step == 12
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "accumulation", "said"), [(2, 2, ""), (1, 4, ""), (2, 1, "global_batch: 4 -> 2")]
+)
+def test_the_same_samples_in_other_micro_batches(tmp_path, caplog, batch_size, accumulation, said):
+    """Of one global batch the next is the same, however it is shared out; of another it begins where the last ended."""
+    run(tmp_path / "run", stop_at_step=5)
+    task = ToyTask(batch_size=batch_size)
+    run(tmp_path / "run", task, config(accumulation=accumulation), resume=True, stop_at_step=7)
+    steps = [line["samples"] for line in log_of(tmp_path / "run")]
+    assert steps == [*range(4, 21, 4), 20 + batch_size * accumulation, 20 + 2 * batch_size * accumulation]
+    assert said in caplog.text and ("not scaled" in caplog.text) == bool(said)
+
+
+# --- files and precision ---
+
+
+def test_a_folder_that_was_being_removed_does_not_count_and_goes(tmp_path):
+    run(tmp_path / "run", settings=config(keep=1), stop_at_step=8)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    for name in (".removing-step-00000004", ".writing-step-00000012", ".replaced-step-00000003"):
+        (checkpoints / name / "model").mkdir(parents=True)
+    run(tmp_path / "run", settings=config(keep=1), resume=True)
+    assert [path.name for path in checkpoints.iterdir()] == ["step-00000012"]
+
+
+def test_fp16_needs_an_accelerator(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="precision fp16 needs an accelerator, device is cpu; choose bf16 or fp32"):
+        config(precision="fp16")
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda *_, **__: False)
+    with pytest.raises(ValueError, match="precision fp16 needs an accelerator, and this machine has none"):
+        run(tmp_path / "run", settings=config(precision="fp16", device="auto"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"average_rate": 1.0}, "average_rate must be from 0 to below 1, got 1.0"),
+        ({"best_by": "score"}, "best_by 'score' needs evaluations; set evaluate_every"),
+        ({"best_is": "larger"}, "best_is must be highest or lowest, got 'larger'"),
+        ({"evaluate_every": -1}, "evaluate_every must not be negative"),
+    ],
+)
+def test_settings_of_evaluations_that_make_no_sense(change, message):
+    with pytest.raises(ValueError, match=message):
+        config(**change)
+
+
+def test_tensorboard_has_the_numbers_of_the_logs(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    settings = config(tensorboard=True, evaluate_every=4)
+    with pytest.raises(ValueError, match="step 7"):
+        run(tmp_path / "run", ToyTask(poisoned={25: math.nan}), settings)
+    run(tmp_path / "run", settings=settings, resume=True)
+    events = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    for kind, name in (("train/loss", "log.jsonl"), ("evaluation/score", "evaluation.jsonl")):
+        found = {event.step: event.value for event in events.Scalars(kind)}
+        lines = log_of(tmp_path / "run", name)
+        assert found == pytest.approx({line["step"]: line[kind.partition("/")[2]] for line in lines}, rel=1e-6)
+        assert len(events.Scalars(kind)) == len(lines)  # steps that were done twice are drawn once
+
+
+def test_tensorboard_that_is_not_installed_is_one_clear_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ValueError, match=r"needs TensorBoard: pip install 'roibeam\[tensorboard\]'"):
+        run(tmp_path / "run", settings=config(tensorboard=True))

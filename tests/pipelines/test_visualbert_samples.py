@@ -7,7 +7,6 @@ from captioned_records import CAPTIONS, LEARNER, WIDTH, make_corpus, make_record
 
 from model.inputs import IGNORE_INDEX
 from model.visualbert import VisualBertConfig
-from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.sample import collate
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.pretraining.task import DataConfig
@@ -19,6 +18,7 @@ from pipelines.pretraining.visualbert_samples import (
     cut_the_longer,
 )
 from pipelines.tokenizer import load_tokenizer
+from pipelines.train_config import TrainConfig
 
 SYSTEM = SYSTEMS["visualbert"]
 TWO_EACH = [(index % 4, caption) for index, caption in enumerate(CAPTIONS)]

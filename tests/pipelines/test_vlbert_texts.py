@@ -8,12 +8,12 @@ from captioned_records import CAPTIONS, LEARNER, NUM_CLASSES, TINY, WIDTH, make_
 from model.inputs import IGNORE_INDEX
 from model.vlbert import VLBertForPreTraining
 from model.vlbert_config import vlbert_config
-from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.pretraining.task import DataConfig, PretrainTask
 from pipelines.pretraining.text_rows import TextCorpus, TextRows
 from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling
 from pipelines.tokenizer import load_tokenizer
+from pipelines.train_config import TrainConfig
 
 SMALL = {"coordinate_embedding_size": 64, "region_dropout": 0.0}
 LINES = [f"{first} and {second}" for first in CAPTIONS for second in CAPTIONS[:3]]

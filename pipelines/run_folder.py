@@ -1,0 +1,86 @@
+"""A run's folder and its configuration: whether a run may begin there, or go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pipelines.checkpoint import latest_checkpoint
+from pipelines.train_config import TrainConfig
+from pipelines.train_log import LOG_NAME
+
+logger = logging.getLogger(__name__)
+
+Resume = bool | Literal["auto"]
+
+CONFIG_NAME = "config.json"
+_WRITTEN_FIRST = frozenset({"tokenizer"})  # a run that failed before its config.json may have left it
+# Settings that only change what is written down, so a resumed run may change them.
+_FREE_ON_RESUME = frozenset(
+    f"train.{name}"
+    for name in ("log_every", "checkpoint_every", "keep", "evaluate_every", "best_by", "best_is", "tensorboard")
+)
+# How long a run lasts and when its rate falls is often known only when it is on its way.
+_SCHEDULE = frozenset({"train.steps", "train.decay_steps"})
+
+
+def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
+    """Raises ValueError when `run_dir` is a file, holds other things, or a run that is not to be resumed."""
+    if run_dir.exists() and not run_dir.is_dir():
+        raise ValueError(f"{run_dir} is a file; give a folder for the run")
+    if run_dir.is_dir() and not (run_dir / CONFIG_NAME).exists():
+        others = sorted(path.name for path in run_dir.iterdir() if path.name not in _WRITTEN_FIRST)
+        if others:
+            raise ValueError(f"{run_dir} is not empty and no run of ours ({others[0]!r} is in it); choose a new folder")
+    if (run_dir / "manifest.json").exists():
+        raise ValueError(f"{run_dir} is a feature store; choose another folder for the run")
+    if not resume and ((run_dir / LOG_NAME).exists() or latest_checkpoint(run_dir) is not None):
+        raise ValueError(f"{run_dir} already holds a run; resume it, or choose another folder")
+
+
+def check_same_run(folder: Path, now: Mapping[str, Any]) -> None:
+    """Whether the run whose configuration `folder` holds may go on as `now`.
+
+    Another number of processes, micro-batches or samples in one may share out the same global batch.
+
+    Args:
+        folder: a run's, or one of its checkpoints.
+        now: the resolved configuration.
+    Raises:
+        ValueError: naming what differs.
+    """
+    path = folder / CONFIG_NAME
+    saved = json.loads(path.read_text("utf-8"))
+    # A setting that did not exist yet had the value that is its default.
+    saved["train"] = {each.name: each.default for each in dataclasses.fields(TrainConfig)} | saved["train"]
+    before, after = _flatten(saved), _flatten(now)
+    same_batch = before.get("global_batch") == after.get("global_batch")
+    changed = {
+        name: f"{name}: {before.get(name)!r} -> {after.get(name)!r}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+        and name not in _FREE_ON_RESUME
+        and not name.startswith("recorded.")
+        and not (same_batch and (name == "train.accumulation" or name.endswith(".batch_size")))
+    }
+    another_batch = changed.pop("global_batch", None)
+    if not changed.keys() <= _SCHEDULE:
+        raise ValueError(
+            f"{folder} belongs to another configuration ({'; '.join(changed.values())}); start a new run folder"
+        )
+    if changed:
+        bends = "; ".join(changed.values())
+        logger.warning("resuming with another schedule (%s): the learning rate bends here", bends)
+    if another_batch is not None:
+        logger.warning("resuming with another %s; the learning rate is not scaled", another_batch)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
