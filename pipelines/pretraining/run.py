@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,7 @@ def pretrain(
     run_dir, data = Path(run_dir), data or DataConfig()
     sampling = sampling or system.sampling()
     check_run_folder(run_dir, resume=resume)
-    rows, join = _join(store, captions, min_match)
+    rows, join = join_captions(store, captions, min_match)
     leaks = None
     if guard is not None:
         rows, leaks = guard.kept(rows, str(store.path))
@@ -128,7 +128,12 @@ def pretrain(
         tokenizer.save(saved_tokenizer)
     first = store[rows[0][0]]
     if num_classes is None:
-        num_classes = _count_classes(store, first)
+        num_classes = known_classes(store, first)
+    if num_classes is None:
+        raise ValueError(
+            f"store {store.path} holds neither class names nor class distributions; say how many foreground classes "
+            f"its detector has (num_classes)"
+        )
     sizes = {"vocab_size": tokenizer.vocab_size} if bert is None else dict(bert.sizes)
     fields = {
         **sizes,
@@ -153,7 +158,7 @@ def pretrain(
         "sampling": dataclasses.asdict(sampling),
         "num_classes": num_classes,
         "tokenizer": tokenizer.digest,
-        "captions": _digest_of(rows),
+        "captions": digest_of_captions(rows),
         "feature_space": store.fingerprint.feature_space,
     }
     recorded = {
@@ -177,7 +182,10 @@ def pretrain(
     return PretrainResult(run_dir, join, leaks, num_classes, tokenizer.vocab_size, training, evaluate(task))
 
 
-def _join(store: FeatureStore, captions: Iterable[Caption], min_match: float) -> tuple[CaptionTable, JoinReport]:
+def join_captions(
+    store: FeatureStore, captions: Iterable[Caption], min_match: float
+) -> tuple[CaptionTable, JoinReport]:
+    """The captions whose image has a record, in order; ValueError where less than `min_match` of the images do."""
     ids = TextColumn(store.ids())
     join = CaptionJoin(ids)
     rows = CaptionTable(ids, join.rows(captions))
@@ -188,22 +196,19 @@ def _join(store: FeatureStore, captions: Iterable[Caption], min_match: float) ->
     return rows, report
 
 
-def _count_classes(store: FeatureStore, record: RegionRecord) -> int:
+def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
+    """Foreground classes of the store's detector; None where neither its names nor a record tell."""
     names = store.vocabulary["classes"]
     if names:
         return len(names)
     distribution = record.class_distribution
     if isinstance(distribution, TopKDistribution):
         return distribution.num_classes
-    if distribution is not None:
-        return distribution.shape[1] - 1
-    raise ValueError(
-        f"store {store.path} holds neither class names nor class distributions; say how many foreground classes its "
-        f"detector has (num_classes)"
-    )
+    return None if distribution is None else distribution.shape[1] - 1
 
 
-def _digest_of(captions: Sequence[tuple[str, str]]) -> str:
+def digest_of_captions(captions: Iterable[tuple[str, str]]) -> str:
+    """SHA-256 (hex) of rows of (record id, caption), in their order."""
     digest = hashlib.sha256()
     for row in captions:
         for text in row:
