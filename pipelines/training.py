@@ -210,7 +210,7 @@ def train(
     return TrainResult(position.step, checkpoint, last_line, time.monotonic() - started)
 
 
-_WRITTEN_FIRST = frozenset({"tokenizer"})  # a run that failed before its config.json may have left it
+_WRITTEN_FIRST = frozenset({"tokenizer", "trained_images.npy"})  # what a run that failed early may have left
 
 
 def check_run_folder(run_dir: Path, *, resume: bool) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from extraction.state import weights_digest
 from features.counted import counted
+from features.printable import printable
 from features.store import FeatureStore
 from pipelines.bootstrap import Bootstrap
 from pipelines.caption_files import Caption
@@ -35,6 +36,7 @@ from pipelines.pretraining.evaluation_results import RESULTS_NAME, Figure, figur
 from pipelines.pretraining.evaluation_samples import EvaluationSamples
 from pipelines.pretraining.retrieval import retrieve
 from pipelines.pretraining.run import digest_of_captions, join_captions, known_classes
+from pipelines.pretraining.trained_images import trained_among
 from pipelines.probe import check_task
 from pipelines.tokenizer import CaptionTokenizer
 
@@ -161,15 +163,14 @@ def evaluate_checkpoint(
     samples.check(first)
     digest = digest_of_captions(rows)
     remarks = list(found.changes)
-    if digest == origin.captions:
-        remarks.append("this run was trained on these very captions: what follows is no held-out evaluation")
-        log.warning("%s", remarks[-1])
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
+    remarks += _leaks(found, origin, digest, chosen)
     cut = sum(samples.is_cut(corpus.caption(int(row))) for row in chosen.rows)
     if cut:
         remarks.append(f"{counted(cut, 'caption')} cut to the pieces that the model takes")
     out.mkdir(parents=True, exist_ok=True)
     log.info("%s of %s", counted(len(chosen.rows), "caption"), counted(len(chosen.image_ids), "image"))
+    weights = weights_digest(model.state_dict())
     measures, medians, skipped = _measure(model, samples, chosen, config, out)
     bootstrap = Bootstrap(len(chosen.image_ids), seed=config.seed)
     figures = (*(figure_of(measure, bootstrap) for measure in measures), *medians)
@@ -180,7 +181,7 @@ def evaluate_checkpoint(
             "source": str(found.source),
             "model": type(model).__name__,
             "step": origin.step,
-            "weights": weights_digest(model.state_dict()),
+            "weights": weights,
             "config": json.loads(model.config.to_json_string()),
         },
         "store": {
@@ -245,6 +246,25 @@ def _has_match_head(model: Any, samples: EvaluationSamples, chosen: EvaluationSe
     row = int(chosen.rows[0])
     batch = samples.batch([samples.pair(chosen.corpus, row, row)]).to(device)
     return model.match_log_odds(model.encode(batch)) is not None
+
+
+def _leaks(found: ModelCheckpoint, origin: TrainedWith, digest: str, chosen: EvaluationSet) -> list[str]:
+    """What of the evaluated captions the run was trained on, as far as its folder tells."""
+    trained = None
+    if origin.step is not None:
+        # RUN/checkpoints/step-00000100/model
+        trained = trained_among(found.source.parents[2], chosen.image_ids)
+    if digest == origin.captions:
+        remark = "this run was trained on these very captions: what follows is no held-out evaluation"
+    elif trained:
+        remark = (
+            f"this run was trained on {len(trained):,} of the {counted(len(chosen.image_ids), 'image')}, such as "
+            f"{printable(trained[0], 80)}: what follows is no held-out evaluation"
+        )
+    else:
+        return []
+    log.warning("%s", remark)
+    return [remark]
 
 
 def _check_origin(

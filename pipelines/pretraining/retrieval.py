@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +108,9 @@ def retrieve(
     for part, each in zip(parts, pairs, strict=True):
         shape = (len(part.texts), len(part.images))
         with tempfile.TemporaryFile(dir=scratch) as file:
-            scores = np.memmap(file, np.float32, "w+", shape=shape)
+            # A full disk is an error here; later, in a file with holes, it would end the process.
+            os.posix_fallocate(file.fileno(), 0, 4 * each.count)
+            scores = np.memmap(file, np.float32, "r+", shape=shape)
             each.write(scores, lambda count, before=done: progress.to(before + count))  # type: ignore[misc]
             ranks.append(retrieval_ranks(scores, part.captioned))
             del scores

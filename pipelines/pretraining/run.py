@@ -26,6 +26,7 @@ from pipelines.optimizer import TrainConfig
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
+from pipelines.pretraining.trained_images import write_trained_images
 from pipelines.tokenizer import load_tokenizer
 from pipelines.training import TrainResult, check_run_folder, train
 
@@ -126,6 +127,7 @@ def pretrain(
     else:
         tokenizer = load_tokenizer(tokenizer_spec, (caption for _, caption in rows))
         tokenizer.save(saved_tokenizer)
+    write_trained_images(run_dir, rows.captioned_ids())
     first = store[rows[0][0]]
     if num_classes is None:
         num_classes = known_classes(store, first)

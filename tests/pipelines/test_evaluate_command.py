@@ -122,6 +122,17 @@ def test_captions_that_were_trained_on_are_told(roibeam: Cli, world: Path, tmp_p
     assert "was trained on these very captions" in done.err and "note: this run was trained on these" in done.out
 
 
+def test_a_part_that_was_trained_on_is_told(roibeam: Cli, world: Path, tmp_path: Path) -> None:
+    options = ("--store", world / "store", "--captions", world / "karpathy.json")
+    trained = roibeam("pretrain", tmp_path / "run", *options, *TINY_MODEL)  # on the split train
+    assert trained.code == 0 and "12 captions of the splits val and test left out" in trained.out
+    held_out = roibeam("evaluate", tmp_path / "run", *options, "--out", tmp_path / "a")
+    assert held_out.code == 0 and "was trained on" not in held_out.out
+    every = roibeam("evaluate", tmp_path / "run", "--store", world / "store", "--captions",
+                    next(world.glob("captions.*")), "--out", tmp_path / "b")  # fmt: skip
+    assert "note: this run was trained on 2 of the 8 images, such as sample_0000" in every.out
+
+
 def test_another_detectors_store_is_refused(
     roibeam: Cli, world: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:

@@ -29,6 +29,7 @@ from pipelines.pretraining.evaluation_results import compare_results, read_resul
 from pipelines.pretraining.evaluation_run import EvaluationConfig, evaluate_checkpoint
 from pipelines.pretraining.evaluation_samples import EvaluationSamples
 from pipelines.pretraining.pair_scores import JointScorer, pair_scorer
+from pipelines.pretraining.trained_images import trained_among, write_trained_images
 from pipelines.tokenizer import load_tokenizer
 
 WIDTH, CLASSES = 12, ("cat", "dog", "hat")
@@ -201,6 +202,36 @@ def test_a_model_that_always_says_the_same_is_last(tokenizer: Any, tmp_path: Pat
     _, figures = evaluate(model, tokenizer, tmp_path, captions=captions)
     assert figures["text_to_image_median_rank"].value == figures["image_to_text_median_rank"].value == 6
     assert figures["text_to_image_r5"].value == figures["image_to_text_r5"].value == 0
+
+
+@pytest.mark.parametrize("name", ["VL-BERT, paper", "ViLBERT", "single stream", "VisualBERT", "ImageBERT", "InterBERT"])
+def test_pairs_that_were_learned_by_heart_are_found(name: str, tokenizer: Any, tmp_path: Path) -> None:
+    """From the matching loss to the rank: a sign that is wrong anywhere puts the right ones last."""
+    captions = [Caption(WORDS[number], f"image-{number}") for number in range(3)]
+    torch.manual_seed(0)
+    dropout = {field: 0.0 for field in vars(MODELS[name]().config) if field.endswith("dropout")}
+    model = MODELS[name]()
+    model = type(model)(type(model.config).from_dict(model.config.to_diff_dict() | dropout)).train()
+    store = make_store(3)
+    ids = list(cast(Any, store))
+    corpus = Corpus(store, CaptionTable(ids, enumerate(caption.text for caption in captions)))
+    samples = EvaluationSamples(model.config, tokenizer, num_classes=3)
+    batch = samples.batch([samples.pair(corpus, row, image) for row in range(3) for image in range(3)])
+    assert batch.match_labels is not None
+    weight = torch.where(batch.match_labels == 1, 2.0, 1.0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for _ in range(400):
+        odds = model.match_log_odds(model.encode(batch))
+        wanted = batch.match_labels.float()
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(odds, wanted, weight)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if loss.item() < 0.1:
+            break
+    _, figures = evaluate(model.eval(), tokenizer, tmp_path, store=store, captions=captions)
+    assert figures["text_to_image_r1"].value == figures["image_to_text_r1"].value == 1
+    assert figures["matching_accuracy"].value == 1 and figures["matching"].value < 0.3
 
 
 def masked_batch(model: Any, tokenizer: Any, **options: Any) -> tuple[VLBatch, EvaluationSamples]:
@@ -389,6 +420,16 @@ def test_classes_of_imagebert_may_leave_background_out(tokenizer: Any) -> None:
         assert EvaluationSamples(config, tokenizer, num_classes=3).objective is not None
     with pytest.raises(ValueError, match="5 region labels, this store has 3 classes"):
         EvaluationSamples(ImageBertConfig(**SIZES, num_region_labels=5), tokenizer, num_classes=3)
+
+
+def test_images_that_were_trained_on_are_known_by_any_of_their_names(tmp_path: Path) -> None:
+    assert trained_among(tmp_path, ["a"]) is None
+    write_trained_images(tmp_path, ["COCO_train2014_000000000042", "folder/b", "17"])
+    others = ["000000000042", "folder/b", "b", "17", "000000000043", "COCO_val2014_000000000017"]
+    assert trained_among(tmp_path, others) == ["000000000042", "folder/b", "17"]
+    (tmp_path / "trained_images.npy").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"trained_images.npy: .*damaged"):
+        trained_among(tmp_path, ["a"])
 
 
 # --- two results ---
