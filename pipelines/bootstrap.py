@@ -69,11 +69,12 @@ class Bootstrap:
 
         The draws are one stream, so that they do not depend on the blocks.
         """
-        random, shares = np.random.default_rng(self._seed), np.full(self._num_images, 1 / self._num_images)
+        random, images = np.random.default_rng(self._seed), self._num_images
         at_once = max(1, _NUMBERS_AT_ONCE // width)
         for start in range(0, self._resamples, at_once):
             size = min(at_once, self._resamples - start)
-            yield random.multinomial(self._num_images, shares, size=size)
+            drawn = random.integers(images, size=(size, images)) + images * np.arange(size)[:, None]
+            yield np.bincount(drawn.ravel(), minlength=size * images).reshape(size, images)
 
 
 def floor_median(ranks: np.ndarray) -> int:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pipelines.pretraining.evaluation_results import Figure
     from pipelines.pretraining.evaluation_run import EvaluationResult
 
+# In the order to be shown.
 _LABELS = {
     "masked_words": "masked words, loss",
     "masked_word_accuracy": "masked words, right",
@@ -22,6 +23,14 @@ _LABELS = {
     "masked_region_features": "masked regions' features, loss",
     "matching": "matching, loss",
     "matching_accuracy": "matching, right",
+    "image_to_text_r1": "image to text, R@1",
+    "image_to_text_r5": "image to text, R@5",
+    "image_to_text_r10": "image to text, R@10",
+    "image_to_text_median_rank": "image to text, median rank",
+    "text_to_image_r1": "text to image, R@1",
+    "text_to_image_r5": "text to image, R@5",
+    "text_to_image_r10": "text to image, R@10",
+    "text_to_image_median_rank": "text to image, median rank",
 }
 
 
@@ -163,27 +172,19 @@ def _print(result: EvaluationResult, remarks: list[str]) -> None:
 
     for remark in remarks:
         typer.echo(f"note: {remark}")
-    typer.echo("\n".join(result.join.lines()))
     typer.echo(f"{counted(result.num_captions, 'caption')} of {counted(result.num_images, 'image')}\n")
     typer.echo(f"{'':<32}{'value':>9}{'95 % interval':>22}{'chance':>10}{'possible':>10}{'of':>12}")
-    for figure in result.figures:
+    for figure in sorted(result.figures, key=lambda figure: list(_LABELS).index(figure.name)):
         interval = "" if figure.low is None else f"{_shown(figure, figure.low)} .. {_shown(figure, figure.high)}"
         possible = "" if figure.best_possible is None else _shown(figure, figure.best_possible)
         typer.echo(
-            f"{_label(figure.name):<32}{_shown(figure, figure.value):>9}{interval:>22}"
+            f"{_LABELS[figure.name]:<32}{_shown(figure, figure.value):>9}{interval:>22}"
             f"{_shown(figure, figure.chance):>10}{possible:>10}{figure.items:>12,}"
         )
     recalls = [figure.value for figure in result.figures if _is_recall(figure.name)]
     if recalls:
         typer.echo(f"{'sum of the six R@K':<32}{100 * sum(value or 0 for value in recalls):>9.1f}")
     typer.echo(f"\n{result.results}   all of it, image by image; --compare takes two of them")
-
-
-def _label(name: str) -> str:
-    if name in _LABELS:
-        return _LABELS[name]
-    direction, _, what = name.partition("_r") if _is_recall(name) else name.partition("_median_rank")
-    return f"{direction.replace('_', ' ')}, {f'R@{what}' if _is_recall(name) else 'median rank'}"
 
 
 def _is_recall(name: str) -> bool:
@@ -211,11 +212,11 @@ def _compare(first: Path, second: Path, *, as_json: bool) -> None:
         return
     typer.echo(f"{first} less {second}\n")
     typer.echo(f"{'':<32}{'first':>9}{'second':>9}{'difference':>12}{'95 % interval':>22}")
-    for each in found:
+    for each in sorted(found, key=lambda difference: list(_LABELS).index(difference.name)):
         share = each.name.endswith("accuracy") or _is_recall(each.name)
         scale, places = (100, 1) if share else (1, 3)
         numbers = [scale * each.first, scale * each.second, scale * (each.first - each.second)]
         shown = "".join(f"{number:>{width}.{places}f}" for number, width in zip(numbers, (9, 9, 12), strict=True))
         interval = f"{scale * each.low:.{places}f} .. {scale * each.high:.{places}f}"
         sure = "" if each.excludes_zero else "   may be 0"
-        typer.echo(f"{_label(each.name):<32}{shown}{interval:>22}{sure}")
+        typer.echo(f"{_LABELS[each.name]:<32}{shown}{interval:>22}{sure}")
