@@ -60,7 +60,7 @@ class LeakGuard:
 @dataclass(frozen=True)
 class PretrainResult:
     """Attributes:
-    run_dir: the run folder: config.json, log.jsonl, tokenizer/, checkpoints/.
+    run_dir: the run folder: config.json, log.jsonl, tokenizer/, trained_images.npy, checkpoints/.
     join: how captions met records.
     leaks: what of the captioned images is held out; None when nothing was named to be. Of what was trained on it is
         none: such images stop a run or are left out.
