@@ -104,6 +104,12 @@ class ImageBatch:
     whole_image_boxes: Tensor | None = None
     cell_weights: Tensor | None = None
 
+    def part(self, first: int, end: int) -> ImageBatch:
+        """Photos `first` to `end`, the last not included, with the padding they have here."""
+        found: dict[str, Tensor | None] = {field.name: getattr(self, field.name) for field in fields(self)}
+        cut: dict[str, Any] = {name: tensor[first:end] for name, tensor in found.items() if tensor is not None}
+        return replace(self, **cut)
+
     def to(self, device: torch.device | str) -> ImageBatch:
         """The same batch with every tensor on `device`."""
         found: dict[str, Tensor | None] = {field.name: getattr(self, field.name) for field in fields(self)}

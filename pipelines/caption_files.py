@@ -35,11 +35,12 @@ class CaptionFile:
     Args:
         location: the file.
         id_rule: of the images that it names, see `pipelines.datasets.image_ids`.
+        split: of a Karpathy split, one of its splits in place of train and restval: for evaluation.
     Raises:
-        ValueError: if the file is missing or of another kind.
+        ValueError: if the file is missing or of another kind, or has no such split.
     """
 
-    def __init__(self, location: str, *, id_rule: str = "no-extension") -> None:
+    def __init__(self, location: str, *, id_rule: str = "no-extension", split: str | None = None) -> None:
         if not os.path.isfile(location):
             raise ValueError(f"no such caption file: {location!r}")
         self.location = os.path.abspath(location)
@@ -51,6 +52,12 @@ class CaptionFile:
                 f"{location!r}: expected a captions .json of COCO, Karpathy or SBU, a caption .tsv, or Flickr30k's "
                 f".token"
             )
+        if split is not None and self.kind != "karpathy":
+            raise ValueError(f"{location!r} has no splits, a Karpathy file has; leave --split {split} out")
+        if split is not None and split not in karpathy.SPLITS:
+            raise ValueError(f"--split {split!r}: choose one of {', '.join(karpathy.SPLITS)}")
+        self.split = split
+        self._splits = karpathy.TRAINING_SPLITS if split is None else (split,)
         self.notes: list[str] = []
 
     def captions(self) -> Iterator[Caption]:
@@ -75,7 +82,7 @@ class CaptionFile:
             for image_id, text in coco.read_coco(self.location, id_rule=self._id_rule).captions:
                 yield Caption(text, image_id)
         elif self.kind == "karpathy":
-            yield from self._training_captions()
+            yield from self._captions_of_splits()
         else:
             yield from self._rows()
 
@@ -97,15 +104,16 @@ class CaptionFile:
                 yield Caption(row.caption, row.image_id, row.line - 1 if is_sbu else None)
         self.notes += bad.notes()
 
-    def _training_captions(self) -> Iterator[Caption]:
+    def _captions_of_splits(self) -> Iterator[Caption]:
         num_left_out = 0
         for image in karpathy.read_karpathy(self.location, id_rule=self._id_rule):
-            if image.split in karpathy.TRAINING_SPLITS:
+            if image.split in self._splits:
                 for sentence in image.sentences:
                     yield Caption(sentence.text, image.image_id)
             else:
                 num_left_out += len(image.sentences)
-        self.notes += karpathy.evaluation_note(num_left_out)
+        if self._splits == karpathy.TRAINING_SPLITS:
+            self.notes += karpathy.evaluation_note(num_left_out)
 
 
 def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[Caption], list[str]]:

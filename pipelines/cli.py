@@ -14,6 +14,7 @@ from pipelines.cli_conformance import conformance_command
 from pipelines.cli_convert import convert_command
 from pipelines.cli_detector import detector_app
 from pipelines.cli_download import download_command
+from pipelines.cli_evaluate import evaluate_command
 from pipelines.cli_extract import extract_command
 from pipelines.cli_leaks import leaks_command
 from pipelines.cli_pretrain import pretrain_command
@@ -43,6 +44,7 @@ app.command("progress")(progress_command)
 app.command("download")(download_command)
 app.command("pretrain")(pretrain_command)
 app.command("recipes")(recipes_command)
+app.command("evaluate")(evaluate_command)
 app.command("probe")(probe_command)
 app.command("leaks")(leaks_command)
 app.command("conformance")(conformance_command)

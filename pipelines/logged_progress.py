@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 
+from pipelines.duration import duration
+
 log = logging.getLogger(__name__)
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -29,7 +31,8 @@ class LoggedProgress:
         if now - self._last >= _SECONDS_BETWEEN_LINES or (done == self._total and done != self._done):
             self._last = now
             rate = done / max(now - self._start, 1e-9)
-            log.info("%s of %s %s: %.0f per second", f"{done:,}", f"{self._total:,}", self._what, rate)
+            left = f", {duration((self._total - done) / rate)} left" if 0 < done < self._total else ""
+            log.info("%s of %s %s: %.0f per second%s", f"{done:,}", f"{self._total:,}", self._what, rate, left)
         self._done = done
 
     def one_more(self) -> None:

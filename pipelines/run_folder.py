@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 Resume = bool | Literal["auto"]
 
 CONFIG_NAME = "config.json"
-_WRITTEN_FIRST = frozenset({"tokenizer"})  # a run that failed before its config.json may have left it
+_WRITTEN_FIRST = frozenset({"tokenizer", "trained_images.npy"})  # what a run that failed early may have left
 # Settings that only change what is written down, so a resumed run may change them.
 _FREE_ON_RESUME = frozenset(
     f"train.{name}"

@@ -30,7 +30,7 @@ from pipelines.pretraining.mirrored_words import swap_left_right
 from pipelines.pretraining.record_photos import PhotoError, PhotoPlace, RecordPhotos
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.pretraining.sampler import Sampler
-from pipelines.pretraining.task import EVALUATION_EPOCH, DataConfig, PretrainTask
+from pipelines.pretraining.task import EVALUATION_EPOCH, DataConfig, PretrainTask, evaluate
 from pipelines.rehearsal import WorstBatch
 from pipelines.sample_order import SampleOrder
 
@@ -172,6 +172,17 @@ class EndToEndTask:
 
     def sample_ids(self, batch: EndToEndBatch) -> Sequence[str]:
         return self._stored.sample_ids(batch.rows)
+
+    def one_by_one(self, batch: EndToEndBatch) -> Iterator[EndToEndBatch]:
+        photo = 0
+        for row in range(batch.rows.batch_size):
+            alone = batch.rows.text_only is not None and bool(batch.rows.text_only[row])
+            yield EndToEndBatch(batch.rows.row(row), batch.images.part(photo, photo if alone else photo + 1))
+            photo += not alone
+
+    def evaluate(self) -> dict[str, float | None]:
+        """See `evaluate`: a quick look at each of the loop's evaluations."""
+        return evaluate(self)
 
     def model_config(self) -> dict[str, Any]:
         """Makes the folder of the weights a joint checkpoint, see `load_joint`."""

@@ -35,6 +35,7 @@ from pipelines.pretraining.start import built_config, continued_model
 from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
 from pipelines.pretraining.text_rows import TextCorpus
+from pipelines.pretraining.trained_images import write_trained_images
 from pipelines.pretraining.usable_captions import UsableCaptions
 from pipelines.run_folder import CONFIG_NAME, Resume, check_run_folder
 from pipelines.tokenizer import load_tokenizer
@@ -71,7 +72,7 @@ class LeakGuard:
 @dataclass(frozen=True)
 class PretrainResult:
     """Attributes:
-    run_dir: the run folder: config.json, log.jsonl, tokenizer/, checkpoints/.
+    run_dir: the run folder: config.json, log.jsonl, tokenizer/, trained_images.npy, checkpoints/.
     join: how captions met records.
     leaks: what of the captioned images is held out; None when nothing was named to be. Of what was trained on it is
         none: such images stop a run or are left out.
@@ -145,7 +146,7 @@ def pretrain(
     if text_files and system.text_only_fields is None:
         raise ValueError(f"{system.name} reads no text without images; leave out the text corpus, or train a VL-BERT")
     usable = UsableCaptions(system.most_pieces(sampling))
-    rows, join = _join(store, usable.passed(captions), min_match)
+    rows, join = join_captions(store, usable.passed(captions), min_match)
     leaks = None
     if guard is not None:
         rows, leaks = guard.kept(rows, str(store.path))
@@ -168,9 +169,15 @@ def pretrain(
     else:
         tokenizer = load_tokenizer(tokenizer_spec, chain((caption for _, caption in rows), lines or ()))
         tokenizer.save(saved_tokenizer)
+    write_trained_images(run_dir, rows.captioned_ids())
     first = corpus.record(0)
     if num_classes is None:
-        num_classes = _count_classes(store, first) if system.needs_classes else 0
+        num_classes = known_classes(store, first) if system.needs_classes else 0
+    if num_classes is None:
+        raise ValueError(
+            f"store {store.path} holds neither class names nor class distributions; say how many foreground classes "
+            f"its detector has (num_classes)"
+        )
     if end_to_end is not None:
         end_to_end.check_width(first)
     torch.manual_seed(train_config.seed)
@@ -208,7 +215,7 @@ def pretrain(
         "sampling": dataclasses.asdict(sampling),
         "num_classes": num_classes,
         "tokenizer": tokenizer.digest,
-        "captions": _digest_of(rows),
+        "captions": digest_of_captions(rows),
         "text_corpus": None if texts is None else texts.digest,
         "feature_space": store.fingerprint.feature_space,
     }
@@ -249,7 +256,10 @@ def _warn_of_another_tokenizer(config: Path, spec: str) -> None:
         logger.warning("the run goes on with its own tokenizer, of %s; %s is not read", saved, spec)
 
 
-def _join(store: FeatureStore, captions: Iterable[Caption], min_match: float) -> tuple[CaptionTable, JoinReport]:
+def join_captions(
+    store: FeatureStore, captions: Iterable[Caption], min_match: float
+) -> tuple[CaptionTable, JoinReport]:
+    """The captions whose image has a record, in order; ValueError where less than `min_match` of the images do."""
     ids = TextColumn(store.ids())
     join = CaptionJoin(ids)
     rows = CaptionTable(ids, join.rows(captions))
@@ -260,22 +270,19 @@ def _join(store: FeatureStore, captions: Iterable[Caption], min_match: float) ->
     return rows, report
 
 
-def _count_classes(store: FeatureStore, record: RegionRecord) -> int:
+def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
+    """Foreground classes of the store's detector; None where neither its names nor a record tell."""
     names = store.vocabulary["classes"]
     if names:
         return len(names)
     distribution = record.class_distribution
     if isinstance(distribution, TopKDistribution):
         return distribution.num_classes
-    if distribution is not None:
-        return distribution.shape[1] - 1
-    raise ValueError(
-        f"store {store.path} holds neither class names nor class distributions; say how many foreground classes its "
-        f"detector has (num_classes)"
-    )
+    return None if distribution is None else distribution.shape[1] - 1
 
 
-def _digest_of(captions: Sequence[tuple[str, str]]) -> str:
+def digest_of_captions(captions: Iterable[tuple[str, str]]) -> str:
+    """SHA-256 (hex) of rows of (record id, caption), in their order."""
     digest = hashlib.sha256()
     for row in captions:
         for text in row:

@@ -1,0 +1,182 @@
+"""`roibeam evaluate` as a user runs it: on a run, a Karpathy split and a store, and on everything that does not fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_evaluation import MODELS, build
+
+from pipelines.cli import main
+from pipelines.toyworld.draw import draw_samples
+
+Cli = Callable[..., Any]
+TINY_MODEL = ("--steps", 2, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
+              "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...]) -> Path:
+    """A store of eight pictures, their captions, a run that was trained on them, and a Karpathy file of them.
+
+    The run's vocabulary does not know the numbers in the Karpathy file: to a model its captions are two texts.
+    """
+    folder = tmp_path_factory.mktemp("world")
+    captions = draw_samples(folder / "samples", count=8)
+    shutil.copy(captions, folder / f"captions{captions.suffix}")
+    commands: list[tuple[object, ...]] = [
+        ("extract", folder / "samples" / "images", folder / "store", *tiny_network),
+        ("pretrain", folder / "run", "--store", folder / "store", "--captions", captions, *TINY_MODEL),
+    ]
+    for command in commands:  # the fixture `roibeam` is made anew for each test
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stopped:
+            patch.setattr(sys, "argv", ["roibeam", *map(str, command)])
+            main()
+        assert not stopped.value.code
+    write_karpathy(folder)
+    return folder
+
+
+def write_karpathy(folder: Path) -> None:
+    images = []
+    for number, photo in enumerate(sorted((folder / "samples" / "images").iterdir())):
+        sentences = [
+            {"raw": text, "tokens": text.split(), "sentid": 2 * number + place, "imgid": number}
+            for place, text in enumerate((f"a picture of {number} things", "shapes on a ground"))
+        ]
+        split = "train" if number < 2 else "test"
+        images.append({"filename": photo.name, "imgid": number, "split": split, "sentences": sentences})
+    (folder / "karpathy.json").write_text(json.dumps({"images": images, "dataset": "toy"}))
+
+
+def one_line(result: Any) -> str:
+    assert result.code != 0 and "Traceback" not in result.err, result.err
+    return str(result.err.splitlines()[-1])
+
+
+def save_model(world: Path, name: str, folder: Path) -> Path:
+    """A model of another system in a folder, with the run's tokenizer, for the store's features."""
+    from features.store import FeatureStore
+    from pipelines.tokenizer import load_tokenizer
+
+    with FeatureStore(world / "store") as store:
+        width, classes = store.feature_dim, len(store.vocabulary["classes"] or ())
+        found = store[next(iter(store.ids()))].class_distribution
+        labels = (classes or getattr(found, "num_classes", 0) or found.shape[1] - 1) + 1
+    changes = {"vocab_size": load_tokenizer(str(world / "run" / "tokenizer")).vocab_size}
+    changes |= {"region_feature_size": width, "max_position_embeddings": 64}
+    before = build(name)
+    config = before.config.to_diff_dict() | changes
+    config |= {field: labels for field in ("num_region_labels", "region_target_size") if field in config}
+    model = type(before)(type(before.config).from_dict(config))
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_a_run_on_held_out_captions(roibeam: Cli, world: Path, tmp_path: Path) -> None:
+    done = roibeam(
+        "evaluate", world / "run", "--store", world / "store", "--captions", world / "karpathy.json", "--out",
+        tmp_path / "e", "--device", "cpu",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "12 captions of 6 images" in done.out and "masked words, right" in done.out
+    assert "note: no matching and no retrieval: this model has no match head" in done.out
+    assert f"{tmp_path / 'e' / 'results.json'}   all of it" in done.out
+    results = json.loads((tmp_path / "e" / "results.json").read_text())
+    assert results["asked"]["split"] == "test" and results["checkpoint"]["step"] == 2
+    assert results["store"]["feature_space"] and results["question"]["images"] == 6
+    assert "note: this run was trained on 6 of the 6 images" in done.out  # with other captions
+
+
+@pytest.mark.parametrize("name", ["ViLBERT", "VisualBERT", "ImageBERT", "InterBERT", "VL-BERT, paper"])
+def test_other_systems_and_their_comparison(name: str, roibeam: Cli, world: Path, tmp_path: Path) -> None:
+    assert name in MODELS
+    options = ("--store", world / "store", "--captions", world / "karpathy.json", "--tokenizer",
+               world / "run" / "tokenizer", "--device", "cpu")  # fmt: skip
+    model = save_model(world, name, tmp_path / "model")
+    done = roibeam("evaluate", model, *options, "--out", tmp_path / "a", "--json")
+    assert done.code == 0, done.err
+    said = json.loads(done.out)
+    figures = {figure["name"]: figure for figure in said["figures"]}
+    assert figures["text_to_image_r5"]["chance"] == pytest.approx(5 / 6) and figures["matching"]["items"] == 24
+    assert "retrieval: 12 pairs (6 images with 2 different texts), about" in done.err
+    assert roibeam("evaluate", model, *options, "--out", tmp_path / "b", "--batch-size", 3).code == 0
+    compared = roibeam("evaluate", "--compare", tmp_path / "a", tmp_path / "b")
+    assert compared.code == 0 and "image to text, R@1" in compared.out and "may be 0" in compared.out
+    few = roibeam("evaluate", model, *options, "--out", tmp_path / "c", "--max-images", 3, "--json")
+    assert json.loads(few.out)["images"] == 3
+    assert "differ in max_images" in one_line(roibeam("evaluate", "--compare", tmp_path / "a", tmp_path / "c"))
+
+
+def test_captions_that_were_trained_on_are_told(roibeam: Cli, world: Path, tmp_path: Path) -> None:
+    (captions,) = world.glob("captions.*")
+    done = roibeam(
+        "evaluate", world / "run", "--store", world / "store", "--captions", captions, "--out", tmp_path / "e"
+    )
+    assert done.code == 0, done.err
+    assert "was trained on these very captions" in done.err and "note: this run was trained on these" in done.out
+
+
+def test_a_part_that_was_trained_on_is_told(roibeam: Cli, world: Path, tmp_path: Path) -> None:
+    options = ("--store", world / "store", "--captions", world / "karpathy.json")
+    trained = roibeam("pretrain", tmp_path / "run", *options, *TINY_MODEL)  # on the split train
+    assert trained.code == 0 and "12 captions of the splits val and test left out" in trained.out
+    held_out = roibeam("evaluate", tmp_path / "run", *options, "--out", tmp_path / "a")
+    assert held_out.code == 0 and "was trained on" not in held_out.out
+    every = roibeam("evaluate", tmp_path / "run", "--store", world / "store", "--captions",
+                    next(world.glob("captions.*")), "--out", tmp_path / "b")  # fmt: skip
+    assert "note: this run was trained on 2 of the 8 images, such as sample_0000" in every.out
+
+
+def test_another_detectors_store_is_refused(
+    roibeam: Cli, world: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    other = (*tiny_network, "--set", "selection.max_regions=11")
+    assert roibeam("extract", world / "samples" / "images", tmp_path / "store", *other).code == 0
+    (captions,) = world.glob("captions.*")
+    done = roibeam("evaluate", world / "run", "--store", tmp_path / "store", "--captions", captions)
+    assert "extract these images with the detector and options of its training store" in one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--captions", "missing.json"], "no such caption file"),
+        (["--split", "validation"], "choose one of train, restval, val, test"),
+        (["--captions", "{tsv}", "--split", "test"], "has no splits"),
+        (["--split", "val"], "no captions in it"),
+        (["--store", "{tmp}"], "no feature store here"),
+        (["--device", "tpu"], "device must be auto or cpu"),
+        (["--folds", "2", "--no-retrieval"], "folds are of retrieval"),
+        (["--task", "0"], "no task tokens"),
+        (["--tokenizer", "{vocab}"], "is not the one that"),
+        (["--out", "{vocab}"], "is a file"),
+        (["--compare", "a", "b"], "give it no checkpoint or store"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(
+    options: list[str], words: str, roibeam: Cli, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "picture"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+    (tmp_path / "captions.tsv").write_text("a dog\tsample.jpg\n")
+    places = {"tmp": tmp_path, "vocab": tmp_path / "vocab.txt", "tsv": tmp_path / "captions.tsv"}
+    extra = [option.format(**places) for option in options]
+    given = {"--store": world / "store", "--captions": world / "karpathy.json"}
+    base = [part for name, value in given.items() if name not in extra for part in (name, value)]
+    assert words in one_line(roibeam("evaluate", world / "run", *base, *extra))
+    assert not (tmp_path / "evaluation").exists()
+
+
+def test_nothing_to_evaluate(roibeam: Cli, world: Path) -> None:
+    assert "needs a checkpoint and --store" in one_line(roibeam("evaluate"))
+    assert "--tokenizer is missing" in one_line(
+        roibeam("evaluate", save_model(world, "ViLBERT", world / "alone"), "--store", world / "store",
+                "--captions", world / "karpathy.json")
+    )  # fmt: skip

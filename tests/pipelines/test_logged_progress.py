@@ -1,0 +1,26 @@
+"""Progress as log lines: how far, how fast, how long still."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from pipelines import logged_progress
+from pipelines.logged_progress import LoggedProgress
+
+
+def test_a_line_every_ten_seconds_and_one_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(logged_progress.time, "monotonic", lambda: now[0])
+    caplog.set_level(logging.INFO, logged_progress.__name__)
+    progress = LoggedProgress("pairs scored", 3000)
+    for done in range(500, 3001, 500):
+        now[0] += 4
+        progress.to(done)
+    assert caplog.messages == [
+        "1,500 of 3,000 pairs scored: 125 per second, 12 s left",
+        "3,000 of 3,000 pairs scored: 125 per second",
+    ]
