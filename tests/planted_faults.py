@@ -45,21 +45,22 @@ def _loop(test: str) -> str:
 
 
 LOOP, SCHEDULE, RULES = "pipelines/training.py", "pipelines/optimizer.py", "pipelines/parameter_groups.py"
+STEP = "pipelines/train_step.py"
 STEPS, COLLATE = "pipelines/release_optimizers.py", "pipelines/pretraining/sample.py"
 FAULTS = (
     # The loop.
     Fault(
         "each micro-batch has a denominator of its own",
-        LOOP,
-        "term.total / counts[name].clamp(min=1)",
-        "term.total / term.count.clamp(min=1) / len(micro_batches)",
+        STEP,
+        "term.total / denominators[name] for",
+        "term.total / term.count.clamp(min=1) / self._config.accumulation for",
         _loop("test_accumulation_is_one_mean_over_all_labels[3]"),
     ),
     Fault(
         "micro-batches are added, not averaged",
-        LOOP,
-        "term.total / counts[name].clamp(min=1)",
-        "term.total / term.count.clamp(min=1)",
+        STEP,
+        "term.total / denominators[name] for",
+        "term.total / term.count.clamp(min=1) for",
         _first_steps("vl-bert-accumulated"),
     ),
     Fault(
@@ -78,35 +79,35 @@ FAULTS = (
     ),
     Fault(
         "nothing is clipped",
-        LOOP,
+        STEP,
         "config.clip_norm if all_together else math.inf",
         "math.inf",
         _first_steps("vl-bert"),
     ),
     Fault(
         "single tensors are not clipped",
-        LOOP,
-        "clip_each(trained, config.clip_norm)",
-        "clip_each(trained[:0], config.clip_norm)",
+        STEP,
+        "clip_each(self._trained, config.clip_norm)",
+        "clip_each(self._trained[:0], config.clip_norm)",
         _first_steps("vilbert"),
     ),
     Fault(
         "gradients are never set to zero",
-        LOOP,
-        "    model.zero_grad()",
-        "    model.modules()",
+        STEP,
+        "self._model.zero_grad()",
+        "self._model.modules()",
         _first_steps("vl-bert"),
     ),
     Fault(
         "gradients of parameters outside the optimizer pile up",
-        LOOP,
-        "    model.zero_grad()",
-        "    optimizer.zero_grad()",
+        STEP,
+        "self._model.zero_grad()",
+        "self._optimizer.zero_grad()",
         _loop("test_a_parameter_in_no_group_is_as_if_it_were_frozen[all]"),
     ),
     Fault(
         "parameters outside the optimizer count in the norm",
-        LOOP,
+        STEP,
         "if id(parameter) in grouped]",
         "if grouped]",
         _first_steps("visualbert"),
