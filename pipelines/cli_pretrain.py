@@ -174,6 +174,14 @@ def pretrain_command(
             "aspect_buckets, read_ahead) and end_to_end (masked_pixels, blank_pixels, whole_image).",
         ),
     ] = None,
+    inspect_batch: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Before the first step, show so many rows of the first batch in OUT/batch.html: pieces, masks, boxes, "
+            "targets, the order of the sequence, what each loss is averaged over.",
+        ),
+    ] = 0,
     resume: Annotated[bool | None, RESUME] = None,
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
 ) -> None:
@@ -307,6 +315,7 @@ def pretrain_command(
             min_match=0 if file is None else min_match,
             guard=LeakGuard(rules, data_set, leave_out_held_out) if held_out else None,
             end_to_end=through_encoder,
+            inspect_rows=inspect_batch,
             resume="auto" if resume is None else resume,
         )
     if not is_main_process():
@@ -348,6 +357,8 @@ def pretrain_command(
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("\n".join(run_folder_lines(out, result.training)))
     typer.echo("  tokenizer/")
+    if inspect_batch:
+        typer.echo("  batch.html   rows of the first batch, to look at")
 
 
 def _refuse_options_of_end_to_end(

@@ -18,7 +18,9 @@ logger = logging.getLogger(__name__)
 Resume = bool | Literal["auto"]
 
 CONFIG_NAME = "config.json"
-_WRITTEN_FIRST = frozenset({"tokenizer", "trained_images.npy"})  # what a run that failed early may have left
+BATCH_PAGE = "batch.html"
+# What a run that failed early may have left.
+_WRITTEN_FIRST = frozenset({"tokenizer", "trained_images.npy", BATCH_PAGE})
 # Settings that only change what is written down, so a resumed run may change them.
 _FREE_ON_RESUME = frozenset(
     f"train.{name}"

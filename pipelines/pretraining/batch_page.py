@@ -22,16 +22,15 @@ class InspectedBatch:
     """What the page shows.
 
     Attributes:
-        batch: as the model gets it.
+        batch: as the model gets it; `rows` of it are shown.
         layout: parts of the model's sequence, stream by stream, such as (("text", "regions"),).
-        counts: what each loss of this batch is averaged over.
-        mask_id: the piece that stands for a hidden word.
+        counts: what each loss of this batch is averaged over, by one process and before accumulation.
     """
 
     batch: VLBatch
+    rows: int
     layout: tuple[tuple[str, ...], ...]
     counts: Mapping[str, int]
-    mask_id: int
 
 
 def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Names, title: str) -> Iterator[str]:
@@ -42,7 +41,7 @@ def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Na
     for name, count in inspected.counts.items():
         yield f"<div><dt>{escaped(name.replace('_', ' '))}: mean over</dt><dd>{count:,}</dd></div>"
     yield "</dl></header>\n<main>\n" + _legend()
-    for row in range(batch.batch_size):
+    for row in range(min(inspected.rows, batch.batch_size)):
         yield from _row(inspected, row, tokenizer, names)
     yield "</main>\n</body>\n</html>\n"
 
@@ -103,7 +102,7 @@ def _pieces(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) ->
         elif piece == label:
             yield f'<span class="piece kept">{text}</span> '
         else:
-            kind = "hidden" if piece == inspected.mask_id else "swapped"
+            kind = "hidden" if piece == tokenizer.mask_id else "swapped"
             yield f'<span class="piece {kind}">{text}<b>{escaped(tokenizer.piece(label), 40)}</b></span> '
 
 

@@ -28,19 +28,21 @@ from pipelines.caption_table import CaptionTable, TextColumn
 from pipelines.captions import CaptionJoin, JoinReport, check_match
 from pipelines.held_out import HeldOut, LeakReport, refuse_leaks
 from pipelines.model_checkpoint import ModelCheckpoint
+from pipelines.pretraining.batch_page import InspectedBatch, batch_html
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.end_to_end import EndToEnd, row_sizes
-from pipelines.pretraining.end_to_end_task import EndToEndTask
+from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
 from pipelines.pretraining.start import built_config, continued_model
 from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
 from pipelines.pretraining.text_rows import TextCorpus
 from pipelines.pretraining.trained_images import write_trained_images
 from pipelines.pretraining.usable_captions import UsableCaptions
-from pipelines.run_folder import CONFIG_NAME, Resume, check_run_folder
-from pipelines.tokenizer import load_tokenizer
+from pipelines.probe import Names
+from pipelines.run_folder import BATCH_PAGE, CONFIG_NAME, Resume, check_run_folder
+from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
 from pipelines.train_config import TrainConfig
-from pipelines.training import TrainResult, train
+from pipelines.training import TrainResult, is_main_process, train
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +116,7 @@ def pretrain(
     min_match: float = 0.0,
     guard: LeakGuard | None = None,
     end_to_end: EndToEnd | None = None,
+    inspect_rows: int = 0,
     resume: Resume = False,
     stop_at_step: int | None = None,
 ) -> PretrainResult:
@@ -136,6 +139,7 @@ def pretrain(
         min_match: share of the captioned images that must have a record, see `check_match`.
         guard: what must not be trained on.
         end_to_end: trains through a region encoder, on photos; None trains on the stored features.
+        inspect_rows: so many rows of the first batch are written to batch.html in the run folder, before any step.
         resume, stop_at_step: see `train`.
     Raises:
         ValueError: whatever does not fit, saying what to do.
@@ -234,6 +238,9 @@ def pretrain(
     if end_to_end is not None:
         description |= end_to_end.described()
         recorded |= end_to_end.recorded(missing)
+    if inspect_rows and is_main_process():
+        layout, names = system.layout(model_config), Names(store.vocabulary["classes"] or ())
+        _write_batch_page(run_dir, task, tokenizer, names, layout, inspect_rows)
     training = train(
         task,
         train_config,
@@ -248,6 +255,20 @@ def pretrain(
     return PretrainResult(
         run_dir, join, leaks, notes, num_classes, tokenizer.vocab_size, training, evaluation, left_out
     )
+
+
+def _write_batch_page(
+    run_dir: Path,
+    task: PretrainTask | EndToEndTask,
+    tokenizer: CaptionTokenizer,
+    names: Names,
+    layout: tuple[tuple[str, ...], ...],
+    rows: int,
+) -> None:
+    first: Any = next(task.batches(0, rank=0, num_ranks=1))
+    batch = first.rows if isinstance(first, EndToEndBatch) else first
+    page = batch_html(InspectedBatch(batch, rows, layout, task.counts(first)), tokenizer, names, "First batch")
+    (run_dir / BATCH_PAGE).write_text("".join(page), encoding="utf-8")
 
 
 def _warn_of_another_tokenizer(config: Path, spec: str) -> None:

@@ -41,6 +41,7 @@ class System:
             that follow from them, beside `region_feature_size`.
         sampling: dataclass of the rules' settings.
         sampler: the rules.
+        layout: the model's configuration -> the parts of its sequence in order, stream by stream, for people.
         needs_classes: whether the rules ask how many classes the store's detector has.
         text_only_fields: fields of the configuration of a model that also reads rows of text alone; None where the
             system has none, else its rules are a `TextSampler`.
@@ -60,6 +61,7 @@ class System:
     region_label_fields: Callable[[int, int], Mapping[str, Any]]
     sampling: type
     sampler: type[Sampler]
+    layout: Callable[[Any], tuple[tuple[str, ...], ...]]
     needs_classes: bool = True
     text_only_fields: Mapping[str, Any] | None = None
     most_pieces: Callable[[Any], int | None] = field(default=lambda sampling: None)
@@ -67,6 +69,15 @@ class System:
     as_deep_as_bert: bool = True
     end_to_end_fields: Mapping[str, Any] = field(default_factory=dict)
     whole_image: str = "model"
+
+
+_WHOLE, _END = ("whole image",), ("end",)
+
+
+def _imagebert_layout(config: Any) -> tuple[tuple[str, ...], ...]:
+    return (
+        ("text", "regions", *_WHOLE * bool(config.global_feature_size), *_END * (config.final_separator != "none")),
+    )
 
 
 SYSTEMS: Mapping[str, System] = MappingProxyType(
@@ -84,6 +95,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes + 1},
             sampling=VLBertSampling,
             sampler=VLBertSampler,
+            layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
             text_only_fields={"with_text_only": True},
             most_pieces=lambda sampling: sampling.max_elements - 1 if sampling.max_elements else None,
             end_to_end_fields={"masked_appearance": "pixels"},
@@ -96,6 +108,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             region_label_fields=lambda num_classes, width: {},
             sampling=VisualBertSampling,
             sampler=VisualBertSampler,
+            layout=lambda config: (("text", "regions"),),
             needs_classes=False,
             most_pieces=lambda sampling: sampling.max_pieces,
             review=review_captions,
@@ -107,6 +120,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes},
             sampling=ImageBertSampling,
             sampler=ImageBertSampler,
+            layout=_imagebert_layout,
             most_pieces=lambda sampling: sampling.max_pieces,
             end_to_end_fields={"masked_appearance": "pixels"},
         ),
@@ -122,6 +136,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
             sampling=ViLbertSampling,
             sampler=ViLbertSampler,
+            layout=lambda config: (("text",), (*_WHOLE, "regions")),
             most_pieces=lambda sampling: sampling.max_pieces,
             end_to_end_fields={"masked_appearance": "pixels"},
         ),
@@ -132,6 +147,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
             sampling=ViLbertSampling,
             sampler=ViLbertSampler,
+            layout=lambda config: (("text", *_WHOLE, "regions"),),
             most_pieces=lambda sampling: sampling.max_pieces,
             end_to_end_fields={"masked_appearance": "pixels"},
         ),
@@ -146,6 +162,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
             sampling=InterBertSampling,
             sampler=InterBertSampler,
+            layout=lambda config: ((*_WHOLE, "regions", *_END * config.with_image_sep, "text"),),
             most_pieces=lambda sampling: sampling.max_pieces,
             as_deep_as_bert=False,
             end_to_end_fields={"masked_appearance": "pixels"},

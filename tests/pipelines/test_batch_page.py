@@ -1,0 +1,81 @@
+"""The page of a batch shows what is in it: pieces with what is to be predicted, hidden boxes, targets, order."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from model.inputs import IGNORE_INDEX, VLBatch
+from pipelines.pretraining.batch_page import InspectedBatch, batch_html
+from pipelines.pretraining.systems import SYSTEMS
+from pipelines.probe import Names
+from pipelines.tokenizer import load_tokenizer
+
+CAPTION = "a <red> ball on the beach"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer("captions", [CAPTION] * 2)
+
+
+def page_of(tokenizer, *, rows=1, **changes):
+    ids = torch.from_numpy(tokenizer.encode(CAPTION).ids)
+    labels = torch.full_like(ids, IGNORE_INDEX)
+    labels[2:5] = ids[2:5]  # "<red>": hidden, replaced, left
+    read = ids.clone()
+    read[2], read[3] = tokenizer.mask_id, ids[6]
+    target = torch.zeros(1, 3, 4)
+    target[0, 1] = torch.tensor([0.1, 0.7, 0.0, 0.2])
+    batch = VLBatch(
+        text_ids=read[None],
+        text_mask=torch.ones(1, len(ids), dtype=torch.bool),
+        text_segments=torch.zeros(1, len(ids), dtype=torch.long),
+        region_features=torch.zeros(1, 3, 5),
+        region_boxes=torch.tensor([[[0.0, 0, 10, 10], [20, 20, 40, 50], [0, 0, 0, 0]]]),
+        region_mask=torch.tensor([[True, True, False]]),
+        image_hw=torch.tensor([[60.0, 80.0]]),
+        masked_regions=torch.tensor([[False, True, False]]),
+        text_labels=labels[None],
+        region_targets=target,
+        region_target_mask=torch.tensor([[False, True, False]]),
+        match_labels=torch.tensor([0]),
+        sample_ids=("photo-7",),
+    )
+    batch = dataclasses.replace(batch, **changes)
+    inspected = InspectedBatch(batch, rows, (("text", "regions", "end"),), {"masked_words": 3})
+    return "".join(batch_html(inspected, tokenizer, Names(["cat", "dog", "tree"]), "First batch"))
+
+
+def test_what_is_hidden_replaced_and_left_is_told_apart(tokenizer):
+    page = page_of(tokenizer)
+    pieces = [tokenizer.piece(int(piece)) for piece in tokenizer.encode(CAPTION).ids]
+    assert pieces[2] == "<" and '<span class="piece hidden">[MASK]<b>&lt;</b></span>' in page
+    assert f'<span class="piece swapped">{pieces[6]}<b>{pieces[3]}</b></span>' in page
+    assert '<span class="piece kept">&gt;</span>' in page
+    assert "<red>" not in page  # nothing of a caption is markup
+
+
+def test_boxes_targets_order_and_denominators_are_there(tokenizer):
+    page = page_of(tokenizer)
+    assert "photo-7" in page and "the caption does not belong to the image" in page
+    assert f"sequence: text {len(tokenizer.encode(CAPTION).ids)}, regions 2, end" in page
+    assert "masked words: mean over</dt><dd>3</dd>" in page
+    assert page.count('fill-opacity="0.35"') == 1 and 'x="20.0" y="20.0" width="20.0" height="30.0"' in page
+    assert "dog 0.70, background 0.20, cat 0.10" in page
+
+
+def test_a_feature_to_predict_and_rows_that_are_not_asked_for(tokenizer):
+    target = torch.zeros(1, 3, 5)
+    target[0, 1] = torch.tensor([3.0, -4.0, 0, 0, 0])
+    page = page_of(tokenizer, region_targets=target)
+    assert "its feature, 5 numbers of length 5.0" in page
+    assert "photo-7" not in page_of(tokenizer, rows=0)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_says_in_what_order_it_reads(name):
+    system = SYSTEMS[name]
+    parts = [part for stream in system.layout(system.sizes["small"]()) for part in stream]
+    assert {"text", "regions"} <= set(parts) <= {"text", "regions", "whole image", "end"}
+    assert len(parts) == len(set(parts))
