@@ -9,7 +9,7 @@ queue, the worker comes back after a while. Some workers are slow. Seeded: the s
 Where the defaults come from:
 
 - 10.6 seconds per image: BENCHMARKS.md, "The detector at true size": 0.094 images/s from file to record in exact mode
-  on two CPU cores. The second table stands for a GPU that takes 20 images/s; that rate is assumed, none was at hand.
+  on two CPU cores. The second table stands for an H200 in exact mode, 15.8 images/s from file to record (same section).
 - spread between images: --measure over the COCO photos of ../shared. Only backbone and RPN take longer for more pixels.
 - seconds a shard costs beside its images: --measure gives it for a local disk; the default is 1 s, for the ten or so
   requests of a bucket at 100 ms each (assumed).
@@ -250,7 +250,7 @@ def main() -> None:
     asked = {name: getattr(arguments, name) for name in Cluster.__dataclass_fields__}
     given = {name: value for name, value in asked.items() if value is not None}
     print(f"The plan's rule: ten minutes of work by one timed image, at most {MAX_SHARD_IMAGES:,} images.")
-    cpu, gpu = default, replace(default, workers=64, seconds_per_image=0.05)
+    cpu, gpu = default, replace(default, workers=64, seconds_per_image=0.063)
     for cluster in [replace(default, **given)] if {"seconds_per_image", "workers"} & given.keys() else [cpu, gpu]:
         print_table(replace(cluster, **given), arguments.seeds)
 
