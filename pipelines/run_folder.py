@@ -21,11 +21,11 @@ CONFIG_NAME = "config.json"
 BATCH_PAGE = "batch.html"
 # What a run that failed early may have left.
 _WRITTEN_FIRST = frozenset({"tokenizer", "trained_images.npy", BATCH_PAGE})
-# Settings that only change what is written down, so a resumed run may change them.
+# Settings that change no number of the training, so a resumed run may change them.
 _FREE_ON_RESUME = frozenset(
     f"train.{name}"
     for name in ("log_every", "checkpoint_every", "keep", "evaluate_every", "best_by", "best_is", "tensorboard")
-)
+) | {"task.data.workers"}
 # How long a run lasts and when its rate falls is often known only when it is on its way.
 _SCHEDULE = frozenset({"train.steps", "train.decay_steps"})
 

@@ -105,7 +105,8 @@ class EndToEndTask:
         row_sizes: (N, 3) int, height and width of each row's photo in pixels, and its number of regions.
         pad_id, seed, lines: as of `PretrainTask`.
     Raises:
-        ValueError: when the first record does not fit the model, or short edges are over the encoder's long edge.
+        ValueError: when the first record does not fit the model, short edges are over the encoder's long edge, or
+            `config` asks for workers.
     """
 
     def __init__(
@@ -122,6 +123,10 @@ class EndToEndTask:
         seed: int,
         lines: Sequence[str] | None = None,
     ) -> None:
+        if config.workers:
+            raise ValueError(
+                f"DataConfig: workers is {config.workers}; end to end, photos.read_ahead threads work ahead"
+            )
         self._joint = joint
         self._corpus, self._mirrored = corpus, corpus.reworded(swap_left_right)
         self._photos, self._rules = photos, rules

@@ -1,0 +1,72 @@
+"""Batches made ahead in other processes: the same batches in the same order as one process makes, only sooner."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+Place = TypeVar("Place")
+Batch = TypeVar("Batch")
+
+AHEAD = 2  # batches that each process has ready, at most
+
+
+class _Failed(NamedTuple):
+    """What making a batch raised, for the process that trains."""
+
+    error: Exception
+
+
+class _Share(IterableDataset[object], Generic[Place, Batch]):
+    """What one worker makes: every n-th batch of n workers."""
+
+    def __init__(self, places: Callable[[], Iterator[Place]], make: Callable[[Place], Batch]) -> None:
+        self._places, self._make = places, make
+
+    def __iter__(self) -> Iterator[Batch | _Failed]:
+        worker = get_worker_info()
+        assert worker is not None
+        for place in islice(self._places(), worker.id, None, worker.num_workers):
+            try:
+                made: Batch | _Failed = self._make(place)
+            except Exception as error:  # raised where the batch's turn has come, as one line and not as a traceback
+                made = _Failed(error)
+            yield made
+
+
+def batches_ahead(
+    places: Callable[[], Iterator[Place]], make: Callable[[Place], Batch], *, workers: int
+) -> Iterator[Batch]:
+    """The batches of all places, in their order.
+
+    Args:
+        places: gives the endless stream of what batches are made of; every worker goes through it.
+        make: makes a batch of one of them; must depend on nothing else.
+        workers: processes, forked from this one: stores and captions are shared with it. Batches come back through
+            shared memory (/dev/shm).
+    Raises:
+        Exception: what `make` raised, when that batch's turn has come.
+    """
+    loader: DataLoader[object] = DataLoader(
+        _Share(places, make),
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=AHEAD,
+        worker_init_fn=_leave_interrupts,
+        generator=torch.Generator(),  # else it would draw from the generator that dropout draws from
+        multiprocessing_context="fork",
+    )
+    for made in loader:
+        if isinstance(made, _Failed):
+            raise made.error
+        yield made
+
+
+def _leave_interrupts(worker: int) -> None:
+    """Ctrl-C reaches all processes of a terminal; the one that trains decides what becomes of it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
