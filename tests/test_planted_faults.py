@@ -29,7 +29,7 @@ def test_every_fault_can_be_planted_and_names_a_test(listed):
 
 def test_a_text_that_is_gone_is_told(listed):
     fault = listed.FAULTS[0]
-    with pytest.raises(ValueError, match=f"{fault.name}: .* stands 0 times in pipelines/training.py; expected once"):
+    with pytest.raises(ValueError, match=f"{fault.name}: .* stands 0 times in {fault.file}; expected once"):
         listed.planted_in(fault, "")
 
 

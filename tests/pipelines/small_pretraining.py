@@ -72,6 +72,8 @@ class SomeUnmasked(VLBertSampler):
                 name: getattr(sample, name)[:0] for name in ("features", "boxes", "masked", "predicted", "targets")
             }
             sample = dataclasses.replace(sample, **no_region, whole_image=None, text_only=True)
+        elif self.text_only:
+            sample = dataclasses.replace(sample, text_only=None)  # so that batches differ in the losses they have
         return sample
 
 

@@ -77,7 +77,7 @@ def test_settings_that_a_file_does_not_keep_are_named(tmp_path: Path, roibeam: C
         ("pytorch_model_9.bin", "a.pkl", ("--config", "x.json"), "say --to roibeam or --to official too"),
         ("baseline", "a.bin", ("--to", "official"), "SingleStreamForPreTraining has no official checkpoints"),
         ("apart", "a.bin", ("--to", "official"), "could not be told from InterBERT's"),
-        ("joint", "ours", ("--to", "roibeam"), "load_joint reads it"),
+        ("joint", "ours", ("--to", "roibeam"), "model.safetensors is missing"),
         ("other.pth", "ours", ("--to", "roibeam"), "of no published model"),
     ],
 )

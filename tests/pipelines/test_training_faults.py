@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import time
@@ -13,6 +12,7 @@ from ranks import run_ranks, said, start_ranks
 from small_pretraining import Training, settings
 from toy_training import assert_equal_checkpoints, log_of
 from training_fail_points import BACKWARD, JSON, LOG_LINE, NAMED, PLACES, REMOVE, RENAME, TENSORS, Killed
+from training_signals import Signalled, Waiting
 
 # Ten captions and four samples a step: checkpoints and evaluations come in mid-epoch.
 SETTINGS = settings(
@@ -96,38 +96,6 @@ def test_killed_in_one_of_two_processes(
 # --- told to stop ---
 
 
-@dataclasses.dataclass(frozen=True)
-class Signalled:
-    """Does `work`; its process sends itself `number` in the forward pass of micro-batch `count` of process `rank`."""
-
-    work: Training
-    number: int
-    count: int
-    rank: int = 0
-
-    def __call__(self) -> None:
-        from pipelines.our_logs import show_our_logs
-        from pipelines.stop_signals import StoppedBySignalError
-        from pipelines.train_step import TrainStep
-
-        show_our_logs()
-        loss, came = TrainStep._loss, 0
-
-        def loss_and_signal(*arguments: object) -> object:
-            nonlocal came
-            came += 1
-            if came == self.count and os.environ.get("RANK", "0") == str(self.rank):
-                os.kill(os.getpid(), self.number)
-            return loss(*arguments)  # type: ignore[arg-type]
-
-        TrainStep._loss = loss_and_signal  # type: ignore[method-assign, assignment]
-        try:
-            self.work()
-        except StoppedBySignalError as stopped:
-            os.write(2, f"{stopped}\n".encode())
-            os._exit(stopped.exit_code)
-
-
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_step_end_and_a_checkpoint_be_written(
@@ -175,18 +143,3 @@ def test_a_second_ctrl_c_later_on_interrupts_at_once(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     process.join(20)
     assert process.exitcode == 1 and "KeyboardInterrupt" in said(logs)
-
-
-@dataclasses.dataclass(frozen=True)
-class Waiting:
-    """Waits where signals are only noted."""
-
-    folder: Path
-
-    def __call__(self) -> None:
-        from pipelines.stop_signals import StopSignals
-
-        with StopSignals("waiting"):
-            (self.folder / "here").touch()
-            while True:
-                time.sleep(0.05)

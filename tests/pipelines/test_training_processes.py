@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from counted_reductions import count_reductions
 from ranks import run_ranks, said
 from small_pretraining import SomeTextOnly, Training, make_task, seen_by, settings
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.nn.parallel import DistributedDataParallel
 
 GLOBAL_BATCH = 4
 
@@ -125,26 +124,3 @@ def test_accumulation_reduces_gradients_once_a_step(tmp_path: Path) -> None:
     # In each step one of gradients (one bucket), one of counts and one of sums; the first of the last two, with names
     # that are new, twice.
     assert counts[4] == counts[1] == {"gradients": 3, "others": 3 * 2 + 2}
-
-
-def count_reductions(training: Training, folder: Path) -> None:
-    """Leaves how many reductions `training` made beside `folder`."""
-    counts = {"gradients": 0, "others": 0}
-    make, reduce = DistributedDataParallel.__init__, torch.distributed.all_reduce
-
-    def reduce_bucket(group: Any, bucket: Any) -> Any:
-        counts["gradients"] += 1
-        return allreduce_hook(group, bucket)
-
-    def make_counted(self: Any, *arguments: Any, **options: Any) -> None:
-        make(self, *arguments, **options)
-        self.register_comm_hook(None, reduce_bucket)
-
-    def reduce_counted(*arguments: Any, **options: Any) -> Any:
-        counts["others"] += 1
-        return reduce(*arguments, **options)
-
-    DistributedDataParallel.__init__ = make_counted  # type: ignore[method-assign]
-    torch.distributed.all_reduce = reduce_counted
-    training()
-    folder.with_name(f"{folder.name}.reductions").write_text(json.dumps(counts))

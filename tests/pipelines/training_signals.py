@@ -1,0 +1,57 @@
+"""Training that is told to stop, in a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+from small_pretraining import Training
+
+
+@dataclasses.dataclass(frozen=True)
+class Signalled:
+    """Does `work`; its process sends itself `number` in the forward pass of micro-batch `count` of process `rank`."""
+
+    work: Training
+    number: int
+    count: int
+    rank: int = 0
+
+    def __call__(self) -> None:
+        from pipelines.our_logs import show_our_logs
+        from pipelines.stop_signals import StoppedBySignalError
+        from pipelines.train_step import TrainStep
+
+        show_our_logs()
+        loss, came = TrainStep._loss, 0
+
+        def loss_and_signal(*arguments: object) -> object:
+            nonlocal came
+            came += 1
+            if came == self.count and os.environ.get("RANK", "0") == str(self.rank):
+                os.kill(os.getpid(), self.number)
+            return loss(*arguments)  # type: ignore[arg-type]
+
+        TrainStep._loss = loss_and_signal  # type: ignore[method-assign, assignment]
+        try:
+            self.work()
+        except StoppedBySignalError as stopped:
+            os.write(2, f"{stopped}\n".encode())
+            os._exit(stopped.exit_code)
+
+
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+    """Waits where signals are only noted."""
+
+    folder: Path
+
+    def __call__(self) -> None:
+        from pipelines.stop_signals import StopSignals
+
+        with StopSignals("waiting"):
+            (self.folder / "here").touch()
+            while True:
+                time.sleep(0.05)
