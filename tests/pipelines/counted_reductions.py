@@ -18,6 +18,7 @@ def count_reductions(training: Training, folder: Path) -> None:
 
     def reduce_bucket(group: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         counts["gradients"] += 1
+        counts["others"] -= 1  # the hook's own call of it
         return allreduce_hook(group, bucket)
 
     def make_counted(self: Any, *arguments: Any, **options: Any) -> None:
