@@ -123,7 +123,7 @@ def test_a_run_whose_detector_does_not_come_back_ends(
     *_, told, last = errors.splitlines()
     assert told.startswith("roibeam: 1 of 3 shards finished; those stay, the one in work is dropped")
     assert last.startswith(
-        "roibeam: interrupted; extract, download, store copy, import and export continue with the same command"
+        "roibeam: interrupted; extract, download, store copy, import and export, and training from its newest "
     )
     assert not list(out.glob(".tmp-*"))
     first = (out / "part-00000.json").read_bytes()
