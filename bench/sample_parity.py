@@ -34,7 +34,7 @@ from model.inputs import IGNORE_INDEX, VLBatch
 from model.regions import elements_with_whole_image
 from pipelines.caption_table import CaptionTable
 from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.sample import PretrainSample, collate
+from pipelines.pretraining.sample import PretrainSample, collate, in_float32
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
 
@@ -377,7 +377,7 @@ class Made:
 
     def batches(self) -> Iterator[VLBatch]:
         for start in range(0, len(self.samples), BATCH):
-            yield collate(self.samples[start : start + BATCH], pad_id=self.tokenizer.pad_id)
+            yield in_float32(collate(self.samples[start : start + BATCH], pad_id=self.tokenizer.pad_id))
 
 
 def make_samples(case: Case, count: int, folder: Path) -> Made:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from features.record import RegionRecord
-from pipelines.pretraining.class_targets import as_float32, class_targets
+from pipelines.pretraining.class_targets import as_tensor, class_targets
 from pipelines.pretraining.region_choice import strongest_regions
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.tokenizer import CaptionTokenizer, EncodedCaption
@@ -35,7 +35,7 @@ class CaptionAndRegions:
         record: of the image.
         caption: cut.
         regions: (R,) int64, those of the record's regions that are kept.
-        features: (R, D) float32; boxes: (R, 4) float32, pixels.
+        features: (R, D), in the type of the store; boxes: (R, 4) float32, pixels.
         matched: whether caption and image belong together; None where the model is not asked.
     """
 
@@ -59,7 +59,7 @@ class CaptionAndRegions:
     ) -> CaptionAndRegions:
         regions = strongest_regions(record, max_regions)
         encoded = cut_caption(tokenizer.encode(caption), max_pieces)
-        return cls(record, encoded, regions, as_float32(record.features[regions]), record.boxes[regions], matched)
+        return cls(record, encoded, regions, as_tensor(record.features[regions]), record.boxes[regions], matched)
 
     def class_targets(self, predicted: np.ndarray, num_classes: int) -> Tensor:
         """(R, num_classes + 1) float32 distributions, background last, of the regions in `predicted` (R,) bool; zeros

@@ -8,13 +8,19 @@ from torch import Tensor
 
 from features.record import RegionRecord, TopKDistribution
 
+_KNOWN = (np.dtype(np.float32), np.dtype(np.float16))  # to torch
+
+
+def as_tensor(features: np.ndarray) -> Tensor:
+    """The same numbers in the same type; ml_dtypes' bfloat16 is torch's."""
+    if features.dtype in _KNOWN:
+        return torch.from_numpy(features)
+    return torch.from_numpy(features.view(np.int16)).view(torch.bfloat16)
+
 
 def as_float32(features: np.ndarray) -> Tensor:
-    # torch converts half precision many times faster than numpy, and knows bfloat16.
-    if features.dtype == np.float32:
-        return torch.from_numpy(features)
-    kind = torch.float16 if features.dtype == np.float16 else torch.bfloat16
-    return torch.from_numpy(features.view(np.int16)).view(kind).float()
+    # torch converts half precision many times faster than numpy.
+    return as_tensor(features).float()
 
 
 def class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from features.record import RegionRecord
 from model.imagebert import ImageBertConfig
 from model.masking import mask_pieces, mask_regions
-from pipelines.pretraining.class_targets import as_float32, class_targets
+from pipelines.pretraining.class_targets import as_float32, as_tensor, class_targets
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.fit import check_choice, check_probabilities, check_vocabulary, check_width
 from pipelines.pretraining.pairs import NEGATIVES, Pair, draw_pair
@@ -118,7 +118,7 @@ class ImageBertSampler:
             text_ids=text_ids,
             text_labels=text_labels,
             text_segments=np.zeros(len(text_ids), np.int64),
-            features=as_float32(record.features[chosen]),
+            features=as_tensor(record.features[chosen]),
             boxes=record.boxes[chosen],
             masked=masked,
             predicted=predicted,

@@ -114,7 +114,7 @@ class InterBertSampler:
         )
         text_ids, text_labels = self._mask_text(shown, random)
         masked, predicted = self._mask_image(shown, random)
-        targets = shown.class_targets(predicted, self._num_classes) if self._classifies else shown.features
+        targets = shown.class_targets(predicted, self._num_classes) if self._classifies else shown.features.float()
         if not sampling.conditional_masking:
             return shown.sample(text_ids, text_labels, masked, predicted, targets)
         nothing = np.zeros_like(predicted)
@@ -142,7 +142,9 @@ class InterBertSampler:
         if sampling.masking == "groups":
             masked = mask_region_groups(shown.boxes, random, probability=probability)
             return masked, masked
-        return mask_region_groups_as_released(shown.boxes, shown.features.numpy(), random, probability=probability)
+        return mask_region_groups_as_released(
+            shown.boxes, shown.features.float().numpy(), random, probability=probability
+        )
 
 
 def _or(given: float | None, published: float) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ class PretrainSample:
         sample_id: id of the image whose regions these are; of a row without an image, what to call it in an error
             message.
         text_ids, text_labels, text_segments: (T,) int64; labels are `IGNORE_INDEX` where nothing is predicted.
-        features: (R, D) float32, as stored, also where the region is masked; boxes: (R, 4) float32, pixels.
+        features: (R, D) in the type of the store, also where the region is masked; boxes: (R, 4) float32, pixels.
         masked, predicted: (R,) bool, hidden from the model, and predicted by it.
         targets: (R, C) float32, what predicted regions are predicted to be, zeros elsewhere; None for a system that
             predicts no regions.
@@ -67,10 +68,13 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
     text_labels = torch.full((rows, text), IGNORE_INDEX, dtype=torch.long)
     text_segments = torch.zeros(rows, text, dtype=torch.long)
     text_mask = torch.zeros(rows, text, dtype=torch.bool)
-    features, boxes = torch.zeros(rows, regions, width), torch.zeros(rows, regions, 4)
+    features = _zeros(
+        rows, regions, width, dtype=reduce(torch.promote_types, (each.features.dtype for each in samples))
+    )
+    boxes = torch.zeros(rows, regions, 4)
     region_mask, masked, predicted = (torch.zeros(rows, regions, dtype=torch.bool) for _ in range(3))
     labels = next((sample.targets.shape[1] for sample in samples if sample.targets is not None), None)
-    targets = None if labels is None else torch.zeros(rows, regions, labels)
+    targets = None if labels is None else _zeros(rows, regions, labels, dtype=torch.float32)
     with_whole_image = any(sample.whole_image is not None for sample in samples)
     whole_images = torch.zeros(rows, width) if with_whole_image else None
     global_features = [sample.global_feature for sample in samples if sample.global_feature is not None]
@@ -109,3 +113,15 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
         text_only=torch.tensor([bool(sample.text_only) for sample in samples]) if with_text_only else None,
         sample_ids=tuple(sample.sample_id for sample in samples),
     )
+
+
+def _zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Zeros in memory that the system hands out where it is written first: padding costs nothing."""
+    words = np.zeros(shape, {2: np.int16, 4: np.int32, 8: np.int64}[dtype.itemsize])
+    return torch.from_numpy(words).view(dtype)
+
+
+def in_float32(batch: VLBatch) -> VLBatch:
+    """The batch with features of half precision, as stores keep them, as models read them."""
+    features = batch.region_features
+    return replace(batch, region_features=features.float()) if features.itemsize == 2 else batch

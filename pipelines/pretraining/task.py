@@ -16,7 +16,7 @@ from model.pretraining import PreTrainingModel
 from pipelines.parameter_groups import ParameterGroup
 from pipelines.pretraining.batch_workers import batches_ahead
 from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.sample import PretrainSample, collate
+from pipelines.pretraining.sample import PretrainSample, collate, in_float32
 from pipelines.pretraining.sampler import Sampler
 from pipelines.pretraining.text_rows import TextRows, TextSampler
 from pipelines.sample_order import SampleOrder
@@ -127,7 +127,7 @@ class PretrainTask:
         return cast(PreTrainingModel, self._model).loss_counts(batch)
 
     def losses(self, model: nn.Module, batch: VLBatch) -> PreTrainingOutput:
-        return cast(PreTrainingOutput, model(batch))
+        return cast(PreTrainingOutput, model(in_float32(batch)))
 
     def parameter_groups(self) -> list[ParameterGroup]:
         # One group: VL-BERT's release decays biases and LayerNorms too; the others have rules of their own by name.

@@ -138,7 +138,7 @@ class ViLbertSampler:
                 shown.boxes, masked, predicted, hide_overlapping=sampling.overlapping_regions == "hidden"
             )
             if sampling.overlapping_regions == "uncounted":
-                whole_image = mean_feature(shown.features, torch.from_numpy(~masked), torch.from_numpy(counted))
+                whole_image = mean_feature(shown.features.float(), torch.from_numpy(~masked), torch.from_numpy(counted))
         # Features of all regions are targets: contrastive negatives are drawn among them.
-        targets = shown.class_targets(predicted, self._num_classes) if self._classifies else shown.features
+        targets = shown.class_targets(predicted, self._num_classes) if self._classifies else shown.features.float()
         return shown.sample(text_ids, text_labels, masked, predicted, targets, whole_image=whole_image)

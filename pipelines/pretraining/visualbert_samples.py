@@ -16,7 +16,7 @@ from features.counted import counted
 from features.record import RegionRecord
 from model.masking import mask_pieces
 from model.visualbert import VisualBertConfig
-from pipelines.pretraining.class_targets import as_float32
+from pipelines.pretraining.class_targets import as_tensor
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.fit import check_choice, check_probabilities, check_vocabulary, check_width
 from pipelines.pretraining.pairs import draw_pair, draw_second_caption
@@ -113,9 +113,9 @@ class VisualBertSampler:
             texts, match = [self._pieces(corpus, pair.caption_row)], int(pair.matched)
         record = corpus.record(row)
         regions = strongest_regions(record, sampling.max_regions) if sampling.with_regions else np.arange(0)
-        features = as_float32(record.features[regions])
+        features = as_tensor(record.features[regions])
         if sampling.box_numbers:
-            features = torch.cat([features, torch.from_numpy(box_numbers(record, regions))], dim=1)
+            features = torch.cat([features.float(), torch.from_numpy(box_numbers(record, regions))], dim=1)
         nothing = np.zeros(len(regions), bool)
         text_ids, text_labels, text_segments = self._text(texts, random)
         return PretrainSample(

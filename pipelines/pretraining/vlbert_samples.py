@@ -17,7 +17,7 @@ from model.inputs import IGNORE_INDEX
 from model.masking import mask_regions, mask_words
 from model.vlbert_config import VLBertConfig
 from model.vlbert_embeddings import average_visible_regions
-from pipelines.pretraining.class_targets import as_float32, class_targets
+from pipelines.pretraining.class_targets import as_tensor, class_targets
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.fit import check_probabilities, check_region_labels, check_vocabulary, check_width
 from pipelines.pretraining.pairs import Pair, draw_pair
@@ -174,9 +174,9 @@ def make_sample(
         ValueError: naming the record, when its classes do not fit `num_classes`.
     """
     order = np.argsort(-record.class_scores, kind="stable")
-    features = as_float32(record.features[order])
+    features = as_tensor(record.features[order])
     whole_image = average_visible_regions(
-        features, torch.ones(len(order), dtype=torch.bool), torch.from_numpy(masked.copy())
+        features.float(), torch.ones(len(order), dtype=torch.bool), torch.from_numpy(masked.copy())
     )
     text_kept, regions_kept = len(text_ids), len(order)
     if max_elements:

@@ -25,7 +25,7 @@ from features.record import TopKDistribution
 from model.inputs import IGNORE_INDEX
 from model.masking import overlaps_with_inclusive_sides
 from model.regions import elements_with_whole_image
-from pipelines.pretraining.sample import collate
+from pipelines.pretraining.sample import collate, in_float32
 from pipelines.pretraining.vilbert_samples import ViLbertSampling
 
 SYSTEMS = ["vilbert", "vilbert-single-stream"]
@@ -202,11 +202,11 @@ def test_overlapping_regions_may_be_hidden_or_left_out_of_the_count(tokenizer, c
             np.testing.assert_array_equal(other.predicted, kept.predicted)
             assert torch.equal(other.targets, kept.targets)
         counted = max(int((~near[kept.predicted].any(0)).sum()), 1)
-        left = kept.features[torch.from_numpy(~kept.masked)].sum(0)
+        left = kept.features.float()[torch.from_numpy(~kept.masked)].sum(0)
         torch.testing.assert_close(uncounted.whole_image, left / counted)
         assert hidden.whole_image is None
     assert more > 0
-    batch = collate(rows["uncounted"], pad_id=0)
+    batch = in_float32(collate(rows["uncounted"], pad_id=0))
     elements = image_elements(batch, "visible")
     assert torch.equal(elements.features[:, 0], batch.whole_image_features)
 
@@ -299,7 +299,7 @@ def test_contrastive_negatives_follow_from_the_batch_alone(tokenizer, corpus):
     with pytest.raises(ValueError, match="hand in a generator, or a batch with draw_seed"):
         loss(dataclasses.replace(first, draw_seed=None))
     generator = torch.Generator().manual_seed(first.draw_seed)
-    given = task.model(first, generator).losses["masked_regions"].total
+    given = task.model(in_float32(first), generator).losses["masked_regions"].total
     assert float(given.detach()) == once
 
 
