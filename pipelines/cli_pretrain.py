@@ -153,7 +153,14 @@ def pretrain_command(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Optimizer steps [default: 1000].", show_default=False)
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Captions per step and process.")] = 32,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Captions per step and process [default: 32, or of a recipe's batch what divides it].",
+            show_default=False,
+        ),
+    ] = None,
     learning_rate: Annotated[
         float | None,
         typer.Option(help="Peak; never scaled by batch or processes [default: 0.0001].", show_default=False),
@@ -228,6 +235,8 @@ def pretrain_command(
     if threads is not None:
         torch.set_num_threads(threads)
     own = [setting for setting in settings or [] if not setting.startswith("model.")]
+    if batch_size is None:
+        batch_size = published.at_once(num_processes()) if published is not None and not toy else 32
     options = {"steps": steps, "learning_rate": learning_rate, "warmup_steps": warmup_steps}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
 

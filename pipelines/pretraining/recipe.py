@@ -76,6 +76,12 @@ class Recipe:
     figures: tuple[Figure, ...] = ()
     left_open: tuple[str, ...] = field(default=())
 
+    def at_once(self, processes: int, *, most: int = 32) -> int:
+        """Captions that each process takes at once where the user does not say: as many as divide the batch, up to
+        `most`."""
+        fitting = [count for count in range(1, most + 1) if self.batch_size % (count * processes) == 0]
+        return max(fitting, default=most)
+
     def train_config(self, num_captions: int, *, micro_batch: int, processes: int, **changes: Any) -> TrainConfig:
         """The run's training settings on a number of captions.
 
