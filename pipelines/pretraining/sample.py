@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -9,6 +10,7 @@ from functools import reduce
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from model.inputs import IGNORE_INDEX, VLBatch
 
@@ -116,9 +118,14 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
 
 
 def _zeros(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Zeros in memory that the system hands out where it is written first: padding costs nothing."""
-    words = np.zeros(shape, {2: np.int16, 4: np.int32, 8: np.int64}[dtype.itemsize])
-    return torch.from_numpy(words).view(dtype)
+    """Zeros in memory that the system hands out where it is written first: padding costs nothing. In a worker it is
+    shared memory, as in torch's own `default_collate`, so that the batch is not copied on its way."""
+    size = math.prod(shape) * dtype.itemsize
+    if not size or get_worker_info() is None:
+        words = np.zeros(shape, {2: np.int16, 4: np.int32, 8: np.int64}[dtype.itemsize])
+        return torch.from_numpy(words).view(dtype)
+    storage = torch.UntypedStorage._new_shared(size, device="cpu")
+    return torch.empty(0, dtype=dtype).set_(storage).view(shape)
 
 
 def in_float32(batch: VLBatch) -> VLBatch:
