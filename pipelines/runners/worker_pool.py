@@ -45,7 +45,9 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     def __init__(self, host: str = "localhost", port: int = 0, *, died: Callable[[str], None] = log.warning) -> None:
         self._died = died
         self._lock = threading.Lock()
-        self._workers: dict[str, subprocess.Popen[bytes]] = {}
+        # By connection too: Flink's TaskManagers give their workers the same ids, each counting for itself, and those
+        # of one machine share a pool.
+        self._workers: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(4, "worker-pool"), options=[("grpc.so_reuseport", 0)]
         )
@@ -76,7 +78,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             return len(self._workers)
 
     def StartWorker(
-        self, request: beam_fn_api_pb2.StartWorkerRequest, context: object
+        self, request: beam_fn_api_pb2.StartWorkerRequest, context: grpc.ServicerContext
     ) -> beam_fn_api_pb2.StartWorkerResponse:
         """What a runner calls; the worker connects to the runner by itself."""
         # -P and the variable: neither the worker nor what it starts finds our packages' names in the working directory.
@@ -91,28 +93,35 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
             )
         except OSError as error:
             return beam_fn_api_pb2.StartWorkerResponse(error=f"cannot start a worker process: {error}")
+        asked = (context.peer(), request.worker_id)
         with self._lock:
-            self._workers[request.worker_id] = worker
-        log.debug("worker %s is process %d", request.worker_id, worker.pid)
-        threading.Thread(target=self._watch, args=(request.worker_id, worker), name="watch-worker", daemon=True).start()
+            self._workers[asked] = worker
+        log.debug("worker %s of %s is process %d", request.worker_id, request.control_endpoint.url, worker.pid)
+        threading.Thread(target=self._watch, args=(asked, worker), name="watch-worker", daemon=True).start()
         return beam_fn_api_pb2.StartWorkerResponse()
 
     def StopWorker(
-        self, request: beam_fn_api_pb2.StopWorkerRequest, context: object
+        self, request: beam_fn_api_pb2.StopWorkerRequest, context: grpc.ServicerContext
     ) -> beam_fn_api_pb2.StopWorkerResponse:
-        """What a runner calls when it needs a worker no more."""
+        """What a runner calls when it needs a worker no more.
+
+        Over another connection than the worker was asked for, nothing happens here: the worker ends when its runner
+        hangs up, and another runner's worker with this id goes on.
+        """
         with self._lock:
-            worker = self._workers.pop(request.worker_id, None)
+            worker = self._workers.pop((context.peer(), request.worker_id), None)
         if worker is not None:
             _ask_to_end(worker)
             _wait_for(worker)
         return beam_fn_api_pb2.StopWorkerResponse()
 
-    def _watch(self, worker_id: str, worker: subprocess.Popen[bytes]) -> None:
+    def _watch(self, asked: tuple[str, str], worker: subprocess.Popen[bytes]) -> None:
         code = worker.wait()
         log.debug("process %d %s", worker.pid, _how_it_ended(code))
         with self._lock:
-            unasked = self._workers.pop(worker_id, None) is not None
+            unasked = self._workers.get(asked) is worker
+            if unasked:
+                del self._workers[asked]
         if unasked and code != 0:
             self._died(f"worker process {worker.pid} {_how_it_ended(code)}")
 

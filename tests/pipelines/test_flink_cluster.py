@@ -56,7 +56,7 @@ def options(tiny_network: tuple[str, ...]) -> tuple[str, ...]:
 def local_digest(photos: Path, options: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> str:
     store = tmp_path_factory.mktemp("local") / "store"
     command = [*ROIBEAM, "extract", str(photos), str(store), *options, "--workers", "2"]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True, timeout=RUN_SECONDS)
     return checked_digest(store)
 
 
@@ -77,9 +77,10 @@ def test_flink_writes_what_the_local_runner_writes(
     out = tmp_path / "store"
     # Parallelism 2 on 2 x 2 slots: a task on each TaskManager, and slots left for when one dies.
     flags = ["--", *cluster.options, "--parallelism=2"]
-    done = roibeam("extract", photos, out, *options, "--runner", "flink", *flags)
-    assert done.code == 0, done.err
-    assert "2,000 records" in done.out and "Traceback" not in done.err
+    command = [*ROIBEAM, "extract", str(photos), str(out), *options, "--runner", "flink", *flags]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert "2,000 records" in done.stdout and "Traceback" not in done.stderr
     assert checked_digest(out) == local_digest
     assert roibeam("store", "verify", out, "--deep").code == 0
     assert extracting_task_managers(cluster) == {"tm1", "tm2"}

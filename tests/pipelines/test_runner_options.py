@@ -6,6 +6,7 @@ import http.server
 import json
 import pickle
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -25,7 +26,12 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 from apache_beam.portability import common_urns
-from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.portability.api import (
+    beam_fn_api_pb2,
+    beam_fn_api_pb2_grpc,
+    beam_runner_api_pb2,
+    endpoints_pb2,
+)
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.transforms import environments
 from apache_beam.utils.subprocess_server import JavaJarServer
@@ -251,6 +257,29 @@ def test_a_second_worker_pool_on_a_port_is_refused_in_one_line(capfd: pytest.Cap
     with pytest.raises(OSError, match=r"cannot listen at no-such-host\.invalid:1: "):
         WorkerPool("no-such-host.invalid", 1)
     assert capfd.readouterr().err == ""  # gRPC would write a page of its own
+
+
+def test_runners_that_share_a_pool_end_their_own_workers_only() -> None:
+    """Flink's TaskManagers on one machine number their workers alike; ending the other's would leave it waiting."""
+    with WorkerPool() as pool, socket.create_server(("localhost", 0)) as silent:
+        control = endpoints_pb2.ApiServiceDescriptor(url=f"localhost:{silent.getsockname()[1]}")
+        own_connection = [("grpc.use_local_subchannel_pool", 1)]  # else both channels would be one connection
+        runners = [grpc.insecure_channel(pool.address, options=own_connection) for _ in range(2)]
+        first, second = (beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(runner) for runner in runners)
+        start = beam_fn_api_pb2.StartWorkerRequest(
+            worker_id="1-1", control_endpoint=control, provision_endpoint=control
+        )
+        stop = beam_fn_api_pb2.StopWorkerRequest(worker_id="1-1")
+        first.StartWorker(start)
+        second.StartWorker(start)
+        assert pool.num_workers == 2
+        first.StopWorker(stop)
+        first.StopWorker(stop)  # and nothing else by asking again
+        assert pool.num_workers == 1
+        second.StopWorker(stop)
+        assert pool.num_workers == 0
+        for runner in runners:
+            runner.close()
 
 
 def test_a_job_server_that_cannot_be_fetched_is_said_with_its_remedy(tmp_path: Path) -> None:
