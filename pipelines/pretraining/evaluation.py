@@ -127,8 +127,7 @@ def masked_measures(
             samples.masked(chosen.corpus, int(chosen.rows[number]), random)
             for number, random in zip(numbers, randoms, strict=True)
         ]
-        for place, (batch, output) in enumerate(_encoded(model, samples, rows, device)):
-            scored = _score(model, samples, batch, output, randoms[place])
+        for place, (batch, scored) in enumerate(scored_rows(model, samples, rows, randoms, device)):
             terms.add(int(chosen.image_of_caption[numbers[place]]), scored, matching=False)
             chance.see(batch)
             progress()
@@ -158,9 +157,9 @@ def matching_measures(
         for row, random in zip((int(chosen.rows[number]) for number in numbers), randoms, strict=True):
             other = chosen.corpus.draw_row_of_another_image(row, random)
             rows += [samples.pair(chosen.corpus, row, row), samples.pair(chosen.corpus, row, other)]
-        for place, (batch, output) in enumerate(_encoded(model, samples, rows, device)):
-            number, random = numbers[place // 2], randoms[place // 2]
-            scored = _score(model, samples, batch, output, random)
+        twice = [random for random in randoms for _ in range(2)]
+        for place, (_, scored) in enumerate(scored_rows(model, samples, rows, twice, device)):
+            number = numbers[place // 2]
             terms.add(int(chosen.image_of_caption[number]), scored, matching=True)
             if place % 2:
                 progress()
@@ -171,14 +170,23 @@ def _chunks(count: int, at_once: int) -> Iterator[range]:
     return (range(start, min(start + at_once, count)) for start in range(0, count, at_once))
 
 
-def _encoded(
-    model: Any, samples: EvaluationSamples, rows: Sequence[EvaluationRow], device: torch.device
-) -> Iterator[tuple[VLBatch, VLOutput]]:
-    """Encodes the rows together; gives each by itself."""
+def scored_rows(
+    model: Any,
+    samples: EvaluationSamples,
+    rows: Sequence[EvaluationRow],
+    randoms: Sequence[np.random.Generator],
+    device: torch.device,
+) -> Iterator[tuple[VLBatch, PreTrainingOutput]]:
+    """Encodes the rows together, and scores each by itself: what is said of a row does not depend on the others.
+
+    Args:
+        randoms: one for each row, for what its losses draw.
+    """
     batch = samples.batch(rows).to(device)
     output = model.encode(batch)
-    for row in range(len(rows)):
-        yield _row_of(batch, row), _row_of(output, row)
+    for row, random in enumerate(randoms):
+        one = _row_of(batch, row)
+        yield one, _score(model, samples, one, _row_of(output, row), random)
 
 
 def _score(

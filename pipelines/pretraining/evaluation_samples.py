@@ -167,7 +167,7 @@ class EvaluationSamples:
         )
         probability = 0.0 if self.objective is None else MASK_PROBABILITY
         masked, _ = mask_regions(record.num_regions, random, probability=probability, masked_share=1.0)
-        return self._row(record, text_ids, labels, masked, match=1)
+        return self.row(record, text_ids, labels, masked, match=1)
 
     def pair(self, corpus: Corpus, row: int, image_row: int) -> EvaluationRow:
         """The caption of a row with the image of a row, the same or another one; nothing is hidden."""
@@ -193,11 +193,18 @@ class EvaluationSamples:
 
     def _unhidden(self, record: RegionRecord, ids: np.ndarray, *, match: int) -> EvaluationRow:
         labels, masked = np.full(len(ids), IGNORE_INDEX, np.int64), np.zeros(record.num_regions, bool)
-        return self._row(record, ids, labels, masked, match=match)
+        return self.row(record, ids, labels, masked, match=match)
 
-    def _row(
+    def row(
         self, record: RegionRecord, ids: np.ndarray, labels: np.ndarray, masked: np.ndarray, *, match: int
     ) -> EvaluationRow:
+        """A text with a record.
+
+        Args:
+            ids, labels: (T,) int64; labels are `IGNORE_INDEX` where nothing is predicted.
+            masked: (R,) bool, regions that are hidden, and predicted.
+            match: 1 where the text belongs to the image, else 0.
+        """
         kept = np.arange(record.num_regions)
         if self._max_regions:
             kept = np.sort(np.argsort(-record.class_scores, kind="stable")[: self._max_regions])
