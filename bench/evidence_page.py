@@ -1,0 +1,245 @@
+"""docs/evidence.md and its pictures, from the answers of all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from evidence_plots import Row, intervals_svg
+from evidence_runs import ARMS, BATCH, OVERLAP_NAMES, STEPS
+from evidence_statistics import Answers, Estimate, difference, read_answers, share
+
+_HEAD = """\
+# Evidence: what small models learn on the toy world
+
+Made by `make evidence`; do not edit. Models of width 64 and two layers, trained for {steps:,} steps of {batch}
+captions on 2,000 pictures of the toy world ([toyworld.md](toyworld.md)) with the regions of the toy detector, asked
+about 500 pictures and captions that they never saw. {runs} runs so far, {hours:.1f} hours of one core. Shares are in
+percent, with 95 % intervals over pictures and seeds ({seeds} at most; a draw takes both with replacement). A
+difference counts when its interval leaves 0 out; "not shown" says that it does not. What holds here holds for small
+models in a small world: it shows that the code learns what it should and that the controls fail as they must, not
+what a published model reaches.
+"""
+_SYSTEMS = ("vlbert", "vilbert", "visualbert", "imagebert", "interbert")
+_NAMES = {
+    "vlbert": "VL-BERT (paper)",
+    "vilbert": "ViLBERT",
+    "visualbert": "VisualBERT",
+    "imagebert": "ImageBERT",
+    "interbert": "InterBERT",
+}
+
+
+def write_page(results: Path, page: Path) -> Path:
+    """Writes the page, and its pictures beside it; returns the page."""
+    answers, runs = read_answers(results)
+    seeds = max((len({run["seed"] for run in runs if run["arm"] == arm}) for arm in answers), default=0)
+    hours = sum(float(str(run["seconds"])) for run in runs) / 3600
+    head = _HEAD.format(steps=STEPS, batch=BATCH, runs=len(runs), hours=hours, seeds=seeds)
+    parts = [head, *(part for section in _SECTIONS for part in section(answers)), *_commands(runs)]
+    page.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    for name, rows in _plots(answers).items():
+        (page.parent / f"evidence_{name}.svg").write_text(intervals_svg(rows), encoding="utf-8")
+    return page
+
+
+def _words(answers: Answers) -> Iterator[str]:
+    yield "## Grounded words\n"
+    yield (
+        "Each word that names a kind, a colour, a pattern or a state is hidden by itself. With its own picture, with\n"
+        "another one, and what a model trained on the captions alone makes of it (`text-only`, VisualBERT without\n"
+        "regions).\n\n"
+        "![Grounded words](evidence_words.svg)\n"
+    )
+    yield _table(
+        (
+            "",
+            "own picture",
+            "another picture",
+            "own less another",
+            "own less text-only",
+            "of it left with permuted captions",
+        ),
+        (_words_row(answers, system) for system in _SYSTEMS if system in answers),
+    )
+    if "text-only" in answers:
+        yield f"Text alone: {_shown(share(answers['text-only']['words alone']))}.\n"
+    yield (
+        "The last column is the control: own less another, of a model trained with every picture's captions at\n"
+        "another one.\n"
+    )
+
+
+def _words_row(answers: Answers, system: str) -> list[str]:
+    own, wrong = answers[system]["words true"], answers[system]["words wrong"]
+    permuted = answers.get(f"{system}-permuted")
+    alone = answers.get("text-only", {}).get("words alone")
+    return [
+        _NAMES[system],
+        _shown(share(own)),
+        _shown(share(wrong)),
+        _gain(difference(own, wrong)),
+        _gain(None if alone is None else difference(own, alone)),
+        _shown(None if permuted is None else difference(permuted["words true"], permuted["words wrong"]), sign=True),
+    ]
+
+
+def _regions(answers: Answers) -> Iterator[str]:
+    asked = [system for system in _SYSTEMS if "regions with text" in answers.get(system, {})]
+    yield "## Masked regions\n"
+    yield (
+        "One region of a picture is hidden, all others are in sight; right is the detector's own best class.\n"
+        "VisualBERT masks no regions. *Alone*: no other region overlaps it by more than 0.1 (IoU); *covered*: one\n"
+        "does by more than 0.5, and shows most of it.\n"
+    )
+    yield _table(
+        ("", "with caption", "without", "with less without", *OVERLAP_NAMES),
+        (
+            [
+                _NAMES[system],
+                *(_shown(share(answers[system][f"regions {kind} text"])) for kind in ("with", "without")),
+                _gain(difference(answers[system]["regions with text"], answers[system]["regions without text"])),
+                *(
+                    _shown(share(answers[system][f"regions with text {how}"]))
+                    for how in ("alone", "touching", "covered")
+                ),
+            ]
+            for system in asked
+        ),
+    )
+
+
+def _matching(answers: Answers) -> Iterator[str]:
+    asked = [system for system in _SYSTEMS if "matching" in answers.get(system, {})]
+    yield "## Does the caption belong?\n"
+    yield (
+        "Half of the pairs do: chance is 50. *Masks alone*: a classifier that sees only which words and regions are\n"
+        "hidden; its interval must hold 50, else the masks would tell.\n\n![Matching](evidence_matching.svg)\n"
+    )
+    yield _table(
+        ("", "right", "trained on permuted captions", "own less permuted", "masks alone"),
+        (
+            [
+                _NAMES[system],
+                _shown(share(answers[system]["matching"])),
+                _shown(_of(answers, f"{system}-permuted", "matching")),
+                _gain(
+                    difference(answers[system]["matching"], answers[f"{system}-permuted"]["matching"])
+                    if f"{system}-permuted" in answers
+                    else None
+                ),
+                _shown(share(answers[system]["patterns"])),
+            ]
+            for system in asked
+        ),
+    )
+
+
+def _retrieval(answers: Answers) -> Iterator[str]:
+    asked = [system for system in _SYSTEMS if "text_to_image_r1" in answers.get(system, {})]
+    yield "## Zero-shot retrieval\n"
+    yield (
+        "500 captions and their 500 pictures, ranked by the match score, ties against the model. No model can reach\n"
+        "100: a caption is often true of other pictures too. *Ceiling* is what one reaches that knows all of every\n"
+        "picture and draws lots among those that a caption is true of (`pipelines/toyworld/truth.py`).\n"
+    )
+    names = [f"{way}_r{cut}" for way in ("text_to_image", "image_to_text") for cut in (1, 5, 10)]
+    yield _table(
+        ("", *(f"{way} R@{cut}" for way in ("text to image", "image to text") for cut in (1, 5, 10))),
+        [
+            *([_NAMES[system], *(_shown(share(answers[system][name])) for name in names)] for system in asked),
+            ["ceiling", *_ceiling(), "", "", ""],
+            ["chance", *("0.2", "1.0", "2.0") * 2],
+        ],
+    )
+
+
+def _ceiling() -> list[str]:
+    """R@1, 5, 10 of text to image."""
+    from evidence_ceiling import recall_ceiling
+
+    return [f"{100 * recall_ceiling(cut):.1f}" for cut in (1, 5, 10)]
+
+
+def _comparisons(answers: Answers) -> Iterator[str]:
+    yield "## Compared\n"
+    yield "Two arms that differ in one thing, first less second.\n"
+    rows = []
+    for what, one, other, questions in _PAIRS:
+        if one in answers and other in answers:
+            for question in questions:
+                first, second = answers[one][question], answers[other][question]
+                rows.append(
+                    [what, question, _shown(share(first)), _shown(share(second)), _gain(difference(first, second))]
+                )
+    yield _table(("", "asked", "first", "second", "first less second"), rows)
+
+
+_PAIRS = (
+    ("ImageBERT: noisy captions, then clean ones; both at once", "imagebert-two-stages", "imagebert-one-stage",
+     ("words true", "matching")),
+    ("InterBERT: groups masked; one by one", "interbert", "interbert-plain", ("words true", "matching")),
+    ("matching learned from 100 pictures: pre-trained; new weights", "probe-pretrained", "probe-new", ("matching",)),
+    ("VL-BERT: the encoder's features; stored ones", "vlbert-encoder", "vlbert-stored",
+     ("words true", "regions with text")),
+    ("VL-BERT: masked pixels; hidden by a learned vector", "vlbert-pixels-frozen", "vlbert-encoder",
+     ("words true", "regions with text")),
+    ("VL-BERT: encoder trained; frozen", "vlbert-pixels-trained", "vlbert-pixels-frozen",
+     ("words true", "regions with text")),
+)  # fmt: skip
+
+
+def _commands(runs: Sequence[dict[str, object]]) -> Iterator[str]:
+    yield "## Runs\n"
+    yield (
+        "`python bench/evidence.py --list` tells which are missing. Each trains by the command shown, with `--store`,\n"
+        "`--captions`, `--seed`, and `--from-run` where it goes on from another.\n"
+    )
+    for arm in ARMS:
+        mine = [run for run in runs if run["arm"] == arm]
+        if mine:
+            seeds = ", ".join(str(run["seed"]) for run in mine)
+            yield f"- **{arm}** ({ARMS[arm].what}; seeds {seeds}): `{mine[0]['command']}`"
+
+
+_SECTIONS: Sequence[Callable[[Answers], Iterator[str]]] = (_words, _regions, _matching, _retrieval, _comparisons)
+
+
+def _plots(answers: Answers) -> dict[str, list[Row]]:
+    words, matching = [], []
+    for system in _SYSTEMS:
+        for name, question in ((system, "words true"), (system, "words wrong"), (f"{system}-permuted", "words true")):
+            if name in answers:
+                kind = "permuted captions" if name != system else question.removeprefix("words ") + " picture"
+                words.append(Row(f"{_NAMES[system]}, {kind}", share(answers[name][question])))
+        for name in (system, f"{system}-permuted"):
+            if "matching" in answers.get(name, {}):
+                kind = "" if name == system else ", permuted captions"
+                matching.append(Row(f"{_NAMES[system]}{kind}", share(answers[name]["matching"])))
+    if "text-only" in answers:
+        words.append(Row("text alone", share(answers["text-only"]["words alone"])))
+    return {"words": words, "matching": matching}
+
+
+def _table(head: Sequence[str], rows: Iterator[list[str]] | Sequence[list[str]]) -> str:
+    lines = [list(head), ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _of(answers: Answers, arm: str, question: str) -> Estimate | None:
+    return share(answers[arm][question]) if question in answers.get(arm, {}) else None
+
+
+def _shown(found: Estimate | None, *, sign: bool = False) -> str:
+    if found is None:
+        return "not run"
+    number = "+.1f" if sign else ".1f"
+    return f"{100 * found.value:{number}} [{100 * found.low:{number}} .. {100 * found.high:{number}}]"
+
+
+def _gain(found: Estimate | None) -> str:
+    """A difference and what it says."""
+    if found is None:
+        return "not run"
+    word = "more" if found.above_0 else "LESS" if found.below_0 else "not shown"
+    return f"{_shown(found, sign=True)} {word}"

@@ -1,0 +1,77 @@
+"""A classifier that sees nothing of a pair but which of its words and regions are hidden or predicted.
+
+It must say "matches" right half of the time: else the masks tell what a model is asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from features.store import FeatureStore
+from model.inputs import IGNORE_INDEX
+from pipelines.caption_files import CaptionFile
+from pipelines.model_checkpoint import load_model
+from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.run import join_captions, known_classes
+from pipelines.pretraining.sample import PretrainSample
+from pipelines.pretraining.systems import SYSTEMS
+from pipelines.tokenizer import load_tokenizer
+
+SAMPLES = 8000  # one half to learn from, the other to be asked about
+PLACES = 40  # of words, and of regions, that it sees
+STEPS, RATE = 300, 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Patterns:
+    """(samples,) each: whether the classifier was right, and 1 for each that it was asked about."""
+
+    right: np.ndarray
+    asked: np.ndarray
+
+
+def patterns_tally(run: Path, store: FeatureStore, captions: Path, system: str) -> Patterns:
+    """Of samples as this run's system draws them."""
+    found = load_model(str(run))
+    rows, _ = join_captions(store, CaptionFile(str(captions)).captions(), 0.0)
+    corpus, rules = Corpus(store, rows), SYSTEMS[system]
+    num_classes = known_classes(store, corpus.record(0)) if rules.needs_classes else 0
+    sampler = rules.sampler(
+        rules.sampling(), load_tokenizer(str(found.tokenizer)), found.model.config, num_classes=num_classes or 0
+    )
+    randoms = np.random.default_rng(0)
+    samples = [
+        sampler.sample(corpus, int(row), np.random.default_rng([1, number]))
+        for number, row in enumerate(randoms.integers(len(corpus), size=SAMPLES))
+    ]
+    seen = np.stack([pattern(sample) for sample in samples])
+    matches = np.array([sample.match for sample in samples], np.float32)
+    half = SAMPLES // 2
+    said = classify(seen[:half], matches[:half], seen[half:])
+    return Patterns((said == matches[half:]).astype(np.int64), np.ones(half, np.int64))
+
+
+def pattern(sample: PretrainSample) -> np.ndarray:
+    """(3 * PLACES + 3,) float32: which pieces are predicted, which regions are hidden and predicted, and how many."""
+    kinds = (sample.text_labels != IGNORE_INDEX, sample.masked, sample.predicted)
+    places = [np.pad(kind[:PLACES], (0, max(0, PLACES - len(kind)))) for kind in kinds]
+    return np.concatenate([*places, [kind.sum() for kind in kinds]]).astype(np.float32)
+
+
+def classify(seen: np.ndarray, matches: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """What a network of one hidden layer, trained on (n, F) patterns and their (n,) matches, says of others: 0 or 1."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(seen.shape[1], 32), nn.ReLU(), nn.Linear(32, 1))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=0.05)
+    inputs, labels = torch.from_numpy(seen), torch.from_numpy(matches)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(net(inputs)[:, 0], labels).backward()
+        optimizer.step()
+    with torch.inference_mode():
+        return (net(torch.from_numpy(asked))[:, 0] > 0).numpy().astype(np.float32)
