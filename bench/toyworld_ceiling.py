@@ -1,4 +1,4 @@
-"""What retrieval in the toy world can reach at best: `python bench/toyworld_ceiling.py [--seed 7] [--scenes 500]`.
+"""What retrieval in the toy world can reach: `python bench/toyworld_ceiling.py [--seed 7] [--scenes 500]`.
 
 Each scene is searched for by its first caption. Whoever knows what is true and no more has to draw lots among the
 scenes that a caption is true of.
@@ -34,9 +34,8 @@ def main() -> None:
     claims = [parse_caption(caption.text) for caption in captions]
     counts = np.array([sum(claim.is_true_of(scene) for scene in known) for claim in claims])
     seconds = time.perf_counter() - start
-    print(
-        f"| captions | scenes of {len(known)} that one is true of, mean | median | most | {_names()} |\n|{'---|' * 7}"
-    )
+    print(f"| captions | scenes of {len(known)} that one is true of, mean | median | most | {_names()} |")
+    print(f"|{'---|' * 7}")
     print(_row(f"all ({len(captions)})", counts))
     for kind in sorted({caption.kind for caption in captions}):
         chosen = np.array([caption.kind == kind for caption in captions])
@@ -45,7 +44,7 @@ def main() -> None:
 
 
 def _names() -> str:
-    return " | ".join(f"R@{at} at best, %" for at in PLACES)
+    return " | ".join(f"expected R@{at}, %" for at in PLACES)
 
 
 def _row(name: str, counts: np.ndarray) -> str:
