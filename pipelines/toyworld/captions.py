@@ -7,6 +7,7 @@ is", but for numbers: "two balls" means exactly two.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipelines.toyworld.randomness import IntegerStream, Weights
@@ -68,11 +69,11 @@ class _Writer:
     def __init__(self, scene: Scene, relations: tuple[Relation, ...]) -> None:
         self._stream = IntegerStream(scene.seed, _PURPOSE, scene.index)
         self._scene = scene
-        self._clear = [thing for thing in scene.objects if thing.visible >= MIN_VISIBLE]
+        self._clear = clear_objects(scene)
         numbers = {thing.number for thing in self._clear}
         self._relations = [r for r in relations if r.subject in numbers and r.target in numbers]
         self._weights = Weights([_RELATION_WEIGHTS[relation.name] for relation in self._relations])
-        self._groups = _countable(scene)
+        self._groups = countable_groups(scene)
 
     def write(self) -> Caption | None:
         """One caption, or None if the kind that was drawn has nothing to say here."""
@@ -109,7 +110,7 @@ class _Writer:
         if not self._groups:
             return None
         colour, category, numbers = self._stream.pick(self._groups)
-        words = [NUMBERS[len(numbers)], colour, PLURALS.get(category, category + "s")]
+        words = [NUMBERS[len(numbers)], colour, plural(category)]
         return Caption(opening + " ".join(word for word in words if word), "number", numbers)
 
     def _related(self, relation: Relation, *, verb: bool) -> tuple[str, list[SceneObject]]:
@@ -122,14 +123,30 @@ class _Writer:
         return f"{self._noun_phrase(ends[0])}{words} {self._noun_phrase(ends[1])}", ends
 
     def _noun_phrase(self, thing: SceneObject) -> str:
-        """Article, some of the attributes (size, state, pattern, colour in this order), category."""
+        """It with some of its attributes."""
         chosen = [name for name in thing.attributes if self._stream.percent(78 if name in COLOURS else 42)]
-        chosen.sort(key=lambda name: (name in COLOURS, name in PATTERNS, name not in ("small", "large"), name))
-        words = " ".join([*chosen, thing.category])
-        return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+        return noun_phrase(chosen, thing.category)
 
 
-def _countable(scene: Scene) -> list[tuple[str, str, tuple[int, ...]]]:
+def clear_objects(scene: Scene) -> list[SceneObject]:
+    """Those that a caption may name."""
+    return [thing for thing in scene.objects if thing.visible >= MIN_VISIBLE]
+
+
+def noun_phrase(attributes: Sequence[str], category: str) -> str:
+    """Article, attributes (size, state, pattern, colour in this order, however they are given), category."""
+    ordered = sorted(
+        attributes, key=lambda name: (name in COLOURS, name in PATTERNS, name not in ("small", "large"), name)
+    )
+    words = " ".join([*ordered, category])
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+def plural(category: str) -> str:
+    return PLURALS.get(category, category + "s")
+
+
+def countable_groups(scene: Scene) -> list[tuple[str, str, tuple[int, ...]]]:
     """(colour or "", category, numbers) of groups of two to six all of whose members can be seen."""
     groups: list[tuple[str, str, tuple[int, ...]]] = []
     for key, count in Counter(
