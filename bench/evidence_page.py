@@ -8,6 +8,11 @@ from pathlib import Path
 from evidence_plots import Row, intervals_svg
 from evidence_runs import ARMS, BATCH, OVERLAP_NAMES, STEPS
 from evidence_statistics import Answers, Estimate, difference, read_answers, share
+from evidence_world import FULL, SEED
+
+from pipelines.toyworld.picture import describe
+from pipelines.toyworld.scene import generate
+from pipelines.toyworld.truth import KnownScene, parse_caption, truthful_recall
 
 _HEAD = """\
 # Evidence: what small models learn on the toy world
@@ -141,7 +146,7 @@ def _retrieval(answers: Answers) -> Iterator[str]:
     yield (
         "500 captions and their 500 pictures, ranked by the match score, ties against the model. No model can reach\n"
         "100: a caption is often true of other pictures too. *Ceiling* is what one reaches that knows all of every\n"
-        "picture and draws lots among those that a caption is true of (`pipelines/toyworld/truth.py`).\n"
+        "picture and draws lots among those that a caption is true of (`bench/toyworld_ceiling.py`).\n"
     )
     names = [f"{way}_r{cut}" for way in ("text_to_image", "image_to_text") for cut in (1, 5, 10)]
     yield _table(
@@ -155,10 +160,12 @@ def _retrieval(answers: Answers) -> Iterator[str]:
 
 
 def _ceiling() -> list[str]:
-    """R@1, 5, 10 of text to image."""
-    from evidence_ceiling import recall_ceiling
-
-    return [f"{100 * recall_ceiling(cut):.1f}" for cut in (1, 5, 10)]
+    """R@1, 5, 10 of text to image, in percent."""
+    pictures = [describe(generate(SEED, index)) for index in range(FULL.test)]
+    known = [KnownScene(picture.scene, picture.relations) for picture in pictures]
+    claims = [parse_caption(picture.captions[0].text) for picture in pictures]
+    counts = [sum(claim.is_true_of(scene) for scene in known) for claim in claims]
+    return [f"{100 * truthful_recall(counts, cut):.1f}" for cut in (1, 5, 10)]
 
 
 def _comparisons(answers: Answers) -> Iterator[str]:

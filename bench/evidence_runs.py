@@ -28,11 +28,11 @@ _TINY: Mapping[str, Mapping[str, object]] = {
     "imagebert": _WIDTH,
     "vilbert": {
         **_WIDTH,
+        "num_hidden_layers": 4,  # the last two of which look at the image
         "image_hidden_size": 64,
         "image_num_hidden_layers": 2,
         "image_intermediate_size": 256,
         "co_attention_size": 64,
-        "text_co_attention": "0,1",
         "image_hidden_dropout": 0,
         "image_attention_dropout": 0,
         "region_embedding_dropout": 0,
