@@ -119,7 +119,7 @@ def rows_of(batches):
                     batch.text_labels[row, text].tolist(),
                     batch.region_features[row, regions].tolist(),
                     batch.masked_regions[row, regions].tolist(),
-                    batch.region_targets[row, regions].tolist(),
+                    batch.row(row).region_targets.tolist(),
                 )
             )
     return rows
