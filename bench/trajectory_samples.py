@@ -62,7 +62,7 @@ def _draw_row(case: Case, random: np.random.Generator, name: str, *, text_only: 
         boxes=np.concatenate([corner, corner + extent], axis=1).astype(np.float32),
         masked=np.zeros(count, bool),
         predicted=np.zeros(count, bool),
-        targets=torch.from_numpy(targets.astype(np.float32)) if case.labels else None,
+        region_targets=torch.from_numpy(targets.astype(np.float32)) if case.labels else None,
         height=height,
         width=width,
         match=int(random.integers(2)) if case.asks_match and not text_only else None,

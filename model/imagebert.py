@@ -260,7 +260,7 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
         predicted = counted.region_target_mask
         if predicted is not None:
             if self.region_class_head is not None and batch.region_targets is not None:
-                classes = detected_classes(batch.region_targets[predicted], self.config.num_region_labels)
+                classes = detected_classes(batch.targets_of(predicted), self.config.num_region_labels)
                 counts["masked_regions"] = count_labels(classes)
             if self.region_feature_head is not None:
                 counts["masked_region_features"] = count_true(predicted)
@@ -304,7 +304,7 @@ class ImageBertForPreTraining(ImageBertPreTrainedModel):
         if predicted is not None:
             states = output.region_states[predicted]
             if self.region_class_head is not None and batch.region_targets is not None:
-                classes = detected_classes(batch.region_targets[predicted], self.config.num_region_labels)
+                classes = detected_classes(batch.targets_of(predicted), self.config.num_region_labels)
                 terms.classified_regions(self.region_class_head(states), classes)
             if self.region_feature_head is not None:
                 stored = batch.region_feature_targets

@@ -1,7 +1,7 @@
 """One batch type in, one output type out, for every model and every task.
 
 Shapes: B rows, T text pieces, R regions, D feature width, G global feature width, C region labels (background
-included), H hidden width.
+included), N predicted regions of all rows, H hidden width.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class VLBatch:
             beside its regions.
         text_labels: (B, T) long, piece to predict or `IGNORE_INDEX`.
         region_targets: (B, R, C) float, class distribution to predict, or the feature (then C = D) for a model that
-            regresses it; rows of zeros where nothing is predicted.
+            regresses it; or (N, C), those of the predicted regions alone, row after row: class distributions are wide,
+            and few regions are predicted. `targets_of` reads both.
         region_target_mask: (B, R) bool, True where `region_targets` counts; present exactly when they are. A region can
             be predicted without being masked.
         region_feature_targets: (B, R, D) float, the stored features, for a model that predicts them beside classes;
@@ -109,7 +110,8 @@ class VLBatch:
         for name, axes in _SHAPES.items():
             tensor = getattr(self, name)
             if tensor is not None:
-                _check_tensor(name, tensor, axes, sizes)
+                compact = name == "region_targets" and tensor.ndim == 2
+                _check_tensor(name, tensor, "NC" if compact else axes, sizes)
         if (self.region_targets is None) != (self.region_target_mask is None):
             raise ValueError("VLBatch: region_targets and region_target_mask come together or not at all")
         if self.sample_ids and len(self.sample_ids) != self.batch_size:
@@ -119,12 +121,30 @@ class VLBatch:
     def batch_size(self) -> int:
         return int(self.text_ids.shape[0])
 
+    @property
+    def compact_targets(self) -> bool:
+        """Whether `region_targets` are (N, C): then whoever changes `region_target_mask` changes them too."""
+        return self.region_targets is not None and self.region_targets.ndim == 2
+
+    def targets_of(self, chosen: Tensor) -> Tensor:
+        """(n, C) targets of the regions in `chosen` (B, R) bool, row after row; all of them are predicted ones."""
+        targets, predicted = self.region_targets, self.region_target_mask
+        assert targets is not None and predicted is not None
+        if not self.compact_targets:
+            return targets[chosen]
+        return targets if chosen is predicted else targets[chosen[predicted]]
+
     def row(self, index: int) -> VLBatch:
         """A batch of one row, with the padding it has here."""
         parts = {f.name: getattr(self, f.name) for f in fields(self)}
         chosen: dict[str, Any] = {
             name: value[index : index + 1] for name, value in parts.items() if isinstance(value, Tensor | tuple)
         }
+        if self.compact_targets:
+            assert self.region_target_mask is not None
+            of_row = torch.zeros_like(self.region_target_mask)
+            of_row[index] = self.region_target_mask[index]
+            chosen["region_targets"] = self.targets_of(of_row)
         return replace(self, **chosen)
 
     def to(self, device: torch.device | str) -> VLBatch:

@@ -315,7 +315,8 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
         terms = PreTrainingTerms()
         terms.masked_words(self.word_logits, output.text_states, labels)
         matched = predicted & match.eq(1)[:, None]
-        terms.masked_regions(self.masked_region_head, output.region_states, targets, matched, loss=loss)
+        chosen = batch.targets_of(matched)
+        terms.masked_regions(self.masked_region_head, output.region_states, chosen, matched, loss=loss)
         if loss == "regression":
             # The release divides by the number of regions, not by the width of their features too.
             mean = terms.losses["masked_regions"]

@@ -87,11 +87,15 @@ def only_matched(batch: VLBatch) -> VLBatch:
     """
     assert batch.match_labels is not None
     matched = batch.match_labels.eq(1)[:, None]
-    labels, predicted = batch.text_labels, batch.region_target_mask
+    labels, targets, predicted = batch.text_labels, batch.region_targets, batch.region_target_mask
+    if predicted is not None:
+        predicted = predicted & matched
+        targets = batch.targets_of(predicted) if batch.compact_targets else targets
     return replace(
         batch,
         text_labels=None if labels is None else labels.masked_fill(~matched, IGNORE_INDEX),
-        region_target_mask=None if predicted is None else predicted & matched,
+        region_targets=targets,
+        region_target_mask=predicted,
     )
 
 
@@ -123,10 +127,13 @@ class PreTrainingTerms:
         self.losses["masked_regions"] = contrastive(head(states_BRI[mask_BR]), features_BRD[mask_BR], negatives)
 
     def masked_regions(
-        self, head: Callable[[Tensor], Tensor], states_BRI: Tensor, targets_BRC: Tensor, mask_BR: Tensor, *, loss: str
+        self, head: Callable[[Tensor], Tensor], states_BRI: Tensor, targets: Tensor, mask_BR: Tensor, *, loss: str
     ) -> None:
-        """`loss`: "kl" against class distributions, "regression" of features."""
-        targets = targets_BRC[mask_BR]
+        """
+        Args:
+            targets: (n, C), of the regions in `mask_BR`, see `VLBatch.targets_of`.
+            loss: "kl" against class distributions, "regression" of features.
+        """
         predictions, every_row = head(states_BRI[mask_BR]), mask_BR.new_ones(len(targets))
         if loss == "kl":
             self.losses["masked_regions"] = kl_divergence(predictions, targets, every_row)

@@ -324,7 +324,7 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
             terms.contrasted_regions(head, output.region_states, targets, predicted, negatives)
         else:
             loss = config.region_loss
-            terms.masked_regions(head, output.region_states, targets, predicted, loss=loss)
+            terms.masked_regions(head, output.region_states, batch.targets_of(predicted), predicted, loss=loss)
         if self.match_head is not None and batch.match_labels is not None:
             terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
         return terms.output()

@@ -166,7 +166,8 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
             raise ValueError("SingleStreamForPreTraining: the batch lacks text_labels, region_targets or match_labels")
         terms = PreTrainingTerms()
         terms.masked_words(self.word_logits, output.text_states, labels)
-        terms.masked_regions(self.masked_region_head, output.region_states, regions, predicted, loss="kl")
+        chosen = batch.targets_of(predicted)
+        terms.masked_regions(self.masked_region_head, output.region_states, chosen, predicted, loss="kl")
         terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
         return terms.output()
 

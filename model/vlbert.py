@@ -305,7 +305,7 @@ class VLBertForPreTraining(VLBertPreTrainedModel):
             raise ValueError("VLBertForPreTraining: the batch has no region_targets")
         assert self.masked_region_head is not None
         predicted = batch.region_target_mask
-        targets = batch.region_targets[predicted]
+        targets = batch.targets_of(predicted)
         logits = self.masked_region_head(output.region_states[predicted])
         if self.config.region_labels == "hard":
             targets = F.one_hot(targets[:, :-1].argmax(dim=-1), targets.shape[1])  # background is no category

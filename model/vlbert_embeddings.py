@@ -60,7 +60,15 @@ def average_visible_regions(
     """
     visible = (region_mask & ~masked_regions).unsqueeze(-1)
     total = features.masked_fill(~visible, 0.0).sum(dim=-2)
-    count = visible.sum(dim=-2)
+    return mean_of_visible(total, visible.sum(dim=-2), epsilon)
+
+
+def mean_of_visible(total: Tensor, count: Tensor, epsilon: float = 1e-5) -> Tensor:
+    """`average_visible_regions` of regions that are added up already.
+
+    Args:
+        total: (..., D), the sum of the visible ones; count: (..., 1), how many they are.
+    """
     if not epsilon:
         return total / count.clamp(min=1)
     # A whole number and an epsilon are added in float32, whatever the features are.

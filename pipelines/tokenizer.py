@@ -45,6 +45,10 @@ class CaptionTokenizer:
         if not getattr(tokenizer, "is_fast", False):
             raise ValueError(f"tokenizer {description}: needs a fast tokenizer, others do not tell word boundaries")
         self.description = description
+        # What the tokenizer is wrapped in takes longer than cutting a caption; it would set these two at every call.
+        self._backend = tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
         self._tokenizer = tokenizer
         self.cls_id = self._special(tokenizer.cls_token_id, "first ([CLS])")
         self.sep_id = self._special(tokenizer.sep_token_id, "last ([SEP])")
@@ -53,10 +57,10 @@ class CaptionTokenizer:
         self.vocab_size = len(tokenizer)
 
     def encode(self, caption: str) -> EncodedCaption:
-        encoding = self._tokenizer(caption, add_special_tokens=False)
-        words = [-1 if word is None else word for word in encoding.word_ids()]
+        encoding = self._backend.encode(caption, add_special_tokens=False)
+        words = [-1 if word is None else word for word in encoding.word_ids]
         return EncodedCaption(
-            ids=np.array([self.cls_id, *encoding["input_ids"], self.sep_id], dtype=np.int64),
+            ids=np.array([self.cls_id, *encoding.ids, self.sep_id], dtype=np.int64),
             word_ids=np.array([-1, *words, -1], dtype=np.int64),
         )
 

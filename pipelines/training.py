@@ -169,7 +169,7 @@ def train(
     check_run_folder(run_dir, resume=resume)
     if config.evaluate_every and not isinstance(task, EvaluatedTask):
         raise ValueError(f"evaluate_every {config.evaluate_every}: this task offers no evaluation; leave it at 0")
-    accelerator = _make_accelerator(config)
+    accelerator = make_accelerator(config)
     global_batch = task.batch_size * config.accumulation * accelerator.num_processes
     resolved = {"train": dataclasses.asdict(config), "task": dict(description), "recorded": dict(recorded or {})}
     resolved |= {"global_batch": global_batch}
@@ -320,7 +320,8 @@ class _Run:
         return checkpoint
 
 
-def _make_accelerator(config: TrainConfig) -> Accelerator:
+def make_accelerator(config: TrainConfig) -> Accelerator:
+    """Device, precision and processes of a run, by its settings; ValueError where the machine has no such device."""
     # accelerate keeps device and precision in a process-wide state and refuses a second, different one; a process may
     # train twice (tests, a notebook).
     AcceleratorState._reset_state(reset_partial_state=True)

@@ -209,22 +209,22 @@ FAULTS = (
     Fault(
         "labels stand one piece further",
         COLLATE,
-        "torch.from_numpy(sample.text_labels)",
-        "torch.from_numpy(np.roll(sample.text_labels, 1))",
+        "[sample.text_labels for",
+        "[np.roll(sample.text_labels, 1) for",
         _first_steps("vilbert"),
     ),
     Fault(
         "padding is predicted",
         COLLATE,
-        "text_labels = torch.full((rows, text), IGNORE_INDEX, dtype=torch.long)",
-        "text_labels = torch.full((rows, text), pad_id, dtype=torch.long)",
+        "text, np.int64, IGNORE_INDEX)",
+        "text, np.int64, pad_id)",
         _first_steps("visualbert"),
     ),
     Fault(
         "padded regions are attended to",
         COLLATE,
-        "region_mask[row, :count] = True",
-        "region_mask[row] = True",
+        "region_mask=_lengths_mask(regions, most)",
+        "region_mask=_lengths_mask([most[1]] * rows, most)",
         _first_steps("interbert"),
     ),
     Fault(
@@ -280,8 +280,8 @@ FAULTS = (
     Fault(
         "regions of mismatched pairs are predicted",
         "model/interbert.py",
-        "matched = predicted & match.eq(1)[:, None]\n        terms",
-        "matched = predicted\n        terms",
+        "matched = predicted & match.eq(1)[:, None]\n        chosen",
+        "matched = predicted\n        chosen",
         _first_steps("interbert"),
     ),
     Fault(

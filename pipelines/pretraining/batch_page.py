@@ -143,8 +143,9 @@ def _targets(batch: VLBatch, row: int, names: Names) -> str:
     if not numbers or batch.region_targets is None:
         return '<p class="quiet">no region to predict</p>'
     lines = []
-    for number in numbers:
-        target = batch.region_targets[row, number]
+    one = batch.row(row)
+    assert one.region_target_mask is not None
+    for number, target in zip(numbers, one.targets_of(one.region_target_mask), strict=True):
         hidden = "hidden" if bool(batch.masked_regions[row, number]) else "seen"
         told = escaped(_told(target, names))
         lines.append(f"<tr><th scope='row'>{number}</th><td>{hidden}</td><td><bdi>{told}</bdi></td></tr>")

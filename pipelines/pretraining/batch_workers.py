@@ -10,6 +10,8 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from pipelines.pretraining.batch_memory import BatchReader, BatchWriter, WrittenBatch
+
 Place = TypeVar("Place")
 Batch = TypeVar("Batch")
 
@@ -22,18 +24,26 @@ class _Failed(NamedTuple):
     error: Exception
 
 
+class _Made(NamedTuple):
+    """A batch and the number of the worker that made it."""
+
+    worker: int
+    written: WrittenBatch
+
+
 class _Share(IterableDataset[object], Generic[Place, Batch]):
     """What one worker makes: every n-th batch of n workers."""
 
     def __init__(self, places: Callable[[], Iterator[Place]], make: Callable[[Place], Batch]) -> None:
         self._places, self._make = places, make
 
-    def __iter__(self) -> Iterator[Batch | _Failed]:
-        worker = get_worker_info()
+    def __iter__(self) -> Iterator[_Made | _Failed]:
+        worker, writer = get_worker_info(), BatchWriter()
         assert worker is not None
         for place in islice(self._places(), worker.id, None, worker.num_workers):
+            writer.begin()
             try:
-                made: Batch | _Failed = self._make(place)
+                made: _Made | _Failed = _Made(worker.id, writer.write(self._make(place)))
             except Exception as error:  # raised where the batch's turn has come, as one line and not as a traceback
                 made = _Failed(error)
             yield made
@@ -48,7 +58,7 @@ def batches_ahead(
         places: gives the endless stream of what batches are made of; every worker goes through it.
         make: makes a batch of one of them; must depend on nothing else.
         workers: processes, forked from this one: stores and captions are shared with it. Batches come back through
-            shared memory (/dev/shm).
+            shared memory (/dev/shm), which is used again when nothing of a batch is alive.
     Raises:
         Exception: what `make` raised, when that batch's turn has come.
     """
@@ -61,10 +71,12 @@ def batches_ahead(
         generator=torch.Generator(),  # else it would draw from the generator that dropout draws from
         multiprocessing_context="fork",
     )
+    readers = [BatchReader() for _ in range(workers)]
     for made in loader:
         if isinstance(made, _Failed):
             raise made.error
-        yield made
+        assert isinstance(made, _Made)
+        yield readers[made.worker].read(made.written)
 
 
 def _leave_interrupts(worker: int) -> None:

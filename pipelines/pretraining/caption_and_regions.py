@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from features.record import RegionRecord
-from pipelines.pretraining.class_targets import as_tensor, class_targets
+from pipelines.pretraining.class_targets import ClassTargets, as_tensor
 from pipelines.pretraining.region_choice import strongest_regions
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.tokenizer import CaptionTokenizer, EncodedCaption
@@ -61,18 +60,9 @@ class CaptionAndRegions:
         encoded = cut_caption(tokenizer.encode(caption), max_pieces)
         return cls(record, encoded, regions, as_tensor(record.features[regions]), record.boxes[regions], matched)
 
-    def class_targets(self, predicted: np.ndarray, num_classes: int) -> Tensor:
-        """(R, num_classes + 1) float32 distributions, background last, of the regions in `predicted` (R,) bool; zeros
-        elsewhere.
-
-        Raises:
-            ValueError: as `class_targets` does.
-        """
-        targets = torch.zeros(len(self.regions), num_classes + 1)
-        if predicted.any():
-            chosen = class_targets(self.record, self.regions[predicted], num_classes)
-            targets[torch.from_numpy(predicted.copy())] = chosen
-        return targets
+    def class_targets(self, predicted: np.ndarray, num_classes: int) -> ClassTargets:
+        """Of the regions in `predicted` (R,) bool; errors as `class_targets`."""
+        return ClassTargets.of(self.record, self.regions, predicted, num_classes)
 
     def sample(
         self,
@@ -80,8 +70,9 @@ class CaptionAndRegions:
         text_labels: np.ndarray,
         masked: np.ndarray,
         predicted: np.ndarray,
-        targets: Tensor,
+        targets: ClassTargets | Tensor,
         *,
+        contrasted: bool = False,
         whole_image: Tensor | None = None,
         twin: PretrainSample | None = None,
     ) -> PretrainSample:
@@ -95,7 +86,8 @@ class CaptionAndRegions:
             boxes=self.boxes,
             masked=masked,
             predicted=predicted,
-            targets=targets,
+            region_targets=targets,
+            contrasted=contrasted,
             height=self.record.height,
             width=self.record.width,
             whole_image=whole_image,

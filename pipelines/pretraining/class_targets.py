@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,7 +14,9 @@ _KNOWN = (np.dtype(np.float32), np.dtype(np.float16))  # to torch
 
 
 def as_tensor(features: np.ndarray) -> Tensor:
-    """The same numbers in the same type; ml_dtypes' bfloat16 is torch's."""
+    """The same numbers in the same type; ml_dtypes' bfloat16 is torch's. Views into a store's file are copied."""
+    if not features.flags.writeable:
+        features = features.copy()
     if features.dtype in _KNOWN:
         return torch.from_numpy(features)
     return torch.from_numpy(features.view(np.int16)).view(torch.bfloat16)
@@ -21,6 +25,43 @@ def as_tensor(features: np.ndarray) -> Tensor:
 def as_float32(features: np.ndarray) -> Tensor:
     # torch converts half precision many times faster than numpy.
     return as_tensor(features).float()
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTargets:
+    """Distributions of the few regions of a row that are predicted: those of all would be most of a batch's bytes.
+
+    Attributes:
+        rows: (P, C) float32, of the predicted regions in their order.
+        predicted: (R,) bool.
+    """
+
+    rows: Tensor
+    predicted: np.ndarray
+
+    @classmethod
+    def of(cls, record: RegionRecord, regions: np.ndarray, predicted: np.ndarray, num_classes: int) -> ClassTargets:
+        """What `class_targets` gives of the predicted regions.
+
+        Args:
+            regions: (R,) int64, places in the record.
+        Raises:
+            ValueError: as `class_targets` does.
+        """
+        if not predicted.any():
+            return cls(torch.zeros(0, num_classes + 1), predicted)
+        return cls(class_targets(record, regions[predicted], num_classes), predicted)
+
+    def of_regions(self, chosen: np.ndarray) -> Tensor:
+        """(n, C) of the regions in `chosen` (R,) bool, which are predicted ones."""
+        kept = chosen[self.predicted]
+        return self.rows if kept.all() else self.rows[torch.from_numpy(kept)]
+
+    def dense(self) -> Tensor:
+        """(R, C), zeros where nothing is predicted."""
+        targets = torch.zeros(len(self.predicted), self.rows.shape[1])
+        targets[torch.from_numpy(np.flatnonzero(self.predicted))] = self.rows
+        return targets
 
 
 def class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) -> Tensor:

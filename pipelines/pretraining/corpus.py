@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, Self
 
 import numpy as np
 
 from features.record import RegionRecord
+from features.store import FeatureStore
 from pipelines.caption_table import CaptionTable
 
 
@@ -32,7 +34,9 @@ class Corpus:
     def __init__(self, store: RecordStore, rows: CaptionTable) -> None:
         if not len(rows):
             raise ValueError("pre-training needs at least one caption with a record")
-        self._store, self._rows = store, rows
+        self._rows = rows
+        # Samples take a part of a record, so they read views of it where there are such.
+        self._read = partial(store.get, copy=False) if isinstance(store, FeatureStore) else store.__getitem__
         self._reword: Callable[[str], str] | None = None
         places = rows.places
         # Rows by image, so that those of one image, and those of all others, are ranges of numbers.
@@ -58,7 +62,7 @@ class Corpus:
         return self._rows[row][0]
 
     def record(self, row: int) -> RegionRecord:
-        return self._store[self.record_id(row)]
+        return self._read(self.record_id(row))
 
     def rows_of_image(self, row: int) -> np.ndarray:
         """(n,) int64, the rows with the image of `row`, itself among them."""

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.evaluation_samples import EvaluationRow, EvaluationSamples, RegionObjective
 
 _MASKS, _PAIRS = 3, 4  # first number of a seed; training has others
-_Rows = TypeVar("_Rows", VLBatch, VLOutput)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +184,7 @@ def scored_rows(
     batch = samples.batch(rows).to(device)
     output = model.encode(batch)
     for row, random in enumerate(randoms):
-        one = _row_of(batch, row)
+        one = batch.row(row)
         yield one, _score(model, samples, one, _row_of(output, row), random)
 
 
@@ -201,13 +200,13 @@ def _score(
     return scored
 
 
-def _row_of(values: _Rows, row: int) -> _Rows:
+def _row_of(output: VLOutput, row: int) -> VLOutput:
     parts: dict[str, Any] = {}
-    for field in dataclasses.fields(values):
-        value = getattr(values, field.name)
-        if isinstance(value, Tensor | tuple) and len(value):
+    for field in dataclasses.fields(output):
+        value = getattr(output, field.name)
+        if isinstance(value, Tensor):
             parts[field.name] = value[row : row + 1]
-    return dataclasses.replace(values, **parts)
+    return dataclasses.replace(output, **parts)
 
 
 class _Chance:
@@ -224,7 +223,7 @@ class _Chance:
         if self._objective is None or not self._objective.labels:
             return
         assert batch.region_targets is not None
-        targets = batch.region_targets[batch.masked_regions]
+        targets = batch.targets_of(batch.masked_regions)
         best, classes = targets[:, : self._objective.labels].max(dim=1)
         self._classes.update(classes[best > 0].tolist())
         self._entropy += float(torch.special.entr(targets).sum())

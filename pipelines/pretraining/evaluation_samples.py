@@ -27,7 +27,7 @@ from model.vilbert_config import ViLbertConfig
 from model.vilbert_single_stream import SingleStreamConfig
 from model.visualbert import VisualBertConfig
 from model.vlbert_config import VLBertConfig
-from pipelines.pretraining.class_targets import as_float32, class_targets
+from pipelines.pretraining.class_targets import ClassTargets, as_float32
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.fit import check_width
 from pipelines.pretraining.sample import PretrainSample, collate
@@ -219,23 +219,23 @@ class EvaluationSamples:
             boxes=record.boxes[kept],
             masked=masked,
             predicted=masked,
-            targets=self._targets(record, kept, features, masked),
+            region_targets=self._targets(record, kept, features, masked),
+            contrasted=self.objective is not None and self.objective.loss == "contrastive",
             match=match,
             height=record.height,
             width=record.width,
         )
         return EvaluationRow(sample, None if record.image_feature is None else as_float32(record.image_feature))
 
-    def _targets(self, record: RegionRecord, kept: np.ndarray, features: Tensor, masked: np.ndarray) -> Tensor | None:
+    def _targets(
+        self, record: RegionRecord, kept: np.ndarray, features: Tensor, masked: np.ndarray
+    ) -> ClassTargets | Tensor | None:
         if self.objective is None:
             return None
         if self._num_classes is None:
             return features
-        targets = torch.zeros(len(kept), self._num_classes + 1)
-        if masked.any():
-            found = class_targets(record, kept[masked], self._num_classes)
-            targets[torch.from_numpy(masked)] = found.roll(1, dims=1) if self._background_first else found
-        return targets
+        targets = ClassTargets.of(record, kept, masked, self._num_classes)
+        return dataclasses.replace(targets, rows=targets.rows.roll(1, dims=1)) if self._background_first else targets
 
 
 def _classes_of(objective: RegionObjective | None, num_classes: int | None, *, background_first: bool) -> int | None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from features.record import RegionRecord
 from model.imagebert import ImageBertConfig
 from model.masking import mask_pieces, mask_regions
-from pipelines.pretraining.class_targets import as_float32, as_tensor, class_targets
+from pipelines.pretraining.class_targets import ClassTargets, as_float32, as_tensor
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.fit import check_choice, check_probabilities, check_vocabulary, check_width
 from pipelines.pretraining.pairs import NEGATIVES, Pair, draw_pair
@@ -110,9 +109,7 @@ class ImageBertSampler:
                 probability=sampling.region_probability,
                 masked_share=sampling.region_masked_share,
             )
-            targets = torch.zeros(len(chosen), self._num_classes + 1)
-            if predicted.any():
-                targets[torch.from_numpy(predicted)] = class_targets(record, chosen[predicted], self._num_classes)
+            targets = ClassTargets.of(record, chosen, predicted, self._num_classes)
         return PretrainSample(
             sample_id=record.image_id,
             text_ids=text_ids,
@@ -122,7 +119,7 @@ class ImageBertSampler:
             boxes=record.boxes[chosen],
             masked=masked,
             predicted=predicted,
-            targets=targets,
+            region_targets=targets,
             global_feature=self._global_feature(record),
             match=int(pair.matched) if self._config.with_match_head else None,
             height=record.height,

@@ -18,6 +18,7 @@ from model.vilbert_encoder import Stream
 from pipelines.pretraining.evaluation_samples import EvaluationSamples
 
 _OF_TEXT = ("text_ids", "text_mask", "text_segments", "task_ids")
+_LABELS = ("text_labels", "region_targets", "region_target_mask")
 
 
 class PairScorer(Protocol):
@@ -125,8 +126,8 @@ def _each_with(texts: VLBatch, image: VLBatch) -> VLBatch:
     parts: dict[str, Any] = {name: getattr(texts, name) for name in _OF_TEXT}
     for field in dataclasses.fields(image):
         value = getattr(image, field.name)
-        # What is predicted has the length of the text, and nothing is predicted here.
-        if field.name not in (*_OF_TEXT, "text_labels") and isinstance(value, Tensor):
+        # Nothing is predicted here.
+        if field.name not in (*_OF_TEXT, *_LABELS) and isinstance(value, Tensor):
             parts[field.name] = value.expand(texts.batch_size, *value.shape[1:])
     return VLBatch(**parts)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -10,9 +9,10 @@ from functools import reduce
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import get_worker_info
 
 from model.inputs import IGNORE_INDEX, VLBatch
+from pipelines.pretraining.batch_memory import empty_tensor
+from pipelines.pretraining.class_targets import ClassTargets
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,8 +25,9 @@ class PretrainSample:
         text_ids, text_labels, text_segments: (T,) int64; labels are `IGNORE_INDEX` where nothing is predicted.
         features: (R, D) in the type of the store, also where the region is masked; boxes: (R, 4) float32, pixels.
         masked, predicted: (R,) bool, hidden from the model, and predicted by it.
-        targets: (R, C) float32, what predicted regions are predicted to be, zeros elsewhere; None for a system that
-            predicts no regions.
+        region_targets: what predicted regions are predicted to be: classes, or (R, C) float32, such as their features;
+            None for a system that predicts no regions.
+        contrasted: whether the targets of all regions count: predicted ones are told apart from them.
         whole_image: (D,) float32, the feature of the whole image with masked regions left out; None lets the model take
             the mean of its regions.
         global_feature: (G,) float32, the whole image as another network sees it, for a model that reads one.
@@ -46,86 +47,106 @@ class PretrainSample:
     boxes: np.ndarray
     masked: np.ndarray
     predicted: np.ndarray
-    targets: Tensor | None
+    region_targets: ClassTargets | Tensor | None
     height: int
     width: int
     whole_image: Tensor | None = None
     global_feature: Tensor | None = None
     match: int | None = None
     text_only: bool | None = None
+    contrasted: bool = False
     twin: PretrainSample | None = None
     number: tuple[int, ...] = ()
+
+    @property
+    def targets(self) -> Tensor | None:
+        """(R, C) float32, of all regions; classes are zeros where nothing is predicted."""
+        given = self.region_targets
+        return given.dense() if isinstance(given, ClassTargets) else given
+
+    def targets_of_predicted(self) -> Tensor | None:
+        """(n, C), of the regions that are predicted, in their order."""
+        given = self.region_targets
+        if isinstance(given, ClassTargets):
+            return given.of_regions(self.predicted)
+        return None if given is None else given[torch.from_numpy(np.flatnonzero(self.predicted))]
 
 
 def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
     """Pads samples of one system to one batch; optional fields are there when any row has them.
 
-    A field that is there in one batch of a run must be there in all of them: losses are added up by name. So a run with
-    rows of text alone says `text_only` and `match` of every row.
+    Targets are of predicted regions alone, or of all where they are contrasted. A field that is there in one batch
+    of a run must be there in all of them: losses are added up by name. So a run with rows of text alone says
+    `text_only` and `match` of every row.
     """
-    text = max(len(sample.text_ids) for sample in samples)
-    regions = max(len(sample.boxes) for sample in samples)
     rows, width = len(samples), samples[0].features.shape[1]
-    text_ids = torch.full((rows, text), pad_id, dtype=torch.long)
-    text_labels = torch.full((rows, text), IGNORE_INDEX, dtype=torch.long)
-    text_segments = torch.zeros(rows, text, dtype=torch.long)
-    text_mask = torch.zeros(rows, text, dtype=torch.bool)
-    features = _zeros(
-        rows, regions, width, dtype=reduce(torch.promote_types, (each.features.dtype for each in samples))
-    )
-    boxes = torch.zeros(rows, regions, 4)
-    region_mask, masked, predicted = (torch.zeros(rows, regions, dtype=torch.bool) for _ in range(3))
-    labels = next((sample.targets.shape[1] for sample in samples if sample.targets is not None), None)
-    targets = None if labels is None else _zeros(rows, regions, labels, dtype=torch.float32)
-    with_whole_image = any(sample.whole_image is not None for sample in samples)
-    whole_images = torch.zeros(rows, width) if with_whole_image else None
-    global_features = [sample.global_feature for sample in samples if sample.global_feature is not None]
-    for row, sample in enumerate(samples):
-        pieces, count = len(sample.text_ids), len(sample.boxes)
-        text_ids[row, :pieces] = torch.from_numpy(sample.text_ids)
-        text_labels[row, :pieces] = torch.from_numpy(sample.text_labels)
-        text_segments[row, :pieces] = torch.from_numpy(sample.text_segments)
-        text_mask[row, :pieces] = True
-        features[row, :count] = sample.features
-        boxes[row, :count] = torch.from_numpy(sample.boxes)
-        region_mask[row, :count] = True
-        masked[row, :count] = torch.from_numpy(sample.masked)
-        predicted[row, :count] = torch.from_numpy(sample.predicted)
-        if targets is not None and sample.targets is not None:
-            targets[row, :count] = sample.targets
-        if whole_images is not None and sample.whole_image is not None:
-            whole_images[row] = sample.whole_image
+    pieces, regions = [len(sample.text_ids) for sample in samples], [len(sample.boxes) for sample in samples]
+    text, most = (rows, max(pieces)), (rows, max(regions))
+    predicted = _padded([sample.predicted for sample in samples], regions, most, np.bool_)
     matches = [IGNORE_INDEX if sample.match is None else sample.match for sample in samples]
+    with_match = any(sample.match is not None for sample in samples)
     with_text_only = any(sample.text_only is not None for sample in samples)
+    with_targets = any(sample.region_targets is not None for sample in samples)
+    global_features = [sample.global_feature for sample in samples if sample.global_feature is not None]
     return VLBatch(
-        text_ids=text_ids,
-        text_mask=text_mask,
-        text_segments=text_segments,
-        region_features=features,
-        region_boxes=boxes,
-        region_mask=region_mask,
+        text_ids=_padded([sample.text_ids for sample in samples], pieces, text, np.int64, pad_id),
+        text_mask=_lengths_mask(pieces, text),
+        text_segments=_padded([sample.text_segments for sample in samples], pieces, text, np.int64),
+        region_features=_padded_tensors([sample.features for sample in samples], (*most, width)),
+        region_boxes=_padded([sample.boxes for sample in samples], regions, (*most, 4), np.float32),
+        region_mask=_lengths_mask(regions, most),
         image_hw=torch.tensor([[sample.height, sample.width] for sample in samples], dtype=torch.float32),
-        masked_regions=masked,
-        whole_image_features=whole_images,
+        masked_regions=_padded([sample.masked for sample in samples], regions, most, np.bool_),
+        whole_image_features=_whole_images(samples, width),
         global_features=torch.stack(global_features) if global_features else None,
-        text_labels=text_labels,
-        region_targets=targets,
-        region_target_mask=None if targets is None else predicted,
-        match_labels=torch.tensor(matches) if any(sample.match is not None for sample in samples) else None,
+        text_labels=_padded([sample.text_labels for sample in samples], pieces, text, np.int64, IGNORE_INDEX),
+        region_targets=_targets(samples, predicted) if with_targets else None,
+        region_target_mask=predicted if with_targets else None,
+        match_labels=torch.tensor(matches) if with_match else None,
         text_only=torch.tensor([bool(sample.text_only) for sample in samples]) if with_text_only else None,
         sample_ids=tuple(sample.sample_id for sample in samples),
     )
 
 
-def _zeros(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Zeros in memory that the system hands out where it is written first: padding costs nothing. In a worker it is
-    shared memory, as in torch's own `default_collate`, so that the batch is not copied on its way."""
-    size = math.prod(shape) * dtype.itemsize
-    if not size or get_worker_info() is None:
-        words = np.zeros(shape, {2: np.int16, 4: np.int32, 8: np.int64}[dtype.itemsize])
-        return torch.from_numpy(words).view(dtype)
-    storage = torch.UntypedStorage._new_shared(size, device="cpu")
-    return torch.empty(0, dtype=dtype).set_(storage).view(shape)
+def _padded(
+    values: Sequence[np.ndarray], lengths: Sequence[int], shape: tuple[int, ...], kind: type, fill: int = 0
+) -> Tensor:
+    """One value in each row of `shape`, and `fill` behind it."""
+    padded = np.full(shape, fill, kind)
+    for row, (value, length) in enumerate(zip(values, lengths, strict=True)):
+        padded[row, :length] = value
+    return torch.from_numpy(padded)
+
+
+def _lengths_mask(lengths: Sequence[int], shape: tuple[int, int]) -> Tensor:
+    """True in the first places of each row, as many as its length."""
+    return torch.from_numpy(np.arange(shape[1]) < np.array(lengths)[:, None])
+
+
+def _padded_tensors(values: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
+    """As `_padded`, of large values, in the widest of their types and in the memory of the batch."""
+    padded = empty_tensor(shape, reduce(torch.promote_types, (value.dtype for value in values)))
+    for row, value in enumerate(values):
+        padded[row, : len(value)] = value
+        padded[row, len(value) :] = 0
+    return padded
+
+
+def _targets(samples: Sequence[PretrainSample], predicted: Tensor) -> Tensor:
+    """(N, C) of the predicted regions, row after row, or (B, R, C)."""
+    if any(sample.contrasted for sample in samples):
+        of_all = [sample.targets for sample in samples if sample.targets is not None]
+        return _padded_tensors(of_all, (*predicted.shape, of_all[0].shape[1]))
+    given = [sample.targets_of_predicted() for sample in samples]
+    return torch.cat([rows for rows in given if rows is not None])
+
+
+def _whole_images(samples: Sequence[PretrainSample], width: int) -> Tensor | None:
+    """(B, D) float32; None when no row has its own."""
+    if all(sample.whole_image is None for sample in samples):
+        return None
+    nothing = torch.zeros(width)
+    return torch.stack([nothing if sample.whole_image is None else sample.whole_image for sample in samples])
 
 
 def in_float32(batch: VLBatch) -> VLBatch:

@@ -97,7 +97,7 @@ class ViLbertSampler:
                 f"the model has no match head, but {sampling.mismatched_probability:.0%} of the pairs would be "
                 f"mismatched; set sampling.mismatched_probability to 0, or with_match_head to true"
             )
-        self._classifies = region_loss == "kl"
+        self._classifies, self._contrasts = region_loss == "kl", region_loss == "contrastive"
         if self._classifies:
             check_region_labels(model_config.region_target_size, num_classes, "region_target_size")
         self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
@@ -139,6 +139,14 @@ class ViLbertSampler:
             )
             if sampling.overlapping_regions == "uncounted":
                 whole_image = mean_feature(shown.features.float(), torch.from_numpy(~masked), torch.from_numpy(counted))
-        # Features of all regions are targets: contrastive negatives are drawn among them.
         targets = shown.class_targets(predicted, self._num_classes) if self._classifies else shown.features.float()
-        return shown.sample(text_ids, text_labels, masked, predicted, targets, whole_image=whole_image)
+        return shown.sample(
+            text_ids,
+            text_labels,
+            masked,
+            predicted,
+            targets,
+            # Negatives are drawn among all regions.
+            contrasted=self._contrasts,
+            whole_image=whole_image,
+        )

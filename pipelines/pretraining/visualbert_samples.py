@@ -127,7 +127,7 @@ class VisualBertSampler:
             boxes=record.boxes[regions],
             masked=nothing,
             predicted=nothing,
-            targets=None,
+            region_targets=None,
             match=match,
             height=record.height,
             width=record.width,

@@ -46,3 +46,21 @@ def test_batch_moves_every_tensor_and_keeps_names():
     assert len(tensors) == 9 and all(tensor.device.type == "meta" for tensor in tensors)
     assert batch.sample_ids == ("a", "b")
     assert dataclasses.is_dataclass(batch)
+
+
+def make_targets():
+    """Of a batch with predicted regions in both rows, (2, 3, 7)."""
+    predicted = torch.tensor([[True, False, True], [False, True, False]])
+    return torch.arange(42.0).reshape(2, 3, 7), predicted
+
+
+def test_targets_of_predicted_regions_alone_are_those_of_all():
+    targets, predicted = make_targets()
+    dense = make_batch(region_targets=targets, region_target_mask=predicted)
+    compact = make_batch(region_targets=targets[predicted], region_target_mask=predicted)
+    assert compact.compact_targets and not dense.compact_targets
+    for chosen in (predicted, predicted.clone(), torch.tensor([[True, False, False]] * 2) & predicted):
+        assert torch.equal(compact.targets_of(chosen), dense.targets_of(chosen))
+    for row in (0, 1):
+        of_row = compact.row(row)
+        assert torch.equal(of_row.targets_of(of_row.region_target_mask), targets[row][predicted[row]])

@@ -122,6 +122,20 @@ def test_labels_and_targets_are_not_read_by_the_encoder(name):
         assert_same(vectors(model.encode(bare), batch), vectors(model.encode(batch), batch), rtol=0, atol=0)
 
 
+@every_model
+def test_targets_of_predicted_regions_alone_give_the_same_losses(name):
+    model, batch = build(name), make_full_batch()
+    batch = dataclasses.replace(batch, match_labels=torch.tensor([1, 0, 1]))  # some models leave mismatched pairs out
+    compact = dataclasses.replace(batch, region_targets=batch.region_targets[batch.region_target_mask])
+    assert model.loss_counts(compact) == model.loss_counts(batch)
+    with torch.no_grad():
+        dense, same = model(batch), model(compact)
+    for terms, others in ((dense.losses, same.losses), (dense.metrics, same.metrics)):
+        assert terms.keys() == others.keys()
+        for key, term in terms.items():
+            assert torch.equal(term.total, others[key].total) and int(term.count) == int(others[key].count), key
+
+
 def without_words(batch):
     return dataclasses.replace(batch, text_labels=torch.full_like(batch.text_labels, IGNORE_INDEX))
 

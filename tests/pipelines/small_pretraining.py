@@ -69,9 +69,9 @@ class SomeUnmasked(VLBertSampler):
             sample = dataclasses.replace(sample, text_labels=nothing, predicted=np.zeros_like(sample.predicted))
         if row in self.text_only:
             no_region: dict[str, Any] = {
-                name: getattr(sample, name)[:0] for name in ("features", "boxes", "masked", "predicted", "targets")
+                name: getattr(sample, name)[:0] for name in ("features", "boxes", "masked", "predicted")
             }
-            sample = dataclasses.replace(sample, **no_region, whole_image=None, text_only=True)
+            sample = dataclasses.replace(sample, **no_region, region_targets=None, whole_image=None, text_only=True)
         elif self.text_only:
             sample = dataclasses.replace(sample, text_only=None)  # so that batches differ in the losses they have
         return sample

@@ -7,10 +7,8 @@ import pytest
 import torch
 from captioned_records import make_store, run_pretrain
 from safetensors.torch import load_file
-from torch.utils.data import get_worker_info
 
 from pipelines.pretraining.batch_workers import batches_ahead
-from pipelines.pretraining.sample import _zeros
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.pretraining.task import DataConfig
 from pipelines.train_config import TrainConfig
@@ -24,17 +22,6 @@ def first(stream, count):
 def test_batches_come_in_order(workers):
     stream = batches_ahead(lambda: iter(range(1000)), lambda place: torch.full((2,), place), workers=workers)
     assert [int(made[0]) for made in first(stream, 20)] == list(range(20))
-
-
-def test_zeros_of_a_worker_are_zeros_also_where_there_are_none():
-    def make(shape):
-        zeros = _zeros(*shape, dtype=torch.float16)
-        return zeros, get_worker_info() is not None
-
-    shapes = [(3, 500, 7), (2, 0, 5), (1, 1, 1)]
-    stream = batches_ahead(lambda: iter(shapes), make, workers=1)
-    for shape, (zeros, in_a_worker) in zip(shapes, stream, strict=True):
-        assert in_a_worker and torch.equal(zeros, torch.zeros(shape, dtype=torch.float16))
 
 
 def test_an_error_is_raised_in_its_turn_as_it_was():

@@ -109,7 +109,7 @@ def rows_of(batches: list[EndToEndBatch]) -> list[tuple[Any, ...]]:
                     batch.rows.text_ids[row, text].tolist(),
                     boxes.tolist(),
                     batch.rows.region_boxes[row, regions].tolist(),
-                    batch.rows.region_targets[row, regions].tolist(),
+                    batch.rows.row(row).region_targets.tolist(),
                     batch.images.pixels[row, :, :height, :width].tolist(),
                 )
             )
@@ -256,7 +256,7 @@ def test_targets_are_those_of_the_store(made: PhotoStore) -> None:
             stored = torch.from_numpy(record.class_distribution[order].astype(np.float32))
             chosen = batch.rows.region_target_mask[row]
             kept = int(batch.rows.region_mask[row].sum())
-            assert torch.equal(batch.rows.region_targets[row, chosen], stored[:kept][chosen[:kept]])
+            assert torch.equal(batch.rows.row(row).region_targets, stored[:kept][chosen[:kept]])
             predicted += int(chosen.sum())
         assert batch.rows.region_features.shape[-1] == 0  # nothing stored that a model could look at instead
         assert batch.rows.whole_image_features is None

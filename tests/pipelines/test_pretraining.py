@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import PretrainedConfig
+from tokenizers import Tokenizer
+from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
 from features.fingerprint import Fingerprint
 from features.record import RegionRecord, TopKDistribution
 from model.inputs import IGNORE_INDEX
 from model.vlbert import VLBertForPreTraining
 from model.vlbert_config import VLBertConfig, vlbert_small
+from model.vlbert_embeddings import average_visible_regions
 from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable
 from pipelines.model_checkpoint import load_model
@@ -119,7 +121,7 @@ def rows_of(batches):
                     batch.text_labels[row, text].tolist(),
                     batch.region_features[row, regions].tolist(),
                     batch.masked_regions[row, regions].tolist(),
-                    batch.region_targets[row, regions].tolist(),
+                    batch.row(row).region_targets.tolist(),
                 )
             )
     return rows
@@ -222,6 +224,17 @@ def test_cut(pieces, num_regions, max_elements, max_text, kept):
     if num_regions:
         mean = torch.from_numpy(record.features).float().mean(0)
         torch.testing.assert_close(sample.whole_image, mean, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_the_whole_image_is_what_the_model_would_make_of_the_same_regions(dtype):
+    record = make_record("a", 5, num_regions=90, dtype=dtype)
+    before, masked = record.features.copy(), np.arange(90) % 4 == 1
+    sample = sample_of(record, masked=masked, predicted=masked)
+    shown = torch.from_numpy(record.features[np.argsort(-record.class_scores)]).float()
+    wanted = average_visible_regions(shown, torch.ones(90, dtype=torch.bool), torch.from_numpy(masked))
+    assert torch.equal(sample.whole_image, wanted)
+    np.testing.assert_array_equal(record.features, before)
 
 
 @pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found at {GOLDENS}")
@@ -328,6 +341,21 @@ def test_tokenizer_round_trip(tokenizer, tmp_path):
     before, after = tokenizer.encode(CAPTIONS[0]), loaded.encode(CAPTIONS[0])
     assert before.ids.tolist() == after.ids.tolist() and before.word_ids.tolist() == after.word_ids.tolist()
     assert loaded.digest == tokenizer.digest and loaded.vocab_size == tokenizer.vocab_size
+
+
+def test_captions_are_cut_as_transformers_cuts_them(tokenizer, tmp_path):
+    """Also with a tokenizer that was saved with a longest length and padding."""
+    tokenizer.save(tmp_path)
+    backend = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    backend.enable_truncation(4)
+    backend.enable_padding(length=16)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    ours, theirs = load_tokenizer(str(tmp_path)), PreTrainedTokenizerFast.from_pretrained(str(tmp_path))
+    for caption in (*CAPTIONS, "", "Naïve [MASK] 日本, two-year-old\tdogs?"):
+        wanted = theirs(caption, add_special_tokens=False)
+        encoded = ours.encode(caption)
+        assert encoded.ids[1:-1].tolist() == wanted["input_ids"]
+        assert encoded.word_ids[1:-1].tolist() == wanted.word_ids()
 
 
 def test_trained_vocabulary_depends_on_the_captions_alone(tokenizer):

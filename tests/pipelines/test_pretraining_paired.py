@@ -43,7 +43,7 @@ WAYS = {
     "interbert, single": ("interbert", {"masking": "single"}),
     "interbert, conditional": ("interbert", {"conditional_masking": True}),
 }
-FIELDS = ("text_ids", "text_labels", "region_features", "region_boxes", "masked_regions", "region_targets")
+FIELDS = ("text_ids", "text_labels", "region_features", "region_boxes", "masked_regions")
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,7 @@ def rows_of(task, count, **position):
             }
             whole = batch.whole_image_features
             extra = [batch.match_labels[row].tolist(), None if whole is None else whole[row].tolist()]
+            extra.append(batch.row(row).region_targets.tolist())
             yield [batch.sample_ids[row], *(getattr(batch, name)[row][kept[name]].tolist() for name in FIELDS), *extra]
 
 
