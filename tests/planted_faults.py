@@ -52,14 +52,14 @@ FAULTS = (
     Fault(
         "each micro-batch has a denominator of its own",
         STEP,
-        "term.total / denominators[name] for",
+        "term.over(denominators[name]) for",
         "term.total / term.count.clamp(min=1) / self._config.accumulation for",
         _loop("test_accumulation_is_one_mean_over_all_labels[3]"),
     ),
     Fault(
         "micro-batches are added, not averaged",
         STEP,
-        "term.total / denominators[name] for",
+        "term.over(denominators[name]) for",
         "term.total / term.count.clamp(min=1) for",
         _first_steps("vl-bert-accumulated"),
     ),
