@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from objectives import OBJECTIVES, small_corpus, small_lines, small_model, small_rules, tokenizer
@@ -17,6 +17,7 @@ from pipelines.pretraining.task import DataConfig, PretrainTask
 from pipelines.train_config import TrainConfig
 from pipelines.training import TrainResult, train
 
+AnyBatch = TypeVar("AnyBatch", bound=Any)
 SAMPLES = 4  # of a step of one row each: one for each of four processes
 
 
@@ -29,17 +30,20 @@ class SmallTask(PretrainTask):
         dtype = next(self.model.parameters()).dtype
         for batch in super().batches(start_sample, rank=rank, num_ranks=num_ranks):
             self.seen += [digest(batch.row(row)) for row in range(batch.batch_size)]
-            parts = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-            floats = {
-                name: part.to(dtype)
-                for name, part in parts.items()
-                if isinstance(part, Tensor) and part.is_floating_point()
-            }
-            yield dataclasses.replace(batch, **floats)
+            yield in_floats_of(batch, dtype)
 
     def evaluate(self) -> dict[str, float | None]:
         """The sum of the weights: an evaluation of no time."""
         return {"weights": float(sum(weight.detach().double().sum() for weight in self.model.parameters()))}
+
+
+def in_floats_of(batch: AnyBatch, dtype: torch.dtype) -> AnyBatch:
+    """A dataclass with all of its floating point tensors in one type."""
+    parts = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    floats = {
+        name: part.to(dtype) for name, part in parts.items() if isinstance(part, Tensor) and part.is_floating_point()
+    }
+    return dataclasses.replace(batch, **floats)
 
 
 def digest(sample: VLBatch) -> str:
