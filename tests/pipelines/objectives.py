@@ -76,8 +76,11 @@ OBJECTIVES: Mapping[str, Objective] = {
     ),
     "vlbert-rows": Objective("vlbert", _MASKED, {"word_loss_mean": "rows", "region_loss_mean": "rows"}),
     "visualbert": Objective("visualbert", frozenset({"masked_words", "matching"})),
+    # With as many pairs of both kinds, in a step of nothing else gradients would cancel, and their norm be rounding.
     "visualbert-one-caption": Objective(
-        "visualbert", frozenset({"masked_words", "matching"}), sampling={"text_form": "one_caption"}
+        "visualbert",
+        frozenset({"masked_words", "matching"}),
+        sampling={"text_form": "one_caption", "mismatched_probability": 0.3},
     ),
     "visualbert-words-only": Objective(
         "visualbert", frozenset({"masked_words"}), {"with_match_head": False}, {"text_form": "words_only"}
