@@ -41,6 +41,9 @@ class BertSizes(StrictConfig):
         """Of what this model gives: BERT's width throughout, unless a model says otherwise."""
         return OutputWidths(self.hidden_size, self.hidden_size, self.hidden_size)
 
+    def check_batch_size(self, rows: int) -> None:
+        """Raises ValueError when a loss of this model does not work on batches of so many rows."""
+
     def check(self) -> None:
         super().check()
         self.check_multiple("hidden_size", "num_attention_heads")

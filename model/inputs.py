@@ -75,8 +75,8 @@ class VLBatch:
             more; read by the grounding head alone.
         text_only: (B,) bool, True where the row has no image: no region, and `image_hw` means nothing.
         sample_ids: what to call the rows in an error message; empty or B names.
-        draw_seed: for what a model draws itself to make a loss of this batch (ViLBERT's contrastive negatives), so that
-            the same batch draws the same; None where the caller hands in a generator, or nothing is drawn.
+        draw_seeds: one for each row, of what a model draws itself to make a loss (ViLBERT's contrastive negatives), so
+            that a row draws the same in any batch; empty where the caller hands in a generator, or nothing is drawn.
 
     Raises:
         ValueError: naming the field, when a shape or dtype is not as above.
@@ -103,7 +103,7 @@ class VLBatch:
     phrase_positions: Tensor | None = None
     text_only: Tensor | None = None
     sample_ids: tuple[str, ...] = ()
-    draw_seed: int | None = None
+    draw_seeds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         sizes: dict[str, int] = {"4": 4, "2": 2}
@@ -114,8 +114,10 @@ class VLBatch:
                 _check_tensor(name, tensor, "NC" if compact else axes, sizes)
         if (self.region_targets is None) != (self.region_target_mask is None):
             raise ValueError("VLBatch: region_targets and region_target_mask come together or not at all")
-        if self.sample_ids and len(self.sample_ids) != self.batch_size:
-            raise ValueError(f"VLBatch: {len(self.sample_ids)} sample_ids for {self.batch_size} rows")
+        for name in ("sample_ids", "draw_seeds"):
+            given = len(getattr(self, name))
+            if given not in (0, self.batch_size):
+                raise ValueError(f"VLBatch: {given} {name} for {self.batch_size} rows")
 
     @property
     def batch_size(self) -> int:

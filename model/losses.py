@@ -23,22 +23,29 @@ class SumCount:
     Attributes:
         total: scalar.
         count: scalar, integer.
+        epsilon: what a release adds to the count that it divides by: once, however many sums are added up.
     """
 
     total: Tensor
     count: Tensor
+    epsilon: float = 0.0
 
     @property
     def mean(self) -> Tensor:
         """total / count; 0 (with a gradient graph where `total` has one) when there was no element."""
-        return self.total / self.count.clamp(min=1)
+        return self.over(self.count.clamp(min=1))
+
+    def over(self, count: Tensor) -> Tensor:
+        """This sum's share of a mean over `count` elements, at least 1, of which it has some."""
+        # In the type of the sum: to a whole number an epsilon is added in float32.
+        return self.total / (count.to(self.total.dtype) + self.epsilon)
 
     def __add__(self, other: SumCount) -> SumCount:
-        return SumCount(self.total + other.total, self.count + other.count)
+        return SumCount(self.total + other.total, self.count + other.count, self.epsilon)
 
     def detach(self) -> SumCount:
         """The same without its gradient graph."""
-        return SumCount(self.total.detach(), self.count)
+        return SumCount(self.total.detach(), self.count, self.epsilon)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ Logits are computed at masked positions only: over all positions they would be m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -171,34 +171,47 @@ class PreTrainingTerms:
 
 
 def draw_negatives(
-    region_mask_BR: Tensor, predicted_BR: Tensor, count: int, generator: torch.Generator, *, from_other_images: float
+    region_mask_BR: Tensor,
+    predicted_BR: Tensor,
+    count: int,
+    draws: Sequence[int] | torch.Generator,
+    *,
+    from_other_images: float,
+    group_rows: int,
 ) -> Tensor:
     """Which regions each predicted one is told apart from.
 
-    Uniformly among the real regions of other images, and among the other real regions of its own; where one kind does
-    not exist, the other kind takes its place. The multi-task release draws padding too, and leaves one region out.
+    Uniformly among the real regions of the other images of its group, and among the other real regions of its own;
+    where one kind does not exist, the other kind takes its place. What a row draws follows from its seed and from the
+    regions of its group alone, padding left out. The multi-task release draws among all rows of a process, padding too,
+    and leaves one region out.
 
     Args:
         count: K, of which the share `from_other_images` comes from other images.
-        generator: on the CPU; the same generator gives the same negatives on every device.
+        draws: a seed for each row, or a generator on the CPU for one row after the other; the same ones give the same
+            negatives on every device.
+        group_rows: rows 0 to group_rows - 1 are the first group, as many the next; the last may have fewer.
     Returns:
-        (N, K) long, flat places in B x R, one row for each True of `predicted_BR`; K is 0 when a region is alone.
+        (N, K) long, flat places in B x R, one row for each True of `predicted_BR`. A region without any other in its
+        group has its own place there: a loss of ln(1 + K), without a gradient.
     """
-    num_regions = region_mask_BR.shape[1]
-    real = region_mask_BR.flatten().cpu()
-    places = predicted_BR.flatten().cpu().nonzero().squeeze(1)
-    image = torch.arange(len(real)) // max(num_regions, 1)
-    same_image = image[places][:, None] == image[None]
-    own = (real & same_image).float()
-    own[torch.arange(len(places)), places] = 0.0
-    other = (real & ~same_image).float()
-    own, other = torch.where(own.sum(1, True) > 0, own, other), torch.where(other.sum(1, True) > 0, other, own)
-    num_other = int(count * from_other_images)
-    if not len(places) or not bool((own.sum(dim=1) > 0).all()):
-        return places.new_zeros(len(places), 0).to(predicted_BR.device)
-    drawn = [
-        kind.multinomial(number, replacement=True, generator=generator)
-        for kind, number in ((other, num_other), (own, count - num_other))
-        if number
-    ]
-    return torch.cat(drawn, dim=1).to(predicted_BR.device)
+    real, predicted = region_mask_BR.cpu(), predicted_BR.cpu()
+    num_regions, num_other = real.shape[1], int(count * from_other_images)
+    drawn = [torch.zeros(0, count, dtype=torch.long)]
+    for row in predicted.any(dim=1).nonzero().squeeze(1).tolist():
+        first = row - row % group_rows
+        group = real[first : first + group_rows].flatten().nonzero().squeeze(1) + first * num_regions
+        in_row = group // num_regions == row
+        own, others = group[in_row], group[~in_row]
+        places = predicted[row].nonzero().squeeze(1) + row * num_regions
+        random = draws if isinstance(draws, torch.Generator) else torch.Generator().manual_seed(draws[row])
+        from_others = 0 if not len(others) else count if len(own) == 1 else num_other
+        here = [others[torch.randint(len(others), (len(places), from_others), generator=random)]] if from_others else []
+        if len(own) == 1 and not len(others):
+            here.append(places[:, None].expand(-1, count))
+        elif from_others < count:
+            chosen = torch.randint(len(own) - 1, (len(places), count - from_others), generator=random)
+            itself = torch.searchsorted(own, places)[:, None]
+            here.append(own[chosen + (chosen >= itself)])
+        drawn.append(torch.cat(here, dim=1))
+    return torch.cat(drawn).to(predicted_BR.device)

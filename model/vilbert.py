@@ -292,9 +292,9 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
 
         Args:
             generator: on the CPU; draws the negatives of the region loss "contrastive", and nothing else. None takes a
-                new one, seeded by `VLBatch.draw_seed`.
+                new one for each row, seeded by `VLBatch.draw_seeds`.
         Raises:
-            ValueError: when the batch lacks the targets of a head, or "contrastive" both generator and seed.
+            ValueError: when the batch lacks the targets of a head, or "contrastive" both generator and seeds.
         """
         if batch.match_labels is None and self.match_head is not None:
             raise ValueError("ViLbertForPreTraining: the batch has no match_labels, the match head needs them")
@@ -307,19 +307,18 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         terms.masked_words(self.word_logits, output.text_states, labels)
         head, config = self.masked_region_head, self.config
         if config.region_loss == "contrastive":
-            if generator is None:
-                if batch.draw_seed is None:
-                    raise ValueError(
-                        "ViLbertForPreTraining: region_loss 'contrastive' draws negatives; hand in a generator, or a "
-                        "batch with draw_seed"
-                    )
-                generator = torch.Generator().manual_seed(batch.draw_seed)
+            if generator is None and not batch.draw_seeds:
+                raise ValueError(
+                    "ViLbertForPreTraining: region_loss 'contrastive' draws negatives; hand in a generator, or a "
+                    "batch with draw_seeds"
+                )
             negatives = draw_negatives(
                 batch.region_mask,
                 predicted,
                 config.num_negatives,
-                generator,
+                batch.draw_seeds if generator is None else generator,
                 from_other_images=config.negatives_from_other_images,
+                group_rows=config.negative_rows,
             )
             terms.contrasted_regions(head, output.region_states, targets, predicted, negatives)
         else:

@@ -45,7 +45,9 @@ class ViLbertConfig(BertSizes):
         region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature, "contrastive"
             picks that feature among those of other regions.
         num_negatives: other regions, with "contrastive".
-        negatives_from_other_images: share of them that come from other images of the batch.
+        negatives_from_other_images: share of them that come from other images of the same group of rows.
+        negative_rows: rows of a batch that make such a group: the first so many, the next so many. A batch must hold
+            whole groups, so that negatives do not depend on its size or on the number of processes.
         region_target_size: width of the region head: number of classes with background (first in the published stores),
             or D.
         whole_image_count: by what the IMG token divides the sum of the features that are not masked: "all" regions of
@@ -84,6 +86,7 @@ class ViLbertConfig(BertSizes):
     region_loss: str = "kl"
     num_negatives: int = 128
     negatives_from_other_images: float = 0.7
+    negative_rows: int = 64
     region_target_size: int = 1601
     whole_image_count: str = "all"
     masked_appearance: str = "zero"
@@ -95,6 +98,14 @@ class ViLbertConfig(BertSizes):
     @property
     def output_widths(self) -> OutputWidths:
         return OutputWidths(self.hidden_size, self.image_hidden_size, self.co_attention_size)
+
+    def check_batch_size(self, rows: int) -> None:
+        if self.region_loss == "contrastive" and rows % self.negative_rows:
+            raise ValueError(
+                f"ViLbertConfig: region_loss 'contrastive' draws negatives within groups of {self.negative_rows} rows, "
+                f"and batches of {rows} would cut such a group; set data.batch_size to a multiple of it, or "
+                f"model.negative_rows to a divisor of {rows}"
+            )
 
     def check(self) -> None:
         super().check()
@@ -134,10 +145,10 @@ class ViLbertConfig(BertSizes):
                 f"ViLbertConfig: region_loss {self.region_loss!r} predicts features of width "
                 f"{self.region_feature_size}, region_target_size is {self.region_target_size}"
             )
-        if self.num_negatives < 1 or not 0 <= self.negatives_from_other_images <= 1:
+        if min(self.num_negatives, self.negative_rows) < 1 or not 0 <= self.negatives_from_other_images <= 1:
             raise ValueError(
-                f"ViLbertConfig: num_negatives {self.num_negatives} must be at least 1, "
-                f"negatives_from_other_images {self.negatives_from_other_images} from 0 to 1"
+                f"ViLbertConfig: num_negatives {self.num_negatives} and negative_rows {self.negative_rows} must be at "
+                f"least 1, negatives_from_other_images {self.negatives_from_other_images} from 0 to 1"
             )
         if not self.with_match_head and self.masked_loss_pairs == "matched":
             raise ValueError(

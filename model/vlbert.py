@@ -182,9 +182,8 @@ def mean_of_rows(losses_N: Tensor, chosen_BX: Tensor) -> SumCount:
     counts, rows = chosen_BX.sum(dim=1), chosen_BX.nonzero()[:, 0]
     totals = losses_N.new_zeros(len(counts)).index_add(0, rows, losses_N)
     with_any = (counts > 0).sum()
-    # A whole number and an epsilon are added in float32, whatever the losses are.
-    means, rows_with_any = totals / (counts.to(totals) + ROW_EPSILON), with_any.to(totals)
-    return SumCount(means.sum() * rows_with_any / (rows_with_any + ROW_EPSILON), with_any)
+    means = totals / (counts.to(totals) + ROW_EPSILON)  # a whole number and an epsilon would be added in float32
+    return SumCount(means.sum(), with_any, ROW_EPSILON)
 
 
 def _count(chosen_BX: Tensor, by_row: bool) -> int:

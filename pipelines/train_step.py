@@ -65,7 +65,7 @@ class TrainStep:
         grouped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         self._trained = [parameter for parameter in model.parameters() if id(parameter) in grouped]
         self._add_counts = SumsOverProcesses(accelerator, 1)
-        self._add_sums = SumsOverProcesses(accelerator, 2)
+        self._add_sums = SumsOverProcesses(accelerator, 3)
 
     def take(self, micro_batches: Sequence[Any], step: int) -> StepOutcome:
         """
@@ -124,17 +124,24 @@ class TrainStep:
             raise ValueError(f"task gave losses {sorted(output.losses)} but counts for {sorted(counts)}")
         for name, term in {**output.losses, **output.metrics}.items():
             sums[name] = sums[name] + term.detach() if name in sums else term.detach()
-        shares = (term.total / denominators[name] for name, term in output.losses.items())
+        shares = (term.over(denominators[name]) for name, term in output.losses.items())
         return sum(shares, start=torch.zeros((), device=device))
 
     def _means(self, sums: dict[str, SumCount]) -> tuple[dict[str, float | None], int]:
         """Means over all processes, None (null in the log) when nothing was counted: 0 would read as a perfect loss or
         as no hit at all; and the signal that any of them was told to stop by."""
-        rows = {name: torch.stack([term.total.double(), term.count.double()]) for name, term in sums.items()}
+        # An epsilon counts as often as there are elements: a process may know a loss only from the others.
+        rows = {
+            name: torch.stack([term.total.double(), term.count.double(), term.count.double() * term.epsilon])
+            for name, term in sums.items()
+        }
         stop = self._told_to_stop()
-        rows[_STOP] = torch.tensor([stop, bool(stop)])
+        rows[_STOP] = torch.tensor([stop, bool(stop), 0])
         added = self._add_sums(rows)
         totals = dict(zip(added, torch.stack(list(added.values())).tolist(), strict=True))
-        signals, told = totals.pop(_STOP)
-        means = {name: total / count if count else None for name, (total, count) in totals.items()}
+        signals, told, _ = totals.pop(_STOP)
+        means = {
+            name: total / (count + epsilons / count) if count else None
+            for name, (total, count, epsilons) in totals.items()
+        }
         return means, int(signals // told) if told else 0

@@ -44,22 +44,30 @@ def _loop(test: str) -> str:
     return f"tests/pipelines/test_training.py::{test}"
 
 
+def _processes(test: str) -> str:
+    return f"tests/pipelines/test_training_processes.py::{test}"
+
+
 LOOP, SCHEDULE, RULES = "pipelines/training.py", "pipelines/optimizer.py", "pipelines/parameter_groups.py"
 STEP = "pipelines/train_step.py"
 STEPS, COLLATE = "pipelines/release_optimizers.py", "pipelines/pretraining/sample.py"
+TERMS = "model/pretraining.py"
+ANY_BATCH = (
+    "tests/pipelines/test_pretraining_vilbert.py::test_contrastive_negatives_do_not_depend_on_the_size_of_batches"
+)
 FAULTS = (
     # The loop.
     Fault(
         "each micro-batch has a denominator of its own",
         STEP,
-        "term.total / denominators[name] for",
+        "term.over(denominators[name]) for",
         "term.total / term.count.clamp(min=1) / self._config.accumulation for",
         _loop("test_accumulation_is_one_mean_over_all_labels[3]"),
     ),
     Fault(
         "micro-batches are added, not averaged",
         STEP,
-        "term.total / denominators[name] for",
+        "term.over(denominators[name]) for",
         "term.total / term.count.clamp(min=1) for",
         _first_steps("vl-bert-accumulated"),
     ),
@@ -132,6 +140,56 @@ FAULTS = (
         "_restore_random_state(load_file(own))",
         "load_file(own)",
         _loop("test_resumed_runs_end_in_the_same_bits[stops0]"),
+    ),
+    # Several processes.
+    Fault(
+        "each process has a denominator of its own",
+        STEP,
+        "self._add_counts({name",
+        "dict({name",
+        _processes("test_losses_that_only_some_processes_have"),
+    ),
+    Fault(
+        "gradients are means of processes, not sums",
+        STEP,
+        "accelerator.backward(loss * accelerator.num_processes)",
+        "accelerator.backward(loss)",
+        _processes("test_losses_that_only_some_processes_have"),
+    ),
+    Fault(
+        "every worker makes the first one's batches",
+        "pipelines/pretraining/batch_workers.py",
+        "islice(self._places(), worker.id, None,",
+        "islice(self._places(), 0, None,",
+        _processes("test_samples_from_workers_are_those_of_one_process"),
+    ),
+    Fault(
+        "one row's seed draws the negatives of all",
+        TERMS,
+        "manual_seed(draws[row])",
+        "manual_seed(draws[0])",
+        ANY_BATCH,
+    ),
+    Fault(
+        "negatives come from all of a batch",
+        TERMS,
+        "real[first : first + group_rows].flatten().nonzero().squeeze(1) + first * num_regions",
+        "real.flatten().nonzero().squeeze(1)",
+        ANY_BATCH,
+    ),
+    Fault(
+        "each micro-batch adds an epsilon",
+        "model/losses.py",
+        "self.count + other.count, self.epsilon)",
+        "self.count + other.count, self.epsilon + other.epsilon)",
+        "tests/model/test_vlbert_options.py::test_float64_goes_all_the_way",
+    ),
+    Fault(
+        "the log leaves the release's epsilon out",
+        STEP,
+        "term.count.double() * term.epsilon",
+        "term.count.double() * 0.0",
+        _first_steps("vl-bert-rows"),
     ),
     # Schedules.
     Fault(
@@ -384,6 +442,7 @@ def _exit_code(copy: Path, test: str) -> int:
             os.dup2(silence, 2)
             os.chdir(copy)
             sys.path.insert(0, str(copy))
+            os.environ["PYTHONPATH"] = str(copy)  # of the processes that a test starts
             sys.dont_write_bytecode = True
             import pytest
 

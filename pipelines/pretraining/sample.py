@@ -36,7 +36,7 @@ class PretrainSample:
         text_only: a row without an image: R is 0, `height` and `width` mean nothing. None for a run without such rows.
         height, width: of the image, pixels.
         twin: one more row of the same caption and image, masked in another way; it comes right after this one.
-        number: seed, epoch and row that it was drawn with.
+        draw_seed: of what a model draws itself to make a loss of this row.
     """
 
     sample_id: str
@@ -56,7 +56,7 @@ class PretrainSample:
     text_only: bool | None = None
     contrasted: bool = False
     twin: PretrainSample | None = None
-    number: tuple[int, ...] = ()
+    draw_seed: int = 0
 
     @property
     def targets(self) -> Tensor | None:
@@ -105,6 +105,7 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
         match_labels=torch.tensor(matches) if with_match else None,
         text_only=torch.tensor([bool(sample.text_only) for sample in samples]) if with_text_only else None,
         sample_ids=tuple(sample.sample_id for sample in samples),
+        draw_seeds=tuple(sample.draw_seed for sample in samples),
     )
 
 

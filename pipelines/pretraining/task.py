@@ -22,7 +22,7 @@ from pipelines.pretraining.text_rows import TextRows, TextSampler
 from pipelines.sample_order import SampleOrder
 
 EVALUATION_EPOCH = 2**31  # training never comes to this epoch, so its masks are new to the model
-_ORDER, _MASKS, _DRAWS = 1, 2, 3  # first number of a seed: keeps the random streams of one run apart
+_ORDER, _MASKS = 1, 2  # first number of a seed: keeps the random streams of one run apart
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PretrainTask:
         seed: of sample order, masks and negatives. They follow from it and the number of a sample alone.
         lines: a text corpus, for a sampler that is a `TextSampler`.
     Raises:
-        ValueError: when the first record does not fit the model.
+        ValueError: when the first record, or the size of a batch, does not fit the model.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class PretrainTask:
                 seed=seed,
             )
         sampler.check(corpus.record(0))
+        cast(PreTrainingModel, model).config.check_batch_size(config.batch_size)
 
     @property
     def model(self) -> nn.Module:
@@ -159,16 +160,17 @@ class PretrainTask:
         Args:
             corpus: a view of the task's own with other words; None for that itself.
         """
-        number = (self._seed, 0 if self._config.fixed_masks else epoch, row)
-        sample = self._sampler.sample(corpus or self._corpus, row, np.random.default_rng([_MASKS, *number]))
-        sample = replace(sample, number=number)
-        rows = [each for each in (sample, sample.twin) if each is not None]
-        return rows if self._texts is None else [*rows, *self._texts.samples(*number[1:])]
+        if self._config.fixed_masks:
+            epoch = 0
+        random = np.random.default_rng([_MASKS, self._seed, epoch, row])
+        sample = self._sampler.sample(corpus or self._corpus, row, random)
+        rows = [
+            replace(each, draw_seed=int(random.integers(2**63))) for each in (sample, sample.twin) if each is not None
+        ]
+        return rows if self._texts is None else [*rows, *self._texts.samples(epoch, row)]
 
     def collate(self, samples: Sequence[PretrainSample]) -> VLBatch:
-        # What is drawn among the rows of a batch follows from which rows these are: the first one stands for all.
-        draw_seed = np.random.SeedSequence([_DRAWS, *samples[0].number]).generate_state(1)[0].item()
-        return replace(collate(samples, pad_id=self._pad_id), draw_seed=draw_seed)
+        return collate(samples, pad_id=self._pad_id)
 
     def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
         samples = [sample for epoch, row in chosen for sample in self.samples(epoch, row)]

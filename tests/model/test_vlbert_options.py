@@ -110,6 +110,7 @@ def test_float64_goes_all_the_way():
     assert mean.item() == pytest.approx(3 / (3 + 1e-5), abs=1e-15)
     losses = mean_of_rows(torch.ones(3).double(), torch.tensor([[True, True], [True, False], [False, False]]))
     assert losses.mean.item() == pytest.approx((2 / 2.0001 + 1 / 1.0001) / 2.0001, abs=1e-15)
+    assert (losses + losses).mean.item() == pytest.approx(2 * (2 / 2.0001 + 1 / 1.0001) / 4.0001, abs=1e-15)
 
 
 def changed_at(batch, places, **amounts):

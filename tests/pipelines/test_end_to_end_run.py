@@ -13,7 +13,10 @@ import torch
 from accelerate import Accelerator
 from end_to_end_examples import ENCODER, FEATURES
 from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
+from rank_deviations import BOUNDS, InTurn, largest_difference, log_in
+from ranks import run_ranks, said
 from safetensors.torch import load_file
+from small_end_to_end import CASES, EndToEndTraining
 from torch import nn
 
 from extraction.conventions import CONVENTIONS
@@ -225,3 +228,21 @@ def test_other_errors_of_the_largest_batch_are_shown_as_they_are() -> None:
     task.model = nn.Linear(3, 2)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         rehearse(task, task.model, torch.optim.SGD(task.model.parameters()), accelerator, accumulation=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", BOUNDS)
+def test_two_processes_are_two_micro_batches_of_one(made: PhotoStore, tmp_path: Path, kind: str) -> None:
+    """Of every system. Photos are padded to the largest of their micro-batch, which both must therefore share."""
+    logs = {}
+    for ranks in (1, 2):
+        folder = tmp_path / str(ranks)
+        runs = [
+            EndToEndTraining(made, folder / case, case, 2, 2 // ranks, steps=4, double=kind == "float64")
+            for case in CASES
+        ]
+        assert run_ranks(InTurn(runs), ranks, folder) == [0] * ranks, said(folder)
+        logs[ranks] = {case: log_in(folder / case) for case in CASES}
+    for case in CASES:
+        assert largest_difference(logs[1][case], logs[2][case]) < BOUNDS[kind], case
+        assert logs[1][case][0]["loss"] != logs[1][case][-1]["loss"]

@@ -280,9 +280,11 @@ def test_no_match_task_has_no_mismatched_pairs(tokenizer, corpus):
 # --- contrastive negatives ---
 
 
-def test_contrastive_negatives_follow_from_the_batch_alone(tokenizer, corpus):
-    sizes = {"region_loss": "contrastive", "region_target_size": WIDTH, "num_negatives": 5}
-    task = make_task("vilbert", corpus, tokenizer, sizes=sizes, region_probability=0.5)
+CONTRASTIVE = {"region_loss": "contrastive", "region_target_size": WIDTH, "num_negatives": 5, "negative_rows": 2}
+
+
+def test_contrastive_negatives_follow_from_the_samples_alone(tokenizer, corpus):
+    task = make_task("vilbert", corpus, tokenizer, sizes=CONTRASTIVE, region_probability=0.5)
     task.model.eval()
 
     def loss(batch):
@@ -293,14 +295,34 @@ def test_contrastive_negatives_follow_from_the_batch_alone(tokenizer, corpus):
     once = loss(first)
     torch.rand(7)
     assert loss(first) == once == loss(next(task.batches(0, rank=0, num_ranks=1)))
-    assert loss(dataclasses.replace(first, draw_seed=first.draw_seed + 1)) != once
-    assert first.draw_seed != second.draw_seed
+    assert loss(dataclasses.replace(first, draw_seeds=first.draw_seeds[::-1])) != once
+    assert len({*first.draw_seeds, *second.draw_seeds}) == 8
     torch.random.set_rng_state(before)
-    with pytest.raises(ValueError, match="hand in a generator, or a batch with draw_seed"):
-        loss(dataclasses.replace(first, draw_seed=None))
-    generator = torch.Generator().manual_seed(first.draw_seed)
-    given = task.model(in_float32(first), generator).losses["masked_regions"].total
-    assert float(given.detach()) == once
+    with pytest.raises(ValueError, match="hand in a generator, or a batch with draw_seeds"):
+        loss(dataclasses.replace(first, draw_seeds=()))
+    given = [
+        task.model(in_float32(first), torch.Generator().manual_seed(seed)).losses["masked_regions"].total.item()
+        for seed in (1, 1, 2)
+    ]
+    assert given[0] == given[1] != given[2]
+
+
+def test_contrastive_negatives_do_not_depend_on_the_size_of_batches(tokenizer, corpus):
+    totals = []
+    for batch_size in (2, 4, 8):
+        task = make_task("vilbert", corpus, tokenizer, sizes=CONTRASTIVE, region_probability=0.5, batch_size=batch_size)
+        task.model.eval()
+        batches = task.batches(0, rank=0, num_ranks=1)
+        found = [task.losses(task.model, next(batches)).losses["masked_regions"] for _ in range(8 // batch_size)]
+        totals.append(sum(term.total.item() for term in found))
+    assert totals == pytest.approx([totals[0]] * 3, rel=1e-6)
+
+
+def test_batches_hold_whole_groups_of_negatives(tokenizer, corpus):
+    sizes = CONTRASTIVE | {"negative_rows": 3}
+    with pytest.raises(ValueError, match=r"groups of 3 rows, and batches of 4 would cut .* data.batch_size .* divisor"):
+        make_task("vilbert", corpus, tokenizer, sizes=sizes)
+    make_task("vilbert", corpus, tokenizer, sizes=sizes | {"region_loss": "regression"})
 
 
 # --- what does not fit ---

@@ -20,8 +20,8 @@ SETTINGS = settings(
 )
 
 
-def training(folder: Path, num_ranks: int) -> Training:
-    return Training(folder, SETTINGS, 2 // num_ranks, {"dropout": 0.1})
+def training(folder: Path, num_ranks: int, workers: int = 0) -> Training:
+    return Training(folder, SETTINGS, 2 // num_ranks, {"dropout": 0.1, "workers": workers})
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +34,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return {ranks: folder / str(ranks) for ranks in (1, 2)}
 
 
-def assert_goes_on(folder: Path, num_ranks: int, undisturbed: Path) -> None:
+def assert_goes_on(folder: Path, num_ranks: int, undisturbed: Path, workers: int = 0) -> None:
     """The same call again ends with every checkpoint that stays, each log and nothing else as undisturbed."""
     logs = folder.with_name("said-again")
-    assert run_ranks(training(folder, num_ranks), num_ranks, logs) == [0] * num_ranks, said(logs)
+    assert run_ranks(training(folder, num_ranks, workers), num_ranks, logs) == [0] * num_ranks, said(logs)
     want, got = ({path.name: path for path in (run / "checkpoints").iterdir()} for run in (undisturbed, folder))
     assert got.keys() == want.keys()
     for name in want:
@@ -48,11 +48,13 @@ def assert_goes_on(folder: Path, num_ranks: int, undisturbed: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in undisturbed.iterdir())
 
 
-def assert_mended(undisturbed: Path, folder: Path, num_ranks: int, place: str, count: int, rank: int = 0) -> None:
+def assert_mended(
+    undisturbed: Path, folder: Path, num_ranks: int, place: str, count: int, rank: int = 0, workers: int = 0
+) -> None:
     logs = folder.with_name(f"said-{place}-{count}")
-    codes = run_ranks(Killed(training(folder, num_ranks), place, count, rank), num_ranks, logs)
+    codes = run_ranks(Killed(training(folder, num_ranks, workers), place, count, rank), num_ranks, logs)
     assert codes[rank] == -9 and f"fail point: {place}, number {count}" in said(logs), said(logs)
-    assert_goes_on(folder, num_ranks, undisturbed)
+    assert_goes_on(folder, num_ranks, undisturbed, workers)
 
 
 @pytest.mark.faults
@@ -91,6 +93,24 @@ def test_killed_in_one_of_two_processes(
     undisturbed: dict[int, Path], tmp_path: Path, place: str, count: int, rank: int
 ) -> None:
     assert_mended(undisturbed[2], tmp_path / "run", 2, place, count, rank)
+
+
+# Mid-epoch, in the middle of an accumulation, of a checkpoint, of a line, and while an old checkpoint goes.
+@pytest.mark.slow
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("num_ranks", "place", "count", "rank"),
+    [
+        (1, BACKWARD, 9, 0), (1, BACKWARD, 10, 0), (1, TENSORS, 8, 0), (1, LOG_LINE, 7, 0), (1, REMOVE, 1, 0),
+        (2, BACKWARD, 9, 1), (2, BACKWARD, 10, 0), (2, TENSORS, 7, 0), (2, RENAME, 2, 0),
+    ],
+)  # fmt: skip
+def test_killed_with_workers_that_make_batches_ahead(
+    undisturbed: dict[int, Path], tmp_path: Path, num_ranks: int, place: str, count: int, rank: int
+) -> None:
+    """Mended to the bits of a run without workers, whose place in the data is that of the steps, not of the batches
+    that lay ready."""
+    assert_mended(undisturbed[num_ranks], tmp_path / "run", num_ranks, place, count, rank, workers=2)
 
 
 # --- told to stop ---

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from counted_reductions import count_reductions
+from objectives import NUM_CAPTIONS, OBJECTIVES
+from rank_deviations import BOUNDS, SAMPLES, largest_difference, log_in, trained_on
 from ranks import run_ranks, said
-from small_pretraining import SomeTextOnly, Training, make_task, seen_by, settings
-
-GLOBAL_BATCH = 4
+from small_pretraining import Training, make_task, rows_of_steps, seen_by, settings
 
 
 def trained(
@@ -23,33 +23,73 @@ def trained(
     work = Training(
         folder,
         settings(steps=steps, accumulation=accumulation),
-        GLOBAL_BATCH // num_ranks // accumulation,
+        SAMPLES * OBJECTIVES[task.get("objective", "vlbert")].group // num_ranks // accumulation,
         task,
         stop_at_step,
     )
     logs = folder.with_name(f"{folder.name}.said")
     assert run_ranks(work, num_ranks, logs) == [0] * num_ranks, said(logs)
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return log_in(folder)
 
 
-def largest_difference(left: list[dict[str, Any]], right: list[dict[str, Any]]) -> float:
-    """Of any number of any step, relative; what is null in one must be in the other."""
-    largest = 0.0
-    for ours, theirs in zip(left, right, strict=True):
-        assert ours.keys() == theirs.keys()
-        for name in ours.keys() - {"seconds"}:
-            assert (ours[name] is None) == (theirs[name] is None), name
-            if ours[name]:
-                largest = max(largest, abs(ours[name] - theirs[name]) / abs(ours[name]))
-    return largest
+@pytest.fixture(scope="module")
+def on_one_and_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """By objective, the first steps in float64."""
+    folder = tmp_path_factory.mktemp("objectives")
+    return [trained_on(ranks, list(OBJECTIVES), folder / str(ranks), steps=4, double=True) for ranks in (1, 2)]
 
 
-def test_a_process_of_four_has_nothing_masked_now_and_then() -> None:
-    """What the comparisons below rest on: a batch of one of the four that no loss counts in, beside others that do."""
-    task = make_task(batch_size=1)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_two_processes_train_every_objective_as_one(on_one_and_two: list[dict[str, Any]], objective: str) -> None:
+    one, two = (logs[objective] for logs in on_one_and_two)
+    assert largest_difference(one, two) < BOUNDS["float64"]
+    counted = {name for line in one for name, value in line.items() if value is not None}
+    assert OBJECTIVES[objective].losses <= counted
+    assert one[0]["loss"] != one[-1]["loss"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", BOUNDS)
+def test_fifty_steps_of_one_two_and_four_processes(tmp_path: Path, kind: str) -> None:
+    """Each of four processes has one sample of a step, or two where they are a group."""
+    one, *others = (
+        trained_on(ranks, list(OBJECTIVES), tmp_path / str(ranks), steps=50, double=kind == "float64")
+        for ranks in (1, 2, 4)
+    )
+    far = {
+        (name, ranks): difference
+        for ranks, logs in zip((2, 4), others, strict=True)
+        for name in OBJECTIVES
+        if not (difference := largest_difference(one[name], logs[name])) < BOUNDS[kind]
+    }
+    assert not far
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_samples_masks_and_draws_are_those_of_one_process(objective: str) -> None:
+    """Whatever the number of processes, of micro-batches and of workers, over three epochs."""
+    steps = 3 * NUM_CAPTIONS // SAMPLES
+    alone = rows_of_steps(objective, steps=steps)
+    assert len({row for step in alone for row in step}) > 2 * NUM_CAPTIONS  # seldom drawn alike
+    assert rows_of_steps(objective, num_ranks=4, steps=steps) == alone
+    assert rows_of_steps(objective, num_ranks=2, accumulation=2, steps=steps) == alone
+
+
+def test_samples_from_workers_are_those_of_one_process() -> None:
+    alone = rows_of_steps("vilbert-contrastive", steps=3)
+    assert rows_of_steps("vilbert-contrastive", num_ranks=2, workers=2, steps=3) == alone
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_process_of_four_has_nothing_masked_now_and_then(objective: str) -> None:
+    """What the comparisons rest on: a process whose batch no masked item counts in, beside others that have some."""
+    task = make_task(objective, batch_size=OBJECTIVES[objective].group)
     streams = [task.batches(0, rank=rank, num_ranks=4) for rank in range(4)]
-    empty = [[not sum(task.counts(next(stream)).values()) for stream in streams] for _ in range(50)]
-    assert sum(any(step) and not all(step) for step in empty) > 25
+    masked = [
+        [sum(count for name, count in task.counts(next(stream)).items() if name != "matching") for stream in streams]
+        for _ in range(50)
+    ]
+    assert sum(any(step) and not all(step) for step in masked) >= 10
 
 
 def test_a_batch_is_the_sum_of_its_rows() -> None:
@@ -65,27 +105,10 @@ def test_a_batch_is_the_sum_of_its_rows() -> None:
         torch.testing.assert_close(sum(row[name].total for row in rows), term.total, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("double", "bound"), [(True, 1e-10), (False, 1e-5)])
-def test_two_processes_train_as_one(tmp_path: Path, double: bool, bound: float) -> None:
-    logs = [trained(tmp_path / str(ranks), ranks, steps=8, double=double) for ranks in (1, 2)]
-    assert largest_difference(*logs) < bound
-    assert seen_by(tmp_path / "2", 2, 2)[:32] == seen_by(tmp_path / "1", 1, 4)[:32]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("double", "bound"), [(True, 1e-10), (False, 1e-5)])
-@pytest.mark.parametrize("options", [{}, {"sampler": SomeTextOnly}], ids=["images", "some without image"])
-def test_fifty_steps_of_one_two_and_four_processes(
-    tmp_path: Path, double: bool, bound: float, options: dict[str, Any]
-) -> None:
-    one, *others = (trained(tmp_path / str(ranks), ranks, steps=50, double=double, **options) for ranks in (1, 2, 4))
-    for other in others:
-        assert largest_difference(one, other) < bound
-
-
 def test_losses_that_only_some_processes_have(tmp_path: Path) -> None:
     """A batch of text alone has no loss of regions, and the head of regions no gradient, in that process."""
-    logs = [trained(tmp_path / str(ranks), ranks, steps=8, double=True, sampler=SomeTextOnly) for ranks in (1, 4)]
+    task = {"double": True, "objective": "vlbert-without-image"}
+    logs = [trained(tmp_path / str(ranks), ranks, steps=8, **task) for ranks in (1, 4)]
     assert largest_difference(*logs) < 1e-10
     named = {name for line in logs[0] for name in line}
     assert {"text_only_words", "masked_words", "masked_regions"} <= named
@@ -100,17 +123,19 @@ def test_with_dropout_the_samples_and_masks_are_the_same(tmp_path: Path) -> None
     assert seen_by(tmp_path / "1-2", 1, 2)[:24] == seen_by(tmp_path / "2-1", 2, 2)[:24] == one
 
 
-def test_another_number_of_processes_goes_on_with_the_next_sample(tmp_path: Path) -> None:
-    """Two processes, then one that accumulates, then two again: the samples, and the losses, of one process alone."""
-    alone = trained(tmp_path / "alone", 1, steps=9, double=True)
-    seen, folder = [], tmp_path / "moved"
-    for stop, ranks, accumulation in ((3, 2, 1), (7, 1, 2), (9, 2, 1)):
-        before = stop - (3 if stop == 3 else 4 if stop == 7 else 2)
+@pytest.mark.parametrize("objective", ["vlbert", "vilbert-contrastive"])
+def test_another_number_of_processes_goes_on_with_the_next_sample(tmp_path: Path, objective: str) -> None:
+    """Two processes, then one that accumulates, then two with workers: samples and losses of one process alone."""
+    alone = trained(tmp_path / "alone", 1, steps=9, double=True, objective=objective)
+    seen, folder, before, half = [], tmp_path / "moved", 0, 2 * OBJECTIVES[objective].group
+    for stop, ranks, accumulation, workers in ((3, 2, 1, 0), (7, 1, 2, 0), (9, 2, 1, 2)):
         for old in tmp_path.glob("moved.seen-*"):
             old.unlink()
-        log = trained(folder, ranks, accumulation=accumulation, steps=9, stop_at_step=stop, double=True)
-        seen += seen_by(folder, ranks, 2)[: GLOBAL_BATCH * (stop - before)]
-    assert seen == seen_by(tmp_path / "alone", 1, 4)[:36]
+        task = {"objective": objective, "workers": workers, "double": True}
+        log = trained(folder, ranks, accumulation=accumulation, steps=9, stop_at_step=stop, **task)
+        seen += seen_by(folder, ranks, half)[: 2 * half * (stop - before)]
+        before = stop
+    assert seen == seen_by(tmp_path / "alone", 1, 2 * half)[: 9 * 2 * half]
     assert largest_difference(alone, log) < 1e-10
 
 
