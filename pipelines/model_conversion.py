@@ -16,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from model.end_to_end import EndToEndModel
 from pipelines.checkpoint import sync_to_disk
-from pipelines.joint_checkpoint import joint_folder, load_joint, save_joint
+from pipelines.joint_checkpoint import joint_folder, load_joint, region_encoder_of, save_joint
 from pipelines.model_checkpoint import load_model
 from pipelines.published_models import writer_of
 from pipelines.vlbert_joint import load_official_joint, save_official_joint
@@ -99,6 +99,8 @@ def _write_joint(joint: EndToEndModel, path: Path, to: str) -> int:
     else:
         if path.suffix == ".safetensors":
             raise ValueError("VL-BERT's official code reads no .safetensors; name a .pth or .bin file")
+        # The official code has no detector beside the region encoder.
+        joint = EndToEndModel(joint.model, region_encoder_of(joint), joint.choices)
         save_official_joint(joint, path)
         again = copy.deepcopy(joint)
         for tensor in again.state_dict().values():

@@ -19,6 +19,8 @@ from extraction.detection_batch import (
     collate_training_photos,
     prepare_training_photo,
 )
+from extraction.detection_targets import Objects
+from extraction.preprocess import input_size
 from pipelines.detection.photos import LabelledPhotos, read_photo
 from pipelines.sample_order import SampleOrder
 
@@ -112,6 +114,21 @@ class LabelledBatches:
         """
         prepared = collate_training_photos([each.photo.result() for each in coming], [each.seed for each in coming])
         return NamedBatch(prepared, tuple(each.image_id for each in coming))
+
+    def blank(self, count: int) -> NamedBatch:
+        """So many blank photos of the largest network input that any photo has, with an object each."""
+        config, conventions = self._config, self._conventions
+        shapes = {image.image_hw or (1, 1) for image in self._images}
+        sizes = [input_size(each, max(self._short_edges), config.long_edge, conventions) for each in sorted(shapes)]
+        (height, width), factor = max(sizes, key=lambda size: size[0][0] * size[0][1])
+        whole = Objects(
+            torch.tensor([[0.0, 0.0, width - 1.0, height - 1.0]]),
+            torch.zeros(1, dtype=torch.long),
+            torch.zeros(1, 0, dtype=torch.long),
+            torch.zeros(1, dtype=torch.bool),
+        )
+        photo = TrainingPhoto(torch.zeros(3, height, width), (height, width), factor, whole)
+        return NamedBatch(collate_training_photos([photo] * count, range(count)), ("blank",) * count)
 
     def _prepare(self, place: int, short_edge: int, flip: bool) -> TrainingPhoto:
         image = self._images[place]
