@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,10 +28,12 @@ from model.end_to_end import EndToEndChoices, EndToEndModel
 from pipelines.checkpoint import put_in_place, write_json
 from pipelines.joint_detector import JointDetector
 from pipelines.model_checkpoint import (
+    ModelCheckpoint,
     build_model,
     check_parameters,
     class_of,
     config_class_of,
+    load_model,
     model_folder,
     read_json_object,
 )
@@ -110,6 +112,34 @@ def joint_folder(spec: str) -> tuple[Path, Path | None] | None:
         return None
     folder, tokenizer = model_folder(path)
     return (folder, tokenizer) if "end_to_end" in read_json_object(folder / CONFIG_NAME) else None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class JointCheckpoint(ModelCheckpoint):
+    """A model that was read with its region encoder.
+
+    Attributes:
+        joint: both; `model` is its model.
+    """
+
+    joint: EndToEndModel
+
+
+def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
+    """What `spec` names: a model on stored features, or a `JointCheckpoint`.
+
+    Args:
+        spec, options: as `load_model` takes them; `spec` may also be a run end to end, or a folder of `save_joint`.
+    Raises:
+        ValueError, OSError: as `load_model` and `load_joint`.
+    """
+    found = joint_folder(spec)
+    if found is None:
+        return load_model(spec, options=options)
+    if options is not None:
+        raise ValueError(f"{spec} has a configuration of its own; --config is for official files")
+    joint = load_joint(found[0])
+    return JointCheckpoint(cast(PreTrainedModel, joint.model), *found, joint=joint)
 
 
 def load_joint(folder: str | Path) -> EndToEndModel:

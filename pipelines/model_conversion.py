@@ -7,16 +7,15 @@ import os
 import shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import cast
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from model.end_to_end import EndToEndModel
 from pipelines.checkpoint import sync_to_disk
-from pipelines.joint_checkpoint import joint_folder, load_joint, region_encoder_of, save_joint
+from pipelines.joint_checkpoint import JointCheckpoint, load_joint, load_model_or_joint, region_encoder_of, save_joint
 from pipelines.model_checkpoint import load_model
 from pipelines.published_models import writer_of
 from pipelines.vlbert_joint import load_official_joint, save_official_joint
@@ -57,19 +56,12 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
         raise ValueError(f"{out}: there is no folder {out.parent}")
     if to == "official" and out.suffix not in OFFICIAL_SUFFIXES:
         raise ValueError(f"{out}: official checkpoints end in {', '.join(OFFICIAL_SUFFIXES)}; rename it")
-    in_folder, joint = joint_folder(spec), None
-    if in_folder is None:
-        found = load_model(spec, options=options)
-        model, changes = found.model, found.changes
-    elif options is not None:
-        raise ValueError(f"{spec} has a configuration of its own; --config is for official files")
-    else:
-        joint = load_joint(in_folder[0])
-        model, changes = cast(PreTrainedModel, joint.model), ()
+    found = load_model_or_joint(spec, options=options)
+    model, changes = found.model, found.changes
     aside = out.with_name(f".part-{os.getpid()}-{out.name}")
     try:
-        if joint is not None:
-            written = _write_joint(joint, aside, to)
+        if isinstance(found, JointCheckpoint):
+            written = _write_joint(found.joint, aside, to)
         elif to == "roibeam":
             model.save_pretrained(aside)
             written = len(model.state_dict())
