@@ -127,13 +127,15 @@ def test_weights_of_zero_are_a_run_without_labels(made: PhotoStore, labels: Labe
         ({"rules": dataclasses.replace(RULES, photos_per_caption=0.25)}, "labelled.photos_per_caption: 0.5 -> 0.25"),
         ({"weights": LossWeights(classes=2.0)}, "task.detection.classes: 1.0 -> 2.0"),
         ({"sampling": dataclasses.replace(FEW, regions_per_image=9)}, "detection_sampling.regions_per_image: 8 -> 9"),
-        ({"labelled": None}, "task.labels"),
+        (None, "task.labels: .* -> None"),
     ],
 )
 def test_another_run_is_not_resumed(
-    made: PhotoStore, labels: LabelledPhotos, whole: PretrainResult, changes: dict[str, Any], words: str
+    made: PhotoStore, labels: LabelledPhotos, whole: PretrainResult, changes: dict[str, Any] | None, words: str
 ) -> None:
-    part = DetectorPart(**({"labelled": labels, "rules": RULES, "sampling": FEW} | changes))
+    part = None
+    if changes is not None:
+        part = DetectorPart(**({"labelled": labels, "rules": RULES, "sampling": FEW} | changes))
     with pytest.raises(ValueError, match=words):
         run(made, whole.run_dir, end_to_end=through(part), resume=True)
 
@@ -242,7 +244,7 @@ def test_a_run_by_the_command_line(roibeam: Cli, made: PhotoStore, world: Path) 
     assert first["photos"] == 2 and second["photos"] == 5 and json.loads(done.out)["detector"] == second
     begun = load_joint(world / "second" / "checkpoints" / "step-00000001" / "model")
     assert isinstance(begun, JointDetector) and begun.class_names == CLASSES
-    refused = one_line(roibeam("pretrain", world / "third", *options, *again[1:]))
+    refused = one_line(roibeam("pretrain", world / "third", *options, *again[1:3]))
     assert "was trained end to end: its encoder goes on with it, --end-to-end" in refused
 
 
