@@ -244,6 +244,12 @@ def test_a_run_by_the_command_line(roibeam: Cli, made: PhotoStore, world: Path) 
     assert first["photos"] == 2 and second["photos"] == 5 and json.loads(done.out)["detector"] == second
     begun = load_joint(world / "second" / "checkpoints" / "step-00000001" / "model")
     assert isinstance(begun, JointDetector) and begun.class_names == CLASSES
+    # Its detector by itself is judged the same.
+    assert roibeam("convert", world / "second", world / "detector", "--to", "detector").code == 0
+    judged = roibeam("detector", "evaluate", world / "detector", "--labels", labels[3], "--threads", 1, "--json")
+    assert judged.code == 0, judged.err
+    report = json.loads(judged.out)
+    assert {name: report[name] for name in second["after"]} == second["after"]
     refused = one_line(roibeam("pretrain", world / "third", *options, *again[1:3]))
     assert "was trained end to end: its encoder goes on with it, --end-to-end" in refused
 
