@@ -126,6 +126,16 @@ class DetectorPart:
         """Of the photos that are trained on."""
         return (image.image_id for image in (() if self.labelled is None else self.labelled.images))
 
+    def notes(self) -> list[str]:
+        """What of the labels is not here, and why."""
+        sets = {"--labels": self.labelled, "--judge-labels": None if self.judged is None else self.judged.photos}
+        return [
+            f"left out of {option}: {count:,} x {reason}"
+            for option, photos in sets.items()
+            if photos is not None
+            for reason, count in photos.left_out.items()
+        ]
+
     def described(self) -> dict[str, Any]:
         """What a resumed run must have alike; nothing where no detector is trained."""
         if self.labelled is None:

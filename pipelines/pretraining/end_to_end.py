@@ -174,7 +174,9 @@ class EndToEnd:
 
     def recorded(self, missing: Mapping[str, str]) -> dict[str, Any]:
         """Facts that may differ on resume."""
+        labelled = None if self.detector is None else self.detector.labelled
         return {
+            "labelled_photos": None if labelled is None else labelled.root,
             "images": self.images,
             "encoder_weights": self.weights,
             "recompute": self.encoder.recompute,

@@ -253,15 +253,17 @@ class EndToEndTask:
             whole_image_boxes=whole if choices.whole_image == "box" else None,
         )
         what = f"{len(boxes)} photos of {width} x {height} pixels with {boxes.shape[1]} regions each"
+        remedies = "encoder.recompute=true, encoder.region_chunk=64, a smaller detector.short_edge"
         labelled = None
         if self._labelled is not None:
+            remedies += ", a smaller labelled.photos_per_caption"
             labelled = self._labelled.photos.blank(self._labelled.most(self.batch_size))
             height, width = labelled.photos.input_hw[0]
             what += f" and {len(labelled.photos)} labelled ones of {width} x {height}"
         return WorstBatch(
             EndToEndBatch(rows, images, labelled),
             what,
-            "encoder.recompute=true, encoder.region_chunk=64, a smaller detector.short_edge",
+            remedies,
         )
 
     def _largest_input(self) -> tuple[int, int]:

@@ -184,6 +184,8 @@ def pretrain(
     corpus, texts = Corpus(store, rows), TextCorpus(text_files) if text_files else None
     lines = None if texts is None else texts.lines
     notes = [*usable.notes(), *system.review(corpus, sampling), *([] if texts is None else texts.notes)]
+    if end_to_end is not None and end_to_end.detector is not None:
+        notes += end_to_end.detector.notes()
     for note in notes:
         logger.info("%s", note)
     saved_tokenizer = run_dir / "tokenizer"

@@ -214,7 +214,7 @@ def test_they_are_those_of_a_detector_s_training(photos: LabelledPhotos) -> None
 def test_the_worst_batch_has_labelled_photos_too(made: PhotoStore, photos: LabelledPhotos) -> None:
     task = task_on(made, photos, batch_size=3)
     worst = task.worst_batch()
-    assert "and 2 labelled ones of 79 x 44" in worst.what
+    assert "and 2 labelled ones of 79 x 44" in worst.what and "a smaller labelled.photos_per" in worst.remedies
     found = task.losses(task.model, worst.batch)
     assert set(found.losses) == set(task.counts(worst.batch)) and PREFIX + "classes" in found.losses
     assert all(torch.isfinite(term.total) for term in found.losses.values())

@@ -209,6 +209,12 @@ def test_names_must_mean_the_same(labels: LabelledPhotos) -> None:
     assert DetectorPart(without).names(DETECTOR)[1] == ("attribute 0", "attribute 1")
 
 
+def test_what_the_labels_lack_is_told(labels: LabelledPhotos) -> None:
+    judged = dataclasses.replace(labels, images=labels.images[:1], left_out={"box without area": 1200})
+    part = DetectorPart(dataclasses.replace(labels, images=labels.images[1:]), JudgedPhotos(judged))
+    assert part.notes() == ["left out of --judge-labels: 1,200 x box without area"]
+
+
 @pytest.fixture
 def world(tmp_path: Path, made: PhotoStore) -> Path:
     rows = [f"{caption}\tphoto-{number}" for number, caption in enumerate(CAPTIONS)]
