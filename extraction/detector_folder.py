@@ -89,9 +89,20 @@ def read_detector_folder(folder: str | Path) -> DetectorFolder:
         )
     config = dataclass_of(found, "detector", DetectorConfig, path)
     conventions = dataclass_of(found, "conventions", Conventions, path)
-    classes, attributes = (_names(found, name, path) for name in ("class_names", "attribute_names"))
+    return DetectorFolder(config, conventions, *detector_names(found, config, path), weights=str(weights))
+
+
+def detector_names(found: Any, config: DetectorConfig, path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """`class_names` and `attribute_names` of a file's JSON.
+
+    Raises:
+        ValueError: naming `path`, when they are no lists of names, or not as many as the detector has.
+    """
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: expected class_names and attribute_names, got a {type(found).__name__}")
+    classes, attributes = _names(found, "class_names", path), _names(found, "attribute_names", path)
     _check_names(config, classes, attributes, str(path))
-    return DetectorFolder(config, conventions, classes, attributes, str(weights))
+    return classes, attributes
 
 
 def dataclass_of(found: Mapping[str, Any], name: str, kind: type[_T], path: Path) -> _T:

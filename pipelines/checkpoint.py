@@ -69,6 +69,11 @@ def checkpoint_folder(run_dir: Path, step: int) -> Path:
     return run_dir / "checkpoints" / f"step-{step:08d}"
 
 
+def checkpoint_step(folder: Path) -> int:
+    """The step that a folder of `checkpoint_folder` is of."""
+    return int(folder.name.removeprefix("step-"))
+
+
 def save_checkpoint(
     run_dir: Path,
     state: TrainingState,

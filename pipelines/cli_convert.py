@@ -22,15 +22,16 @@ def convert_command(
     out: Annotated[
         Path,
         typer.Argument(
-            help="File to write: .safetensors, .pkl, .bin, .pth or .model; with --to roibeam a folder. Must not be "
-            "there yet."
+            help="File to write: .safetensors, .pkl, .bin, .pth or .model; with --to roibeam or detector a folder. "
+            "Must not be there yet."
         ),
     ],
     to: Annotated[
         str | None,
         typer.Option(
             help="Of a detector: safetensors, detectron2, hf, milvlg or vlbert [default: what the suffix of OUT says]. "
-            "Of a model: roibeam (our folder) or official (its authors' names)."
+            "Of a model: roibeam (our folder) or official (its authors' names); of a run end to end with --labels also "
+            "detector: a detector's folder."
         ),
     ] = None,
     detector: Annotated[
@@ -53,7 +54,7 @@ def convert_command(
     safetensors has Hugging Face's names and layout. docs/weights.md tells what is converted, and what is lost (nothing,
     but for the last digit of box deltas where their scale changes).
     """
-    if to in ("roibeam", "official"):
+    if to in ("roibeam", "official", "detector"):
         _convert_model(weights, out, to, config_file, settings, as_json)
         return
     if config_file is not None:

@@ -190,9 +190,10 @@ def _judge(
     from extraction.detector_folder import read_detector_folder
     from extraction.weights import build_detector
     from pipelines.detection.evaluation import evaluate_detector
+    from pipelines.detection.photos import check_same_names
 
     folder = read_detector_folder(detector)
-    _check_same_names(photos, folder.class_names, folder.attribute_names, detector)
+    check_same_names(photos, folder.class_names, folder.attribute_names, detector)
     model = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions, device=device)
     total = len(photos.images) if max_images is None else min(max_images, len(photos.images))
     started = last = time.monotonic()
@@ -214,22 +215,6 @@ def _judge(
         max_images=max_images,
         progress=report_progress,
     )
-
-
-def _check_same_names(
-    photos: LabelledPhotos, classes: tuple[str, ...], attributes: tuple[str, ...], detector: str
-) -> None:
-    for kind, found, own in (
-        ("classes", photos.class_names, classes),
-        ("attributes", photos.attribute_names, attributes),
-    ):
-        if found != own and (found or kind == "classes"):
-            place = next((i for i, pair in enumerate(zip(found, own, strict=False)) if pair[0] != pair[1]), None)
-            where = "" if place is None else f"; number {place} is {found[place]!r}, of the detector {own[place]!r}"
-            raise ValueError(
-                f"the labels have {len(found)} {kind}, the detector {detector} has {len(own)}{where}; ids must mean "
-                f"the same in both"
-            )
 
 
 def _numbers(what: str, text: str) -> tuple[int, ...]:

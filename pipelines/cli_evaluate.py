@@ -49,6 +49,13 @@ def evaluate_command(
         str | None,
         typer.Option(help="Captions, files as in pretrain [default: the store's own].", show_default=False),
     ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a model trained end to end: folder of the photos, as in pretrain [default: where the store says].",
+            show_default=False,
+        ),
+    ] = None,
     split: Annotated[
         str | None,
         typer.Option(help="Of a Karpathy file: train, restval, val or test [default: test].", show_default=False),
@@ -104,7 +111,8 @@ def evaluate_command(
 ) -> None:
     """Masked words, masked regions, matching and zero-shot retrieval on held-out captions, with intervals and chance.
 
-    Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT. The cost of retrieval is told before it starts.
+    Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on stored features or, of a run end to end, on
+    photos through its own region encoder. The cost of retrieval is told before it starts.
     """
     if compare is not None:
         if checkpoint is not None or store is not None or captions is not None:
@@ -117,7 +125,7 @@ def evaluate_command(
 
     from features.store import FeatureStore
     from pipelines.annotations import stored_captions
-    from pipelines.model_checkpoint import load_model
+    from pipelines.joint_checkpoint import load_model_or_joint
     from pipelines.pretraining.evaluation_run import EvaluationConfig, evaluate_checkpoint
     from pipelines.tokenizer import load_tokenizer
 
@@ -128,7 +136,7 @@ def evaluate_command(
         folds=folds, task=task, background_first=background_first, device=device,
     )  # fmt: skip
     file = _caption_file(captions, split, id_rule)
-    found = load_model(checkpoint, options=config)
+    found = load_model_or_joint(checkpoint, options=config)
     spec = tokenizer or (None if found.tokenizer is None else str(found.tokenizer))
     if spec is None:
         raise ValueError(f"--tokenizer is missing: {found.source} has none beside it")
@@ -141,6 +149,7 @@ def evaluate_command(
             stored_captions(opened) if file is None else file.captions(),
             out,
             config=settings,
+            images=images,
             min_match=0.0 if file is None else min_match,
             asked={"asked": asked},
         )

@@ -11,9 +11,17 @@ import typer
 
 from features.counted import counted
 from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
+from pipelines.end_to_end_options import (
+    DEFAULT_ENCODER,
+    JUDGE_IMAGES,
+    JUDGE_LABELS,
+    JUDGE_PHOTOS,
+    LABELS,
+    LABELS_IMAGES,
+    LABELS_VOCAB,
+    EndToEndOptions,
+)
 from pipelines.training_options import RESUME, run_folder_lines
-
-DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
 
 if TYPE_CHECKING:
     from features.store import FeatureStore
@@ -111,6 +119,12 @@ def pretrain_command(
             "its record's, instead of stopping.",
         ),
     ] = False,
+    labels: Annotated[str | None, LABELS] = None,
+    labels_images: Annotated[str | None, LABELS_IMAGES] = None,
+    labels_vocab: Annotated[str | None, LABELS_VOCAB] = None,
+    judge_labels: Annotated[str | None, JUDGE_LABELS] = None,
+    judge_images: Annotated[str | None, JUDGE_IMAGES] = None,
+    judge_photos: Annotated[int | None, JUDGE_PHOTOS] = None,
     stage_to: Annotated[
         Path | None, typer.Option(help="Local folder that shards of a store at a URL are copied to as they are read.")
     ] = None,
@@ -178,7 +192,9 @@ def pretrain_command(
             "--set",
             help="section.field=value; sections: train, data, sampling, model; end to end also detector (sizes), "
             "encoder (frozen_stages, recompute, region_chunk), photos (flip, swap_left_right, short_edges, "
-            "aspect_buckets, read_ahead) and end_to_end (masked_pixels, blank_pixels, whole_image).",
+            "aspect_buckets, read_ahead) and end_to_end (masked_pixels, blank_pixels, whole_image); with --labels also "
+            "labelled (photos_per_caption, flip, short_edges, heads), detection (weights of the losses), "
+            "detection_sampling and detection_losses.",
         ),
     ] = None,
     inspect_batch: Annotated[
@@ -200,17 +216,15 @@ def pretrain_command(
     """
     import torch
 
-    from model.end_to_end import EndToEndChoices
     from pipelines.annotations import stored_captions
     from pipelines.bert_start import read_bert
     from pipelines.caption_files import CaptionFile
     from pipelines.curves import write_curves
+    from pipelines.detector_figures import DETECTOR_NAME, change_rows
     from pipelines.held_out import HeldOut, held_out_hint
     from pipelines.image_identity import data_set_of_store
-    from pipelines.model_checkpoint import load_model
+    from pipelines.joint_checkpoint import JointCheckpoint, load_model_or_joint
     from pipelines.overrides import apply_overrides, parse_value
-    from pipelines.pretraining.end_to_end import EncoderOptions, EndToEnd, choose_encoder
-    from pipelines.pretraining.end_to_end_task import PhotoRules
     from pipelines.pretraining.recipes import recipe_named
     from pipelines.pretraining.run import LeakGuard, pretrain
     from pipelines.pretraining.systems import system_named
@@ -264,18 +278,19 @@ def pretrain_command(
         "data": DataConfig(batch_size=batch_size, share=published.share if published else 1.0),
         "sampling": published.sampling if published else chosen.sampling(),
     }
+    through = EndToEndOptions(
+        images, detector, weights, conventions, skip_missing_photos, labels, labels_images, labels_vocab,
+        judge_labels, judge_images, judge_photos,
+    )  # fmt: skip
+    start = None if from_run is None else load_model_or_joint(from_run)
     if end_to_end:
-        sizes, computes, trained = choose_encoder(detector or DEFAULT_ENCODER, weights, conventions)
-        defaults |= {
-            "detector": sizes,
-            "encoder": EncoderOptions(),
-            "photos": PhotoRules(skip_broken=skip_missing_photos),
-            "end_to_end": EndToEndChoices(whole_image=chosen.whole_image),
-        }
+        defaults |= through.sections(chosen.whole_image, start)
     elif published is not None and published.end_to_end:
         raise ValueError(f"--recipe {recipe} trains through the detector: add --end-to-end, see docs/end-to-end.md")
     else:
-        _refuse_options_of_end_to_end(images, detector, weights, conventions, skip_missing_photos)
+        through.refuse()
+        if isinstance(start, JointCheckpoint):
+            raise ValueError(f"--from-run {from_run} was trained end to end: its encoder goes on with it, --end-to-end")
     sections = apply_overrides(defaults, of_data)
     train_config(1)  # what is wrong with --set is said before anything is read
     overrides: dict[str, Any] = {}
@@ -294,12 +309,8 @@ def pretrain_command(
             from_bert = f"hf:google-bert/{published.start}"
     if from_bert == NO_BERT:
         from_bert = None
-    start = None if from_run is None else load_model(from_run)
     own_tokenizer = None if start is None or start.tokenizer is None else str(start.tokenizer)
-    through_encoder = None
-    if end_to_end:
-        own_sections = {"choices": sections["end_to_end"], "photos": sections["photos"], "encoder": sections["encoder"]}
-        through_encoder = EndToEnd(sections["detector"], computes, trained, images, **own_sections)
+    through_encoder = through.end_to_end(sections, start) if end_to_end else None
     rules = HeldOut(held_out or [])
     file = None if captions is None else CaptionFile(captions, id_rule=id_rule)
     notes: list[str] = []
@@ -347,6 +358,7 @@ def pretrain_command(
         "last": result.training.last,
         "best": None if result.training.best is None else str(result.training.best),
         "evaluation": result.evaluation,
+        "detector": result.detector,
     }
     if as_json:
         typer.echo(json.dumps({"event": "done", **facts}))
@@ -363,20 +375,17 @@ def pretrain_command(
     typer.echo(f"{counted(result.training.step, 'step')} in {result.training.seconds:.0f} s")
     for name, mean in result.evaluation.items():
         typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")
+    if result.detector is not None:
+        typer.echo(f"the detector on {counted(result.detector['photos'], 'held-out photo')}, before and after")
+        for name, before, after in change_rows(result.detector):
+            typer.echo(f"  {name:<30} {before:>8} {after:>8}")
     typer.echo(f"\n{out}/\n  {result.training.checkpoint.relative_to(out)}/   weights, optimizer, position")
     typer.echo("\n".join(run_folder_lines(out, result.training)))
     typer.echo("  tokenizer/")
+    if result.detector is not None:
+        typer.echo(f"  {DETECTOR_NAME}   the detector before and after, class by class")
     if inspect_batch:
         typer.echo("  batch.html   rows of the first batch, to look at")
-
-
-def _refuse_options_of_end_to_end(
-    images: str | None, detector: str | None, weights: str | None, conventions: str | None, skip: bool
-) -> None:
-    given = {"--images": images, "--detector": detector, "--weights": weights, "--conventions": conventions}
-    named = [name for name, value in given.items() if value is not None] + ["--skip-missing-photos"] * skip
-    if named:
-        raise ValueError(f"{named[0]} is for --end-to-end; stored features need no photos and no encoder")
 
 
 def _open_store(store: str, stage_to: Path | None, stage_gb: float | None) -> FeatureStore:

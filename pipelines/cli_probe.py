@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -76,10 +76,7 @@ def probe_command(
 
     Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on a photo or a stored record.
     """
-    from transformers import PreTrainedModel
-
-    from pipelines.joint_checkpoint import joint_folder, load_joint
-    from pipelines.model_checkpoint import ModelCheckpoint, load_model
+    from pipelines.joint_checkpoint import JointCheckpoint, load_model_or_joint
     from pipelines.photo_model import PhotoModel
     from pipelines.probe import Names, probe
     from pipelines.probe_picture import probe_svg
@@ -91,14 +88,9 @@ def probe_command(
         raise ValueError(f"--out {out}: the picture is an .svg file")
     if not out.parent.is_dir():
         raise ValueError(f"--out {out}: there is no folder {out.parent}")
-    in_folder, joint = joint_folder(checkpoint), None
-    if in_folder is None:
-        found = load_model(checkpoint, options=config)
-    else:
-        if store is not None and photo is None:
-            raise ValueError(f"{checkpoint} reads photos: add --photo, that of the record {image!r}")
-        joint = load_joint(in_folder[0])
-        found = ModelCheckpoint(cast(PreTrainedModel, joint.model), *in_folder)
+    found = load_model_or_joint(checkpoint, options=config)
+    if isinstance(found, JointCheckpoint) and store is not None and photo is None:
+        raise ValueError(f"{checkpoint} reads photos: add --photo, that of the record {image!r}")
     model: Any = found.model
     if not hasattr(model, "match_log_odds"):
         raise ValueError(f"{checkpoint}: {type(model).__name__} is a task's model; probe one with pre-training heads")
@@ -115,9 +107,9 @@ def probe_command(
         pixels = None if photo is None else _pixels(photo, record)
     else:
         record, classes, pixels = _detected(image, detector, weights, conventions, selection, settings or [], vocab)
-    if joint is not None:
+    if isinstance(found, JointCheckpoint):
         assert pixels is not None
-        model = PhotoModel(joint, pixels)
+        model = PhotoModel(found.joint, pixels)
     names = Names(classes, background_first=background_first)
     result = probe(model, record, text, pieces, names, hide=hide, layer=layer, head=head, top=top, task=task)
     out.write_text(probe_svg(result, record, names, text=text, photo=pixels), "utf-8")

@@ -1,14 +1,15 @@
 """A model and its region encoder as one folder: what a joint training ends with, and the next one starts from.
 
-config.json          what the run chose, the model's config, the encoder's sizes and conventions
-model.safetensors    weights of both, under `model.` and `region_encoder.`
+config.json          what the run chose, the model's config, the encoder's sizes and conventions; of a run on labelled
+                     photos too, the names of the detector's classes and attributes
+model.safetensors    weights of both, under `model.` and `region_encoder.`; and `detection.`, the detector's heads
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,22 +20,27 @@ from transformers import PreTrainedModel
 
 from extraction.config import DetectorConfig
 from extraction.conventions import Conventions
-from extraction.detector_folder import dataclass_of
+from extraction.detector_folder import dataclass_of, detector_names
+from extraction.detector_heads import DetectorHeads
 from extraction.region_encoder import RegionEncoder
 from extraction.weight_files import read_tensors
 from model.end_to_end import EndToEndChoices, EndToEndModel
 from pipelines.checkpoint import put_in_place, write_json
+from pipelines.joint_detector import JointDetector
 from pipelines.model_checkpoint import (
+    ModelCheckpoint,
     build_model,
     check_parameters,
     class_of,
     config_class_of,
+    load_model,
     model_folder,
     read_json_object,
 )
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
+_HEADS = "detection."
 _FORMAT = 1
 _MAX_CONFIG_BYTES = 2**20
 
@@ -52,6 +58,11 @@ def describe_joint(joint: EndToEndModel) -> dict[str, Any]:
         check_parameters(encoder.state_dict(), described.state_dict())
     except ValueError as error:
         raise ValueError(f"the region encoder has other parts than its config makes: {error}") from None
+    detection = {}
+    if isinstance(joint, JointDetector):
+        joint.detection.check_anchors()
+        names = {"class_names": list(joint.class_names), "attribute_names": list(joint.attribute_names)}
+        detection = {"detection": names}
     return {
         "format": _FORMAT,
         "end_to_end": asdict(joint.choices),
@@ -61,6 +72,7 @@ def describe_joint(joint: EndToEndModel) -> dict[str, Any]:
             "conventions": asdict(encoder.conventions),
             "frozen_stages": list(encoder.frozen_stages),
         },
+        **detection,
     }
 
 
@@ -102,8 +114,37 @@ def joint_folder(spec: str) -> tuple[Path, Path | None] | None:
     return (folder, tokenizer) if "end_to_end" in read_json_object(folder / CONFIG_NAME) else None
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class JointCheckpoint(ModelCheckpoint):
+    """A model that was read with its region encoder.
+
+    Attributes:
+        joint: both; `model` is its model.
+    """
+
+    joint: EndToEndModel
+
+
+def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
+    """What `spec` names: a model on stored features, or a `JointCheckpoint`.
+
+    Args:
+        spec, options: as `load_model` takes them; `spec` may also be a run end to end, or a folder of `save_joint`.
+    Raises:
+        ValueError, OSError: as `load_model` and `load_joint`.
+    """
+    found = joint_folder(spec)
+    if found is None:
+        return load_model(spec, options=options)
+    if options is not None:
+        raise ValueError(f"{spec} has a configuration of its own; --config is for official files")
+    joint = load_joint(found[0])
+    return JointCheckpoint(cast(PreTrainedModel, joint.model), *found, joint=joint)
+
+
 def load_joint(folder: str | Path) -> EndToEndModel:
-    """The model and its encoder, in evaluation mode, with every weight bit for bit as it was saved.
+    """The model and its encoder, in evaluation mode, with every weight bit for bit as it was saved; a `JointDetector`
+    with default losses where it was trained on labelled photos too.
 
     Raises:
         ValueError: one line that names the file: when it is missing, damaged or of another kind, or when config and
@@ -121,14 +162,26 @@ def load_joint(folder: str | Path) -> EndToEndModel:
     conventions = dataclass_of(part, "conventions", Conventions, path)
     choices = dataclass_of(found, "end_to_end", EndToEndChoices, path)
     model_class = class_of(found["model"], path)
+    names = detector_names(found["detection"], config, path) if "detection" in found else None
 
     def make() -> EndToEndModel:
         model = model_class(config_class_of(model_class).from_dict(found["model"]))
         return EndToEndModel(model, RegionEncoder(config, conventions, frozen_stages=part["frozen_stages"]), choices)
 
     tensors = {name: value for name, value in read_tensors(weights).items() if isinstance(value, Tensor)}
+    of_heads = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_HEADS)} if names else {}
     try:
-        return build_model(make, tensors)
+        joint = build_model(make, tensors)
+        if names is None:
+            return joint
+        state = {name.removeprefix(_HEADS): tensor for name, tensor in of_heads.items()}
+        heads = DetectorHeads(config, conventions)
+        check_parameters(state, heads.state_dict())
+        heads.load_state_dict(state)
+        classes, attributes = names
+        return JointDetector(
+            joint.model, region_encoder_of(joint), choices, heads, class_names=classes, attribute_names=attributes
+        ).eval()
     except (ValueError, TypeError) as error:
         raise ValueError(f"{folder}: {error}") from None
 

@@ -118,8 +118,8 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
     settings = read_json_object(folder / CONFIG)
     if "end_to_end" in settings:
         raise ValueError(
-            f"{folder}: a model with its region encoder, which reads photos; roibeam probe and convert take it, here "
-            f"only models on stored features fit (docs/end-to-end.md)"
+            f"{folder}: a model with its region encoder, which reads photos; roibeam probe, evaluate, convert and "
+            f"pretrain --from-run take it, here only models on stored features fit (docs/end-to-end.md)"
         )
     if not str(settings.get("model_type", "")).startswith("roibeam-"):
         weights = next((folder / name for name in (WEIGHTS, "pytorch_model.bin") if (folder / name).is_file()), None)

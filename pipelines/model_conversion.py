@@ -7,21 +7,24 @@ import os
 import shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import cast
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
+from extraction import detector_folder
+from extraction.detector_folder import describe_detector, read_detector_folder
+from extraction.weights import build_detector
 from model.end_to_end import EndToEndModel
-from pipelines.checkpoint import sync_to_disk
-from pipelines.joint_checkpoint import joint_folder, load_joint, save_joint
-from pipelines.model_checkpoint import load_model
+from pipelines.checkpoint import sync_to_disk, write_json
+from pipelines.joint_checkpoint import JointCheckpoint, load_joint, load_model_or_joint, region_encoder_of, save_joint
+from pipelines.joint_detector import JointDetector
+from pipelines.model_checkpoint import ModelCheckpoint, load_model
 from pipelines.published_models import writer_of
 from pipelines.vlbert_joint import load_official_joint, save_official_joint
 
-DIRECTIONS = ("roibeam", "official")
+DIRECTIONS = ("roibeam", "official", "detector")
 _OF_HUGGING_FACE = frozenset(field.name for field in fields(PretrainedConfig))
 OFFICIAL_SUFFIXES = (".bin", ".th", ".pth", ".safetensors")
 
@@ -45,8 +48,8 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
     """
     Args:
         spec, options: as `load_model`.
-        out: for "roibeam" a folder, for "official" a file; must not be there yet.
-        to: one of `DIRECTIONS`.
+        out: for "roibeam" and "detector" a folder, for "official" a file; must not be there yet.
+        to: one of `DIRECTIONS`; "detector" is the detector of a run end to end that learned from labelled photos too.
     Raises:
         ValueError: when the model cannot be read or written so, or what was written reads differently.
         OSError: when a disk fails.
@@ -57,19 +60,14 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
         raise ValueError(f"{out}: there is no folder {out.parent}")
     if to == "official" and out.suffix not in OFFICIAL_SUFFIXES:
         raise ValueError(f"{out}: official checkpoints end in {', '.join(OFFICIAL_SUFFIXES)}; rename it")
-    in_folder, joint = joint_folder(spec), None
-    if in_folder is None:
-        found = load_model(spec, options=options)
-        model, changes = found.model, found.changes
-    elif options is not None:
-        raise ValueError(f"{spec} has a configuration of its own; --config is for official files")
-    else:
-        joint = load_joint(in_folder[0])
-        model, changes = cast(PreTrainedModel, joint.model), ()
+    found = load_model_or_joint(spec, options=options)
+    model, changes = found.model, found.changes
     aside = out.with_name(f".part-{os.getpid()}-{out.name}")
     try:
-        if joint is not None:
-            written = _write_joint(joint, aside, to)
+        if to == "detector":
+            written = _write_detector(found, aside)
+        elif isinstance(found, JointCheckpoint):
+            written = _write_joint(found.joint, aside, to)
         elif to == "roibeam":
             model.save_pretrained(aside)
             written = len(model.state_dict())
@@ -99,6 +97,8 @@ def _write_joint(joint: EndToEndModel, path: Path, to: str) -> int:
     else:
         if path.suffix == ".safetensors":
             raise ValueError("VL-BERT's official code reads no .safetensors; name a .pth or .bin file")
+        # The official code has no detector beside the region encoder.
+        joint = EndToEndModel(joint.model, region_encoder_of(joint), joint.choices)
         save_official_joint(joint, path)
         again = copy.deepcopy(joint)
         for tensor in again.state_dict().values():
@@ -107,6 +107,25 @@ def _write_joint(joint: EndToEndModel, path: Path, to: str) -> int:
         _check_same(joint, again, path)
         sync_to_disk(path)
     return len(joint.state_dict())
+
+
+def _write_detector(found: ModelCheckpoint, path: Path) -> int:
+    """A detector's folder, read back and compared; returns the number of its tensors."""
+    joint = found.joint if isinstance(found, JointCheckpoint) else None
+    if not isinstance(joint, JointDetector):
+        raise ValueError(f"{found.source} holds no detector; a run of pretrain --end-to-end with --labels does")
+    detector = joint.detection.detector(region_encoder_of(joint))
+    state = {name: tensor.contiguous() for name, tensor in detector.state_dict().items()}
+    path.mkdir()
+    save_file(state, path / detector_folder.WEIGHTS_NAME)
+    described = describe_detector(detector.config, detector.conventions, joint.class_names, joint.attribute_names)
+    write_json(path / detector_folder.CONFIG_NAME, described)
+    folder = read_detector_folder(path)
+    again = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions)
+    _check_same(detector, again, path)
+    for each in (*path.iterdir(), path):
+        sync_to_disk(each)
+    return len(state)
 
 
 def _write(official: dict[str, Tensor], path: Path) -> None:

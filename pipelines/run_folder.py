@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipelines.checkpoint import latest_checkpoint
+from pipelines.detector_figures import DETECTOR_NAME
 from pipelines.train_config import TrainConfig
 from pipelines.train_log import LOG_NAME
 
@@ -20,7 +21,7 @@ Resume = bool | Literal["auto"]
 CONFIG_NAME = "config.json"
 BATCH_PAGE = "batch.html"
 # What a run that failed early may have left.
-_WRITTEN_FIRST = frozenset({"tokenizer", "trained_images.npy", BATCH_PAGE})
+_WRITTEN_FIRST = frozenset({"tokenizer", "trained_images.npy", BATCH_PAGE, DETECTOR_NAME})
 # Settings that change no number of the training, so a resumed run may change them.
 _FREE_ON_RESUME = frozenset(
     f"train.{name}"

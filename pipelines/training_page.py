@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from features.counted import counted
 from pipelines.charts import escaped
 from pipelines.curves import curves_svg
+from pipelines.detector_figures import DETECTOR_NAME, change_rows
 from pipelines.report_page import PAGE_HEAD, PAGE_STYLE
 from pipelines.train_log import EVALUATION_NAME, LOG_NAME, read_lines
 
@@ -35,8 +37,9 @@ def write_training_page(run_dir: Path, *, best_step: int | None) -> Path:
     config = json.loads((run_dir / "config.json").read_text("utf-8"))
     lines, evaluations = read_lines(run_dir / LOG_NAME), read_lines(run_dir / EVALUATION_NAME)
     checkpoints = sorted(path.name for path in (run_dir / "checkpoints").glob("step-*"))
-    path = run_dir / PAGE_NAME
-    page = "".join(_page(run_dir.absolute().name, config, lines, evaluations, checkpoints, best_step))
+    path, judged = run_dir / PAGE_NAME, run_dir / DETECTOR_NAME
+    detector = json.loads(judged.read_text("utf-8")) if judged.is_file() else None
+    page = "".join(_page(run_dir.absolute().name, config, lines, evaluations, detector, checkpoints, best_step))
     path.write_text(page, encoding="utf-8")
     return path
 
@@ -46,6 +49,7 @@ def _page(
     config: Mapping[str, Any],
     lines: Sequence[Mapping[str, Any]],
     evaluations: Sequence[Mapping[str, Any]],
+    detector: Mapping[str, Any] | None,
     checkpoints: Sequence[str],
     best_step: int | None,
 ) -> Iterator[str]:
@@ -69,6 +73,8 @@ def _page(
     yield f"<section><h2>Training <small>each step, and their running mean</small></h2>\n{_curves(lines)}</section>\n"
     if evaluations:
         yield _evaluations(evaluations, config["train"], best_step)
+    if detector is not None:
+        yield _detector(detector)
     yield _checkpoints(checkpoints, best_step)
     yield _settings(config)
     yield "</main>\n</body>\n</html>\n"
@@ -93,6 +99,17 @@ def _evaluations(lines: Sequence[Mapping[str, Any]], train: Mapping[str, Any], b
         f"<section><h2>Evaluations <small>{len(lines):,}, {what}{found}</small></h2>\n"
         f'{_curves(lines, smooth=False)}<div class="scroll"><table class="evaluations">{"".join(rows)}</table></div>'
         f"</section>\n"
+    )
+
+
+def _detector(found: Mapping[str, Any]) -> str:
+    """What the run did to the detector that its region encoder is of."""
+    rows = [("", "before", "after"), *change_rows(found)]
+    cells = "".join(f"<tr>{''.join(f'<td>{escaped(cell, 60)}</td>' for cell in row)}</tr>" for row in rows)
+    what = f"{counted(found['photos'], 'held-out photo')}, with the first weights and the last"
+    return (
+        f"<section><h2>Detector <small>judged on {what}</small></h2>\n"
+        f'<table class="evaluations">{cells}</table></section>\n'
     )
 
 

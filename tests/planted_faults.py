@@ -363,6 +363,28 @@ FAULTS = (
         'terms.losses["text_only_words"] = own.losses["masked_words"] + terms.losses["masked_words"]',
         _first_steps("vl-bert"),
     ),
+    # A detector trained beside, and evaluation end to end.
+    Fault(
+        "the detector's losses lose their weights",
+        "pipelines/joint_detector.py",
+        "getattr(self.weights, name) * term.total",
+        "term.total",
+        "tests/pipelines/test_joint_detector.py::test_losses_are_those_of_model_and_detector_apart",
+    ),
+    Fault(
+        "labelled photos of the other processes are not passed over",
+        "pipelines/pretraining/labelled_photos.py",
+        "range(begin - number)",
+        "range(0)",
+        "tests/pipelines/test_joint_detector.py::test_labelled_photos_do_not_depend_on_batch_size_or_processes[0.5]",
+    ),
+    Fault(
+        "an evaluation shows masked regions",
+        "pipelines/pretraining/photo_features.py",
+        "hides = bool(batch.masked_regions[row].any())",
+        "hides = False",
+        "tests/pipelines/test_evaluation_end_to_end.py::test_batches_and_what_was_kept_change_no_feature",
+    ),
 )
 
 

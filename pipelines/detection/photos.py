@@ -101,10 +101,34 @@ def read_photo(image: LabelledImage, root: str, exif_orientation: str) -> np.nda
     try:
         pixels = decode_image(read_local_file(path), exif_orientation=exif_orientation)
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or error}; --images names the folder of the photos") from None
+        raise ValueError(
+            f"{path}: {error.strerror or error}; --images names the folder of the photos "
+            f"(of pretrain --labels-images and --judge-images)"
+        ) from None
     except DecodeError as error:
         raise ValueError(f"{path}: {error}; mend the file or take it out of the list") from None
     if image.image_hw is not None and pixels.shape[:2] != image.image_hw:
         got, said = (f"{width}x{height}" for height, width in (pixels.shape[:2], image.image_hw))
         raise ValueError(f"{path}: {got} pixels, its labels were made for {said}; boxes would not fit the photo")
     return pixels
+
+
+def check_same_names(
+    photos: LabelledPhotos, classes: tuple[str, ...], attributes: tuple[str, ...], detector: str
+) -> None:
+    """Raises ValueError when a detector's ids do not mean what those of the labels mean. Labels may have no attributes.
+
+    Args:
+        detector: how the error calls it.
+    """
+    for kind, found, own in (
+        ("classes", photos.class_names, classes),
+        ("attributes", photos.attribute_names, attributes),
+    ):
+        if found != own and (found or kind == "classes"):
+            place = next((i for i, pair in enumerate(zip(found, own, strict=False)) if pair[0] != pair[1]), None)
+            where = "" if place is None else f"; number {place} is {found[place]!r}, of the detector {own[place]!r}"
+            raise ValueError(
+                f"the labels have {len(found)} {kind}, the detector {detector} has {len(own)}{where}; ids must mean "
+                f"the same in both"
+            )

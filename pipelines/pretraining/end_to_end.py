@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from extraction.config import DetectorConfig
 from extraction.conventions import CONVENTIONS, Conventions
+from extraction.detector_heads import DetectorHeads
 from extraction.region_encoder import RegionEncoder, load_encoder_weights
 from features.counted import counted
 from features.record import RegionRecord
 from features.store import FeatureStore
-from model.end_to_end import EndToEndChoices
+from model.end_to_end import EndToEndChoices, EndToEndModel
 from pipelines.caption_table import CaptionTable
-from pipelines.detector_choice import choose_detector, preset
+from pipelines.detector_choice import ChosenDetector, choose_detector, preset
+from pipelines.joint_checkpoint import region_encoder_of
+from pipelines.joint_detector import JointDetector
+from pipelines.pretraining.detector_change import DetectorChange
+from pipelines.pretraining.detector_part import DetectorPart
 from pipelines.pretraining.end_to_end_task import PhotoRules
+from pipelines.pretraining.labelled_photos import LabelledStream
 from pipelines.pretraining.record_photos import RecordPhotos
 
 logger = logging.getLogger(__name__)
@@ -51,6 +59,8 @@ class EndToEnd:
         weights: what it starts from, see `load_encoder_weights`.
         images: folder of the photos; None takes the locations that the store recorded.
         choices: what is hidden and how.
+        start: encoder of the run that this one goes on from, in place of `weights`.
+        detector: what is done with the rest of the detector; None for nothing.
     """
 
     config: DetectorConfig
@@ -60,6 +70,8 @@ class EndToEnd:
     choices: EndToEndChoices = field(default_factory=EndToEndChoices)
     photos: PhotoRules = field(default_factory=PhotoRules)
     encoder: EncoderOptions = field(default_factory=EncoderOptions)
+    start: RegionEncoder | None = None
+    detector: DetectorPart | None = None
 
     def check_width(self, record: RegionRecord) -> None:
         """Raises ValueError when the encoder's features are not as wide as the store's.
@@ -102,22 +114,69 @@ class EndToEnd:
         """
         options = self.encoder
         encoder = RegionEncoder(
-            self.config,
+            self.config if self.detector is None else self.detector.sized(self.config),
             self.conventions,
             frozen_stages=options.frozen_stages,
             region_chunk=options.region_chunk,
             recompute=options.recompute,
         )
-        load_encoder_weights(self.weights, encoder)
+        if self.start is None:
+            load_encoder_weights(self.weights, encoder)
+        else:
+            encoder.load_state_dict(self.start.state_dict())
         return encoder.to(memory_format=torch.channels_last)  # a third less time on a CPU
+
+    def build_joint(self, model: nn.Module, *, seed: int) -> tuple[EndToEndModel, DetectorHeads | None]:
+        """The model with its encoder, and the heads of the detector, where they are trained or judged.
+
+        Raises:
+            ValueError: as `build_encoder`, or when detector, weights and labels do not fit; OSError likewise.
+        """
+        encoder, part = self.build_encoder(), self.detector
+        if part is None:
+            return EndToEndModel(model, encoder, self.choices), None
+        classes, attributes = part.names(encoder.config)
+        heads = part.heads(encoder.config, encoder.conventions, self.weights, seed=seed)
+        if part.labelled is None:
+            return EndToEndModel(model, encoder, self.choices), heads
+        joint = JointDetector(
+            model,
+            encoder,
+            self.choices,
+            heads,
+            class_names=classes,
+            attribute_names=attributes,
+            sampling=part.sampling,
+            loss_rules=part.loss_rules,
+            weights=part.weights,
+        )
+        return joint, heads
+
+    def labelled_stream(self, *, seed: int) -> LabelledStream | None:
+        """The photos that the detector is trained on; None where it is not."""
+        part = self.detector
+        return None if part is None else part.stream(part.sized(self.config), self.conventions, seed=seed)
+
+    def detector_change(
+        self, run_dir: Path, joint: EndToEndModel, heads: DetectorHeads, *, on_cpu: bool
+    ) -> DetectorChange | None:
+        """Judges the detector before and after; None where it is not asked for."""
+        judged = None if self.detector is None else self.detector.judged
+        if judged is None:
+            return None
+        device = torch.device("cuda" if torch.cuda.is_available() and not on_cpu else "cpu")
+        return DetectorChange(run_dir, judged, heads, region_encoder_of(joint), device=device)
 
     def described(self) -> dict[str, Any]:
         """What a resumed run must have alike, beside what the model's own config says."""
-        return {"photos": asdict(self.photos), "region_chunk": self.encoder.region_chunk}
+        of_detector = {} if self.detector is None else self.detector.described()
+        return {"photos": asdict(self.photos), "region_chunk": self.encoder.region_chunk, **of_detector}
 
     def recorded(self, missing: Mapping[str, str]) -> dict[str, Any]:
         """Facts that may differ on resume."""
+        labelled = None if self.detector is None else self.detector.labelled
         return {
+            "labelled_photos": None if labelled is None else labelled.root,
             "images": self.images,
             "encoder_weights": self.weights,
             "recompute": self.encoder.recompute,
@@ -125,10 +184,8 @@ class EndToEnd:
         }
 
 
-def choose_encoder(
-    detector: str, weights: str | None, conventions: str | None
-) -> tuple[DetectorConfig, Conventions, str]:
-    """Sizes, conventions and weights of the encoder that `--detector`, `--weights` and `--conventions` say together.
+def choose_encoder(detector: str, weights: str | None, conventions: str | None) -> ChosenDetector:
+    """The detector that the encoder is of, as `--detector`, `--weights` and `--conventions` say together.
 
     A preset of sizes computes as VL-BERT's released encoder does, unless conventions are named; a detector's folder as
     the detector.
@@ -139,7 +196,7 @@ def choose_encoder(
     chosen = choose_detector(detector, weights=weights)
     own = chosen.conventions if chosen.is_folder else CONVENTIONS["vlbert-e2e"]
     named = own if conventions is None else preset("conventions", conventions, CONVENTIONS)
-    return chosen.config, named, chosen.weights
+    return replace(chosen, conventions=named)
 
 
 def row_sizes(store: FeatureStore, rows: CaptionTable) -> np.ndarray:

@@ -1,16 +1,17 @@
 """Pre-training through the region encoder as a task of the one loop, whatever the system.
 
 sample of the system's rules -> its photo: read, resized, mirrored, blanked -> VLBatch and ImageBatch -> EndToEndModel
+labelled photos, in a run that has some ----------------------------------> DetectionBatch ---------> JointDetector
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, cast
 
 import numpy as np
@@ -22,10 +23,14 @@ from extraction.preprocess import input_size
 from model.end_to_end import EndToEndModel, ImageBatch
 from model.inputs import VLBatch
 from model.losses import PreTrainingOutput
+from pipelines.detection.labelled_batches import ComingPhoto, LabelledBatches, NamedBatch
+from pipelines.detection.task import detector_groups
 from pipelines.image_batch import PhotoInput, collate_inputs, prepare_input
 from pipelines.joint_checkpoint import describe_joint, region_encoder_of
+from pipelines.joint_detector import JointDetector
 from pipelines.parameter_groups import ParameterGroup
 from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.labelled_photos import LabelledStream
 from pipelines.pretraining.mirrored_words import swap_left_right
 from pipelines.pretraining.record_photos import PhotoError, PhotoPlace, RecordPhotos
 from pipelines.pretraining.sample import PretrainSample
@@ -76,20 +81,23 @@ class PhotoRules:
 
 @dataclass(frozen=True, eq=False)
 class EndToEndBatch:
-    """The two halves of a batch, rows in the same order.
+    """The two halves of a batch, rows in the same order, and the labelled photos beside them.
 
     Attributes:
         rows: text, regions, masks, and targets from the store. Its `region_features` are the stored ones where the
             model regresses them, else (B, R, 0).
         images: what the region encoder reads.
+        labelled: what the detector is trained on; None where no photo falls to this batch.
     """
 
     rows: VLBatch
     images: ImageBatch
+    labelled: NamedBatch | None = None
 
     def to(self, device: torch.device | str) -> EndToEndBatch:
         """The same batch with every tensor on `device`."""
-        return EndToEndBatch(self.rows.to(device), self.images.to(device))
+        labelled = None if self.labelled is None else self.labelled.to(device)
+        return EndToEndBatch(self.rows.to(device), self.images.to(device), labelled)
 
 
 class EndToEndTask:
@@ -103,6 +111,7 @@ class EndToEndTask:
         sampler: the rules of its system.
         photos: of the corpus's images.
         row_sizes: (N, 3) int, height and width of each row's photo in pixels, and its number of regions.
+        labelled: photos that the detector is trained on beside; `joint` is a `JointDetector` then.
         pad_id, seed, lines: as of `PretrainTask`.
     Raises:
         ValueError: when the first record does not fit the model, short edges are over the encoder's long edge, or
@@ -122,6 +131,7 @@ class EndToEndTask:
         pad_id: int,
         seed: int,
         lines: Sequence[str] | None = None,
+        labelled: LabelledStream | None = None,
     ) -> None:
         if config.workers:
             raise ValueError(
@@ -129,7 +139,7 @@ class EndToEndTask:
             )
         self._joint = joint
         self._corpus, self._mirrored = corpus, corpus.reworded(swap_left_right)
-        self._photos, self._rules = photos, rules
+        self._photos, self._rules, self._labelled = photos, rules, labelled
         self._row_sizes, self._seed = row_sizes, seed
         self._stored = PretrainTask(joint.model, corpus, sampler, config, pad_id=pad_id, seed=seed, lines=lines)
         self._encoder = region_encoder_of(joint)
@@ -158,27 +168,50 @@ class EndToEndTask:
         return self._skipped
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[EndToEndBatch]:
-        places = self._order.batches(start_sample, batch_size=self.batch_size, rank=rank, num_ranks=num_ranks)
-        waiting: deque[list[_Waiting]] = deque()
+        where = {"batch_size": self.batch_size, "rank": rank, "num_ranks": num_ranks}
+        places = self._order.batches(start_sample, **where)
+        beside = repeat([]) if self._labelled is None else self._labelled.beside(start_sample, **where)
+        waiting: deque[tuple[list[_Waiting], list[ComingPhoto]]] = deque()
         with ThreadPoolExecutor(self._rules.read_ahead, thread_name_prefix="photos") as pool:
             while True:
                 while len(waiting) < 2:
-                    waiting.append([each for epoch, row in next(places) for each in self._drawn(pool, epoch, row)])
-                yield self._collate(waiting.popleft())
+                    rows = [each for epoch, row in next(places) for each in self._drawn(pool, epoch, row)]
+                    waiting.append((rows, [self._coming(pool, *each) for each in next(beside)]))
+                rows, labelled = waiting.popleft()
+                yield replace(self._collate(rows), labelled=LabelledBatches.collate(labelled) if labelled else None)
 
     def counts(self, batch: EndToEndBatch) -> Mapping[str, int]:
-        return self._stored.counts(batch.rows)
+        counts = self._stored.counts(batch.rows)
+        return counts if batch.labelled is None else {**counts, **JointDetector.loss_counts(batch.labelled.photos)}
 
-    def losses(self, model: nn.Module, batch: EndToEndBatch) -> PreTrainingOutput:
-        return cast(PreTrainingOutput, model(batch.rows, batch.images))
+    def losses(self, model: nn.Module, batch: EndToEndBatch | NamedBatch) -> PreTrainingOutput:
+        """
+        Args:
+            batch: or labelled photos alone, on the model as it is, not wrapped.
+        """
+        if isinstance(batch, NamedBatch):
+            return cast(JointDetector, model).detect(batch.photos)
+        if batch.labelled is None:
+            return cast(PreTrainingOutput, model(batch.rows, batch.images))
+        return cast(PreTrainingOutput, model(batch.rows, batch.images, labelled=batch.labelled.photos))
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        return [{"params": [each for each in self._joint.parameters() if each.requires_grad]}]
+        """All alike, as VL-BERT's release; heads of the detector as in a detector's training."""
+        joint, heads = self._joint, getattr(self._joint, "detection", None)
+        of_heads = set() if heads is None else set(heads.parameters())
+        trained = [each for each in joint.parameters() if each.requires_grad and each not in of_heads]
+        return [{"params": trained}, *([] if heads is None else detector_groups(heads))]
 
     def sample_ids(self, batch: EndToEndBatch) -> Sequence[str]:
-        return self._stored.sample_ids(batch.rows)
+        labelled = () if batch.labelled is None else batch.labelled.image_ids
+        return [*self._stored.sample_ids(batch.rows), *(f"labelled photo {image_id}" for image_id in labelled)]
 
-    def one_by_one(self, batch: EndToEndBatch) -> Iterator[EndToEndBatch]:
+    def one_by_one(self, batch: EndToEndBatch) -> Iterator[EndToEndBatch | NamedBatch]:
+        yield from self._rows_one_by_one(batch)
+        if batch.labelled is not None:
+            yield from batch.labelled.one_by_one()
+
+    def _rows_one_by_one(self, batch: EndToEndBatch) -> Iterator[EndToEndBatch]:
         photo = 0
         for row in range(batch.rows.batch_size):
             alone = batch.rows.text_only is not None and bool(batch.rows.text_only[row])
@@ -219,10 +252,18 @@ class EndToEndTask:
             blanked_regions=hidden if choices.masked_pixels == "blank" else torch.zeros_like(hidden),
             whole_image_boxes=whole if choices.whole_image == "box" else None,
         )
+        what = f"{len(boxes)} photos of {width} x {height} pixels with {boxes.shape[1]} regions each"
+        remedies = "encoder.recompute=true, encoder.region_chunk=64, a smaller detector.short_edge"
+        labelled = None
+        if self._labelled is not None:
+            remedies += ", a smaller labelled.photos_per_caption"
+            labelled = self._labelled.photos.blank(self._labelled.most(self.batch_size))
+            height, width = labelled.photos.input_hw[0]
+            what += f" and {len(labelled.photos)} labelled ones of {width} x {height}"
         return WorstBatch(
-            EndToEndBatch(rows, images),
-            f"{len(boxes)} photos of {width} x {height} pixels with {boxes.shape[1]} regions each",
-            "encoder.recompute=true, encoder.region_chunk=64, a smaller detector.short_edge",
+            EndToEndBatch(rows, images, labelled),
+            what,
+            remedies,
         )
 
     def _largest_input(self) -> tuple[int, int]:
@@ -249,9 +290,13 @@ class EndToEndTask:
         short_edge = int(random.choice(self._rules.short_edges or (config.short_edge,)))
         flip = bool(random.random() < 0.5) and self._rules.flip
         mirrored = flip and self._rules.swap_left_right
-        edges = dataclasses.replace(config, short_edge=short_edge)
+        edges = replace(config, short_edge=short_edge)
         samples = self._stored.samples(epoch, row, self._mirrored if mirrored else None)
         return [self._submit(pool, sample, edges, flip) for sample in samples]
+
+    def _coming(self, pool: ThreadPoolExecutor, epoch: int, place: int) -> ComingPhoto:
+        assert self._labelled is not None
+        return self._labelled.photos.coming(pool, epoch, place)
 
     def _submit(self, pool: ThreadPoolExecutor, sample: PretrainSample, config: DetectorConfig, flip: bool) -> _Waiting:
         if sample.text_only:
@@ -299,15 +344,15 @@ class EndToEndTask:
     def _without_stored_features(self, rows: VLBatch) -> VLBatch:
         """Features come from the encoder; the stored ones stay where the model has to regress them."""
         if self._joint.regresses_features:
-            return dataclasses.replace(rows, whole_image_features=None)
-        return dataclasses.replace(rows, region_features=rows.region_features[..., :0], whole_image_features=None)
+            return replace(rows, whole_image_features=None)
+        return replace(rows, region_features=rows.region_features[..., :0], whole_image_features=None)
 
 
 def _with_photo_boxes(rows: VLBatch, boxes: torch.Tensor) -> VLBatch:
     """The rows with boxes as they are in the photos: clipped to them, and mirrored where these are."""
     placed = torch.zeros_like(rows.region_boxes)
     placed[_rows_with_photo(rows)] = boxes
-    return dataclasses.replace(rows, region_boxes=placed * rows.region_mask[..., None])
+    return replace(rows, region_boxes=placed * rows.region_mask[..., None])
 
 
 def _rows_with_photo(rows: VLBatch) -> slice | torch.Tensor:

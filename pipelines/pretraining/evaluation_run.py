@@ -22,6 +22,7 @@ from features.store import FeatureStore
 from pipelines.bootstrap import Bootstrap
 from pipelines.caption_files import Caption
 from pipelines.captions import JoinReport
+from pipelines.joint_checkpoint import JointCheckpoint, describe_joint
 from pipelines.logged_progress import LoggedProgress
 from pipelines.model_checkpoint import ModelCheckpoint, read_json_object
 from pipelines.pretraining.corpus import Corpus
@@ -34,6 +35,7 @@ from pipelines.pretraining.evaluation import (
 )
 from pipelines.pretraining.evaluation_results import RESULTS_NAME, Figure, figure_of, median_rank_of, write_results
 from pipelines.pretraining.evaluation_samples import EvaluationSamples
+from pipelines.pretraining.photo_features import PhotoFeatures, open_photos
 from pipelines.pretraining.retrieval import retrieve
 from pipelines.pretraining.run import digest_of_captions, join_captions, known_classes
 from pipelines.pretraining.trained_images import trained_among
@@ -127,13 +129,18 @@ def evaluate_checkpoint(
     out: str | Path,
     *,
     config: EvaluationConfig | None = None,
+    images: str | None = None,
     min_match: float = 1.0,
     asked: dict[str, Any] | None = None,
 ) -> EvaluationResult:
     """Evaluates a model on the captions whose images the store has, and writes `OUT/results.json`.
 
+    A `JointCheckpoint` reads their photos: boxes and targets are the store's, features its own encoder's.
+
     Args:
         out: folder, made if need be; an older results.json in it gives way.
+        images: of a model that was read with its region encoder: folder of the photos; None takes the locations that
+            the store recorded.
         min_match: share of the captioned images (0..1) that the store must have: with fewer images retrieval is easier.
         asked: what else the results shall say of where things came from.
     Raises:
@@ -151,7 +158,14 @@ def evaluate_checkpoint(
     _check_origin(origin, found, tokenizer, store)
     check_task(model.config, config.task)
     rows, join = join_captions(store, captions, min_match)
+    joint, photos = found.joint if isinstance(found, JointCheckpoint) else None, None
+    if joint is not None:
+        photos = open_photos(store, rows.captioned_ids(), images)
+    elif images is not None:
+        raise ValueError(f"{found.source} reads stored features; leave --images out")
     corpus, first = Corpus(store, rows), store[rows[0][0]]
+    device = torch.device("cuda" if config.device == "auto" and torch.cuda.is_available() else "cpu")
+    of_photos = None if photos is None or joint is None else PhotoFeatures(joint, photos, scratch=out, device=device)
     samples = EvaluationSamples(
         model.config,
         tokenizer,
@@ -159,6 +173,7 @@ def evaluate_checkpoint(
         background_first=config.background_first,
         max_regions=config.max_regions,
         task=config.task,
+        features=of_photos,
     )
     samples.check(first)
     digest = digest_of_captions(rows)
@@ -170,8 +185,8 @@ def evaluate_checkpoint(
         remarks.append(f"{counted(cut, 'caption')} cut to the pieces that the model takes")
     out.mkdir(parents=True, exist_ok=True)
     log.info("%s of %s", counted(len(chosen.rows), "caption"), counted(len(chosen.image_ids), "image"))
-    weights = weights_digest(model.state_dict())
-    measures, medians, skipped = _measure(model, samples, chosen, config, out)
+    weights = weights_digest((joint or model).state_dict())
+    measures, medians, skipped = _measure(model, samples, chosen, config, out, device)
     bootstrap = Bootstrap(len(chosen.image_ids), seed=config.seed)
     figures = (*(figure_of(measure, bootstrap) for measure in measures), *medians)
     remarks += skipped
@@ -183,6 +198,7 @@ def evaluate_checkpoint(
             "step": origin.step,
             "weights": weights,
             "config": json.loads(model.config.to_json_string()),
+            "end_to_end": None if joint is None else describe_joint(joint)["end_to_end"],
         },
         "store": {
             "path": str(store.path),
@@ -211,10 +227,14 @@ def evaluate_checkpoint(
 
 
 def _measure(
-    model: Any, samples: EvaluationSamples, chosen: EvaluationSet, config: EvaluationConfig, scratch: Path
+    model: Any,
+    samples: EvaluationSamples,
+    chosen: EvaluationSet,
+    config: EvaluationConfig,
+    scratch: Path,
+    device: torch.device,
 ) -> tuple[list[Measure], list[Figure], list[str]]:
     """Measures, median ranks, and why others are not there."""
-    device = torch.device("cuda" if config.device == "auto" and torch.cuda.is_available() else "cpu")
     model.to(device)
     asked: dict[str, Any] = {"seed": config.seed, "batch_size": config.batch_size, "device": device}
     remarks: list[str] = []

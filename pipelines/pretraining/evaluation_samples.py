@@ -104,6 +104,7 @@ class EvaluationSamples:
             else background is the last, as in ours.
         max_regions: those with the best scores are kept, in the order of the record; 0 keeps all.
         task: number of the task token, for a model that has such tokens.
+        features: changes a batch of images, such as `PhotoFeatures`; None leaves it with the stored features.
     Raises:
         ValueError: when tokenizer, store or options do not fit the model.
     """
@@ -117,6 +118,7 @@ class EvaluationSamples:
         background_first: bool = False,
         max_regions: int = 0,
         task: int | None = None,
+        features: Callable[[VLBatch], VLBatch] | None = None,
     ) -> None:
         if tokenizer.vocab_size > config.vocab_size:
             raise ValueError(
@@ -124,7 +126,7 @@ class EvaluationSamples:
                 f"{config.vocab_size}; name the tokenizer it was trained with (--tokenizer)"
             )
         self.objective = region_objective(config)
-        self._config, self._tokenizer = config, tokenizer
+        self._config, self._tokenizer, self._features = config, tokenizer, features
         self._num_classes = _classes_of(self.objective, num_classes, background_first=background_first)
         self._background_first, self._max_regions, self._task = background_first, max_regions, task
         # VL-BERT needs two positions more than pieces; nobody misses them in the others.
@@ -180,10 +182,14 @@ class EvaluationSamples:
     def texts(self, texts: Sequence[np.ndarray]) -> VLBatch:
         """Rows with texts of (T,) pieces, and images that are not to be read."""
         none = _record_of_nothing(self._config.region_feature_size)
-        return self.batch([self._unhidden(none, ids, match=1) for ids in texts])
+        return self._padded([self._unhidden(none, ids, match=1) for ids in texts])
 
     def batch(self, rows: Sequence[EvaluationRow]) -> VLBatch:
-        """Padded, with the fields that only some models read."""
+        """Padded, with the fields that only some models read, and the features that are asked for."""
+        padded = self._padded(rows)
+        return padded if self._features is None else self._features(padded)
+
+    def _padded(self, rows: Sequence[EvaluationRow]) -> VLBatch:
         features = [row.image_feature for row in rows if row.image_feature is not None]
         return dataclasses.replace(
             collate([row.sample for row in rows], pad_id=self._tokenizer.pad_id),

@@ -21,15 +21,17 @@ import torch
 from features.record import RegionRecord, TopKDistribution
 from features.store import FeatureStore
 from model.bert import BertSizes
-from model.end_to_end import EndToEndModel
 from pipelines.bert_start import PublishedBert, start_from_bert
 from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable, TextColumn
 from pipelines.captions import CaptionJoin, JoinReport, check_match
+from pipelines.checkpoint import checkpoint_step
+from pipelines.detection.photos import LabelledPhotos
 from pipelines.held_out import HeldOut, LeakReport, refuse_leaks
 from pipelines.model_checkpoint import ModelCheckpoint
 from pipelines.pretraining.batch_page import InspectedBatch, batch_html
 from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.detector_change import DetectorChange
 from pipelines.pretraining.end_to_end import EndToEnd, row_sizes
 from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
 from pipelines.pretraining.start import built_config, continued_model
@@ -43,6 +45,7 @@ from pipelines.run_folder import BATCH_PAGE, CONFIG_NAME, Resume, check_run_fold
 from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
 from pipelines.train_config import TrainConfig
 from pipelines.training import TrainResult, is_main_process, train
+from pipelines.training_page import write_training_page
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +73,17 @@ class LeakGuard:
             raise ValueError(f"{where}: all of {report.images:,} captioned images are held out; nothing to train on")
         return (rows.without(report.leaked) if report.leaked else rows), report
 
+    def kept_photos(self, photos: LabelledPhotos) -> LabelledPhotos:
+        """The labelled photos that may be trained on, likewise."""
+        report = self.held_out.scan((image.image_id for image in photos.images), self.data_set)
+        if not self.leave_out:
+            refuse_leaks(report, f"the labelled photos of {photos.root}")
+        leaked = set(report.leaked)
+        if len(leaked) == len(photos.images):
+            raise ValueError(f"all of {len(leaked):,} labelled photos of {photos.root} are held out; nothing is left")
+        kept = tuple(image for image in photos.images if image.image_id not in leaked)
+        return dataclasses.replace(photos, images=kept)
+
 
 @dataclass(frozen=True)
 class PretrainResult:
@@ -84,6 +98,7 @@ class PretrainResult:
     training: where the loop ended.
     evaluation: of `evaluate` on the final weights.
     left_out: end to end, ids of images whose photo could not be used, each with why, as far as this process met them.
+    detector: what detector.json of the run folder holds; None where no detector was judged, or not by this process.
     """
 
     run_dir: Path
@@ -95,6 +110,7 @@ class PretrainResult:
     training: TrainResult
     evaluation: dict[str, float | None]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    detector: Mapping[str, Any] | None = None
 
 
 def pretrain(
@@ -158,12 +174,18 @@ def pretrain(
         rows = rows.share_of_images(data.share, data.share_seed)
     missing: dict[str, str] = {}
     if end_to_end is not None:
+        part = end_to_end.detector
+        if guard is not None and part is not None and part.labelled is not None:
+            part = dataclasses.replace(part, labelled=guard.kept_photos(part.labelled))
+            end_to_end = dataclasses.replace(end_to_end, detector=part)
         photos, rows, missing = end_to_end.find_photos(store, rows)
     if not isinstance(train_config, TrainConfig):
         train_config = train_config(len(rows))
     corpus, texts = Corpus(store, rows), TextCorpus(text_files) if text_files else None
     lines = None if texts is None else texts.lines
     notes = [*usable.notes(), *system.review(corpus, sampling), *([] if texts is None else texts.notes)]
+    if end_to_end is not None and end_to_end.detector is not None:
+        notes += end_to_end.detector.notes()
     for note in notes:
         logger.info("%s", note)
     saved_tokenizer = run_dir / "tokenizer"
@@ -173,7 +195,8 @@ def pretrain(
     else:
         tokenizer = load_tokenizer(tokenizer_spec, chain((caption for _, caption in rows), lines or ()))
         tokenizer.save(saved_tokenizer)
-    write_trained_images(run_dir, rows.captioned_ids())
+    of_detector = () if end_to_end is None or end_to_end.detector is None else end_to_end.detector.trained_ids()
+    write_trained_images(run_dir, chain(rows.captioned_ids(), of_detector))
     first = corpus.record(0)
     if num_classes is None:
         num_classes = known_classes(store, first) if system.needs_classes else 0
@@ -207,12 +230,24 @@ def pretrain(
     sampler = system.sampler(sampling, tokenizer, model_config, num_classes=num_classes)
     common: dict[str, Any] = {"pad_id": tokenizer.pad_id, "seed": train_config.seed, "lines": lines}
     task: PretrainTask | EndToEndTask
+    change: DetectorChange | None = None
     if end_to_end is None:
         task = PretrainTask(model, corpus, sampler, data, **common)
     else:
-        joint = EndToEndModel(model, end_to_end.build_encoder(), end_to_end.choices)
-        sizes_of_rows = row_sizes(store, rows)
-        task = EndToEndTask(joint, corpus, sampler, photos, data, end_to_end.photos, row_sizes=sizes_of_rows, **common)
+        joint, heads = end_to_end.build_joint(model, seed=train_config.seed)
+        task = EndToEndTask(
+            joint,
+            corpus,
+            sampler,
+            photos,
+            data,
+            end_to_end.photos,
+            row_sizes=row_sizes(store, rows),
+            labelled=end_to_end.labelled_stream(seed=train_config.seed),
+            **common,
+        )
+        if heads is not None and is_main_process():
+            change = end_to_end.detector_change(run_dir, joint, heads, on_cpu=train_config.device == "cpu")
     description = {
         "model": task.model_config(),
         "data": dataclasses.asdict(data),
@@ -241,6 +276,8 @@ def pretrain(
     if inspect_rows and is_main_process():
         layout, names = system.layout(model_config), Names(store.vocabulary["classes"] or ())
         _write_batch_page(run_dir, task, tokenizer, names, layout, inspect_rows)
+    if change is not None:
+        change.before()
     training = train(
         task,
         train_config,
@@ -250,10 +287,13 @@ def pretrain(
         resume=resume,
         stop_at_step=stop_at_step,
     )
-    evaluation = evaluate(task)
+    evaluation, detector = evaluate(task), None
+    if change is not None:
+        detector = change.after()
+        write_training_page(run_dir, best_step=None if training.best is None else checkpoint_step(training.best))
     left_out = missing | dict(task.skipped) if isinstance(task, EndToEndTask) else missing
     return PretrainResult(
-        run_dir, join, leaks, notes, num_classes, tokenizer.vocab_size, training, evaluation, left_out
+        run_dir, join, leaks, notes, num_classes, tokenizer.vocab_size, training, evaluation, left_out, detector
     )
 
 

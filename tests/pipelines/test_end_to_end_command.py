@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from labelled_world import write_instances, write_labelled
 from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
 
 from pipelines.toyworld.draw import draw_samples
@@ -36,11 +37,18 @@ def made(tmp_path: Path) -> PhotoStore:
 
 
 @pytest.mark.slow
-def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_labels", [False, True])
+def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path, with_labels: bool) -> None:
+    """With three labelled photos for four captions, so that one process has two of them and the other one."""
     without_dropout = [f"--set=model.{name}_dropout=0" for name in ("hidden", "attention", "region")]
     tools = Path(sys.executable).parent
     options = ["--store", made.path, "--captions", tmp_path / "captions.tsv", *TINY_ENCODER, *TINY_MODEL]
     options += [*without_dropout, "--set=data.batch_size=2", "--device=cpu"]
+    names = ["masked_words", "masked_regions", "gradient_norm"]
+    if with_labels:
+        labels = write_instances(write_labelled(tmp_path / "labelled"), tmp_path / "labelled" / "labels.json")
+        options += ["--labels", labels, "--set=labelled.heads=new", "--set=labelled.photos_per_caption=0.75"]
+        names += ["detection_objectness", "detection_classes", "detection_region_boxes", "detection_proposal_recall"]
     pair = [tools / "torchrun", "--no-python", "--standalone", "--nproc-per-node", "2"]
     alone = [tools / "roibeam", "pretrain", tmp_path / "alone", *options, "--set=train.accumulation=2"]
     for command in (alone, [*pair, tools / "roibeam", "pretrain", tmp_path / "pair", *options]):
@@ -53,7 +61,7 @@ def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path) -
     )
     assert [line["samples"] for line in ours] == [line["samples"] for line in theirs] == [4, 8]
     for left, right in zip(ours, theirs, strict=True):
-        for name in ("masked_words", "masked_regions", "gradient_norm"):
+        for name in names:
             assert left[name] == pytest.approx(right[name], rel=1e-4), name
 
 

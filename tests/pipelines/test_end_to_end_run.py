@@ -191,11 +191,12 @@ def test_an_encoder_of_another_width(made: PhotoStore, tmp_path: Path) -> None:
 
 
 def test_an_encoder_computes_as_its_detector_unless_it_is_told() -> None:
-    config, conventions, weights = choose_encoder("toy", None, None)
-    assert conventions != CONVENTIONS["vlbert-e2e"] and weights.endswith("model.safetensors")
-    assert choose_encoder("toy", None, "vlbert-e2e")[1] == CONVENTIONS["vlbert-e2e"]
-    assert choose_encoder("vg-r101-c4-600", "random:0", None)[1:] == (CONVENTIONS["vlbert-e2e"], "random:0")
-    assert config.feature_dim > 0
+    toy = choose_encoder("toy", None, None)
+    assert toy.conventions != CONVENTIONS["vlbert-e2e"] and toy.weights.endswith("model.safetensors")
+    assert choose_encoder("toy", None, "vlbert-e2e").conventions == CONVENTIONS["vlbert-e2e"]
+    sizes = choose_encoder("vg-r101-c4-600", "random:0", None)
+    assert (sizes.conventions, sizes.weights) == (CONVENTIONS["vlbert-e2e"], "random:0")
+    assert toy.config.feature_dim > 0
     with pytest.raises(ValueError, match="--conventions 'other'"):
         choose_encoder("toy", None, "other")
 

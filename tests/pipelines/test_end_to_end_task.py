@@ -25,6 +25,7 @@ from pipelines.caption_table import CaptionTable
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.end_to_end import row_sizes
 from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules
+from pipelines.pretraining.labelled_photos import LabelledStream
 from pipelines.pretraining.record_photos import RecordPhotos
 from pipelines.pretraining.task import DataConfig
 from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling
@@ -69,9 +70,11 @@ def make_task(
     batch_size: int = 4,
     seed: int = 0,
     folder: Path | None = None,
+    joint: EndToEndModel | None = None,
+    labelled: LabelledStream | None = None,
     **model: Any,
 ) -> EndToEndTask:
-    joint = EndToEndModel(vlbert(**model), encoder(), choices)
+    joint = joint or EndToEndModel(vlbert(**model), encoder(), choices)
     store = FeatureStore(made.path)
     rows = CaptionTable(list(store.ids()), made.rows())
     # Often masked, so that regions overlap masked ones.
@@ -87,6 +90,7 @@ def make_task(
         row_sizes=row_sizes(store, rows),
         pad_id=TOKENIZER.pad_id,
         seed=seed,
+        labelled=labelled,
     )
 
 

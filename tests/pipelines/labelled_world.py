@@ -1,0 +1,84 @@
+"""Photos of noise with labelled objects, a detector of milliseconds for them, and COCO's file of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from end_to_end_examples import ENCODER
+from labelled_examples import labelled
+
+from extraction.conventions import CONVENTIONS
+from extraction.detection_targets import SamplingRules
+from pipelines.detection.labelled_batches import LabelledBatches
+from pipelines.detection.photos import LabelledPhotos
+
+CLASSES, ATTRIBUTES = ("ball", "box", "cup"), ("red", "blue")
+DETECTOR = replace(
+    ENCODER,
+    num_classes=len(CLASSES),
+    num_attributes=len(ATTRIBUTES),
+    anchor_sizes=(16, 32),
+    rpn_hidden_channels=8,
+    proposals_before_nms=60,
+    proposals_after_nms=20,
+)
+FEW = SamplingRules(anchors_per_image=32, regions_per_image=8, proposals_before_nms=80, proposals_after_nms=30)
+COMPUTES = CONVENTIONS["vlbert-e2e"]
+_HEIGHTS_WIDTHS = [(48, 64), (60, 50), (40, 72), (64, 48), (50, 50)]
+
+
+def write_labelled(folder: Path, *, first: int = 0) -> LabelledPhotos:
+    """Five photos of two or three objects each, a bright patch for each; the first object has no known attribute."""
+    folder.mkdir(parents=True)
+    images = []
+    for number, (height, width) in enumerate(_HEIGHTS_WIDTHS, first):
+        random = np.random.default_rng(number)
+        pixels = random.integers(0, 120, (height, width, 3), dtype=np.uint8)
+        count = 2 + number % 2
+        corners = (random.uniform(0, 0.5, (count, 2)) * [width, height]).round()
+        boxes = np.concatenate([corners, corners + random.integers(12, 24, (count, 2))], axis=1)
+        class_ids = random.integers(0, len(CLASSES), count)
+        for (x1, y1, x2, y2), class_id in zip(boxes.astype(int), class_ids, strict=True):
+            pixels[y1:y2, x1:x2, class_id] = 250
+        cv2.imwrite(str(folder / f"labelled-{number}.png"), pixels)
+        attributes = ((), *((int(each) % 2,) for each in class_ids[1:]))
+        images.append(
+            labelled(boxes, class_ids, attributes, file_name=f"labelled-{number}.png", image_hw=(height, width))
+        )
+    return LabelledPhotos(tuple(images), str(folder), CLASSES, ATTRIBUTES, {})
+
+
+def write_instances(photos: LabelledPhotos, path: Path) -> Path:
+    """COCO's instances of these photos, which know no attributes."""
+    found: dict[str, Any] = {
+        "images": [
+            {"id": number, "file_name": image.file_name, "height": image.image_hw[0], "width": image.image_hw[1]}
+            for number, image in enumerate(photos.images)
+            if image.image_hw is not None
+        ],
+        "categories": [{"id": number + 1, "name": name} for number, name in enumerate(photos.class_names)],
+        "annotations": [],
+    }
+    for number, image in enumerate(photos.images):
+        for (x1, y1, x2, y2), class_id in zip(image.boxes.tolist(), image.class_ids.tolist(), strict=True):
+            found["annotations"].append(
+                {
+                    "id": len(found["annotations"]),
+                    "image_id": number,
+                    "category_id": class_id + 1,
+                    "bbox": [x1, y1, x2 - x1, y2 - y1],
+                    "area": (x2 - x1) * (y2 - y1),
+                    "iscrowd": 0,
+                }
+            )
+    path.write_text(json.dumps(found))
+    return path
+
+
+def labelled_batches(photos: LabelledPhotos, *, seed: int = 0) -> LabelledBatches:
+    return LabelledBatches(photos, DETECTOR, COMPUTES, flip=True, short_edges=(32, 48), seed=seed)
