@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+import psutil
 import torch
 from store_formats import FINGERPRINT
 from store_rounds import MIN_ROUNDS, status_mb, table
@@ -162,6 +163,13 @@ def loop_rounds(task: TrainTask, arguments: argparse.Namespace) -> Iterator[Foun
         yield Found(arguments.steps * arguments.batch_size / taken, waited / taken)
 
 
+def cpu_seconds() -> float:
+    """Of this process and its workers: what a machine that others use too does not change as much as the clock."""
+    process = psutil.Process()
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
+
+
 def synchronise(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -179,7 +187,9 @@ def measured(name: str, task: TrainTask, arguments: argparse.Namespace) -> tuple
     forget_peak()
     rounds = (loader_rounds if arguments.loader else loop_rounds)(task, arguments)
     next(rounds)  # warm-up
+    before = cpu_seconds()
     found = [next(rounds) for _ in range(arguments.rounds)]
+    cpu = (cpu_seconds() - before) / (arguments.rounds * arguments.steps * arguments.batch_size)
     rates = [each.rate for each in found]
     on_device = torch.cuda.max_memory_allocated() / 2**20 if arguments.device == "cuda" else 0
     return (
@@ -188,6 +198,7 @@ def measured(name: str, task: TrainTask, arguments: argparse.Namespace) -> tuple
         f"{median(rates):,.0f}" if median(rates) >= 50 else f"{median(rates):.2f}",
         f"{min(rates):,.1f}..{max(rates):,.1f}",
         "" if arguments.loader else f"{median(each.waiting for each in found):.1%}",
+        f"{cpu * 1e6:,.0f}",
         f"{status_mb('VmHWM'):,.0f}",
         f"{on_device:,.0f}" if on_device else "",
     )
@@ -243,7 +254,16 @@ def main() -> None:
                     pass
                 rows.append(measured(name, make_task(SYSTEMS[name], arguments, store, captions, photos), arguments))
             print(" | ".join(rows[-1]), flush=True)
-    head = ("system", "workers", "samples/s, median", "of the rounds", "waiting", "VmHWM, MB", "on the GPU, MB")
+    head = (
+        "system",
+        "workers",
+        "samples/s, median",
+        "of the rounds",
+        "waiting",
+        "CPU us a sample",
+        "VmHWM, MB",
+        "on the GPU, MB",
+    )
     print(table(head, rows))
 
 

@@ -113,7 +113,7 @@ def _padded(
     values: Sequence[np.ndarray], lengths: Sequence[int], shape: tuple[int, ...], kind: type, fill: int = 0
 ) -> Tensor:
     """One value in each row of `shape`, and `fill` behind it."""
-    padded = np.full(shape, fill, kind)
+    padded: np.ndarray = np.full(shape, fill, kind)
     for row, (value, length) in enumerate(zip(values, lengths, strict=True)):
         padded[row, :length] = value
     return torch.from_numpy(padded)
