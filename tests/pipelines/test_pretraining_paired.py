@@ -177,7 +177,11 @@ def test_the_layers_of_a_bert_go_to_interberts_joint_layers_and_then_to_those_of
 @pytest.mark.parametrize(
     "system, sizes, sampling",
     [
-        ("vilbert", {"region_loss": "contrastive", "region_target_size": WIDTH}, {"overlapping_regions": "hidden"}),
+        (
+            "vilbert",
+            {"region_loss": "contrastive", "region_target_size": WIDTH, "negative_rows": 3},
+            {"overlapping_regions": "hidden"},
+        ),
         ("interbert", {}, {"conditional_masking": True}),
     ],
 )
