@@ -33,8 +33,16 @@ def pretrain_command(
             show_default=False,
         ),
     ] = None,
+    task_text: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="In place of captions, a task's own text for a VisualBERT: VQA's questions and its annotations (both, "
+            "each with the option), VCR's train.jsonl or NLVR2's train.json; other splits are refused.",
+        ),
+    ] = None,
     min_match: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the images in --captions that the store must have.")
+        float,
+        typer.Option(min=0, max=1, help="Share of the images in --captions or --task-text that the store must have."),
     ] = MIN_MATCH,
     held_out: Annotated[list[str] | None, HELD_OUT] = None,
     leave_out_held_out: Annotated[bool, LEAVE_OUT] = False,
@@ -215,6 +223,7 @@ def pretrain_command(
     from pipelines.pretraining.run import LeakGuard, pretrain
     from pipelines.pretraining.systems import system_named
     from pipelines.pretraining.task import DataConfig
+    from pipelines.task_texts import TaskTexts
     from pipelines.train_config import TrainConfig
     from pipelines.training import is_main_process, num_processes
 
@@ -287,6 +296,10 @@ def pretrain_command(
             overrides[name.strip()] = parse_value(value.strip())
     if published is not None and published.text_corpus and not text_corpus:
         raise ValueError(f"--recipe {recipe} mixes in text without images: name the files with --text-corpus")
+    if published is not None and published.task_text and not task_text:
+        raise ValueError(f"--recipe {recipe} reads a task's own text: name its files with --task-text")
+    if published is not None and from_run is not None:
+        overrides = {**published.changes, **overrides}
     if published is not None and not toy and from_run is None:
         if published.after:
             raise ValueError(f"--recipe {recipe} goes on from a run of {published.after}: name it with --from-run")
@@ -301,6 +314,9 @@ def pretrain_command(
         own_sections = {"choices": sections["end_to_end"], "photos": sections["photos"], "encoder": sections["encoder"]}
         through_encoder = EndToEnd(sections["detector"], computes, trained, images, **own_sections)
     rules = HeldOut(held_out or [])
+    if captions is not None and task_text:
+        raise ValueError("--captions and --task-text: a run reads one of them")
+    told = TaskTexts(task_text, id_rule=id_rule) if task_text else None
     file = None if captions is None else CaptionFile(captions, id_rule=id_rule)
     notes: list[str] = []
     with _open_store(store, stage_to, stage_gb) as opened:
@@ -309,7 +325,7 @@ def pretrain_command(
             notes += filter(None, [held_out_hint(opened.ids(), data_set)])
         result = pretrain(
             opened,
-            stored_captions(opened) if file is None else file.captions(),
+            told or (stored_captions(opened) if file is None else file.captions()),
             out,
             train_config=train_config,
             system=chosen,
@@ -321,7 +337,7 @@ def pretrain_command(
             bert=None if from_bert is None else read_bert(from_bert),
             text_files=text_corpus or (),
             model_overrides=overrides,
-            min_match=0 if file is None else min_match,
+            min_match=0 if file is None and told is None else min_match,
             guard=LeakGuard(rules, data_set, leave_out_held_out) if held_out else None,
             end_to_end=through_encoder,
             inspect_rows=inspect_batch,
@@ -331,7 +347,7 @@ def pretrain_command(
         return
     write_curves(out)
     join = result.join
-    notes += [*([] if file is None else file.notes), *result.notes]
+    notes += [*([] if file is None else file.notes), *([] if told is None else told.notes), *result.notes]
     facts = {
         "run": str(out),
         "checkpoint": str(result.training.checkpoint),

@@ -34,6 +34,8 @@ class PretrainSample:
             run that does not ask.
         text_only: a row without an image: R is 0, `height` and `width` mean nothing. None for a run without such rows.
         height, width: of the image, pixels.
+        region_images: (R,) int64, which of the row's images each region is from, for a row with several; `height` and
+            `width` are those of the first.
         twin: one more row of the same caption and image, masked in another way; it comes right after this one.
         number: seed, epoch and row that it was drawn with.
     """
@@ -53,6 +55,7 @@ class PretrainSample:
     global_feature: Tensor | None = None
     match: int | None = None
     text_only: bool | None = None
+    region_images: np.ndarray | None = None
     twin: PretrainSample | None = None
     number: tuple[int, ...] = ()
 
@@ -79,6 +82,8 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
     targets = None if labels is None else _zeros(rows, regions, labels, dtype=torch.float32)
     with_whole_image = any(sample.whole_image is not None for sample in samples)
     whole_images = torch.zeros(rows, width) if with_whole_image else None
+    several = any(sample.region_images is not None for sample in samples)
+    region_images = torch.zeros(rows, regions, dtype=torch.long) if several else None
     global_features = [sample.global_feature for sample in samples if sample.global_feature is not None]
     for row, sample in enumerate(samples):
         pieces, count = len(sample.text_ids), len(sample.boxes)
@@ -95,6 +100,8 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
             targets[row, :count] = sample.targets
         if whole_images is not None and sample.whole_image is not None:
             whole_images[row] = sample.whole_image
+        if region_images is not None and sample.region_images is not None:
+            region_images[row, :count] = torch.from_numpy(sample.region_images)
     matches = [IGNORE_INDEX if sample.match is None else sample.match for sample in samples]
     with_text_only = any(sample.text_only is not None for sample in samples)
     return VLBatch(
@@ -112,6 +119,7 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
         region_targets=targets,
         region_target_mask=None if targets is None else predicted,
         match_labels=torch.tensor(matches) if any(sample.match is not None for sample in samples) else None,
+        region_images=region_images,
         text_only=torch.tensor([bool(sample.text_only) for sample in samples]) if with_text_only else None,
         sample_ids=tuple(sample.sample_id for sample in samples),
     )

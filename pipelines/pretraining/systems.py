@@ -45,6 +45,7 @@ class System:
         needs_classes: whether the rules ask how many classes the store's detector has.
         text_only_fields: fields of the configuration of a model that also reads rows of text alone; None where the
             system has none, else its rules are a `TextSampler`.
+        reads_task_text: whether the rules make samples of a `TaskCorpus`.
         most_pieces: settings of the rules -> how many pieces of a caption are read, [CLS] and [SEP] counted; None
             where that is not said.
         review: captions and settings of the rules -> what the rules treat otherwise, for people; ValueError where they
@@ -64,6 +65,7 @@ class System:
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
     needs_classes: bool = True
     text_only_fields: Mapping[str, Any] | None = None
+    reads_task_text: bool = False
     most_pieces: Callable[[Any], int | None] = field(default=lambda sampling: None)
     review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
     as_deep_as_bert: bool = True
@@ -110,6 +112,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampler=VisualBertSampler,
             layout=lambda config: (("text", "regions"),),
             needs_classes=False,
+            reads_task_text=True,
             most_pieces=lambda sampling: sampling.max_pieces,
             review=review_captions,
         ),
