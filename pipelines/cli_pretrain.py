@@ -11,6 +11,7 @@ import typer
 
 from features.counted import counted
 from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
+from pipelines.cli_stages import run_stages, stages_of
 from pipelines.training_options import RESUME, run_folder_lines
 
 DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
@@ -23,8 +24,16 @@ NO_BERT = "none"
 
 
 def pretrain_command(
+    context: typer.Context,
     out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints, tokenizer.")],
-    store: Annotated[str, typer.Option(help="Store that `roibeam extract` wrote: a folder, or a URL with --stage-to.")],
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="Store that `roibeam extract` wrote: a folder, or a URL with --stage-to. Needed, but for stages that "
+            "name their own.",
+            show_default=False,
+        ),
+    ] = None,
     captions: Annotated[
         str | None,
         typer.Option(
@@ -135,8 +144,19 @@ def pretrain_command(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="A published run, see `roibeam recipes`: model, samples, optimiser, batch and steps as it has them; "
+            help="A published run, see `roibeam recipes`: model, samples, optimiser, batch and steps as it has them, "
+            "after the stages that come before it, or after --from-run; "
             "--batch-size is then what a process takes at once, the rest of its batch is accumulated.",
+            show_default=False,
+        ),
+    ] = None,
+    stage: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Several stages in a row, given once for each, with the options that it has of its own: --stage "
+            "'--store web/' --stage '--store coco/ --steps 5000'. Other options are of all stages; --set adds to them. "
+            "They run in OUT/stage-1, OUT/stage-2, ..., each from the weights of the one before, with a new optimizer "
+            "and schedule. A recipe that goes on from another one is such stages by itself.",
             show_default=False,
         ),
     ] = None,
@@ -227,6 +247,12 @@ def pretrain_command(
     from pipelines.train_config import TrainConfig
     from pipelines.training import is_main_process, num_processes
 
+    stages = stages_of(context, recipe, from_run, stage or [])
+    if stages:
+        run_stages(context, out, stages, as_json=as_json, resume=resume)
+        return
+    if store is None:
+        raise ValueError("--store: name the store that roibeam extract wrote")
     published = None if recipe is None else recipe_named(recipe)
     if published is not None and (system or model):
         raise ValueError(f"--recipe {recipe} says which system and model; leave --system and --model out")
@@ -301,8 +327,6 @@ def pretrain_command(
     if published is not None and from_run is not None:
         overrides = {**published.changes, **overrides}
     if published is not None and not toy and from_run is None:
-        if published.after:
-            raise ValueError(f"--recipe {recipe} goes on from a run of {published.after}: name it with --from-run")
         if from_bert is None and published.start:
             from_bert = f"hf:google-bert/{published.start}"
     if from_bert == NO_BERT:

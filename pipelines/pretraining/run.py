@@ -181,7 +181,8 @@ def pretrain(
     else:
         tokenizer = load_tokenizer(tokenizer_spec, chain((caption for _, caption in rows), lines or ()))
         tokenizer.save(saved_tokenizer)
-    write_trained_images(run_dir, rows.captioned_ids())
+    earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
+    write_trained_images(run_dir, rows.captioned_ids(), before=earlier)
     first = corpus.record(0)
     if num_classes is None:
         num_classes = known_classes(store, first) if system.needs_classes else 0
