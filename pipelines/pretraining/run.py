@@ -202,7 +202,7 @@ def pretrain(
             sizes.pop("num_hidden_layers", None)
         fields = {
             **sizes,
-            "region_feature_size": first.features.shape[1],
+            "region_feature_size": system.feature_width(sampling, first.features.shape[1]),
             **system.region_label_fields(num_classes, first.features.shape[1]),
             **((system.text_only_fields or {}) if text_files else {}),
             **(system.end_to_end_fields if end_to_end is not None else {}),

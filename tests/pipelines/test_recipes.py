@@ -95,7 +95,9 @@ def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, shared_data: Pat
     if recipe.text_corpus:
         options += ["--text-corpus", toy_data / "text.txt"]
     if recipe.end_to_end:
-        options += ["--end-to-end", "--detector", "toy", "--weights", "random:1"]
+        options += ["--end-to-end", *NETWORK[:4], "--set", "detector.base_channels=4"]
+    if "global" in name:
+        options += ["--set", "model.global_feature_size=128"]  # of the store's, by the small detector
     if recipe.task_text:
         options += ["--stage", "", "--stage", f"--store {toy_data / name}"]
         for file in TASKS[name][1:]:
