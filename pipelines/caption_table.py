@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import overload
+from typing import Self, overload
 
 import numpy as np
 import pyarrow as pa
@@ -84,13 +84,13 @@ class CaptionTable(Sequence[tuple[str, str]]):
         """The ids that have a caption, each once, in the store's order."""
         return [self._ids[int(place)] for place in np.unique(self._places)]
 
-    def without(self, ids: Iterable[str]) -> CaptionTable:
+    def without(self, ids: Iterable[str]) -> Self:
         """The rows of other records."""
         dropped = set(ids)
-        kept = ((int(place), self._captions[row]) for row, place in enumerate(self._places))
-        return CaptionTable(self._ids, ((place, text) for place, text in kept if self._ids[place] not in dropped))
+        wanted = np.array([each not in dropped for each in self._ids], bool)
+        return self._taken(self._rows_within(wanted))
 
-    def share_of_images(self, share: float, seed: int) -> CaptionTable:
+    def share_of_images(self, share: float, seed: int) -> Self:
         """The rows of a random share of the captioned images, at least one of them.
 
         Images are taken in one order of that seed, so a smaller share lies inside a larger one.
@@ -102,5 +102,12 @@ class CaptionTable(Sequence[tuple[str, str]]):
         order = np.random.default_rng([_SHARE, seed]).permutation(len(images))
         kept = np.zeros(len(self._ids), bool)
         kept[images[order[: max(1, round(share * len(images)))]]] = True
-        rows = np.flatnonzero(kept[self._places])
-        return CaptionTable(self._ids, ((int(self._places[row]), self._captions[int(row)]) for row in rows))
+        return self._taken(np.flatnonzero(kept[self._places]))
+
+    def _rows_within(self, wanted: np.ndarray) -> np.ndarray:
+        """(n,) int64, the rows of records for which `wanted` (one bool for each) holds."""
+        return np.flatnonzero(wanted[self._places])
+
+    def _taken(self, rows: np.ndarray) -> Self:
+        """Those rows alone."""
+        return type(self)(self._ids, ((int(self._places[row]), self._captions[int(row)]) for row in rows))

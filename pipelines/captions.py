@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -16,6 +16,7 @@ from pipelines.caption_files import Caption
 from pipelines.image_finder import RULES, Ambiguous, Found, ImageFinder
 
 _EXAMPLES = 3
+Text = TypeVar("Text")
 
 
 @dataclass(frozen=True)
@@ -96,23 +97,41 @@ class CaptionJoin:
 
     def rows(self, captions: Iterable[Caption]) -> Iterator[tuple[int, str]]:
         """(place of the image, caption) of every caption that has its image, in the order given; to be read once."""
+        for places, caption in self.joined((caption, (caption,)) for caption in captions):
+            yield places[0], caption.text
+
+    def joined(self, texts: Iterable[tuple[Text, Sequence[Caption]]]) -> Iterator[tuple[tuple[int, ...], Text]]:
+        """The places of the images of every text that has them all, in the order given; to be read once.
+
+        Args:
+            texts: each with what its images are called. It counts as one caption.
+        """
         names: dict[bool, list[int]] = {True: [], False: []}
-        for caption in captions:
+        for text, images in texts:
             self._num_captions += 1
-            found = self._look_up(caption)
-            is_found = isinstance(found, Found)
-            names[is_found].append(xxhash.xxh3_64_intdigest(_shown(caption).encode("utf-8", "surrogatepass")))
-            if len(names[is_found]) == 1_000_000:
-                self._keep(names)
-            if isinstance(found, Found):
-                self._by_rule[found.rule] += 1
-                self._has_caption[found.place] = True
-                yield found.place, caption.text
-            elif isinstance(found, Ambiguous):
-                self._ambiguous += 1
-                _note_first(self._first_ambiguous, f"{_shown(caption)} ({' or '.join(found.image_ids)})")
+            found, missing = [], []
+            for image in images:
+                each = self._look_up(image)
+                is_found = isinstance(each, Found)
+                names[is_found].append(xxhash.xxh3_64_intdigest(_shown(image).encode("utf-8", "surrogatepass")))
+                if len(names[is_found]) == 1_000_000:
+                    self._keep(names)
+                if isinstance(each, Found):
+                    found.append(each)
+                else:
+                    missing.append((image, each))
+            if not missing:
+                self._by_rule[found[0].rule] += 1
+                places = tuple(each.place for each in found)
+                self._has_caption[list(places)] = True
+                yield places, text
+                continue
+            image, several = missing[0]
+            if several is None:
+                _note_first(self._first_strangers, _shown(image))
             else:
-                _note_first(self._first_strangers, _shown(caption))
+                self._ambiguous += 1
+                _note_first(self._first_ambiguous, f"{_shown(image)} ({' or '.join(several.image_ids)})")
         self._keep(names)
 
     def _look_up(self, caption: Caption) -> Found | Ambiguous | None:

@@ -11,6 +11,7 @@ import typer
 
 from features.counted import counted
 from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
+from pipelines.cli_stages import run_stages, stages_of
 from pipelines.end_to_end_options import (
     DEFAULT_ENCODER,
     JUDGE_IMAGES,
@@ -31,8 +32,16 @@ NO_BERT = "none"
 
 
 def pretrain_command(
+    context: typer.Context,
     out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints, tokenizer.")],
-    store: Annotated[str, typer.Option(help="Store that `roibeam extract` wrote: a folder, or a URL with --stage-to.")],
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help="Store that `roibeam extract` wrote: a folder, or a URL with --stage-to. Needed, but for stages that "
+            "name their own.",
+            show_default=False,
+        ),
+    ] = None,
     captions: Annotated[
         str | None,
         typer.Option(
@@ -41,8 +50,16 @@ def pretrain_command(
             show_default=False,
         ),
     ] = None,
+    task_text: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="In place of captions, a task's own text for a VisualBERT: VQA's questions and its annotations (both, "
+            "each with the option), VCR's train.jsonl or NLVR2's train.json; other splits are refused.",
+        ),
+    ] = None,
     min_match: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the images in --captions that the store must have.")
+        float,
+        typer.Option(min=0, max=1, help="Share of the images in --captions or --task-text that the store must have."),
     ] = MIN_MATCH,
     held_out: Annotated[list[str] | None, HELD_OUT] = None,
     leave_out_held_out: Annotated[bool, LEAVE_OUT] = False,
@@ -141,8 +158,19 @@ def pretrain_command(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="A published run, see `roibeam recipes`: model, samples, optimiser, batch and steps as it has them; "
+            help="A published run, see `roibeam recipes`: model, samples, optimiser, batch and steps as it has them, "
+            "after the stages that come before it, or after --from-run; "
             "--batch-size is then what a process takes at once, the rest of its batch is accumulated.",
+            show_default=False,
+        ),
+    ] = None,
+    stage: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Several stages in a row, given once for each, with the options that it has of its own: --stage "
+            "'--store web/' --stage '--store coco/ --steps 5000'. Other options are of all stages; --set adds to them. "
+            "They run in OUT/stage-1, OUT/stage-2, ..., each from the weights of the one before, with a new optimizer "
+            "and schedule. A recipe that goes on from another one is such stages by itself.",
             show_default=False,
         ),
     ] = None,
@@ -229,9 +257,16 @@ def pretrain_command(
     from pipelines.pretraining.run import LeakGuard, pretrain
     from pipelines.pretraining.systems import system_named
     from pipelines.pretraining.task import DataConfig
+    from pipelines.task_texts import TaskTexts
     from pipelines.train_config import TrainConfig
     from pipelines.training import is_main_process, num_processes
 
+    stages = stages_of(context, recipe, from_run, stage or [])
+    if stages:
+        run_stages(context, out, stages, as_json=as_json, resume=resume)
+        return
+    if store is None:
+        raise ValueError("--store: name the store that roibeam extract wrote")
     published = None if recipe is None else recipe_named(recipe)
     if published is not None and (system or model):
         raise ValueError(f"--recipe {recipe} says which system and model; leave --system and --model out")
@@ -302,9 +337,11 @@ def pretrain_command(
             overrides[name.strip()] = parse_value(value.strip())
     if published is not None and published.text_corpus and not text_corpus:
         raise ValueError(f"--recipe {recipe} mixes in text without images: name the files with --text-corpus")
+    if published is not None and published.task_text and not task_text:
+        raise ValueError(f"--recipe {recipe} reads a task's own text: name its files with --task-text")
+    if published is not None and from_run is not None:
+        overrides = {**published.changes, **overrides}
     if published is not None and not toy and from_run is None:
-        if published.after:
-            raise ValueError(f"--recipe {recipe} goes on from a run of {published.after}: name it with --from-run")
         if from_bert is None and published.start:
             from_bert = f"hf:google-bert/{published.start}"
     if from_bert == NO_BERT:
@@ -312,6 +349,9 @@ def pretrain_command(
     own_tokenizer = None if start is None or start.tokenizer is None else str(start.tokenizer)
     through_encoder = through.end_to_end(sections, start) if end_to_end else None
     rules = HeldOut(held_out or [])
+    if captions is not None and task_text:
+        raise ValueError("--captions and --task-text: a run reads one of them")
+    told = TaskTexts(task_text, id_rule=id_rule) if task_text else None
     file = None if captions is None else CaptionFile(captions, id_rule=id_rule)
     notes: list[str] = []
     with _open_store(store, stage_to, stage_gb) as opened:
@@ -320,7 +360,7 @@ def pretrain_command(
             notes += filter(None, [held_out_hint(opened.ids(), data_set)])
         result = pretrain(
             opened,
-            stored_captions(opened) if file is None else file.captions(),
+            told or (stored_captions(opened) if file is None else file.captions()),
             out,
             train_config=train_config,
             system=chosen,
@@ -332,7 +372,7 @@ def pretrain_command(
             bert=None if from_bert is None else read_bert(from_bert),
             text_files=text_corpus or (),
             model_overrides=overrides,
-            min_match=0 if file is None else min_match,
+            min_match=0 if file is None and told is None else min_match,
             guard=LeakGuard(rules, data_set, leave_out_held_out) if held_out else None,
             end_to_end=through_encoder,
             inspect_rows=inspect_batch,
@@ -342,7 +382,7 @@ def pretrain_command(
         return
     write_curves(out)
     join = result.join
-    notes += [*([] if file is None else file.notes), *result.notes]
+    notes += [*([] if file is None else file.notes), *([] if told is None else told.notes), *result.notes]
     facts = {
         "run": str(out),
         "checkpoint": str(result.training.checkpoint),

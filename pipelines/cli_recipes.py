@@ -32,6 +32,7 @@ def recipes_command(
 
 
 def _lines(name: str, recipe: Recipe) -> list[str]:
+    from pipelines.pretraining.recipes import stages_before
     from pipelines.pretraining.systems import system_named
 
     warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
@@ -40,7 +41,8 @@ def _lines(name: str, recipe: Recipe) -> list[str]:
         f"  source     {recipe.source}",
         f"  system     {system_named(recipe.system).name}",
         f"  data       {recipe.data}",
-        f"  starts     {'from the run of ' + recipe.after if recipe.after else 'from ' + (recipe.start or 'nothing')}",
+        f"  starts     from {'the run of ' + recipe.after if recipe.after else recipe.start or 'nothing'}",
+        *([f"  stages     {', '.join([*stages_before(name), name])}, in one command"] if recipe.after else []),
         f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} captions, rate {recipe.learning_rate:g}, "
         f"warm-up {warmup}",
         *_wrapped("  optimiser", _settings(recipe.settings)),

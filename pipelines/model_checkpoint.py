@@ -29,6 +29,7 @@ from model.vlbert import VLBertForPreTraining
 from model.vlbert_tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from pipelines.checkpoint import latest_checkpoint
 from pipelines.published_models import system_of
+from pipelines.stages import furthest_stage
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 # The first class of a kind of configuration is the one that a config.json without `architectures` means.
@@ -74,7 +75,7 @@ def load_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
     Args:
         spec: one of
             a folder that `save_pretrained` or `roibeam convert` wrote;
-            a run folder of `roibeam pretrain` (its newest checkpoint) or one of its checkpoints;
+            a run folder of `roibeam pretrain` (its newest checkpoint, of the last stage) or one of its checkpoints;
             an official checkpoint of VL-BERT, ViLBERT, VisualBERT or InterBERT: a file, a folder of transformers with
             config.json, hf:<repo>, or a URL as for the weights of a detector.
         options: JSON configuration that the official codes ship beside a checkpoint, where sizes are not the published
@@ -95,10 +96,11 @@ def model_folder(folder: Path) -> tuple[Path, Path | None]:
     """The folder of a model's weights and that of its tokenizer, None where there is none.
 
     Args:
-        folder: a run's (then its newest checkpoint's), a checkpoint's, or a model's own.
+        folder: a run's (then its newest checkpoint's, of its last stage that has one), a checkpoint's, a model's own.
     Raises:
         ValueError: for a run without a checkpoint, or a folder that is none of these.
     """
+    folder = furthest_stage(folder)
     if (folder / "checkpoints").is_dir():
         newest = latest_checkpoint(folder)
         if newest is None:

@@ -31,6 +31,11 @@ _FREE_ON_RESUME = frozenset(
 _SCHEDULE = frozenset({"train.steps", "train.decay_steps"})
 
 
+def is_free_on_resume(setting: str) -> bool:
+    """Whether "section.field" of a command line changes no number, so that a run may go on with another value."""
+    return setting in _FREE_ON_RESUME or f"task.{setting}" in _FREE_ON_RESUME
+
+
 def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
     """Raises ValueError when `run_dir` is a file, holds other things, or a run that is not to be resumed."""
     if run_dir.exists() and not run_dir.is_dir():

@@ -328,7 +328,8 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     if config.precision == "fp16" and not torch.accelerator.is_available():
         raise ValueError("precision fp16 needs an accelerator, and this machine has none; choose bf16 or fp32")
     return Accelerator(
-        cpu=config.device == "cpu",
+        # Without being told so, accelerate does not join processes of a machine that has no accelerator.
+        cpu=config.device == "cpu" or not torch.accelerator.is_available(),
         mixed_precision="no" if config.precision == "fp32" else config.precision,
         # A loss, and with it a head, may have no sample in one process and some in another.
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],

@@ -16,8 +16,8 @@ from pipelines.train_log import EVALUATION_NAME, LOG_NAME, read_lines
 
 PAGE_NAME = "report.html"
 _ROWS = 30  # evaluations that the table shows; more are thinned out
+CURVES_STYLE = "\n.curves svg { display: block; max-width: 100%; height: auto; }"
 _OWN_STYLE = """
-.curves svg { display: block; max-width: 100%; height: auto; }
 .scroll { overflow-x: auto; }
 .evaluations td, .evaluations th { padding: 3px 16px 3px 0; text-align: right; white-space: nowrap; }
 .evaluations .best { font-weight: 650; }
@@ -53,7 +53,7 @@ def _page(
     checkpoints: Sequence[str],
     best_step: int | None,
 ) -> Iterator[str]:
-    yield PAGE_HEAD.format(title=escaped(name, 120), style=PAGE_STYLE + _OWN_STYLE)
+    yield PAGE_HEAD.format(title=escaped(name, 120), style=PAGE_STYLE + CURVES_STYLE + _OWN_STYLE)
     yield f"<header><h1>{escaped(name, 200)}</h1></header>\n<main>\n"
     last = lines[-1]
     if last["step"] < config["train"]["steps"]:

@@ -64,7 +64,7 @@ def _row(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer, names
     yield f'<p class="quiet">{escaped(_sequence(inspected, row))}</p>\n'
     yield f"<p class='pieces'>{''.join(_pieces(inspected, row, tokenizer))}</p>\n"
     if int(batch.region_mask[row].sum()):
-        yield f'<div class="sides">{_boxes(batch, row)}{_targets(batch, row, names)}</div>\n'
+        yield f'<div class="sides">{"".join(_images(batch, row))}{_targets(batch, row, names)}</div>\n'
     yield "</section>\n"
 
 
@@ -106,13 +106,24 @@ def _pieces(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) ->
             yield f'<span class="piece {kind}">{text}<b>{escaped(tokenizer.piece(label), 40)}</b></span> '
 
 
-def _boxes(batch: VLBatch, row: int) -> str:
-    height, width = (float(side) for side in batch.image_hw[row])
+def _images(batch: VLBatch, row: int) -> Iterator[str]:
+    """The regions of each of the row's images. Of others than the first no size is known: as far as boxes reach."""
+    numbers = batch.region_mask[row].nonzero()[:, 0]
+    images = numbers.new_zeros(len(numbers)) if batch.region_images is None else batch.region_images[row, numbers]
+    for image in sorted(set(images.tolist())):
+        of_image = numbers[images == image]
+        height, width = (float(side) for side in batch.image_hw[row])
+        if image:
+            width, height = (float(side) for side in batch.region_boxes[row, of_image, 2:].amax(dim=0))
+        yield _boxes(batch, row, of_image.tolist(), (height, width), f"regions of image {image + 1}")
+
+
+def _boxes(batch: VLBatch, row: int, numbers: list[int], image_hw: tuple[float, float], label: str) -> str:
+    height, width = image_hw
     pixel = max(width, height * 4 / 3) / 600
-    parts = [f'<svg class="photo compared" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="regions">']
+    parts = [f'<svg class="photo compared" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{label}">']
     parts.append(f'<rect class="empty" width="{width:g}" height="{height:g}"/>')
     predicted, masked = _predicted(batch, row), batch.masked_regions[row]
-    numbers = batch.region_mask[row].nonzero()[:, 0].tolist()
     for number in sorted(numbers, key=lambda n: (bool(predicted[n]), bool(masked[n]))):
         colour = _HIDDEN if bool(masked[number]) else _PREDICTED if bool(predicted[number]) else _SEEN
         x1, y1, x2, y2 = batch.region_boxes[row, number].tolist()

@@ -106,7 +106,10 @@ IMAGEBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             f"{_CC} and {_SBU}",
             _figures("Table 4", (49.2, 75.9, 84.9), (64.0, 87.4, 92.4), _FLICKR),
             model={"global_feature_size": 2048},
-            left_open=("Of three networks for the global feature the row's is not named: a ResNet's width.",),
+            left_open=(
+                "Of three networks for the global feature the row's is not named: a ResNet's width. A store with "
+                "another one's needs --set model.global_feature_size.",
+            ),
         ),
     }
 )

@@ -39,6 +39,7 @@ class Recipe:
         source: paper section, or file of the released code, that the settings are from.
         system: a name of `SYSTEMS`.
         build: the model's configuration, from keyword fields.
+        changes: fields of the model's configuration that a run which goes on from another one has otherwise.
         toy_build: the same choices at a size that trains on 2 cores.
         sampling: of the system's own class.
         settings: fields of `TrainConfig` beside steps, rate and warm-up.
@@ -49,6 +50,7 @@ class Recipe:
         start: the BERT it starts from; "" for none.
         after: the recipe whose run it goes on from; "" for none.
         data: what it was trained on, for people.
+        task_text: whether that is a task's own text, see `TaskTexts`, and no captions.
         share: of the images.
         text_corpus: whether rows of text alone are mixed in.
         end_to_end: whether the detector's head is trained along.
@@ -70,7 +72,9 @@ class Recipe:
     data: str
     start: str = "bert-base-uncased"
     after: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
     share: float = 1.0
+    task_text: bool = False
     text_corpus: bool = False
     end_to_end: bool = False
     figures: tuple[Figure, ...] = ()

@@ -18,6 +18,12 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 )
 
 
+def stages_before(name: str) -> list[str]:
+    """The recipes whose runs come before that one, in their order."""
+    after = RECIPES[name].after
+    return [*stages_before(after), after] if after else []
+
+
 def recipe_named(name: str) -> Recipe:
     """Raises ValueError for an unknown name, with the near ones."""
     if name not in RECIPES:

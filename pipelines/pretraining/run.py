@@ -37,11 +37,13 @@ from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
 from pipelines.pretraining.start import built_config, continued_model
 from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
+from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
 from pipelines.pretraining.text_rows import TextCorpus
 from pipelines.pretraining.trained_images import write_trained_images
 from pipelines.pretraining.usable_captions import UsableCaptions
 from pipelines.probe import Names
 from pipelines.run_folder import BATCH_PAGE, CONFIG_NAME, Resume, check_run_folder
+from pipelines.task_texts import TaskTexts
 from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
 from pipelines.train_config import TrainConfig
 from pipelines.training import TrainResult, is_main_process, train
@@ -115,7 +117,7 @@ class PretrainResult:
 
 def pretrain(
     store: FeatureStore,
-    captions: Iterable[Caption],
+    captions: Iterable[Caption] | TaskTexts,
     run_dir: Path,
     *,
     train_config: TrainConfig | Callable[[int], TrainConfig],
@@ -139,7 +141,7 @@ def pretrain(
     """Pre-trains a model on a store and captions, and writes a run folder.
 
     Args:
-        captions: joined to the records by `CaptionJoin`.
+        captions: joined to the records by `CaptionJoin`; or the texts of a task, for a system that reads them.
         tokenizer_spec: see `load_tokenizer`; a resumed run reads the tokenizer it saved.
         train_config: or what makes it from the number of captions, for runs that count in epochs.
         system: whose model and rules.
@@ -166,7 +168,12 @@ def pretrain(
     if text_files and system.text_only_fields is None:
         raise ValueError(f"{system.name} reads no text without images; leave out the text corpus, or train a VL-BERT")
     usable = UsableCaptions(system.most_pieces(sampling))
-    rows, join = join_captions(store, usable.passed(captions), min_match)
+    rows: CaptionTable
+    if isinstance(captions, TaskTexts):
+        _check_task_texts(system, end_to_end)
+        rows, join = join_task_texts(store, captions, usable, min_match)
+    else:
+        rows, join = join_captions(store, usable.passed(captions), min_match)
     leaks = None
     if guard is not None:
         rows, leaks = guard.kept(rows, str(store.path))
@@ -181,7 +188,8 @@ def pretrain(
         photos, rows, missing = end_to_end.find_photos(store, rows)
     if not isinstance(train_config, TrainConfig):
         train_config = train_config(len(rows))
-    corpus, texts = Corpus(store, rows), TextCorpus(text_files) if text_files else None
+    corpus = TaskCorpus(store, rows) if isinstance(rows, TaskTable) else Corpus(store, rows)
+    texts = TextCorpus(text_files) if text_files else None
     lines = None if texts is None else texts.lines
     notes = [*usable.notes(), *system.review(corpus, sampling), *([] if texts is None else texts.notes)]
     if end_to_end is not None and end_to_end.detector is not None:
@@ -195,8 +203,9 @@ def pretrain(
     else:
         tokenizer = load_tokenizer(tokenizer_spec, chain((caption for _, caption in rows), lines or ()))
         tokenizer.save(saved_tokenizer)
+    earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
     of_detector = () if end_to_end is None or end_to_end.detector is None else end_to_end.detector.trained_ids()
-    write_trained_images(run_dir, chain(rows.captioned_ids(), of_detector))
+    write_trained_images(run_dir, chain(rows.captioned_ids(), of_detector), before=earlier)
     first = corpus.record(0)
     if num_classes is None:
         num_classes = known_classes(store, first) if system.needs_classes else 0
@@ -216,7 +225,7 @@ def pretrain(
             sizes.pop("num_hidden_layers", None)
         fields = {
             **sizes,
-            "region_feature_size": first.features.shape[1],
+            "region_feature_size": system.feature_width(sampling, first.features.shape[1]),
             **system.region_label_fields(num_classes, first.features.shape[1]),
             **((system.text_only_fields or {}) if text_files else {}),
             **(system.end_to_end_fields if end_to_end is not None else {}),
@@ -331,6 +340,30 @@ def join_captions(
     return rows, report
 
 
+def join_task_texts(
+    store: FeatureStore, texts: TaskTexts, usable: UsableCaptions, min_match: float
+) -> tuple[TaskTable, JoinReport]:
+    """The usable texts of a task all of whose images have a record, in order; errors as `join_captions`."""
+    ids = TextColumn(store.ids())
+    join = CaptionJoin(ids)
+    named = (
+        (text, [Caption(text.text, name) for name in text.names])
+        for text in usable.passed(texts.texts(), lambda text: text.most_words)
+    )
+    rows, report = TaskTable(ids, join.joined(named), as_pair=texts.as_pair), join.report()
+    check_match(report, min_match=min_match, captions=texts.files[0], images=str(store.path))
+    for line in (*report.lines(), *texts.notes):
+        logger.info("%s", line)
+    return rows, report
+
+
+def _check_task_texts(system: System, end_to_end: EndToEnd | None) -> None:
+    if not system.reads_task_text:
+        raise ValueError(f"{system.name} was not pre-trained on a task's own text; leave it out, or train a VisualBERT")
+    if end_to_end is not None:
+        raise ValueError("texts of a task are read with stored features; leave out the text or the encoder")
+
+
 def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
     """Foreground classes of the store's detector; None where neither its names nor a record tell."""
     names = store.vocabulary["classes"]
@@ -342,11 +375,13 @@ def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
     return None if distribution is None else distribution.shape[1] - 1
 
 
-def digest_of_captions(captions: Iterable[tuple[str, str]]) -> str:
-    """SHA-256 (hex) of rows of (record id, caption), in their order."""
+def digest_of_captions(captions: CaptionTable) -> str:
+    """SHA-256 (hex) of rows of (record id, caption), in their order, and of what else a task's texts say."""
     digest = hashlib.sha256()
     for row in captions:
         for text in row:
             raw = text.encode("utf-8")
             digest.update(len(raw).to_bytes(8, "little") + raw)
+    if isinstance(captions, TaskTable):
+        digest.update(captions.facts())
     return digest.hexdigest()

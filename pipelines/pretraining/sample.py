@@ -35,6 +35,8 @@ class PretrainSample:
             run that does not ask.
         text_only: a row without an image: R is 0, `height` and `width` mean nothing. None for a run without such rows.
         height, width: of the image, pixels.
+        region_images: (R,) int64, which of the row's images each region is from, for a row with several; `height` and
+            `width` are those of the first.
         twin: one more row of the same caption and image, masked in another way; it comes right after this one.
         draw_seed: of what a model draws itself to make a loss of this row.
     """
@@ -55,6 +57,7 @@ class PretrainSample:
     match: int | None = None
     text_only: bool | None = None
     contrasted: bool = False
+    region_images: np.ndarray | None = None
     twin: PretrainSample | None = None
     draw_seed: int = 0
 
@@ -102,6 +105,7 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
         text_labels=_padded([sample.text_labels for sample in samples], pieces, text, np.int64, IGNORE_INDEX),
         region_targets=_targets(samples, predicted) if with_targets else None,
         region_target_mask=predicted if with_targets else None,
+        region_images=_region_images(samples, regions, most),
         match_labels=torch.tensor(matches) if with_match else None,
         text_only=torch.tensor([bool(sample.text_only) for sample in samples]) if with_text_only else None,
         sample_ids=tuple(sample.sample_id for sample in samples),
@@ -140,6 +144,17 @@ def _targets(samples: Sequence[PretrainSample], predicted: Tensor) -> Tensor:
         return _padded_tensors(of_all, (*predicted.shape, of_all[0].shape[1]))
     given = [sample.targets_of_predicted() for sample in samples]
     return torch.cat([rows for rows in given if rows is not None])
+
+
+def _region_images(samples: Sequence[PretrainSample], lengths: Sequence[int], shape: tuple[int, int]) -> Tensor | None:
+    """(B, R) int64; None when no row has several images."""
+    if all(sample.region_images is None for sample in samples):
+        return None
+    of_one = [np.zeros(length, np.int64) for length in lengths]
+    given = [
+        one if each.region_images is None else each.region_images for one, each in zip(of_one, samples, strict=True)
+    ]
+    return _padded(given, lengths, shape, np.int64)
 
 
 def _whole_images(samples: Sequence[PretrainSample], width: int) -> Tensor | None:

@@ -25,7 +25,12 @@ from pipelines.pretraining.imagebert_samples import ImageBertSampler, ImageBertS
 from pipelines.pretraining.interbert_samples import InterBertSampler, InterBertSampling
 from pipelines.pretraining.sampler import Sampler
 from pipelines.pretraining.vilbert_samples import ViLbertSampler, ViLbertSampling
-from pipelines.pretraining.visualbert_samples import VisualBertSampler, VisualBertSampling, review_captions
+from pipelines.pretraining.visualbert_samples import (
+    BOX_NUMBERS,
+    VisualBertSampler,
+    VisualBertSampling,
+    review_captions,
+)
 from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling
 
 
@@ -39,12 +44,14 @@ class System:
         sizes: name of a preset -> builder of the model's configuration, which takes fields as keywords.
         region_label_fields: number of foreground classes and feature width of a store -> the configuration's fields
             that follow from them, beside `region_feature_size`.
+        feature_width: settings of the rules and feature width of a store -> `region_feature_size`.
         sampling: dataclass of the rules' settings.
         sampler: the rules.
         layout: the model's configuration -> the parts of its sequence in order, stream by stream, for people.
         needs_classes: whether the rules ask how many classes the store's detector has.
         text_only_fields: fields of the configuration of a model that also reads rows of text alone; None where the
             system has none, else its rules are a `TextSampler`.
+        reads_task_text: whether the rules make samples of a `TaskCorpus`.
         most_pieces: settings of the rules -> how many pieces of a caption are read, [CLS] and [SEP] counted; None
             where that is not said.
         review: captions and settings of the rules -> what the rules treat otherwise, for people; ValueError where they
@@ -64,6 +71,8 @@ class System:
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
     needs_classes: bool = True
     text_only_fields: Mapping[str, Any] | None = None
+    reads_task_text: bool = False
+    feature_width: Callable[[Any, int], int] = field(default=lambda sampling, width: width)
     most_pieces: Callable[[Any], int | None] = field(default=lambda sampling: None)
     review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
     as_deep_as_bert: bool = True
@@ -110,6 +119,8 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampler=VisualBertSampler,
             layout=lambda config: (("text", "regions"),),
             needs_classes=False,
+            reads_task_text=True,
+            feature_width=lambda sampling, width: width + BOX_NUMBERS * sampling.box_numbers,
             most_pieces=lambda sampling: sampling.max_pieces,
             review=review_captions,
         ),

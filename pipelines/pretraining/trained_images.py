@@ -17,9 +17,14 @@ from pipelines.image_identity import image_keys
 TRAINED_IMAGES = "trained_images.npy"
 
 
-def write_trained_images(run_dir: Path, image_ids: Iterable[str]) -> None:
-    """Replaces the file of a run that goes on."""
-    keys = np.unique(np.array([key for image_id in image_ids for key in _keys(image_id)], np.uint64))
+def write_trained_images(run_dir: Path, image_ids: Iterable[str], *, before: Path | None = None) -> None:
+    """Replaces the file of a run that goes on.
+
+    Args:
+        before: folder of the run whose weights this one starts from; what that was trained on is in them too.
+    """
+    own = np.array([key for image_id in image_ids for key in _keys(image_id)], np.uint64)
+    keys = np.unique(own if before is None else np.concatenate([own, _read(before / TRAINED_IMAGES)]))
     aside = run_dir / f".writing-{TRAINED_IMAGES}"
     with aside.open("wb") as file:
         np.save(file, keys, allow_pickle=False)
@@ -35,11 +40,18 @@ def trained_among(run_dir: Path, image_ids: Sequence[str]) -> list[str] | None:
     path = run_dir / TRAINED_IMAGES
     if not path.is_file():
         return None
+    trained = _read(path)
+    return [image_id for image_id in image_ids if np.isin(_keys(image_id), trained, kind="sort").any()]
+
+
+def _read(path: Path) -> np.ndarray:
+    """(n,) uint64; none where there is no file."""
+    if not path.is_file():
+        return np.empty(0, np.uint64)
     try:
-        trained = np.load(path, allow_pickle=False)
+        return np.asarray(np.load(path, allow_pickle=False))
     except (ValueError, OSError, EOFError) as error:
         raise ValueError(f"{path}: {error}; it is damaged, remove it to evaluate without a look at it") from None
-    return [image_id for image_id in image_ids if np.isin(_keys(image_id), trained, kind="sort").any()]
 
 
 def _keys(image_id: str) -> list[int]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from features.counted import counted
 from features.printable import printable
 from pipelines.caption_files import Caption
+from pipelines.task_texts import TaskText
+
+AnyCaption = TypeVar("AnyCaption", Caption, TaskText)
 
 
 class UsableCaptions:
@@ -21,10 +25,18 @@ class UsableCaptions:
         self._empty = self._long = self._longest = 0
         self._first = ""
 
-    def passed(self, captions: Iterable[Caption]) -> Iterator[Caption]:
-        """The others; to be read once."""
+    def passed(
+        self,
+        captions: Iterable[AnyCaption],
+        words_of: Callable[[AnyCaption], int] = lambda each: len(each.text.split()),
+    ) -> Iterator[AnyCaption]:
+        """The others; to be read once.
+
+        Args:
+            words_of: how many words of one are read.
+        """
         for caption in captions:
-            words = len(caption.text.split())
+            words = words_of(caption)
             if words:
                 self._longest = max(self._longest, words)
                 self._long += self._most_words is not None and words > self._most_words

@@ -12,7 +12,7 @@ from typing import Any
 
 from model.visualbert import visualbert_config, visualbert_small
 from pipelines.pretraining.recipe import Figure, Recipe
-from pipelines.pretraining.visualbert_samples import VisualBertSampling
+from pipelines.pretraining.visualbert_samples import TASK_TEXT, VisualBertSampling
 from pipelines.release_settings import release_settings
 
 _COCO = "COCO, Karpathy's training images, 5 captions each"
@@ -50,18 +50,25 @@ def _phase(
         sampling=sampling,
         settings=release_settings("visualbert-ucla"),
         learning_rate=learning_rate,
+        changes=model if after else {},
         batch_size=batch_size,
         epochs=epochs,
         warmup=warmup,
         data=data,
         start=start,
         after=after,
+        task_text=sampling.text_form == TASK_TEXT,
         figures=figures,
         left_open=(*left_open, *([_CUT_OPEN] if sampling.text_form == "two_captions" else []), _POOLER_OPEN),
     )
 
 
 _WORDS_ONLY = VisualBertSampling(text_form="words_only")
+_TASK_TEXT = VisualBertSampling(text_form=TASK_TEXT)
+_RIGHT_OPEN = (
+    "The paper has masked words alone here (section 3.3), the release also asks whether the text is right; "
+    "model.with_match_head=false is the paper's way."
+)
 _ABLATION = "arXiv:1908.03557, appendix C; 36 regions"
 _ABLATED = VisualBertSampling(max_regions=36)
 
@@ -98,30 +105,50 @@ VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             "VisualBERT, second phase for VQA: questions with their answers, masked words alone",
             "configs/vqa/pre-train.json",
             batch_size=64,
-            data="VQA v2, training questions with an answer each, one text",
-            sampling=_WORDS_ONLY,
+            data="VQA v2, training questions, each with one of its ten answers behind it in one text",
+            sampling=_TASK_TEXT,
             model={"with_match_head": False},
             after="visualbert-coco-vqa",
             figures=(
                 Figure("VQA", "accuracy, test-dev", 70.80, "Table 3"),
                 Figure("VQA", "accuracy, test-std", 71.00, "Table 3"),
             ),
+            left_open=(
+                "The release adds VQA's validation questions and draws among answers of its 3,129; here training "
+                "questions and all answers.",
+                'The release spells the answer letter by letter ("y e s"), by a slip; here it is a word.',
+            ),
         ),
         "visualbert-task-vcr": _phase(
-            "VisualBERT, second phase for VCR: questions with answers and rationales, masked words alone",
+            "VisualBERT, second phase for VCR: questions with answers and rationales, and which are right",
             "configs/vcr/pre-train.json",
             batch_size=32,
             epochs=1,
             warmup=0.1879,
-            data="VCR, training questions with their right answers and rationales",
-            sampling=_WORDS_ONLY,
-            model={"with_match_head": False},
+            data="VCR, training questions: each with four answers, and with its right answer and four rationales",
+            sampling=_TASK_TEXT,
             after="visualbert-coco-vcr",
             figures=(Figure("VCR", "Q->AR, val", 52.2, "Table 4"), Figure("VCR", "Q->AR, test", 52.4, "Table 4")),
             left_open=(
+                _RIGHT_OPEN,
+                "Of a question's eight texts the release takes one, eight times, by a slip; here each once.",
                 "The release also trains part of its ResNet-50, and aligns words with the regions they name; here the "
                 "features are the store's.",
             ),
+        ),
+        "visualbert-task-nlvr2": _phase(
+            "VisualBERT, second phase for NLVR2: statements on two images, and whether they are true",
+            "configs/nlvr2/pre-train.json",
+            batch_size=64,
+            data="NLVR2, training statements, each with both of its images",
+            sampling=VisualBertSampling(text_form=TASK_TEXT, max_regions=144),
+            after="visualbert-coco-nlvr2",
+            figures=(
+                Figure(_NLVR2, "accuracy, dev", 67.4, "Table 5"),
+                Figure(_NLVR2, "accuracy, test-P", 67.0, "Table 5"),
+                Figure(_NLVR2, "accuracy, test-U", 67.3, "Table 5"),
+            ),
+            left_open=(_RIGHT_OPEN,),
         ),
         "visualbert-task-flickr": _phase(
             "VisualBERT, second phase for Flickr30k Entities: its captions, masked words alone",

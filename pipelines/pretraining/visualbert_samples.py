@@ -22,9 +22,11 @@ from pipelines.pretraining.fit import check_choice, check_probabilities, check_v
 from pipelines.pretraining.pairs import draw_pair, draw_second_caption
 from pipelines.pretraining.region_choice import strongest_regions
 from pipelines.pretraining.sample import PretrainSample
+from pipelines.pretraining.task_corpus import TaskCorpus
 from pipelines.tokenizer import CaptionTokenizer
 
-TEXT_FORMS = ("two_captions", "one_caption", "words_only")
+TASK_TEXT = "task_text"
+TEXT_FORMS = ("two_captions", "one_caption", "words_only", TASK_TEXT)
 CUTS = ("longer_end", "release_front")
 BOX_NUMBERS = 6  # left, top, right, bottom, width, height, as shares of the image
 
@@ -35,8 +37,10 @@ class VisualBertSampling:
 
     Attributes:
         text_form: "two_captions", the paper's second objective; "one_caption", which belongs to the image or not (the
-            release with two_sentence off); "words_only", one text and no question whether it fits: pre-training on a
-            task's own text (no_next_sentence in the release), VQA's question and answer in one line.
+            release with two_sentence off); "words_only", one caption and no question whether it fits; "task_text",
+            pre-training on a task's own text, see `TaskTexts`: VQA's question and one of its answers in one text,
+            VCR's as two, NLVR2's statement. A model with a match head is asked whether VCR's choice is right and
+            NLVR2's statement true, as in the release; one without learns words alone, as the paper says.
         max_pieces: most pieces of the text, [CLS] and [SEP] counted.
         cut: what a longer pair loses. "longer_end": the last piece of the longer caption, one by one, as BERT does.
             "release_front": the release's `perform_truncate`, which cuts both from the front and takes more of B than
@@ -84,7 +88,7 @@ class VisualBertSampler:
         num_classes: int,
     ) -> None:
         check_vocabulary(model_config, tokenizer)
-        if not model_config.with_match_head and sampling.text_form != "words_only":
+        if not model_config.with_match_head and sampling.text_form not in ("words_only", TASK_TEXT):
             raise ValueError(
                 f"VisualBERT: the model has no match head, so nothing asks about captions of other images "
                 f"(text_form {sampling.text_form!r}); set sampling.text_form=words_only"
@@ -103,41 +107,71 @@ class VisualBertSampler:
             )
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
-        sampling = self._sampling
-        texts, match = [self._pieces(corpus, row)], None
-        if sampling.text_form == "two_captions":
-            pair = draw_second_caption(corpus, row, random, mismatched_probability=sampling.mismatched_probability)
-            texts, match = [*texts, self._pieces(corpus, pair.caption_row)], int(pair.matched)
-        elif sampling.text_form == "one_caption":
-            pair = draw_pair(corpus, row, random, mismatched_probability=sampling.mismatched_probability)
-            texts, match = [self._pieces(corpus, pair.caption_row)], int(pair.matched)
-        record = corpus.record(row)
-        regions = strongest_regions(record, sampling.max_regions) if sampling.with_regions else np.arange(0)
-        features = as_tensor(record.features[regions])
-        if sampling.box_numbers:
-            features = torch.cat([features.float(), torch.from_numpy(box_numbers(record, regions))], dim=1)
-        nothing = np.zeros(len(regions), bool)
-        text_ids, text_labels, text_segments = self._text(texts, random)
+        records = corpus.records(row) if isinstance(corpus, TaskCorpus) else [corpus.record(row)]
+        texts, match = self._texts(corpus, row, random)
+        features, boxes, region_images = self._regions(records)
+        nothing = np.zeros(len(boxes), bool)
+        text_ids, text_labels, text_segments = self._masked(texts, random)
         return PretrainSample(
-            sample_id=record.image_id,
+            sample_id=" and ".join(record.image_id for record in records),
             text_ids=text_ids,
             text_labels=text_labels,
             text_segments=text_segments,
             features=features,
-            boxes=record.boxes[regions],
+            boxes=boxes,
+            region_images=region_images,
             masked=nothing,
             predicted=nothing,
             region_targets=None,
             match=match,
-            height=record.height,
-            width=record.width,
+            height=records[0].height,
+            width=records[0].width,
         )
 
-    def _pieces(self, corpus: Corpus, row: int) -> np.ndarray:
-        """(n,) without [CLS] and [SEP]."""
-        return self._tokenizer.encode(corpus.caption(row)).ids[1:-1]
+    def _texts(self, corpus: Corpus, row: int, random: np.random.Generator) -> tuple[list[np.ndarray], int | None]:
+        """The pieces of one or two texts without [CLS] and [SEP]; whether they fit, None where nobody asks."""
+        sampling, mismatched = self._sampling, self._sampling.mismatched_probability
+        if isinstance(corpus, TaskCorpus):
+            first, following, fits = corpus.text(row)
+            texts = [self._pieces(first)]
+            if following:
+                texts.append(self._pieces(following[int(random.integers(len(following)))]))
+            match = None if fits is None or not self._config.with_match_head else int(fits)
+            return texts if corpus.as_pair else [np.concatenate(texts)], match
+        own = self._pieces(corpus.caption(row))
+        if sampling.text_form == "words_only":
+            return [own], None
+        if sampling.text_form == "one_caption":
+            pair = draw_pair(corpus, row, random, mismatched_probability=mismatched)
+            return [self._pieces(corpus.caption(pair.caption_row))], int(pair.matched)
+        pair = draw_second_caption(corpus, row, random, mismatched_probability=mismatched)
+        return [own, self._pieces(corpus.caption(pair.caption_row))], int(pair.matched)
 
-    def _text(self, texts: list[np.ndarray], random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _regions(self, records: list[RegionRecord]) -> tuple[torch.Tensor, np.ndarray, np.ndarray | None]:
+        """Features and boxes of the regions that are shown, image by image; of several images, which each is from."""
+        sampling, features, boxes = self._sampling, [], []
+        for record in records:
+            regions = strongest_regions(record, sampling.max_regions) if sampling.with_regions else np.arange(0)
+            shown = as_tensor(record.features[regions])
+            if sampling.box_numbers:
+                shown = torch.cat([shown.float(), torch.from_numpy(box_numbers(record, regions))], dim=1)
+            features.append(shown)
+            boxes.append(record.boxes[regions])
+        if len(records) == 1:
+            return features[0], boxes[0], None
+        return (
+            torch.cat(features),
+            np.concatenate(boxes),
+            np.repeat(np.arange(len(boxes)), [len(each) for each in boxes]),
+        )
+
+    def _pieces(self, text: str) -> np.ndarray:
+        """(n,) without [CLS] and [SEP]."""
+        return self._tokenizer.encode(text).ids[1:-1]
+
+    def _masked(
+        self, texts: list[np.ndarray], random: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids, labels and segments, each (T,) int64, of cut and masked texts."""
         sampling, tokenizer = self._sampling, self._tokenizer
         if len(texts) == 1:
@@ -198,8 +232,15 @@ def review_captions(corpus: Corpus, sampling: VisualBertSampling) -> list[str]:
     """What is to be said of images with a single caption, where samples have two.
 
     Raises:
-        ValueError: when no image has two, so that every pair would be a mismatched one.
+        ValueError: when no image has two, so that every pair would be a mismatched one; when samples are to be made of
+            a task's texts and these are captions, or the other way.
     """
+    if isinstance(corpus, TaskCorpus) != (sampling.text_form == TASK_TEXT):
+        given = "texts of a task (--task-text)" if isinstance(corpus, TaskCorpus) else "captions"
+        raise ValueError(
+            f"VisualBERT: {given} with sampling.text_form={sampling.text_form}; texts of a task and "
+            f"text_form={TASK_TEXT} belong together"
+        )
     if sampling.text_form != "two_captions":
         return []
     single, total = corpus.count_single_captions(), len(corpus)

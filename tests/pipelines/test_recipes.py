@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from disturbed_runs import NETWORK, Command, Run
 
-from pipelines.pretraining.recipes import RECIPES, recipe_named
+from pipelines.pretraining.recipes import RECIPES, recipe_named, stages_before
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.toyworld.draw import draw_samples
 from pipelines.train_config import TrainConfig
@@ -56,6 +58,55 @@ def test_the_list_and_one_of_them(roibeam: Cli) -> None:
     assert json.loads(roibeam("recipes", "vlbert-large", "--json").out)["vlbert-large"]["model"]["hidden_size"] == 1024
     unknown = roibeam("recipes", "vlbert-huge")
     assert unknown.code == 1 and "near: " in unknown.err
+
+
+TASKS = {
+    "visualbert-task-vqa": ("images", "vqa_v2/v2_OpenEnded_mscoco_train2014_questions.json",
+                            "vqa_v2/v2_mscoco_train2014_annotations.json"),
+    "visualbert-task-vcr": ("formats/vcr/vcr1images", "vcr/train.jsonl"),
+    "visualbert-task-nlvr2": ("formats/nlvr2/images", "nlvr2/train.json"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def toy_data(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a store of eight pictures, two captions of each and a text, and of a store for each of `TASKS`."""
+    folder = tmp_path_factory.mktemp("toys")
+    captions = json.loads(draw_samples(folder / "samples", count=8).read_text())
+    rows = [row | {"id": 2 * row["id"] + copy} for row in captions["annotations"] for copy in (0, 1)]
+    (folder / "captions.json").write_text(json.dumps(captions | {"annotations": rows}))
+    (folder / "text.txt").write_text("".join(f"{row['caption']}\n" for row in rows))
+    sources = {"store": folder / "samples" / "images"}
+    sources |= {name: shared_data / images for name, (images, *_) in TASKS.items()}
+    for name, source in sources.items():
+        extract = ("extract", str(source), str(folder / name), *NETWORK, "--max-failures", "1")
+        ended = Run(Command((*extract, "--image-feature", "region")), folder).wait()
+        assert ended.code == 0, ended.said
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, shared_data: Path, tmp_path: Path, name: str) -> None:
+    """Two steps of the very toy, of all its stages; --steps and the batch are all that is smaller."""
+    recipe = RECIPES[name]
+    options: list[object] = ["--store", toy_data / "store", "--captions", toy_data / "captions.json"]
+    options += ["--recipe", name, "--toy", "--steps", 2, "--batch-size", 4, "--set", "train.accumulation=1", "--json"]
+    if recipe.text_corpus:
+        options += ["--text-corpus", toy_data / "text.txt"]
+    if recipe.end_to_end:
+        options += ["--end-to-end", *NETWORK[:4], "--set", "detector.base_channels=4"]
+    if "global" in name:
+        options += ["--set", "model.global_feature_size=128"]  # of the store's, by the small detector
+    if recipe.task_text:
+        options += ["--stage", "", "--stage", f"--store {toy_data / name}"]
+        for file in TASKS[name][1:]:
+            options += ["--task-text", shared_data / "formats" / file]
+    done = roibeam("pretrain", tmp_path / "run", *options)
+    assert done.code == 0, done.err
+    facts = [json.loads(line) for line in done.out.splitlines()]
+    assert len(facts) == len(stages_before(name)) + 1
+    assert all(fact["step"] == 2 and math.isfinite(fact["last"]["loss"]) for fact in facts)
 
 
 def test_a_toy_variant_trains(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:

@@ -1,0 +1,282 @@
+"""Stages in a row: one command, each from the weights of the one before, and killed anywhere it goes on to the same
+bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from disturbed_runs import NETWORK, Command, Ended, Run
+from ranks import run_ranks, said
+from safetensors.torch import load_file
+from staged_training import KilledAtMark
+from toy_training import assert_equal_checkpoints, log_of
+from training_fail_points import BACKWARD, JSON, LOG_LINE, NAMED, RENAME, TENSORS, Killed
+
+from pipelines.model_checkpoint import load_model
+from pipelines.pretraining.recipes import RECIPES, stages_before
+from pipelines.pretraining.trained_images import trained_among
+from pipelines.stages import StagedRun, furthest_stage
+from pipelines.toyworld.draw import draw_samples
+
+Cli = Callable[..., Any]
+SIZES = ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=64")
+MODEL = tuple(part for each in SIZES for part in ("--set", f"model.{each}"))
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """A store of eight pictures, two caption files, and a run in two stages over them that nobody disturbed."""
+
+    folder: Path
+    undisturbed: Path
+
+    def command(self, run: Path, *more: str) -> Command:
+        """Three steps on the first captions, then four at another rate; a checkpoint at the end of each."""
+        one, two = (f"--captions {self.folder / name}.json" for name in "ab")
+        options = (
+            "--store",
+            str(self.folder / "store"),
+            "--system",
+            "imagebert",
+            "--batch-size",
+            "3",
+            "--threads",
+            "1",
+            *MODEL,
+        )
+        options += ("--set", "train.checkpoint_every=0", "--set", "train.accumulation=2")
+        stages = ("--stage", f"{one} --steps 3", "--stage", f"{two} --steps 4 --learning-rate 0.001 --warmup-steps 2")
+        return Command(("pretrain", str(run), *options, *stages, *more))
+
+    def run(self, work: Callable[[], object]) -> Ended:
+        return Run(work, self.folder).wait()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("stages")
+    world = World(folder, folder / "undisturbed")
+    captions = json.loads(draw_samples(folder / "samples", count=8).read_text())
+    for name, chosen in (("a", range(5)), ("b", range(2, 8))):
+        rows = [row for row in captions["annotations"] if row["image_id"] in chosen]
+        (folder / f"{name}.json").write_text(json.dumps(captions | {"annotations": rows}))
+    ended = world.run(Command(("extract", str(folder / "samples" / "images"), str(folder / "store"), *NETWORK)))
+    assert ended.code == 0, ended.said
+    ended = world.run(world.command(world.undisturbed))
+    assert ended.code == 0, ended.said
+    return world
+
+
+def stage(run: Path, number: int) -> Path:
+    return run / f"stage-{number}"
+
+
+def test_each_stage_goes_on_from_the_weights_of_the_one_before_and_from_nothing_else(world: World) -> None:
+    first, second = stage(world.undisturbed, 1), stage(world.undisturbed, 2)
+    assert [line["step"] for line in log_of(first)] == [1, 2, 3]
+    assert [line["step"] for line in log_of(second)] == [1, 2, 3, 4]
+    # Its own schedule and samples from the start, and an optimizer that has seen its steps alone.
+    assert [line["learning_rate"] for line in log_of(second)][:2] == [5e-4, 1e-3]
+    assert [line["samples"] for line in log_of(second)] == [6, 12, 18, 24]
+    (newest,) = (second / "checkpoints").iterdir()
+    counts = [tensor for name, tensor in load_file(newest / "optimizer.safetensors").items() if name.endswith("/step")]
+    assert counts and {int(count) for count in counts} == {4}
+    config = json.loads((second / "config.json").read_text())
+    assert config["recorded"]["start"] == str(first / "checkpoints" / "step-00000003" / "model")
+    assert (first / "tokenizer" / "tokenizer.json").read_bytes() == (
+        second / "tokenizer" / "tokenizer.json"
+    ).read_bytes()
+    # Whoever is given the whole run gets its last stage; an evaluation knows what both were trained on.
+    assert furthest_stage(world.undisturbed) == second
+    whole, last = (load_model(str(path)).model.state_dict() for path in (world.undisturbed, second))
+    assert all(torch.equal(whole[name], last[name]) for name in last)
+    ids = [path.stem for path in (world.folder / "samples" / "images").iterdir()]
+    assert len(trained_among(first, ids) or ()) == 5
+    assert trained_among(second, ids) == ids
+
+
+@pytest.mark.slow
+def test_the_second_stage_is_the_run_that_from_run_makes(world: World, tmp_path: Path) -> None:
+    command = world.command(tmp_path)
+    second = command.arguments[command.arguments.index("--stage", command.arguments.index("--stage") + 1) + 1]
+    common = command.arguments[2 : command.arguments.index("--stage")]
+    by_hand = ("--from-run", str(stage(world.undisturbed, 1)), *second.split())
+    ended = world.run(Command(("pretrain", str(tmp_path / "alone"), *common, *by_hand)))
+    assert ended.code == 0, ended.said
+    (want,), (got,) = (
+        (run / "checkpoints").iterdir() for run in (stage(world.undisturbed, 2), tmp_path / "alone")
+    )  # fmt: skip
+    assert_equal_checkpoints(want, got)
+    assert log_of(tmp_path / "alone") == log_of(stage(world.undisturbed, 2))
+
+
+def test_console_and_report(world: World) -> None:
+    page = (world.undisturbed / "report.html").read_text()
+    assert "Stage 1 of 2" in page and "Stage 2 of 2" in page and page.count("<svg") == 2
+    assert "4 of 4 steps of 6 samples" in page and "the weights of stage 1, with a new optimizer and schedule" in page
+    assert '<a href="stage-2/report.html">' in page and (stage(world.undisturbed, 2) / "report.html").is_file()
+    again = world.run(world.command(world.undisturbed))
+    assert again.code == 0 and "stage 1 of 2 (stage 1) is done" in again.said
+    assert "steps of" not in again.said and "look here first: all 2 stages" in again.said
+
+
+# --- killed ---
+
+
+def assert_goes_on(world: World, run: Path) -> None:
+    """The same command again ends with the checkpoints and logs of both stages as undisturbed, and nothing else."""
+    rerun = world.run(world.command(run))
+    assert rerun.code == 0, rerun.said
+    for number in (1, 2):
+        want, got = stage(world.undisturbed, number), stage(run, number)
+        assert sorted(path.name for path in got.iterdir()) == sorted(path.name for path in want.iterdir())
+        (wanted,), (found,) = ((folder / "checkpoints").iterdir() for folder in (want, got))
+        assert wanted.name == found.name
+        if number == 1:
+            assert_equal_checkpoints(wanted, found)
+        else:  # whose configuration names the folder of stage 1
+            for name in ("model/model.safetensors", "optimizer.safetensors", "rng-0.safetensors", "state.json"):
+                assert (wanted / name).read_bytes() == (found / name).read_bytes()
+        assert log_of(got) == log_of(want)
+    assert sorted(path.name for path in run.iterdir()) == sorted(path.name for path in world.undisturbed.iterdir())
+
+
+# Of the first stage: 6 backward passes, 3 lines, one checkpoint of three files of tensors and three of JSON after that
+# of the run folder.
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("place", "count"),
+    [
+        (NAMED, 1),  # behind the last checkpoint of stage 1, before anything else is written
+        pytest.param(TENSORS, 2, marks=pytest.mark.slow),  # in that checkpoint
+        pytest.param(JSON, 3, marks=pytest.mark.slow),
+        pytest.param(RENAME, 1, marks=pytest.mark.slow),  # before it has its name
+        pytest.param(BACKWARD, 4, marks=pytest.mark.slow),  # in the middle of stage 1
+        pytest.param(BACKWARD, 7, marks=pytest.mark.slow),  # in the first step of stage 2
+        pytest.param(LOG_LINE, 4, marks=pytest.mark.slow),
+        pytest.param(BACKWARD, 11, marks=pytest.mark.slow),
+        pytest.param(RENAME, 2, marks=pytest.mark.slow),
+        pytest.param(NAMED, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_it_goes_on_to_the_same_bits(world: World, tmp_path: Path, place: str, count: int) -> None:
+    killed = world.run(Killed(world.command(tmp_path / "run"), place, count))
+    assert killed.code == -signal.SIGKILL and f"fail point: {place}, number {count}" in killed.said, killed.said
+    assert_goes_on(world, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("named", [False, True])
+def test_killed_where_a_stage_is_noted_as_done(world: World, tmp_path: Path, count: int, named: bool) -> None:
+    """Before and after the new stages.json has its name: of the beginning, of stage 1, of stage 2."""
+    killed = world.run(KilledAtMark(world.command(tmp_path / "run"), count, named=named))
+    assert killed.code == -signal.SIGKILL, killed.said
+    assert_goes_on(world, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+@pytest.mark.parametrize(("place", "count", "rank"), [(NAMED, 1, 0), (TENSORS, 2, 0), (BACKWARD, 7, 1)])
+def test_killed_in_one_of_two_processes(world: World, tmp_path: Path, place: str, count: int, rank: int) -> None:
+    whole, killed = world.command(tmp_path / "whole"), world.command(tmp_path / "run")
+    assert run_ranks(whole, 2, tmp_path / "said") == [0, 0], said(tmp_path / "said")
+    codes = run_ranks(Killed(killed, place, count, rank), 2, tmp_path / "said-killed")
+    assert codes[rank] == -signal.SIGKILL, said(tmp_path / "said-killed")
+    assert run_ranks(killed, 2, tmp_path / "said-again") == [0, 0], said(tmp_path / "said-again")
+    for number in (1, 2):
+        want, got = stage(tmp_path / "whole", number), stage(tmp_path / "run", number)
+        assert log_of(got) == log_of(want)
+        for name in ("model/model.safetensors", "optimizer.safetensors", "rng-0.safetensors", "rng-1.safetensors"):
+            (wanted,), (found,) = (list((folder / "checkpoints").glob(f"step-*/{name}")) for folder in (want, got))
+            assert wanted.read_bytes() == found.read_bytes()
+
+
+# --- refused ---
+
+
+def test_another_command_on_a_run_in_stages(roibeam: Cli, world: World, tmp_path: Path) -> None:
+    def refused(*arguments: str) -> str:
+        done = roibeam(*arguments)
+        assert done.code != 0 and "Traceback" not in done.err
+        return str(done.err).splitlines()[-1]
+
+    arguments = world.command(world.undisturbed).arguments
+    assert "already holds a run; resume it" in refused(*arguments, "--no-resume")
+    assert "--seed 1), and" in refused(*arguments, "--seed", "1")
+    assert "holds a run in 2 stages, this command has 3" in refused(*arguments, "--stage", "--steps 3")
+    single = arguments[2 : arguments.index("--stage")]
+    store = ("--store", str(world.folder / "store"))
+    assert "is not empty and no run of ours" in refused("pretrain", str(world.undisturbed), *single)
+    in_stages = ("--stage", "--steps 1", "--stage", "--steps 1")
+    own = str(stage(world.undisturbed, 1))
+    assert "is not empty and no run in stages" in refused("pretrain", own, *store, *in_stages)
+    new = ("pretrain", str(tmp_path / "new"), *store)
+    for wrong, words in (
+        (("--stage", "--steps 1"), "one stage is no more than the command without it"),
+        (("--stage", "--steps 1", "--stage", "--stepps 1"), "No such option: --stepps"),
+        (("--stage", "--steps 1", "--stage", "'"), """--stage "'": No closing quotation"""),
+        (("--stage", "--steps 1", "--stage", "here"), "--stage 'here': the run folder is of the whole command"),
+        (("--stage", "", "--stage", "--from-run x"), "--from-run is of the whole command, not of a stage"),
+        (("--stage", "", "--stage", "--no-resume"), "--resume is of the whole command"),
+        (("--recipe", "imagebert-stage-2", "--stage", "--steps 1"), "has 2 stages (imagebert-stage-1, imagebert-stage"),
+        (("--recipe", "imagebert-stage-2", "--stage", "", "--stage", "--recipe imagebert-cc"), "names the recipe of"),
+        (("--stage", "--recipe imagebert-stage-2", "--stage", ""), "let that be the stage before"),
+        (("--stage", "--steps none", "--stage", ""), "Invalid value for '--steps'"),
+    ):
+        assert words in refused(*new, *wrong), words
+        assert not (tmp_path / "new" / "stage-1" / "config.json").exists()
+    missing = refused("pretrain", str(tmp_path / "none"), "--stage", "", "--stage", "")
+    assert "--store: name the store" in missing
+
+
+def test_free_options_may_differ_where_a_stage_is_done(tmp_path: Path) -> None:
+    run = StagedRun(tmp_path / "run", [["--steps 3"], ["--steps 4"]])
+    run.save()
+    run.mark_done(1)
+    again = StagedRun(tmp_path / "run", [["--steps 3"], ["--steps 5"]])
+    assert again.is_done(1) and not again.is_done(2)
+    other = StagedRun(tmp_path / "run", [["--steps 2"], ["--steps 4"]])  # stage 2 has not begun
+    assert not other.is_done(1)
+    (tmp_path / "run" / "stages.json").write_text("{")
+    with pytest.raises(ValueError, match=r"stages\.json: damaged"):
+        StagedRun(tmp_path / "run", [[], []])
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="is a file; give a folder for the run"):
+        StagedRun(tmp_path / "file", [[], []])
+
+
+# --- recipes ---
+
+
+def test_recipes_that_are_stages() -> None:
+    chains = {name: stages_before(name) for name, recipe in RECIPES.items() if recipe.after}
+    assert chains["imagebert-stage-2"] == ["imagebert-stage-1"]
+    assert chains["visualbert-task-nlvr2"] == ["visualbert-coco-nlvr2"]
+    assert all(RECIPES[name].changes.keys() <= RECIPES[name].build().to_dict().keys() for name in chains)
+
+
+@pytest.mark.slow
+def test_the_toy_of_a_recipe_in_stages(roibeam: Cli, world: World, shared_data: Path, tmp_path: Path) -> None:
+    folder = shared_data / "formats" / "nlvr2"
+    assert roibeam("extract", folder / "images", tmp_path / "store", *NETWORK).code == 0
+    given = ("--store", str(world.folder / "store"), "--captions", str(world.folder / "a.json"))
+    options = ("--recipe", "visualbert-task-nlvr2", "--toy", "--steps", "1", "--batch-size", "2", *MODEL)
+    own = ("--stage", "--set sampling.text_form=one_caption", "--stage", f"--store {tmp_path / 'store'}")
+    texts = ("--task-text", str(folder / "train.json"))
+    fast = ("--set", "train.accumulation=1", "--json")
+    done = roibeam("pretrain", tmp_path / "run", *given, *options, *texts, *fast, *own)
+    assert done.code == 0, done.err
+    facts = [json.loads(line) for line in done.out.splitlines()]
+    assert [Path(fact["run"]).name for fact in facts] == ["stage-1", "stage-2"]
+    assert facts[1]["captions"] == 5 and "matching" in facts[1]["last"]
+    assert "stage 2 of 2: visualbert-task-nlvr2" in done.err
+    assert "visualbert-coco-nlvr2" in (tmp_path / "run" / "report.html").read_text()
