@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
 from features.counted import counted
-from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
+from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH
 from pipelines.training_options import RESUME, run_folder_lines
 
 DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
-
-if TYPE_CHECKING:
-    from features.store import FeatureStore
 
 
 NO_BERT = "none"
@@ -24,12 +21,27 @@ NO_BERT = "none"
 
 def pretrain_command(
     out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints, tokenizer.")],
-    store: Annotated[str, typer.Option(help="Store that `roibeam extract` wrote: a folder, or a URL with --stage-to.")],
+    store: Annotated[
+        list[str],
+        typer.Option(
+            help="Store that `roibeam extract` wrote: a folder, or a URL with --stage-to. May be given more than once: "
+            "stores of one feature space are mixed."
+        ),
+    ],
     captions: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             help="Captions: .json of COCO, Karpathy (train and restval) or SBU, .tsv or .token; joined by image id, "
-            "path or number, see docs/captions.md [default: the store's own].",
+            "path or number, see docs/captions.md. With several stores one for each, in their order; own means those "
+            "that a store keeps [default: the stores' own].",
+            show_default=False,
+        ),
+    ] = None,
+    weight: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="How much of what is trained on comes from a store, over the sum of all weights: one for each "
+            "--store, in their order [default: every caption of all stores as likely].",
             show_default=False,
         ),
     ] = None,
@@ -201,18 +213,17 @@ def pretrain_command(
     import torch
 
     from model.end_to_end import EndToEndChoices
-    from pipelines.annotations import stored_captions
     from pipelines.bert_start import read_bert
-    from pipelines.caption_files import CaptionFile
     from pipelines.curves import write_curves
-    from pipelines.held_out import HeldOut, held_out_hint
-    from pipelines.image_identity import data_set_of_store
+    from pipelines.given_stores import GivenStores, held_out_hints
+    from pipelines.held_out import HeldOut
     from pipelines.model_checkpoint import load_model
     from pipelines.overrides import apply_overrides, parse_value
+    from pipelines.pretraining.captioned_store import LeakGuard
     from pipelines.pretraining.end_to_end import EncoderOptions, EndToEnd, choose_encoder
     from pipelines.pretraining.end_to_end_task import PhotoRules
     from pipelines.pretraining.recipes import recipe_named
-    from pipelines.pretraining.run import LeakGuard, pretrain
+    from pipelines.pretraining.run import pretrain
     from pipelines.pretraining.systems import system_named
     from pipelines.pretraining.task import DataConfig
     from pipelines.train_config import TrainConfig
@@ -301,15 +312,13 @@ def pretrain_command(
         own_sections = {"choices": sections["end_to_end"], "photos": sections["photos"], "encoder": sections["encoder"]}
         through_encoder = EndToEnd(sections["detector"], computes, trained, images, **own_sections)
     rules = HeldOut(held_out or [])
-    file = None if captions is None else CaptionFile(captions, id_rule=id_rule)
+    given_stores = GivenStores(store, captions or [], weight or [], id_rule=id_rule)
     notes: list[str] = []
-    with _open_store(store, stage_to, stage_gb) as opened:
-        data_set = checked_data_set(images_of, data_set_of_store(opened.manifest))
+    with given_stores.opened(stage_to, stage_gb, images_of=images_of, min_match=min_match) as sources:
         if not held_out:
-            notes += filter(None, [held_out_hint(opened.ids(), data_set)])
+            notes += held_out_hints(sources)
         result = pretrain(
-            opened,
-            stored_captions(opened) if file is None else file.captions(),
+            sources,
             out,
             train_config=train_config,
             system=chosen,
@@ -321,8 +330,7 @@ def pretrain_command(
             bert=None if from_bert is None else read_bert(from_bert),
             text_files=text_corpus or (),
             model_overrides=overrides,
-            min_match=0 if file is None else min_match,
-            guard=LeakGuard(rules, data_set, leave_out_held_out) if held_out else None,
+            guard=LeakGuard(rules, leave_out_held_out) if held_out else None,
             end_to_end=through_encoder,
             inspect_rows=inspect_batch,
             resume="auto" if resume is None else resume,
@@ -330,16 +338,16 @@ def pretrain_command(
     if not is_main_process():
         return
     write_curves(out)
-    join = result.join
-    notes += [*([] if file is None else file.notes), *result.notes]
+    for one, of_file in zip(result.sources, given_stores.notes(), strict=True):
+        notes += one.told(of_file)
+    notes += result.notes
     facts = {
         "run": str(out),
         "checkpoint": str(result.training.checkpoint),
         "step": result.training.step,
         "seconds": round(result.training.seconds, 1),
-        "captions": join.joined,
-        "join": join.to_json(),
-        "held_out": None if result.leaks is None else result.leaks.to_json(),
+        "captions": sum(one.join.joined for one in result.sources),
+        "sources": [one.to_json() for one in result.sources],
         "notes": notes,
         "left_out_photos": dict(result.left_out),
         "vocabulary": result.vocab_size,
@@ -353,10 +361,11 @@ def pretrain_command(
         return
     for note in notes:
         typer.echo(f"note: {note}")
-    typer.echo("\n".join(join.lines()))
-    if result.leaks is not None:
-        typer.echo("\n".join(result.leaks.lines()))
-        typer.echo(f"{counted(len(result.leaks.leaked), 'captioned image')} left out as held out")
+    for one in result.sources:
+        lines = one.join.lines()
+        if one.leaks is not None:
+            lines += [*one.leaks.lines(), f"{counted(len(one.leaks.leaked), 'captioned image')} left out as held out"]
+        typer.echo("\n".join(one.told(lines)))
     if result.left_out:
         image_id, why = next(iter(result.left_out.items()))
         typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
@@ -377,14 +386,3 @@ def _refuse_options_of_end_to_end(
     named = [name for name, value in given.items() if value is not None] + ["--skip-missing-photos"] * skip
     if named:
         raise ValueError(f"{named[0]} is for --end-to-end; stored features need no photos and no encoder")
-
-
-def _open_store(store: str, stage_to: Path | None, stage_gb: float | None) -> FeatureStore:
-    from features.staging import StagedStore
-    from features.store import FeatureStore
-
-    if stage_to is not None:
-        return StagedStore(store, stage_to, max_bytes=None if stage_gb is None else int(stage_gb * 1e9))
-    if "://" in store or stage_gb is not None:
-        raise ValueError(f"--store {store}: a URL, and --stage-gb, need --stage-to FOLDER on a local disk")
-    return FeatureStore(store)

@@ -24,6 +24,7 @@ from pipelines.caption_files import Caption
 from pipelines.captions import JoinReport
 from pipelines.logged_progress import LoggedProgress
 from pipelines.model_checkpoint import ModelCheckpoint, read_json_object
+from pipelines.pretraining.captioned_store import digest_of_captions, join_captions, known_classes
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.evaluation import (
     EvaluationSet,
@@ -35,7 +36,6 @@ from pipelines.pretraining.evaluation import (
 from pipelines.pretraining.evaluation_results import RESULTS_NAME, Figure, figure_of, median_rank_of, write_results
 from pipelines.pretraining.evaluation_samples import EvaluationSamples
 from pipelines.pretraining.retrieval import retrieve
-from pipelines.pretraining.run import digest_of_captions, join_captions, known_classes
 from pipelines.pretraining.trained_images import trained_among
 from pipelines.probe import check_task
 from pipelines.tokenizer import CaptionTokenizer

@@ -20,6 +20,7 @@ from pipelines.pretraining.sample import PretrainSample, collate, in_float32
 from pipelines.pretraining.sampler import Sampler
 from pipelines.pretraining.text_rows import TextRows, TextSampler
 from pipelines.sample_order import SampleOrder
+from pipelines.source_mixture import SourceMixture
 
 EVALUATION_EPOCH = 2**31  # training never comes to this epoch, so its masks are new to the model
 _ORDER, _MASKS, _DRAWS = 1, 2, 3  # first number of a seed: keeps the random streams of one run apart
@@ -70,8 +71,9 @@ class PretrainTask:
         pad_id: the tokenizer's padding piece.
         seed: of sample order, masks and negatives. They follow from it and the number of a sample alone.
         lines: a text corpus, for a sampler that is a `TextSampler`.
+        weights: of the corpus's sources, see `SourceMixture`; None makes every caption of all of them as likely.
     Raises:
-        ValueError: when the first record does not fit the model.
+        ValueError: when the first record of a source does not fit the model, or weights are none.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class PretrainTask:
         pad_id: int,
         seed: int,
         lines: Sequence[str] | None = None,
+        weights: Sequence[float] | None = None,
     ) -> None:
         self._model = model
         self._corpus = corpus
@@ -91,7 +94,8 @@ class PretrainTask:
         self._config = config
         self._pad_id = pad_id
         self._seed = seed
-        self._order = SampleOrder(len(corpus), (_ORDER, seed))
+        mixture = None if weights is None else SourceMixture(corpus.sizes, weights)
+        self._order = SampleOrder(len(corpus), (_ORDER, seed), mixture=mixture)
         self._texts: TextRows | None = None
         if lines is not None:
             self._texts = TextRows(
@@ -101,7 +105,8 @@ class PretrainTask:
                 per_caption=config.texts_per_caption,
                 seed=seed,
             )
-        sampler.check(corpus.record(0))
+        for row in corpus.first_rows(len(corpus.sizes)):  # one of each source
+            sampler.check(corpus.record(row))
 
     @property
     def model(self) -> nn.Module:
@@ -148,10 +153,11 @@ class PretrainTask:
         return {**config.to_diff_dict(), "architectures": [type(self._model).__name__]}
 
     def evaluation_batches(self, max_samples: int) -> Iterator[VLBatch]:
-        """The first `max_samples` captions in file order, with masks that training does not draw."""
-        last = min(max_samples, self.num_samples)
-        for start in range(0, last, self.batch_size):
-            yield self._batch([(EVALUATION_EPOCH, row) for row in range(start, min(start + self.batch_size, last))])
+        """The first `max_samples` captions in file order, of several sources in turn, with masks that training does
+        not draw."""
+        rows = self._corpus.first_rows(max_samples)
+        for start in range(0, len(rows), self.batch_size):
+            yield self._batch([(EVALUATION_EPOCH, row) for row in rows[start : start + self.batch_size]])
 
     def samples(self, epoch: int, row: int, corpus: Corpus | None = None) -> list[PretrainSample]:
         """What one caption brings into a batch, with its masks of an epoch; rows of text alone come last.
