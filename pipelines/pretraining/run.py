@@ -22,6 +22,7 @@ from model.end_to_end import EndToEndModel
 from pipelines.bert_start import PublishedBert, start_from_bert
 from pipelines.model_checkpoint import ModelCheckpoint
 from pipelines.pretraining.batch_page import InspectedBatch, batch_html
+from pipelines.pretraining.budgeted_task import BudgetedTask
 from pipelines.pretraining.captioned_store import (
     CaptionedStore,
     JoinedSource,
@@ -33,6 +34,7 @@ from pipelines.pretraining.captioned_store import (
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.end_to_end import EndToEnd, row_sizes
 from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
+from pipelines.pretraining.row_lengths import RowLengths, count_regions
 from pipelines.pretraining.start import built_config, continued_model
 from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
@@ -42,7 +44,7 @@ from pipelines.probe import Names
 from pipelines.run_folder import BATCH_PAGE, CONFIG_NAME, Resume, check_run_folder
 from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
 from pipelines.train_config import TrainConfig
-from pipelines.training import TrainResult, is_main_process, train
+from pipelines.training import TrainResult, is_main_process, num_processes, train
 
 logger = logging.getLogger(__name__)
 
@@ -188,8 +190,12 @@ def pretrain(
     common: dict[str, Any] = {"pad_id": tokenizer.pad_id, "seed": train_config.seed, "lines": lines}
     task: PretrainTask | EndToEndTask
     if end_to_end is None:
-        weights = [each.weight for each in sources if each.weight is not None]
-        task = PretrainTask(model, corpus, sampler, data, weights=weights or None, **common)
+        common["weights"] = [each.weight for each in sources if each.weight is not None] or None
+        if data.max_tokens:
+            lengths = RowLengths(corpus, count_regions((each.store, each.rows) for each in joined), tokenizer)
+            task = BudgetedTask(model, corpus, sampler, data, lengths=lengths, **common)
+        else:
+            task = PretrainTask(model, corpus, sampler, data, **common)
     else:
         joint = EndToEndModel(model, end_to_end.build_encoder(), end_to_end.choices)
         sizes_of_rows = row_sizes(store, rows)
@@ -220,7 +226,8 @@ def pretrain(
         recorded |= end_to_end.recorded(missing)
     if inspect_rows and is_main_process():
         layout, names = system.layout(model_config), Names(store.vocabulary["classes"] or ())
-        _write_batch_page(run_dir, task, tokenizer, names, layout, inspect_rows)
+        first_batch = _first_batch(task, train_config.accumulation)
+        _write_batch_page(run_dir, task, first_batch, tokenizer, names, layout, inspect_rows)
     training = train(
         task,
         train_config,
@@ -245,15 +252,23 @@ def _review(system: System, one: JoinedSource, sampling: Any) -> list[str]:
         raise ValueError(*one.told([str(error)])) from None
 
 
+def _first_batch(task: PretrainTask | EndToEndTask, accumulation: int) -> Any:
+    """The first that the main process trains on."""
+    if isinstance(task, BudgetedTask):
+        step_samples = task.batch_size * accumulation * num_processes()
+        return next(task.steps(0, step_samples=step_samples, rank=0, num_ranks=num_processes()))[0]
+    return next(task.batches(0, rank=0, num_ranks=1))
+
+
 def _write_batch_page(
     run_dir: Path,
     task: PretrainTask | EndToEndTask,
+    first: Any,
     tokenizer: CaptionTokenizer,
     names: Names,
     layout: tuple[tuple[str, ...], ...],
     rows: int,
 ) -> None:
-    first: Any = next(task.batches(0, rank=0, num_ranks=1))
     batch = first.rows if isinstance(first, EndToEndBatch) else first
     page = batch_html(InspectedBatch(batch, rows, layout, task.counts(first)), tokenizer, names, "First batch")
     (run_dir / BATCH_PAGE).write_text("".join(page), encoding="utf-8")

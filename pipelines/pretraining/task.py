@@ -23,7 +23,7 @@ from pipelines.sample_order import SampleOrder
 from pipelines.source_mixture import SourceMixture
 
 EVALUATION_EPOCH = 2**31  # training never comes to this epoch, so its masks are new to the model
-_ORDER, _MASKS, _DRAWS = 1, 2, 3  # first number of a seed: keeps the random streams of one run apart
+_ORDER, MASKS, _DRAWS = 1, 2, 3  # first number of a seed: keeps the random streams of one run apart
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class DataConfig:
             larger one of the same seed, so that runs on 25, 50 and 100 % differ in what is added only.
         fixed_masks: every epoch, and evaluation, draws the masks of epoch 0: for checking that a model can over-fit.
         texts_per_caption: rows of text alone for each caption, in a run with a text corpus.
+        max_tokens: words and regions of a micro-batch, padding counted; 0 = any number. The captions of a step stay the
+            same; those of alike lengths share a micro-batch, as many as the budget allows and at most `batch_size`.
     """
 
     batch_size: int = 64
@@ -45,10 +47,13 @@ class DataConfig:
     share_seed: int = 0
     fixed_masks: bool = False
     texts_per_caption: float = 1.0
+    max_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"DataConfig: batch_size must be at least 1, got {self.batch_size}")
+        if self.max_tokens < 0:
+            raise ValueError(f"DataConfig: max_tokens must not be negative, got {self.max_tokens}")
         if self.workers < 0:
             raise ValueError(f"DataConfig: workers must not be negative, got {self.workers}")
         if not 0 < self.share <= 1:
@@ -165,8 +170,8 @@ class PretrainTask:
         Args:
             corpus: a view of the task's own with other words; None for that itself.
         """
-        number = (self._seed, 0 if self._config.fixed_masks else epoch, row)
-        sample = self._sampler.sample(corpus or self._corpus, row, np.random.default_rng([_MASKS, *number]))
+        number = self._number(epoch, row)
+        sample = self._sampler.sample(corpus or self._corpus, row, np.random.default_rng([MASKS, *number]))
         sample = replace(sample, number=number)
         rows = [each for each in (sample, sample.twin) if each is not None]
         return rows if self._texts is None else [*rows, *self._texts.samples(*number[1:])]
@@ -175,6 +180,10 @@ class PretrainTask:
         # What is drawn among the rows of a batch follows from which rows these are: the first one stands for all.
         draw_seed = np.random.SeedSequence([_DRAWS, *samples[0].number]).generate_state(1)[0].item()
         return replace(collate(samples, pad_id=self._pad_id), draw_seed=draw_seed)
+
+    def _number(self, epoch: int, row: int) -> tuple[int, int, int]:
+        """What everything random about a sample follows from."""
+        return self._seed, 0 if self._config.fixed_masks else epoch, row
 
     def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
         samples = [sample for epoch, row in chosen for sample in self.samples(epoch, row)]
