@@ -29,6 +29,7 @@ from torch import nn
 
 from pipelines.pretraining.budgeted_task import BudgetedTask
 from pipelines.pretraining.corpus import Corpus
+from pipelines.pretraining.end_to_end_task import EndToEndTask
 from pipelines.pretraining.row_lengths import RowLengths, count_regions
 from pipelines.pretraining.run import pretrain
 from pipelines.pretraining.systems import SYSTEMS
@@ -269,3 +270,9 @@ def test_budgets_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=words.format(63)):  # VL-BERT cuts to 64 elements, the whole image one of them
         pretrain([captioned(store, rows)], tmp_path / "run", data=small, train_config=TrainConfig(1, device="cpu"))
     assert not (tmp_path / "run" / "log.jsonl").exists()
+    nothing: Any = None
+    with pytest.raises(ValueError, match="max_tokens is 99; end to end photos fill the memory, not tokens"):
+        EndToEndTask(
+            nothing, nothing, nothing, nothing, DataConfig(max_tokens=99), nothing,
+            row_sizes=nothing, pad_id=0, seed=0,
+        )  # fmt: skip
