@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
 from features.counted import counted
-from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
+from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH
 from pipelines.cli_stages import run_stages, stages_of
 from pipelines.end_to_end_options import (
     DEFAULT_ENCODER,
@@ -24,10 +24,6 @@ from pipelines.end_to_end_options import (
 )
 from pipelines.training_options import RESUME, run_folder_lines
 
-if TYPE_CHECKING:
-    from features.store import FeatureStore
-
-
 NO_BERT = "none"
 
 
@@ -35,18 +31,27 @@ def pretrain_command(
     context: typer.Context,
     out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints, tokenizer.")],
     store: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             help="Store that `roibeam extract` wrote: a folder, or a URL with --stage-to. Needed, but for stages that "
-            "name their own.",
+            "name their own. May be given more than once: stores of one feature space are mixed.",
             show_default=False,
         ),
     ] = None,
     captions: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             help="Captions: .json of COCO, Karpathy (train and restval) or SBU, .tsv or .token; joined by image id, "
-            "path or number, see docs/captions.md [default: the store's own].",
+            "path or number, see docs/captions.md. With several stores one for each, in their order; own means those "
+            "that a store keeps [default: the stores' own].",
+            show_default=False,
+        ),
+    ] = None,
+    weight: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="How much of what is trained on comes from a store, over the sum of all weights: one for each "
+            "--store, in their order [default: every caption of all stores as likely].",
             show_default=False,
         ),
     ] = None,
@@ -244,17 +249,16 @@ def pretrain_command(
     """
     import torch
 
-    from pipelines.annotations import stored_captions
     from pipelines.bert_start import read_bert
-    from pipelines.caption_files import CaptionFile
     from pipelines.curves import write_curves
     from pipelines.detector_figures import DETECTOR_NAME, change_rows
-    from pipelines.held_out import HeldOut, held_out_hint
-    from pipelines.image_identity import data_set_of_store
+    from pipelines.given_stores import GivenStores, held_out_hints
+    from pipelines.held_out import HeldOut
     from pipelines.joint_checkpoint import JointCheckpoint, load_model_or_joint
     from pipelines.overrides import apply_overrides, parse_value
+    from pipelines.pretraining.captioned_store import LeakGuard
     from pipelines.pretraining.recipes import recipe_named
-    from pipelines.pretraining.run import LeakGuard, pretrain
+    from pipelines.pretraining.run import pretrain
     from pipelines.pretraining.systems import system_named
     from pipelines.pretraining.task import DataConfig
     from pipelines.task_texts import TaskTexts
@@ -349,18 +353,14 @@ def pretrain_command(
     own_tokenizer = None if start is None or start.tokenizer is None else str(start.tokenizer)
     through_encoder = through.end_to_end(sections, start) if end_to_end else None
     rules = HeldOut(held_out or [])
-    if captions is not None and task_text:
-        raise ValueError("--captions and --task-text: a run reads one of them")
     told = TaskTexts(task_text, id_rule=id_rule) if task_text else None
-    file = None if captions is None else CaptionFile(captions, id_rule=id_rule)
+    given_stores = GivenStores(store or [], captions or [], weight or [], texts=told, id_rule=id_rule)
     notes: list[str] = []
-    with _open_store(store, stage_to, stage_gb) as opened:
-        data_set = checked_data_set(images_of, data_set_of_store(opened.manifest))
+    with given_stores.opened(stage_to, stage_gb, images_of=images_of, min_match=min_match) as sources:
         if not held_out:
-            notes += filter(None, [held_out_hint(opened.ids(), data_set)])
+            notes += held_out_hints(sources)
         result = pretrain(
-            opened,
-            told or (stored_captions(opened) if file is None else file.captions()),
+            sources,
             out,
             train_config=train_config,
             system=chosen,
@@ -372,8 +372,7 @@ def pretrain_command(
             bert=None if from_bert is None else read_bert(from_bert),
             text_files=text_corpus or (),
             model_overrides=overrides,
-            min_match=0 if file is None and told is None else min_match,
-            guard=LeakGuard(rules, data_set, leave_out_held_out) if held_out else None,
+            guard=LeakGuard(rules, leave_out_held_out) if held_out else None,
             end_to_end=through_encoder,
             inspect_rows=inspect_batch,
             resume="auto" if resume is None else resume,
@@ -381,16 +380,16 @@ def pretrain_command(
     if not is_main_process():
         return
     write_curves(out)
-    join = result.join
-    notes += [*([] if file is None else file.notes), *([] if told is None else told.notes), *result.notes]
+    for one, of_file in zip(result.sources, given_stores.notes(), strict=True):
+        notes += one.told(of_file)
+    notes += result.notes
     facts = {
         "run": str(out),
         "checkpoint": str(result.training.checkpoint),
         "step": result.training.step,
         "seconds": round(result.training.seconds, 1),
-        "captions": join.joined,
-        "join": join.to_json(),
-        "held_out": None if result.leaks is None else result.leaks.to_json(),
+        "captions": sum(one.join.joined for one in result.sources),
+        "sources": [one.to_json() for one in result.sources],
         "notes": notes,
         "left_out_photos": dict(result.left_out),
         "vocabulary": result.vocab_size,
@@ -405,10 +404,11 @@ def pretrain_command(
         return
     for note in notes:
         typer.echo(f"note: {note}")
-    typer.echo("\n".join(join.lines()))
-    if result.leaks is not None:
-        typer.echo("\n".join(result.leaks.lines()))
-        typer.echo(f"{counted(len(result.leaks.leaked), 'captioned image')} left out as held out")
+    for one in result.sources:
+        lines = one.join.lines()
+        if one.leaks is not None:
+            lines += [*one.leaks.lines(), f"{counted(len(one.leaks.leaked), 'captioned image')} left out as held out"]
+        typer.echo("\n".join(one.told(lines)))
     if result.left_out:
         image_id, why = next(iter(result.left_out.items()))
         typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
@@ -426,14 +426,3 @@ def pretrain_command(
         typer.echo(f"  {DETECTOR_NAME}   the detector before and after, class by class")
     if inspect_batch:
         typer.echo("  batch.html   rows of the first batch, to look at")
-
-
-def _open_store(store: str, stage_to: Path | None, stage_gb: float | None) -> FeatureStore:
-    from features.staging import StagedStore
-    from features.store import FeatureStore
-
-    if stage_to is not None:
-        return StagedStore(store, stage_to, max_bytes=None if stage_gb is None else int(stage_gb * 1e9))
-    if "://" in store or stage_gb is not None:
-        raise ValueError(f"--store {store}: a URL, and --stage-gb, need --stage-to FOLDER on a local disk")
-    return FeatureStore(store)

@@ -25,6 +25,7 @@ from pipelines.detector_choice import ChosenDetector, choose_detector
 from pipelines.extraction_run import RunOptions, run_extract
 from pipelines.job import DetectorSpec
 from pipelines.planning import Work
+from pipelines.pretraining.captioned_store import CaptionedStore
 from pipelines.pretraining.run import PretrainResult, pretrain
 from pipelines.pretraining.task import DataConfig
 from pipelines.pretraining.vlbert_samples import VLBertSampling
@@ -114,8 +115,7 @@ def _train(store: Path, captions: Path, run_dir: Path) -> PretrainResult:
     by_picture = {row.name: row for row in reversed(rows)}  # the first caption of each
     with FeatureStore(store) as opened:
         return pretrain(
-            opened,
-            list(by_picture.values())[-NUM_PAIRS:],
+            [CaptionedStore(opened, list(by_picture.values())[-NUM_PAIRS:])],
             run_dir,
             train_config=TrainConfig(
                 steps=TRAIN_STEPS, learning_rate=1e-3, warmup_steps=20, device="cpu", log_every=100

@@ -53,7 +53,8 @@ def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
 def check_same_run(folder: Path, now: Mapping[str, Any]) -> None:
     """Whether the run whose configuration `folder` holds may go on as `now`.
 
-    Another number of processes, micro-batches or samples in one may share out the same global batch.
+    Another number of processes, micro-batches or samples in one, or budget of each, may share out the same global
+    batch.
 
     Args:
         folder: a run's, or one of its checkpoints.
@@ -73,7 +74,7 @@ def check_same_run(folder: Path, now: Mapping[str, Any]) -> None:
         if before.get(name) != after.get(name)
         and name not in _FREE_ON_RESUME
         and not name.startswith("recorded.")
-        and not (same_batch and (name == "train.accumulation" or name.endswith(".batch_size")))
+        and not (same_batch and (name == "train.accumulation" or name.endswith((".batch_size", ".max_tokens"))))
     }
     another_batch = changed.pop("global_batch", None)
     if not changed.keys() <= _SCHEDULE:

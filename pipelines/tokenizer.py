@@ -64,6 +64,10 @@ class CaptionTokenizer:
             word_ids=np.array([-1, *words, -1], dtype=np.int64),
         )
 
+    def count_pieces(self, caption: str) -> int:
+        """How long `encode` makes it, in a fraction of the time."""
+        return len(self._tokenizer.backend_tokenizer.encode(caption, add_special_tokens=False).ids) + 2
+
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of rules and vocabulary: equal for a tokenizer and its saved copy."""

@@ -121,6 +121,27 @@ class EvaluatedTask(Protocol):
         """
 
 
+@runtime_checkable
+class PlannedTask(Protocol):
+    """A `TrainTask` that says itself which samples of a step share a micro-batch, and how many micro-batches it has."""
+
+    def steps(self, start_sample: int, *, step_samples: int, rank: int, num_ranks: int) -> Iterator[Sequence[Any]]:
+        """Endless steps from sample `start_sample` on: of each the micro-batches of one process, as many as any other
+        has. All processes together have the next `step_samples` samples in each."""
+
+
+def steps_of(
+    task: TrainTask, start_sample: int, *, accumulation: int, rank: int, num_ranks: int
+) -> Iterator[Sequence[Any]]:
+    """The micro-batches of each step in one process, without end."""
+    if isinstance(task, PlannedTask):
+        step_samples = task.batch_size * accumulation * num_ranks
+        yield from task.steps(start_sample, step_samples=step_samples, rank=rank, num_ranks=num_ranks)
+    stream = task.batches(start_sample, rank=rank, num_ranks=num_ranks)
+    while True:
+        yield [next(stream) for _ in range(accumulation)]
+
+
 @dataclass(frozen=True)
 class TrainResult:
     """Attributes:
@@ -206,7 +227,13 @@ def train(
     signals = StopSignals("finishing the step and writing a checkpoint")
     step = TrainStep(task, model, prepared_optimizer, accelerator, config, told_to_stop=lambda: signals.number)
     started = time.monotonic()
-    stream = task.batches(position.next_sample, rank=accelerator.process_index, num_ranks=accelerator.num_processes)
+    steps = steps_of(
+        task,
+        position.next_sample,
+        accumulation=config.accumulation,
+        rank=accelerator.process_index,
+        num_ranks=accelerator.num_processes,
+    )
     checkpoint, stopped_by = newest, 0
     model.train()
     rehearse(task, model, optimizer, accelerator, accumulation=config.accumulation)
@@ -214,7 +241,7 @@ def train(
         if config.evaluate_every and not position.step and last_step:
             run.evaluate(position)
         while position.step < last_step and not stopped_by:
-            micro_batches = [next(stream) for _ in range(config.accumulation)]
+            micro_batches = next(steps)
             position = Position(position.step + 1, position.next_sample + global_batch)
             rate = learning_rate_at(position.step, config)
             for group in optimizer.param_groups:

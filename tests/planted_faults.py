@@ -130,8 +130,8 @@ FAULTS = (
     Fault(
         "a resumed run draws its samples from the first on",
         LOOP,
-        "stream = task.batches(position.next_sample,",
-        "stream = task.batches(0,",
+        "        task,\n        position.next_sample,\n",
+        "        task,\n        0,\n",
         _loop("test_resumed_runs_end_in_the_same_bits[stops0]"),
     ),
     Fault(
@@ -291,6 +291,36 @@ FAULTS = (
         "torch.from_numpy(record.class_ids[chosen].astype(np.int64))] = 1.0",
         "torch.from_numpy(record.class_ids[chosen].astype(np.int64)) + 1] = 1.0",
         "tests/pipelines/test_pretraining.py::test_regions_come_by_score_with_their_targets",
+    ),
+    # Several stores, and steps under a token budget.
+    Fault(
+        "partners come from all stores",
+        "pipelines/pretraining/corpus.py",
+        "drawn = row - place + int(random.integers(others))",
+        "drawn = int(random.integers(len(self) - (end - first)))",
+        "tests/pipelines/test_pretraining_sources.py::test_partners_are_drawn_inside_a_source_as_if_there_were_no_other",
+    ),
+    Fault(
+        "each epoch begins a store anew",
+        "pipelines/source_mixture.py",
+        "numbers = np.arange(epoch * count, (epoch + 1) * count)",
+        "numbers = np.arange(count)",
+        "tests/pipelines/test_source_mixture.py::test_each_source_gives_its_share_and_is_read_in_rounds_of_its_own[alone]",
+    ),
+    Fault(
+        "all processes take the first one's share of a step",
+        "pipelines/pretraining/budgeted_task.py",
+        "self._planned(places, num_ranks)[rank]",
+        "self._planned(places, num_ranks)[0]",
+        "tests/pipelines/test_budgeted_task.py::test_steps_have_their_samples_whatever_processes_and_workers",
+    ),
+    Fault(
+        "lengths are those of the row's own caption",
+        "pipelines/pretraining/vlbert_samples.py",
+        "lengths.pieces(pair.caption_row),",
+        "lengths.pieces(row),",
+        "tests/pipelines/test_budgeted_task.py::"
+        "test_lengths_that_are_planned_with_are_those_of_the_samples[vlbert, pairs, uncut]",
     ),
     # Models.
     Fault(

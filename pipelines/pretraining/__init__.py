@@ -5,5 +5,7 @@ sampler.py    what a system's rules offer           <system>_samples.py    the r
 pairs.py      which caption meets which image       region_choice.py, caption_and_regions.py    what rules share
 text_rows.py  rows of text alone beside captions    usable_captions.py     what is left out and cut
 systems.py    which model, sizes and rules belong together
+captioned_store.py    a store joined with its captions, one of several
 task.py       the task that the loop trains         run.py       a run: store and captions to a run folder
+budgeted_task.py      the same steps in batches of alike lengths, by the plans of token_budget.py and row_lengths.py
 """

@@ -115,7 +115,7 @@ class EndToEndTask:
         pad_id, seed, lines: as of `PretrainTask`.
     Raises:
         ValueError: when the first record does not fit the model, short edges are over the encoder's long edge, or
-            `config` asks for workers.
+            `config` asks for workers or a token budget.
     """
 
     def __init__(
@@ -136,6 +136,11 @@ class EndToEndTask:
         if config.workers:
             raise ValueError(
                 f"DataConfig: workers is {config.workers}; end to end, photos.read_ahead threads work ahead"
+            )
+        if config.max_tokens:
+            raise ValueError(
+                f"DataConfig: max_tokens is {config.max_tokens}; end to end photos fill the memory, not tokens: use "
+                f"batch_size and encoder.region_chunk"
             )
         self._joint = joint
         self._corpus, self._mirrored = corpus, corpus.reworded(swap_left_right)

@@ -25,6 +25,7 @@ from pipelines.captions import JoinReport
 from pipelines.joint_checkpoint import JointCheckpoint, describe_joint
 from pipelines.logged_progress import LoggedProgress
 from pipelines.model_checkpoint import ModelCheckpoint, read_json_object
+from pipelines.pretraining.captioned_store import digest_of_captions, join_captions, known_classes
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.evaluation import (
     EvaluationSet,
@@ -37,7 +38,6 @@ from pipelines.pretraining.evaluation_results import RESULTS_NAME, Figure, figur
 from pipelines.pretraining.evaluation_samples import EvaluationSamples
 from pipelines.pretraining.photo_features import PhotoFeatures, open_photos
 from pipelines.pretraining.retrieval import retrieve
-from pipelines.pretraining.run import digest_of_captions, join_captions, known_classes
 from pipelines.pretraining.trained_images import trained_among
 from pipelines.probe import check_task
 from pipelines.tokenizer import CaptionTokenizer
@@ -176,7 +176,7 @@ def evaluate_checkpoint(
         features=of_photos,
     )
     samples.check(first)
-    digest = digest_of_captions(rows)
+    digest = digest_of_captions([rows])
     remarks = list(found.changes)
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     remarks += _leaks(found, origin, digest, chosen)

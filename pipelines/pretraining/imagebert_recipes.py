@@ -21,6 +21,9 @@ _OPEN = (
     "How many pairs are mismatched is not said: half, of captions and images alike.",
 )
 _SETTINGS = {"optimizer": "adamw", "betas": (0.9, 0.999), "weight_decay": 0.01, "clip_norm": 1.0}
+_MIXED = (
+    "In which shares the data sets are mixed is not said: every pair as likely, a --store for each without --weight."
+)
 _RECALLS = ("R@1", "R@5", "R@10")
 
 
@@ -78,16 +81,19 @@ IMAGEBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 *_figures("Table 1", (32.3, 59.0, 70.2), (44.0, 71.2, 80.4), "COCO (5k)"),
             ),
             after="imagebert-stage-1",
+            left_open=(_MIXED,),
         ),
         "imagebert-cc-sbu": _run(
             "ImageBERT in one stage on public captions",
             f"{_CC} and {_SBU}",
             _figures(_TABLE, (48.4, 76.0, 85.2), (64.3, 85.8, 92.3), _FLICKR),
+            left_open=(_MIXED,),
         ),
         "imagebert-lait-cc-sbu": _run(
             "ImageBERT in one stage on all data",
             f"{_LAIT}, {_CC} and {_SBU}",
             _figures(_TABLE, (46.4, 73.7, 83.4), (63.4, 86.8, 92.2), _FLICKR),
+            left_open=(_MIXED,),
         ),
         "imagebert-cc": _run(
             "ImageBERT on Conceptual Captions, without feature regression",
@@ -107,6 +113,7 @@ IMAGEBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             _figures("Table 4", (49.2, 75.9, 84.9), (64.0, 87.4, 92.4), _FLICKR),
             model={"global_feature_size": 2048},
             left_open=(
+                _MIXED,
                 "Of three networks for the global feature the row's is not named: a ResNet's width. A store with "
                 "another one's needs --set model.global_feature_size.",
             ),

@@ -19,6 +19,7 @@ from pipelines.pretraining.fit import check_choice, check_probabilities, check_v
 from pipelines.pretraining.pairs import NEGATIVES, Pair, draw_pair
 from pipelines.pretraining.region_choice import strongest_regions
 from pipelines.pretraining.sample import PretrainSample
+from pipelines.pretraining.sampler import Lengths, RowSize
 from pipelines.tokenizer import CaptionTokenizer
 
 
@@ -88,15 +89,7 @@ class ImageBertSampler:
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         sampling = self._sampling
-        pair = Pair(row, row, True)
-        if self._config.with_match_head:
-            pair = draw_pair(
-                corpus,
-                row,
-                random,
-                mismatched_probability=sampling.mismatched_probability,
-                negatives=sampling.negatives,
-            )
+        pair = self._pair(corpus, row, random)
         record = corpus.record(pair.image_row)
         text_ids, text_labels = self._text(corpus.caption(pair.caption_row), random)
         chosen = strongest_regions(record, sampling.max_regions)
@@ -124,6 +117,22 @@ class ImageBertSampler:
             match=int(pair.matched) if self._config.with_match_head else None,
             height=record.height,
             width=record.width,
+        )
+
+    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
+        pair, most = self._pair(corpus, row, random), self._sampling.max_regions
+        pieces, regions = lengths.pieces(pair.caption_row), lengths.regions(pair.image_row)
+        return [RowSize(min(pieces, self._max_pieces), min(regions, most) if most else regions)]
+
+    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
+        if not self._config.with_match_head:
+            return Pair(row, row, True)
+        return draw_pair(
+            corpus,
+            row,
+            random,
+            mismatched_probability=self._sampling.mismatched_probability,
+            negatives=self._sampling.negatives,
         )
 
     def _text(self, caption: str, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -20,6 +20,7 @@ _ADAMW: Mapping[str, Any] = MappingProxyType(
 _OPEN = (
     "The weights of the three losses are named and not given: equal, as in the release.",
     "Clipping is not given: none. How many regions are kept in pre-training is not said: the release's 36.",
+    "In which shares the data sets are mixed is not said: every pair as likely, a --store for each without --weight.",
 )
 
 

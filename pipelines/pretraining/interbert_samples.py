@@ -25,8 +25,9 @@ from pipelines.pretraining.fit import (
     check_vocabulary,
     check_width,
 )
-from pipelines.pretraining.pairs import draw_pair
+from pipelines.pretraining.pairs import Pair, draw_pair
 from pipelines.pretraining.sample import PretrainSample
+from pipelines.pretraining.sampler import Lengths, RowSize
 from pipelines.tokenizer import CaptionTokenizer
 
 MASKINGS = ("groups", "groups_as_released", "single")
@@ -103,7 +104,7 @@ class InterBertSampler:
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         sampling = self._sampling
-        pair = draw_pair(corpus, row, random, mismatched_probability=sampling.mismatched_probability)
+        pair = self._pair(corpus, row, random)
         shown = CaptionAndRegions.of(
             corpus.record(pair.image_row),
             corpus.caption(pair.caption_row),
@@ -121,6 +122,15 @@ class InterBertSampler:
         of_words = shown.sample(text_ids, text_labels, nothing, nothing, targets)
         no_labels = np.full_like(text_labels, IGNORE_INDEX)
         return shown.sample(shown.caption.ids, no_labels, masked, predicted, targets, twin=of_words)
+
+    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
+        pair, sampling = self._pair(corpus, row, random), self._sampling
+        pieces, regions = lengths.pieces(pair.caption_row), lengths.regions(pair.image_row)
+        size = RowSize(min(pieces, sampling.max_pieces), min(regions, sampling.max_regions))
+        return [size, size] if sampling.conditional_masking else [size]
+
+    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
+        return draw_pair(corpus, row, random, mismatched_probability=self._sampling.mismatched_probability)
 
     def _mask_text(self, shown: CaptionAndRegions, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         sampling, tokenizer, caption = self._sampling, self._tokenizer, shown.caption

@@ -1,4 +1,4 @@
-"""A pre-training run: a store and captions in, a run folder out.
+"""A pre-training run: a store and captions, or several, in, a run folder out.
 
 caption rows x store -> join -> leak guard -> corpus -> a system's samples -> VLBatch -> model -> losses -> the loop
 end to end: samples -> their photos -> masked pixels -> region encoder -> model, on the same loop
@@ -7,10 +7,9 @@ end to end: samples -> their photos -> masked pixels -> region encoder -> model,
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -18,82 +17,47 @@ from typing import Any
 
 import torch
 
-from features.record import RegionRecord, TopKDistribution
-from features.store import FeatureStore
 from model.bert import BertSizes
 from pipelines.bert_start import PublishedBert, start_from_bert
-from pipelines.caption_files import Caption
-from pipelines.caption_table import CaptionTable, TextColumn
-from pipelines.captions import CaptionJoin, JoinReport, check_match
 from pipelines.checkpoint import checkpoint_step
-from pipelines.detection.photos import LabelledPhotos
-from pipelines.held_out import HeldOut, LeakReport, refuse_leaks
 from pipelines.model_checkpoint import ModelCheckpoint
 from pipelines.pretraining.batch_page import InspectedBatch, batch_html
+from pipelines.pretraining.budgeted_task import BudgetedTask
+from pipelines.pretraining.captioned_store import (
+    CaptionedStore,
+    JoinedSource,
+    LeakGuard,
+    digest_of_captions,
+    join_sources,
+    known_classes,
+)
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.detector_change import DetectorChange
 from pipelines.pretraining.end_to_end import EndToEnd, row_sizes
 from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
+from pipelines.pretraining.row_lengths import RowLengths, count_regions
 from pipelines.pretraining.start import built_config, continued_model
 from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
 from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
 from pipelines.pretraining.text_rows import TextCorpus
 from pipelines.pretraining.trained_images import write_trained_images
-from pipelines.pretraining.usable_captions import UsableCaptions
 from pipelines.probe import Names
 from pipelines.run_folder import BATCH_PAGE, CONFIG_NAME, Resume, check_run_folder
 from pipelines.task_texts import TaskTexts
 from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
 from pipelines.train_config import TrainConfig
-from pipelines.training import TrainResult, is_main_process, train
+from pipelines.training import TrainResult, is_main_process, num_processes, train
 from pipelines.training_page import write_training_page
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class LeakGuard:
-    """Images that must not be trained on.
-
-    Attributes:
-        held_out: the rules.
-        data_set: that bare numbers among the store's ids belong to, see `image_identity`.
-        leave_out: drop such images instead of stopping.
-    """
-
-    held_out: HeldOut
-    data_set: str | None
-    leave_out: bool = False
-
-    def kept(self, rows: CaptionTable, where: str) -> tuple[CaptionTable, LeakReport]:
-        """The rows that may be trained on; ValueError where one may not and none is to be left out, or none is left."""
-        report = self.held_out.scan(rows.captioned_ids(), self.data_set)
-        if not self.leave_out:
-            refuse_leaks(report, where)
-        if len(report.leaked) == report.images:
-            raise ValueError(f"{where}: all of {report.images:,} captioned images are held out; nothing to train on")
-        return (rows.without(report.leaked) if report.leaked else rows), report
-
-    def kept_photos(self, photos: LabelledPhotos) -> LabelledPhotos:
-        """The labelled photos that may be trained on, likewise."""
-        report = self.held_out.scan((image.image_id for image in photos.images), self.data_set)
-        if not self.leave_out:
-            refuse_leaks(report, f"the labelled photos of {photos.root}")
-        leaked = set(report.leaked)
-        if len(leaked) == len(photos.images):
-            raise ValueError(f"all of {len(leaked):,} labelled photos of {photos.root} are held out; nothing is left")
-        kept = tuple(image for image in photos.images if image.image_id not in leaked)
-        return dataclasses.replace(photos, images=kept)
-
-
-@dataclass(frozen=True)
 class PretrainResult:
     """Attributes:
     run_dir: the run folder: config.json, log.jsonl, tokenizer/, trained_images.npy, checkpoints/.
-    join: how captions met records.
-    leaks: what of the captioned images is held out; None when nothing was named to be. Of what was trained on it is
-        none: such images stop a run or are left out.
+    sources: what each store and its captions turned out to be.
     notes: what was left out of captions and text, and what the system treats otherwise.
     num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing. C is 0 for a
         system that does not ask for it.
@@ -104,8 +68,7 @@ class PretrainResult:
     """
 
     run_dir: Path
-    join: JoinReport
-    leaks: LeakReport | None
+    sources: tuple[JoinedSource, ...]
     notes: list[str]
     num_classes: int
     vocab_size: int
@@ -116,8 +79,7 @@ class PretrainResult:
 
 
 def pretrain(
-    store: FeatureStore,
-    captions: Iterable[Caption] | TaskTexts,
+    sources: Sequence[CaptionedStore],
     run_dir: Path,
     *,
     train_config: TrainConfig | Callable[[int], TrainConfig],
@@ -131,17 +93,16 @@ def pretrain(
     start: ModelCheckpoint | None = None,
     num_classes: int | None = None,
     text_files: Sequence[Path] = (),
-    min_match: float = 0.0,
     guard: LeakGuard | None = None,
     end_to_end: EndToEnd | None = None,
     inspect_rows: int = 0,
     resume: Resume = False,
     stop_at_step: int | None = None,
 ) -> PretrainResult:
-    """Pre-trains a model on a store and captions, and writes a run folder.
+    """Pre-trains a model on stores with captions, and writes a run folder.
 
     Args:
-        captions: joined to the records by `CaptionJoin`; or the texts of a task, for a system that reads them.
+        sources: one, or several of one feature space, in the order that a resumed run has too.
         tokenizer_spec: see `load_tokenizer`; a resumed run reads the tokenizer it saved.
         train_config: or what makes it from the number of captions, for runs that count in epochs.
         system: whose model and rules.
@@ -154,7 +115,6 @@ def pretrain(
             preset's. Parts that `model_overrides` add are drawn anew, parts that they leave out are dropped.
         num_classes: foreground classes of the detector; None takes the store's vocabulary.
         text_files: of a text corpus, for a system that reads text alone too; see `TextCorpus`.
-        min_match: share of the captioned images that must have a record, see `check_match`.
         guard: what must not be trained on.
         end_to_end: trains through a region encoder, on photos; None trains on the stored features.
         inspect_rows: so many rows of the first batch are written to batch.html in the run folder, before any step.
@@ -167,31 +127,39 @@ def pretrain(
     check_run_folder(run_dir, resume=resume)
     if text_files and system.text_only_fields is None:
         raise ValueError(f"{system.name} reads no text without images; leave out the text corpus, or train a VL-BERT")
-    usable = UsableCaptions(system.most_pieces(sampling))
-    rows: CaptionTable
-    if isinstance(captions, TaskTexts):
-        _check_task_texts(system, end_to_end)
-        rows, join = join_task_texts(store, captions, usable, min_match)
-    else:
-        rows, join = join_captions(store, usable.passed(captions), min_match)
-    leaks = None
-    if guard is not None:
-        rows, leaks = guard.kept(rows, str(store.path))
-    if data.share < 1:
-        rows = rows.share_of_images(data.share, data.share_seed)
+    if any(isinstance(source.captions, TaskTexts) for source in sources):
+        _check_task_texts(system, sources, data, end_to_end)
+    if end_to_end is not None and len(sources) > 1:
+        raise ValueError(
+            f"end to end a run reads one store, got {len(sources)}; merge them (roibeam store copy), or train on "
+            f"stored features"
+        )
+    joined = join_sources(
+        sources,
+        most_pieces=system.most_pieces(sampling),
+        guard=guard,
+        share=data.share,
+        share_seed=data.share_seed,
+    )
     missing: dict[str, str] = {}
     if end_to_end is not None:
         part = end_to_end.detector
         if guard is not None and part is not None and part.labelled is not None:
-            part = dataclasses.replace(part, labelled=guard.kept_photos(part.labelled))
+            part = dataclasses.replace(part, labelled=guard.kept_photos(part.labelled, joined[0].source.data_set))
             end_to_end = dataclasses.replace(end_to_end, detector=part)
-        photos, rows, missing = end_to_end.find_photos(store, rows)
-    if not isinstance(train_config, TrainConfig):
-        train_config = train_config(len(rows))
-    corpus = TaskCorpus(store, rows) if isinstance(rows, TaskTable) else Corpus(store, rows)
+        photos, rows, missing = end_to_end.find_photos(joined[0].store, joined[0].rows)
+        joined = [dataclasses.replace(joined[0], rows=rows)]
+    store, rows = joined[0].store, joined[0].rows
+    if isinstance(rows, TaskTable):
+        corpus: Corpus = TaskCorpus(store, rows)
+    else:
+        corpus = Corpus(store, rows, *((each.store, each.rows) for each in joined[1:]))
     texts = TextCorpus(text_files) if text_files else None
+    if not isinstance(train_config, TrainConfig):
+        train_config = train_config(len(corpus))
     lines = None if texts is None else texts.lines
-    notes = [*usable.notes(), *system.review(corpus, sampling), *([] if texts is None else texts.notes)]
+    notes = [note for each in joined for note in (*each.told(each.notes), *_review(system, each, sampling))]
+    notes += [] if texts is None else texts.notes
     if end_to_end is not None and end_to_end.detector is not None:
         notes += end_to_end.detector.notes()
     for note in notes:
@@ -201,11 +169,13 @@ def pretrain(
         tokenizer = load_tokenizer(str(saved_tokenizer))
         _warn_of_another_tokenizer(run_dir / CONFIG_NAME, tokenizer_spec)
     else:
-        tokenizer = load_tokenizer(tokenizer_spec, chain((caption for _, caption in rows), lines or ()))
+        captions = (caption for each in joined for _, caption in each.rows)
+        tokenizer = load_tokenizer(tokenizer_spec, chain(captions, lines or ()))
         tokenizer.save(saved_tokenizer)
     earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
     of_detector = () if end_to_end is None or end_to_end.detector is None else end_to_end.detector.trained_ids()
-    write_trained_images(run_dir, chain(rows.captioned_ids(), of_detector), before=earlier)
+    captioned = (image_id for each in joined for image_id in each.rows.captioned_ids())
+    write_trained_images(run_dir, chain(captioned, of_detector), before=earlier)
     first = corpus.record(0)
     if num_classes is None:
         num_classes = known_classes(store, first) if system.needs_classes else 0
@@ -241,7 +211,12 @@ def pretrain(
     task: PretrainTask | EndToEndTask
     change: DetectorChange | None = None
     if end_to_end is None:
-        task = PretrainTask(model, corpus, sampler, data, **common)
+        common["weights"] = [each.weight for each in sources if each.weight is not None] or None
+        if data.max_tokens:
+            lengths = RowLengths(corpus, count_regions((each.store, each.rows) for each in joined), tokenizer)
+            task = BudgetedTask(model, corpus, sampler, data, lengths=lengths, **common)
+        else:
+            task = PretrainTask(model, corpus, sampler, data, **common)
     else:
         joint, heads = end_to_end.build_joint(model, seed=train_config.seed)
         task = EndToEndTask(
@@ -263,20 +238,19 @@ def pretrain(
         "sampling": dataclasses.asdict(sampling),
         "num_classes": num_classes,
         "tokenizer": tokenizer.digest,
-        "captions": digest_of_captions(rows),
+        "captions": digest_of_captions(each.rows for each in joined),
         "text_corpus": None if texts is None else texts.digest,
         "feature_space": store.fingerprint.feature_space,
     }
+    if len(joined) > 1:
+        description["sources"] = [{"captions": len(each.rows), "weight": each.source.weight} for each in joined]
     recorded = {
-        "join": join.to_json(),
-        "held_out": None if leaks is None else leaks.to_json(),
+        "sources": [each.to_json() for each in joined],
         "notes": notes,
         "text_files": [str(file) for file in text_files],
         "tokenizer_spec": tokenizer_spec,
         "bert": None if bert is None else bert.spec,
         "start": None if start is None else str(start.source),
-        "store": str(store.path),
-        "store_numerics": store.fingerprint.numerics,
         "torch": torch.__version__,
     }
     if end_to_end is not None:
@@ -284,7 +258,8 @@ def pretrain(
         recorded |= end_to_end.recorded(missing)
     if inspect_rows and is_main_process():
         layout, names = system.layout(model_config), Names(store.vocabulary["classes"] or ())
-        _write_batch_page(run_dir, task, tokenizer, names, layout, inspect_rows)
+        first_batch = _first_batch(task, train_config.accumulation)
+        _write_batch_page(run_dir, task, first_batch, tokenizer, names, layout, inspect_rows)
     if change is not None:
         change.before()
     training = train(
@@ -302,19 +277,35 @@ def pretrain(
         write_training_page(run_dir, best_step=None if training.best is None else checkpoint_step(training.best))
     left_out = missing | dict(task.skipped) if isinstance(task, EndToEndTask) else missing
     return PretrainResult(
-        run_dir, join, leaks, notes, num_classes, tokenizer.vocab_size, training, evaluation, left_out, detector
+        run_dir, tuple(joined), notes, num_classes, tokenizer.vocab_size, training, evaluation, left_out, detector
     )
+
+
+def _review(system: System, one: JoinedSource, sampling: Any) -> list[str]:
+    """What the rules treat otherwise in one source; pairs are drawn inside it, so each must be usable by itself."""
+    try:
+        return one.told(system.review(Corpus(one.store, one.rows), sampling))
+    except ValueError as error:
+        raise ValueError(*one.told([str(error)])) from None
+
+
+def _first_batch(task: PretrainTask | EndToEndTask, accumulation: int) -> Any:
+    """The first that the main process trains on."""
+    if isinstance(task, BudgetedTask):
+        step_samples = task.batch_size * accumulation * num_processes()
+        return next(task.steps(0, step_samples=step_samples, rank=0, num_ranks=num_processes()))[0]
+    return next(task.batches(0, rank=0, num_ranks=1))
 
 
 def _write_batch_page(
     run_dir: Path,
     task: PretrainTask | EndToEndTask,
+    first: Any,
     tokenizer: CaptionTokenizer,
     names: Names,
     layout: tuple[tuple[str, ...], ...],
     rows: int,
 ) -> None:
-    first: Any = next(task.batches(0, rank=0, num_ranks=1))
     batch = first.rows if isinstance(first, EndToEndBatch) else first
     page = batch_html(InspectedBatch(batch, rows, layout, task.counts(first)), tokenizer, names, "First batch")
     (run_dir / BATCH_PAGE).write_text("".join(page), encoding="utf-8")
@@ -326,62 +317,16 @@ def _warn_of_another_tokenizer(config: Path, spec: str) -> None:
         logger.warning("the run goes on with its own tokenizer, of %s; %s is not read", saved, spec)
 
 
-def join_captions(
-    store: FeatureStore, captions: Iterable[Caption], min_match: float
-) -> tuple[CaptionTable, JoinReport]:
-    """The captions whose image has a record, in order; ValueError where less than `min_match` of the images do."""
-    ids = TextColumn(store.ids())
-    join = CaptionJoin(ids)
-    rows = CaptionTable(ids, join.rows(captions))
-    report = join.report()
-    check_match(report, min_match=min_match, captions="the captions", images=str(store.path))
-    for line in report.lines():
-        logger.info("%s", line)
-    return rows, report
-
-
-def join_task_texts(
-    store: FeatureStore, texts: TaskTexts, usable: UsableCaptions, min_match: float
-) -> tuple[TaskTable, JoinReport]:
-    """The usable texts of a task all of whose images have a record, in order; errors as `join_captions`."""
-    ids = TextColumn(store.ids())
-    join = CaptionJoin(ids)
-    named = (
-        (text, [Caption(text.text, name) for name in text.names])
-        for text in usable.passed(texts.texts(), lambda text: text.most_words)
-    )
-    rows, report = TaskTable(ids, join.joined(named), as_pair=texts.as_pair), join.report()
-    check_match(report, min_match=min_match, captions=texts.files[0], images=str(store.path))
-    for line in (*report.lines(), *texts.notes):
-        logger.info("%s", line)
-    return rows, report
-
-
-def _check_task_texts(system: System, end_to_end: EndToEnd | None) -> None:
+def _check_task_texts(
+    system: System, sources: Sequence[CaptionedStore], data: DataConfig, end_to_end: EndToEnd | None
+) -> None:
     if not system.reads_task_text:
         raise ValueError(f"{system.name} was not pre-trained on a task's own text; leave it out, or train a VisualBERT")
     if end_to_end is not None:
         raise ValueError("texts of a task are read with stored features; leave out the text or the encoder")
-
-
-def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
-    """Foreground classes of the store's detector; None where neither its names nor a record tell."""
-    names = store.vocabulary["classes"]
-    if names:
-        return len(names)
-    distribution = record.class_distribution
-    if isinstance(distribution, TopKDistribution):
-        return distribution.num_classes
-    return None if distribution is None else distribution.shape[1] - 1
-
-
-def digest_of_captions(captions: CaptionTable) -> str:
-    """SHA-256 (hex) of rows of (record id, caption), in their order, and of what else a task's texts say."""
-    digest = hashlib.sha256()
-    for row in captions:
-        for text in row:
-            raw = text.encode("utf-8")
-            digest.update(len(raw).to_bytes(8, "little") + raw)
-    if isinstance(captions, TaskTable):
-        digest.update(captions.facts())
-    return digest.hexdigest()
+    if len(sources) > 1:
+        raise ValueError(
+            f"texts of a task are read with one store, got {len(sources)}; merge them (roibeam store copy)"
+        )
+    if data.max_tokens:
+        raise ValueError("a token budget (data.max_tokens) is not for texts of a task; set data.max_tokens=0")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -10,6 +10,22 @@ from features.record import RegionRecord
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.tokenizer import CaptionTokenizer
+
+
+class RowSize(NamedTuple):
+    """Pieces of text and regions of one row of a batch."""
+
+    pieces: int
+    regions: int
+
+
+class Lengths(Protocol):
+    """Of the captions and records of a corpus, by row."""
+
+    def pieces(self, row: int) -> int:
+        """As the tokenizer cuts the caption, first and last special token counted."""
+
+    def regions(self, row: int) -> int: ...
 
 
 class Sampler(Protocol):
@@ -26,3 +42,6 @@ class Sampler(Protocol):
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         """The row's sample; everything random is drawn from `random`, whose seed is the sample's own."""
+
+    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
+        """Of the rows that `sample` makes with the same arguments, without reading captions or records."""

@@ -20,9 +20,10 @@ from pipelines.pretraining.sample import PretrainSample, collate, in_float32
 from pipelines.pretraining.sampler import Sampler
 from pipelines.pretraining.text_rows import TextRows, TextSampler
 from pipelines.sample_order import SampleOrder
+from pipelines.source_mixture import SourceMixture
 
 EVALUATION_EPOCH = 2**31  # training never comes to this epoch, so its masks are new to the model
-_ORDER, _MASKS = 1, 2  # first number of a seed: keeps the random streams of one run apart
+_ORDER, MASKS = 1, 2  # first number of a seed: keeps the random streams of one run apart
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class DataConfig:
             larger one of the same seed, so that runs on 25, 50 and 100 % differ in what is added only.
         fixed_masks: every epoch, and evaluation, draws the masks of epoch 0: for checking that a model can over-fit.
         texts_per_caption: rows of text alone for each caption, in a run with a text corpus.
+        max_tokens: words and regions of a micro-batch, padding counted; 0 = any number. The captions of a step stay the
+            same; those of alike lengths share a micro-batch, as many as the budget allows and at most `batch_size`.
     """
 
     batch_size: int = 64
@@ -44,10 +47,13 @@ class DataConfig:
     share_seed: int = 0
     fixed_masks: bool = False
     texts_per_caption: float = 1.0
+    max_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"DataConfig: batch_size must be at least 1, got {self.batch_size}")
+        if self.max_tokens < 0:
+            raise ValueError(f"DataConfig: max_tokens must not be negative, got {self.max_tokens}")
         if self.workers < 0:
             raise ValueError(f"DataConfig: workers must not be negative, got {self.workers}")
         if not 0 < self.share <= 1:
@@ -70,8 +76,10 @@ class PretrainTask:
         pad_id: the tokenizer's padding piece.
         seed: of sample order, masks and negatives. They follow from it and the number of a sample alone.
         lines: a text corpus, for a sampler that is a `TextSampler`.
+        weights: of the corpus's sources, see `SourceMixture`; None makes every caption of all of them as likely.
     Raises:
-        ValueError: when the first record, or the size of a batch, does not fit the model.
+        ValueError: when the first record of a source, or the size of a batch, does not fit the model, or weights are
+            none.
     """
 
     def __init__(
@@ -84,6 +92,7 @@ class PretrainTask:
         pad_id: int,
         seed: int,
         lines: Sequence[str] | None = None,
+        weights: Sequence[float] | None = None,
     ) -> None:
         self._model = model
         self._corpus = corpus
@@ -91,7 +100,8 @@ class PretrainTask:
         self._config = config
         self._pad_id = pad_id
         self._seed = seed
-        self._order = SampleOrder(len(corpus), (_ORDER, seed))
+        mixture = None if weights is None else SourceMixture(corpus.sizes, weights)
+        self._order = SampleOrder(len(corpus), (_ORDER, seed), mixture=mixture)
         self._texts: TextRows | None = None
         if lines is not None:
             self._texts = TextRows(
@@ -101,8 +111,11 @@ class PretrainTask:
                 per_caption=config.texts_per_caption,
                 seed=seed,
             )
-        sampler.check(corpus.record(0))
-        cast(PreTrainingModel, model).config.check_batch_size(config.batch_size)
+        for row in corpus.first_rows(len(corpus.sizes)):  # one of each source
+            sampler.check(corpus.record(row))
+        # Under a token budget micro-batches have any number of rows.
+        rows_at_once = 1 if config.max_tokens else config.batch_size
+        cast(PreTrainingModel, model).config.check_batch_size(rows_at_once)
 
     @property
     def model(self) -> nn.Module:
@@ -149,10 +162,11 @@ class PretrainTask:
         return {**config.to_diff_dict(), "architectures": [type(self._model).__name__]}
 
     def evaluation_batches(self, max_samples: int) -> Iterator[VLBatch]:
-        """The first `max_samples` captions in file order, with masks that training does not draw."""
-        last = min(max_samples, self.num_samples)
-        for start in range(0, last, self.batch_size):
-            yield self._batch([(EVALUATION_EPOCH, row) for row in range(start, min(start + self.batch_size, last))])
+        """The first `max_samples` captions in file order, of several sources in turn, with masks that training does
+        not draw."""
+        rows = self._corpus.first_rows(max_samples)
+        for start in range(0, len(rows), self.batch_size):
+            yield self._batch([(EVALUATION_EPOCH, row) for row in rows[start : start + self.batch_size]])
 
     def samples(self, epoch: int, row: int, corpus: Corpus | None = None) -> list[PretrainSample]:
         """What one caption brings into a batch, with its masks of an epoch; rows of text alone come last.
@@ -160,17 +174,20 @@ class PretrainTask:
         Args:
             corpus: a view of the task's own with other words; None for that itself.
         """
-        if self._config.fixed_masks:
-            epoch = 0
-        random = np.random.default_rng([_MASKS, self._seed, epoch, row])
+        number = self._number(epoch, row)
+        random = np.random.default_rng([MASKS, *number])
         sample = self._sampler.sample(corpus or self._corpus, row, random)
         rows = [
             replace(each, draw_seed=int(random.integers(2**63))) for each in (sample, sample.twin) if each is not None
         ]
-        return rows if self._texts is None else [*rows, *self._texts.samples(epoch, row)]
+        return rows if self._texts is None else [*rows, *self._texts.samples(*number[1:])]
 
     def collate(self, samples: Sequence[PretrainSample]) -> VLBatch:
         return collate(samples, pad_id=self._pad_id)
+
+    def _number(self, epoch: int, row: int) -> tuple[int, int, int]:
+        """What everything random about a sample follows from."""
+        return self._seed, 0 if self._config.fixed_masks else epoch, row
 
     def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
         samples = [sample for epoch, row in chosen for sample in self.samples(epoch, row)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from features.record import RegionRecord
 from pipelines.caption_table import CaptionTable
-from pipelines.pretraining.corpus import Corpus, RecordStore
+from pipelines.pretraining.corpus import Corpus, RecordStore, reader
 from pipelines.task_texts import TaskText
 
 _NONE = -1  # no second image; not said whether it fits
@@ -86,7 +86,7 @@ class TaskCorpus(Corpus):
 
     def __init__(self, store: RecordStore, rows: TaskTable) -> None:
         super().__init__(store, rows)
-        self._texts = rows
+        self._reads, self._texts = reader(store), rows
 
     @property
     def as_pair(self) -> bool:
@@ -97,4 +97,4 @@ class TaskCorpus(Corpus):
 
     def records(self, row: int) -> list[RegionRecord]:
         """Of all images of the row, in their order."""
-        return [self._read(image_id) for image_id in self._texts.ids_of(row)]
+        return [self._reads(image_id) for image_id in self._texts.ids_of(row)]

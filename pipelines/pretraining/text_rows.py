@@ -17,6 +17,7 @@ from pipelines.caption_table import TextColumn
 from pipelines.datasets.rows import BadRow, BadRows
 from pipelines.datasets.text_corpus import TextLine, read_text_corpus
 from pipelines.pretraining.sample import PretrainSample
+from pipelines.pretraining.sampler import RowSize
 
 _TEXT_MASKS = 4  # first number of a seed, beside those of task.py
 
@@ -60,6 +61,10 @@ class TextCorpus:
 class TextSampler(Protocol):
     """Of a system that reads text without images."""
 
+    @property
+    def most_text_pieces(self) -> int:
+        """Of such a row."""
+
     def text_sample(self, lines: Sequence[str], line: int, random: np.random.Generator) -> PretrainSample:
         """The sample that begins at `line`; everything random is drawn from `random`."""
 
@@ -87,14 +92,20 @@ class TextRows:
 
     def samples(self, epoch: int, caption: int) -> list[PretrainSample]:
         """Those that come with `caption` (a row of its table) in `epoch`."""
-        place = epoch * self._num_captions + caption
-        numbers = range(math.floor(place * self._per_caption), math.floor((place + 1) * self._per_caption))
         return [
             self._sampler.text_sample(
                 self._lines, self.line(number), np.random.default_rng([_TEXT_MASKS, self._seed, number])
             )
-            for number in numbers
+            for number in self._numbers(epoch, caption)
         ]
+
+    def sizes(self, epoch: int, caption: int) -> list[RowSize]:
+        """Of those, at most: nearly all are as long as such a row may be."""
+        return [RowSize(self._sampler.most_text_pieces, 0)] * len(self._numbers(epoch, caption))
+
+    def _numbers(self, epoch: int, caption: int) -> range:
+        place = epoch * self._num_captions + caption
+        return range(math.floor(place * self._per_caption), math.floor((place + 1) * self._per_caption))
 
     def line(self, number: int) -> int:
         """The line of the text sample `number`."""

@@ -28,8 +28,9 @@ from pipelines.pretraining.fit import (
     check_vocabulary,
     check_width,
 )
-from pipelines.pretraining.pairs import NEGATIVES, draw_pair
+from pipelines.pretraining.pairs import NEGATIVES, Pair, draw_pair
 from pipelines.pretraining.sample import PretrainSample
+from pipelines.pretraining.sampler import Lengths, RowSize
 from pipelines.tokenizer import CaptionTokenizer
 
 OVERLAPPING_REGIONS = ("kept", "hidden", "uncounted")
@@ -108,13 +109,7 @@ class ViLbertSampler:
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         sampling, tokenizer = self._sampling, self._tokenizer
-        pair = draw_pair(
-            corpus,
-            row,
-            random,
-            mismatched_probability=sampling.mismatched_probability,
-            negatives=sampling.negatives,
-        )
+        pair = self._pair(corpus, row, random)
         shown = CaptionAndRegions.of(
             corpus.record(pair.image_row),
             corpus.caption(pair.caption_row),
@@ -149,4 +144,19 @@ class ViLbertSampler:
             # Negatives are drawn among all regions.
             contrasted=self._contrasts,
             whole_image=whole_image,
+        )
+
+    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
+        pair, sampling = self._pair(corpus, row, random), self._sampling
+        pieces, regions = lengths.pieces(pair.caption_row), lengths.regions(pair.image_row)
+        return [RowSize(min(pieces, sampling.max_pieces), min(regions, sampling.max_regions))]
+
+    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
+        sampling = self._sampling
+        return draw_pair(
+            corpus,
+            row,
+            random,
+            mismatched_probability=sampling.mismatched_probability,
+            negatives=sampling.negatives,
         )

@@ -22,6 +22,7 @@ from pipelines.pretraining.fit import check_choice, check_probabilities, check_v
 from pipelines.pretraining.pairs import draw_pair, draw_second_caption
 from pipelines.pretraining.region_choice import strongest_regions
 from pipelines.pretraining.sample import PretrainSample
+from pipelines.pretraining.sampler import Lengths, RowSize
 from pipelines.pretraining.task_corpus import TaskCorpus
 from pipelines.tokenizer import CaptionTokenizer
 
@@ -128,24 +129,35 @@ class VisualBertSampler:
             width=records[0].width,
         )
 
+    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
+        sampling, regions = self._sampling, lengths.regions(row) if self._sampling.with_regions else 0
+        caption_rows, _ = self._captions(corpus, row, random)
+        texts = self._cut([np.empty(lengths.pieces(each) - 2) for each in caption_rows])
+        pieces = min(sum(map(len, texts)) + len(texts) + 1, self._config.max_position_embeddings)
+        return [RowSize(pieces, min(regions, sampling.max_regions) if sampling.max_regions else regions)]
+
+    def _captions(self, corpus: Corpus, row: int, random: np.random.Generator) -> tuple[list[int], int | None]:
+        """Whose captions are read, and whether the last of them is asked about and belongs."""
+        sampling = self._sampling
+        if sampling.text_form == "two_captions":
+            pair = draw_second_caption(corpus, row, random, mismatched_probability=sampling.mismatched_probability)
+            return [row, pair.caption_row], int(pair.matched)
+        if sampling.text_form == "one_caption":
+            pair = draw_pair(corpus, row, random, mismatched_probability=sampling.mismatched_probability)
+            return [pair.caption_row], int(pair.matched)
+        return [row], None
+
     def _texts(self, corpus: Corpus, row: int, random: np.random.Generator) -> tuple[list[np.ndarray], int | None]:
         """The pieces of one or two texts without [CLS] and [SEP]; whether they fit, None where nobody asks."""
-        sampling, mismatched = self._sampling, self._sampling.mismatched_probability
-        if isinstance(corpus, TaskCorpus):
-            first, following, fits = corpus.text(row)
-            texts = [self._pieces(first)]
-            if following:
-                texts.append(self._pieces(following[int(random.integers(len(following)))]))
-            match = None if fits is None or not self._config.with_match_head else int(fits)
-            return texts if corpus.as_pair else [np.concatenate(texts)], match
-        own = self._pieces(corpus.caption(row))
-        if sampling.text_form == "words_only":
-            return [own], None
-        if sampling.text_form == "one_caption":
-            pair = draw_pair(corpus, row, random, mismatched_probability=mismatched)
-            return [self._pieces(corpus.caption(pair.caption_row))], int(pair.matched)
-        pair = draw_second_caption(corpus, row, random, mismatched_probability=mismatched)
-        return [own, self._pieces(corpus.caption(pair.caption_row))], int(pair.matched)
+        if not isinstance(corpus, TaskCorpus):
+            caption_rows, matched = self._captions(corpus, row, random)
+            return [self._pieces(corpus.caption(each)) for each in caption_rows], matched
+        first, following, fits = corpus.text(row)
+        texts = [self._pieces(first)]
+        if following:
+            texts.append(self._pieces(following[int(random.integers(len(following)))]))
+        match = None if fits is None or not self._config.with_match_head else int(fits)
+        return texts if corpus.as_pair else [np.concatenate(texts)], match
 
     def _regions(self, records: list[RegionRecord]) -> tuple[torch.Tensor, np.ndarray, np.ndarray | None]:
         """Features and boxes of the regions that are shown, image by image; of several images, which each is from."""
@@ -173,13 +185,7 @@ class VisualBertSampler:
         self, texts: list[np.ndarray], random: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids, labels and segments, each (T,) int64, of cut and masked texts."""
-        sampling, tokenizer = self._sampling, self._tokenizer
-        if len(texts) == 1:
-            texts = [texts[0][: self._max_pieces - 2]]
-        elif sampling.cut == "release_front":
-            texts = cut_from_the_front(*texts, limit=sampling.max_pieces)
-        else:
-            texts = cut_the_longer(*texts, limit=self._max_pieces)
+        sampling, tokenizer, texts = self._sampling, self._tokenizer, self._cut(texts)
         parts = [np.array([tokenizer.cls_id])]
         for text in texts:
             parts += [text, np.array([tokenizer.sep_id])]
@@ -201,6 +207,13 @@ class VisualBertSampler:
         kept = min(len(ids), self._config.max_position_embeddings)
         masked_ids[kept - 1], labels[kept - 1] = ids[-1], labels[-1]
         return masked_ids[:kept], labels[:kept], segments[:kept]
+
+    def _cut(self, texts: list[np.ndarray]) -> list[np.ndarray]:
+        if len(texts) == 1:
+            return [texts[0][: self._max_pieces - 2]]
+        if self._sampling.cut == "release_front":
+            return cut_from_the_front(*texts, limit=self._sampling.max_pieces)
+        return cut_the_longer(*texts, limit=self._max_pieces)
 
 
 def box_numbers(record: RegionRecord, regions: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.fit import check_probabilities, check_region_labels, check_vocabulary, check_width
 from pipelines.pretraining.pairs import Pair, draw_pair
 from pipelines.pretraining.sample import PretrainSample
+from pipelines.pretraining.sampler import Lengths, RowSize
 from pipelines.tokenizer import CaptionTokenizer
 
 
@@ -76,9 +77,7 @@ class VLBertSampler:
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         sampling, config = self._sampling, self._config
-        pair = Pair(row, row, True)
-        if config.with_relationship_head:
-            pair = draw_pair(corpus, row, random, mismatched_probability=sampling.mismatched_probability)
+        pair = self._pair(corpus, row, random)
         record = corpus.record(row)
         encoded = self._tokenizer.encode(corpus.caption(pair.caption_row))
         text_ids, text_labels = self._masked(encoded.ids, encoded.word_ids, random)
@@ -101,6 +100,27 @@ class VLBertSampler:
         match = int(pair.matched) if config.with_relationship_head else None
         return replace(sample, match=match, text_only=False if config.with_text_only else None)
 
+    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
+        pair = self._pair(corpus, row, random)
+        return [
+            _kept(
+                lengths.pieces(pair.caption_row),
+                lengths.regions(row),
+                max_elements=self._sampling.max_elements,
+                max_text=self._config.max_position_embeddings - 2,
+            )
+        ]
+
+    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
+        if not self._config.with_relationship_head:
+            return Pair(row, row, True)
+        return draw_pair(corpus, row, random, mismatched_probability=self._sampling.mismatched_probability)
+
+    @property
+    def most_text_pieces(self) -> int:
+        """See `TextSampler`."""
+        return min(self._sampling.max_text_pieces, self._config.max_position_embeddings - 2)
+
     def text_sample(self, lines: Sequence[str], line: int, random: np.random.Generator) -> PretrainSample:
         """A row of text alone: no [CLS], no [SEP], no region; after the last line of the corpus comes the first.
 
@@ -117,8 +137,7 @@ class VLBertSampler:
             if number >= sampling.min_text_words or (not number and place - line >= len(lines)):
                 break
         text_ids, text_labels = self._masked(np.concatenate(ids), np.concatenate(words), random)
-        kept = min(sampling.max_text_pieces, config.max_position_embeddings - 2)
-        text_ids, text_labels = text_ids[:kept], text_labels[:kept]
+        text_ids, text_labels = text_ids[: self.most_text_pieces], text_labels[: self.most_text_pieces]
         nothing = np.zeros(0, bool)
         return PretrainSample(
             sample_id=f"text line {line}",
@@ -179,11 +198,7 @@ def make_sample(
     visible = features.to(torch.float32, copy=True)
     visible[torch.from_numpy(np.flatnonzero(masked))] = 0.0
     whole_image = mean_of_visible(visible.sum(dim=0), torch.tensor([len(masked) - int(masked.sum())]))
-    text_kept, regions_kept = len(text_ids), len(order)
-    if max_elements:
-        text_kept, elements_kept = _cut(text_kept, regions_kept + 1, max_elements)
-        regions_kept = elements_kept - 1
-    text_kept = min(text_kept, max_text)
+    text_kept, regions_kept = _kept(len(text_ids), len(order), max_elements=max_elements, max_text=max_text)
     order, masked, predicted = order[:regions_kept], masked[:regions_kept], predicted[:regions_kept]
     return PretrainSample(
         sample_id=record.image_id,
@@ -200,6 +215,14 @@ def make_sample(
         height=record.height,
         width=record.width,
     )
+
+
+def _kept(pieces: int, regions: int, *, max_elements: int, max_text: int) -> RowSize:
+    """What is left of a caption and a record after the cut; arguments as of `make_sample`."""
+    if max_elements:
+        pieces, elements = _cut(pieces, regions + 1, max_elements)
+        regions = elements - 1
+    return RowSize(min(pieces, max_text), regions)
 
 
 def _cut(text: int, elements: int, limit: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from features.fingerprint import Fingerprint
 from features.record import RegionRecord
 from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable
+from pipelines.pretraining.captioned_store import CaptionedStore
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.run import pretrain
 from pipelines.pretraining.task import DataConfig
@@ -54,8 +55,13 @@ class FakeStore(dict):
     fingerprint = Fingerprint("imported:fake", numerics={"torch": "any"})
     vocabulary: ClassVar[dict] = {"classes": [f"class {index}" for index in range(NUM_CLASSES)], "attributes": None}
 
+    feature_dim = WIDTH
+
     def ids(self):
         return iter(self)
+
+    def num_regions_of(self, image_ids):
+        return np.array([self[image_id].num_regions for image_id in image_ids], np.int32)
 
 
 def make_store(count=8, **options):
@@ -77,7 +83,12 @@ def run_pretrain(store, folder, captions=None, **changes):
     rows = [(image_id, CAPTIONS[index % 8]) for index, image_id in enumerate(store)] if captions is None else captions
     settings |= changes
     settings["model_overrides"] = TINY | settings["model_overrides"]
-    return pretrain(store, [Caption(text, image_id) for image_id, text in rows], folder, **settings)
+    return pretrain([captioned(store, rows)], folder, **settings)
+
+
+def captioned(store, rows, **options):
+    """`rows`: (id, text)."""
+    return CaptionedStore(store, [Caption(text, image_id) for image_id, text in rows], **options)
 
 
 TINY = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}

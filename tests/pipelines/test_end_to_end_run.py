@@ -24,6 +24,7 @@ from features.store import FeatureStore
 from model.end_to_end import EndToEndChoices
 from pipelines.caption_files import Caption
 from pipelines.joint_checkpoint import load_joint
+from pipelines.pretraining.captioned_store import CaptionedStore
 from pipelines.pretraining.end_to_end import EncoderOptions, EndToEnd, choose_encoder
 from pipelines.pretraining.end_to_end_task import PhotoRules
 from pipelines.pretraining.run import PretrainResult, pretrain
@@ -62,7 +63,7 @@ def run(
     }
     with FeatureStore(made.path) as store:
         captions = [Caption(text, image_id(number)) for number, text in enumerate(CAPTIONS)]
-        return pretrain(store, captions, folder, end_to_end=end_to_end, **(settings | rest))
+        return pretrain([CaptionedStore(store, captions)], folder, end_to_end=end_to_end, **(settings | rest))
 
 
 def state(done: PretrainResult) -> dict[str, torch.Tensor]:

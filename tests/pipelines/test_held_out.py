@@ -277,4 +277,5 @@ def test_pretrain_refuses_held_out_images_or_leaves_them_out(
     assert done.code == 0 and "2 captioned images left out as held out" in done.out, done.err
     told = roibeam("pretrain", tmp_path / "c", *command, "--held-out", rule, "--leave-out-held-out", "--json")
     facts = json.loads(told.out)
-    assert facts["held_out"]["leaked"] == 2 and facts["join"]["joined"] == 4 and facts["notes"] == []
+    assert facts["sources"][0]["held_out"]["leaked"] == 2 and facts["sources"][0]["join"]["joined"] == 4
+    assert facts["notes"] == []

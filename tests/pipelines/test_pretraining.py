@@ -22,6 +22,7 @@ from model.vlbert_embeddings import average_visible_regions
 from pipelines.caption_files import Caption
 from pipelines.caption_table import CaptionTable
 from pipelines.model_checkpoint import load_model
+from pipelines.pretraining.captioned_store import CaptionedStore
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.run import pretrain
 from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
@@ -411,18 +412,19 @@ def run_pretrain(store, folder, **changes):
         "model_overrides": {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64},
     }
     rows = [Caption(CAPTIONS[index], f"photos/{image_id}.jpg") for index, image_id in enumerate(store)]
-    return pretrain(store, [*rows, Caption("nothing to see", "gone")], folder, **(settings | changes))
+    return pretrain([CaptionedStore(store, [*rows, Caption("nothing to see", "gone")])], folder, **(settings | changes))
 
 
 def test_pretrain_writes_a_run_that_goes_on_in_the_same_bits(store, tmp_path):
     store = FakeStore(store)
     whole = run_pretrain(store, tmp_path / "whole")
-    assert (whole.join.joined, whole.join.by_rule["path"], whole.join.without_image) == (8, 8, 1)
+    join = whole.sources[0].join
+    assert (join.joined, join.by_rule["path"], join.without_image) == (8, 8, 1)
     assert whole.num_classes == NUM_CLASSES and whole.training.step == 6
     assert set(whole.evaluation) >= {"masked_words", "masked_regions"}
     resolved = json.loads((whole.training.checkpoint / "config.json").read_text())
     assert resolved["task"]["feature_space"] == "imported:fake"
-    assert resolved["task"]["model"]["hidden_size"] == 32 and resolved["recorded"]["join"]["joined"] == 8
+    assert resolved["task"]["model"]["hidden_size"] == 32 and resolved["recorded"]["sources"][0]["join"]["joined"] == 8
 
     run_pretrain(store, tmp_path / "parts", stop_at_step=3)
     parts = run_pretrain(store, tmp_path / "parts", resume=True)

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from captioned_records import captioned
 from paired_examples import (
     CAPTIONS,
     TINY,
@@ -25,7 +26,6 @@ from transformers import BertConfig, BertModel
 from model.inputs import IGNORE_INDEX
 from model.interbert import InterBertForPreTraining
 from pipelines.bert_start import read_bert
-from pipelines.caption_files import Caption
 from pipelines.pretraining.run import pretrain
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.pretraining.task import DataConfig
@@ -154,8 +154,7 @@ def test_the_layers_of_a_bert_go_to_interberts_joint_layers_and_then_to_those_of
     theirs.save_pretrained(tmp_path / "bert")
     store = make_store()
     result = pretrain(
-        store,
-        [Caption(CAPTIONS[index], image_id) for index, image_id in enumerate(store)],
+        [captioned(store, zip(store, CAPTIONS, strict=True))],
         tmp_path / "run",
         train_config=TrainConfig(steps=1, learning_rate=1e-9, device="cpu"),
         system=SYSTEMS["interbert"],
@@ -191,8 +190,7 @@ def test_a_run_goes_on_in_the_same_bits(system, sizes, sampling, tmp_path):
     def run(folder, **options):
         store, chosen = make_store(), SYSTEMS[system]
         return pretrain(
-            store,
-            [Caption(CAPTIONS[index], image_id) for index, image_id in enumerate(store)],
+            [captioned(store, zip(store, CAPTIONS, strict=True))],
             folder,
             train_config=TrainConfig(steps=4, learning_rate=1e-3, device="cpu", checkpoint_every=2),
             system=chosen,
@@ -219,8 +217,7 @@ def test_eight_pairs_can_be_learned_by_heart(way, tmp_path):
     store = make_store()
     chosen = SYSTEMS[system]
     result = pretrain(
-        store,
-        [Caption(CAPTIONS[index], image_id) for index, image_id in enumerate(store)],
+        [captioned(store, zip(store, CAPTIONS, strict=True))],
         tmp_path / "run",
         train_config=TrainConfig(steps=150, learning_rate=3e-3, warmup_steps=10, device="cpu", checkpoint_every=0),
         system=chosen,

@@ -133,12 +133,12 @@ def test_a_statement_needs_both_of_its_images(shared_data: Path) -> None:
 
 
 def test_what_else_the_texts_say_is_in_the_digest(shared_data: Path) -> None:
-    from pipelines.pretraining.run import digest_of_captions
+    from pipelines.pretraining.captioned_store import digest_of_captions
 
     table = TaskTable(["a", "b", "c"], [((0, 1), TaskText("x", ("a", "b"), True))])
     for places, fits in (((0, 2), True), ((0, 1), False), ((0,), True)):
         other = TaskTable(["a", "b", "c"], [(places, TaskText("x", ("a", "b"), fits))])
-        assert digest_of_captions(other) != digest_of_captions(table)
+        assert digest_of_captions([other]) != digest_of_captions([table])
 
 
 # --- samples ---

@@ -1,0 +1,83 @@
+"""`roibeam pretrain` on several stores: `--store`, `--captions` and `--weight`, paired in their order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.toyworld.draw import draw_samples
+
+Cli = Callable[..., Any]
+TINY_MODEL = ("--steps", 3, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
+              "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
+
+
+@pytest.fixture
+def stores(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> tuple[Path, Path, Path]:
+    """A store that keeps its captions, one that does not, and the captions of both."""
+    captions = draw_samples(tmp_path / "samples", count=6)
+    photos = tmp_path / "samples" / "images"
+    own = ("--captions", captions)
+    assert roibeam("extract", photos, tmp_path / "own", *own, *tiny_network).code == 0
+    assert roibeam("extract", photos, tmp_path / "bare", *tiny_network).code == 0
+    return tmp_path / "own", tmp_path / "bare", captions
+
+
+def one_line(result: Any) -> str:
+    assert result.code != 0 and "Traceback" not in result.err, result.err
+    return str(result.err.splitlines()[-1])
+
+
+def test_two_stores_by_weight(roibeam: Cli, stores: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    own, bare, captions = stores
+    given = ("--store", own, "--captions", "own", "--weight", 1, "--store", bare, "--captions", captions, "--weight", 3)
+    done = roibeam("pretrain", tmp_path / "run", *given, *TINY_MODEL, "--json", "--inspect-batch", 2)
+    assert done.code == 0, done.err
+    facts = json.loads(done.out.splitlines()[-1])
+    told = [(each["store"], each["weight"], each["captions"]) for each in facts["sources"]]
+    assert told == [(str(own), 1, 6), (str(bare), 3, 6)] and facts["captions"] == 12
+    assert (tmp_path / "run" / "batch.html").is_file()
+    again = roibeam("pretrain", tmp_path / "run", *given, *TINY_MODEL)
+    assert again.code == 0, again.err
+    assert f"{own}: 6 of 6 captions joined (6 by id)" in again.out and f"{bare}: 6 of 6 captions joined" in again.out
+    other = one_line(roibeam("pretrain", tmp_path / "run", *given[:-1], 4, *TINY_MODEL))
+    assert "belongs to another configuration (task.sources: " in other
+
+
+def test_stores_at_urls_are_staged_side_by_side(roibeam: Cli, stores: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    own, bare, captions = stores
+    given = ("--captions", captions, "--captions", captions, *TINY_MODEL)
+    here = roibeam("pretrain", tmp_path / "here", "--store", own, "--store", bare, *given)
+    staged = ("--store", own.as_uri(), "--store", bare.as_uri(), "--stage-to", tmp_path / "disk", "--stage-gb", "1")
+    there = roibeam("pretrain", tmp_path / "there", *staged, *given)
+    assert here.code == 0 and there.code == 0, there.err
+    losses = [
+        [json.loads(line)["loss"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in ("here", "there")
+    ]
+    assert losses[0] == losses[1] and sorted(path.name for path in (tmp_path / "disk").iterdir()) == ["1", "2"]
+
+
+def test_what_does_not_pair_is_one_clear_line(roibeam: Cli, stores: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    own, bare, captions = stores
+    both = ("--store", own, "--store", bare)
+    for more, words in (
+        (
+            ("--captions", captions),
+            "2 --store but 1 --captions: give one --captions for each --store, in the same order",
+        ),
+        (("--captions", captions), "(own names those that a store keeps), or none at all"),
+        (("--weight", 1, "--weight", 2, "--weight", 3), "2 --store but 3 --weight: give one --weight for each --store"),
+        ((), f"{bare} has no captions of its own; name a caption file with --captions"),
+        (("--captions", "own", "--captions", captions, "--weight", 1, "--weight", 0), "positive numbers, got 1, 0"),
+        (("--captions", "own", "--captions", captions, "--end-to-end"), "end to end a run reads one store, got 2"),
+    ):
+        end = ("--detector", "small", "--weights", "random:1") if "--end-to-end" in more else ()
+        assert words in one_line(roibeam("pretrain", tmp_path / "run", *both, *more, *end, *TINY_MODEL)), words
+    alone = one_line(roibeam("pretrain", tmp_path / "run", "--store", own, "--weight", 2, *TINY_MODEL))
+    assert "a weight says how several stores are mixed; one store needs none" in alone
+    assert not (tmp_path / "run" / "log.jsonl").exists()
