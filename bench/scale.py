@@ -222,11 +222,11 @@ def print_sizes(cluster: Cluster, machines: str, seeds: int) -> None:
                 f"{size:,}{' (the rule)' if size == ruled else ''}",
                 f"{size * cluster.seconds_per_image / MINUTE:,.1f}",
                 f"{mean['shards']:,.0f}",
-                f"{mean['wall'] / HOUR:,.2f}",
+                f"{mean['wall'] / HOUR:,.2f}" if np.isfinite(mean["wall"]) else "given up",
                 share(mean["wall"] / mean["ideal"] - 1),
                 share(mean["wasted"] / busy),
                 share(mean["overhead"] / busy),
-                f"{mean['tail'] / MINUTE:,.1f}",
+                f"{mean['tail'] / MINUTE:,.1f}" if np.isfinite(mean["wall"]) else "",
                 f"{mean['largest_loss'] / MINUTE:,.1f}",
             )
         )
