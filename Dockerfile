@@ -22,7 +22,7 @@ COPY features features
 COPY model model
 COPY pipelines pipelines
 RUN /opt/roibeam/bin/pip install --no-cache-dir --no-deps . && rm -rf build *.egg-info
-COPY --chmod=755 docker/entrypoint.sh /opt/roibeam/entrypoint.sh
+COPY docker/entrypoint.sh /opt/roibeam/entrypoint.sh
 # What pipelines/allocator_arenas.py does, for workers that Beam's boot starts.
 ENV MALLOC_ARENA_MAX=1
 USER worker

@@ -1,22 +1,17 @@
 """How many images a shard should hold: a simulation of 3.3 million images over a cluster that fails.
 
-    python bench/scale.py [--images N] [--workers N] [--seconds-per-image S] [--failures-per-hour F] ...
-    python bench/scale.py --measure PHOTOS     the seconds per image and per shard that the simulation starts from
+    python bench/scale.py [--images N] [--workers N] [--seconds-per-image S] [--machines own|preemptible|hourly] ...
+    python bench/scale.py --range       the plan's rule beside the best size, over all that is not known
 
-Workers take shards from one queue. A worker that fails loses what it did of its shard; the shard goes back into the
-queue, the worker comes back after a while. Some workers are slow. Seeded: the same command prints the same table.
-
-Where the defaults come from:
+Workers take shards from one queue. A machine that fails loses what it did of its shard; the shard goes back into the
+queue and is begun anew after a while, and another machine comes in its place. On Flink all shards in work begin anew
+then (`--flink`). A worker's pace changes in time, and some machines are slow for good. Seeded: the same command prints
+the same table, after a list of what is measured, what was published, and what is assumed (bench/scale_inputs.py).
 
 - 10.6 seconds per image: BENCHMARKS.md, "The detector at true size": 0.094 images/s from file to record in exact mode
   on two CPU cores. The second table stands for an H200 in exact mode, 15.8 images/s from file to record (same section).
-- spread between images: --measure over the COCO photos of ../shared. Only backbone and RPN take longer for more pixels.
-- seconds a shard costs beside its images: --measure gives it for a local disk; the default is 1 s, for the ten or so
-  requests of a bucket at 100 ms each (assumed).
-- a failure of each worker in 20 hours: assumed. 5 minutes until it is there again: a machine starts, pulls the image
-  (7 GB) and loads; assumed.
-- slow workers: 2 % at a third of the speed, the others within some 10 % of one another; the factor was seen on one
-  machine beside other work, the shares are assumed.
+- pace, restart, what a kill costs, how long machines live: drawn from the values of bench/measured/scale.json, which
+  bench/scale_measure.py makes.
 """
 
 from __future__ import annotations
@@ -24,22 +19,22 @@ from __future__ import annotations
 import argparse
 import heapq
 import itertools
-import os
-import tempfile
-import time
 from collections import deque
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from scale_inputs import HOUR, OWN_MACHINE_HOURS, Exponential, Inputs, Pace, Spread, read_inputs, steady, told
 from store_rounds import table
 
 from pipelines.plan import MAX_SHARD_IMAGES, shard_size_for
 
 SIZES = (100, 250, 500, 1000, 2000, 4000, 8000, 16000, 50000)
-MINUTE, HOUR = 60.0, 3600.0
-PIXEL_SHARE = (1432 + 248) / 10035  # ms of backbone and RPN, of all: BENCHMARKS.md, "The detector at true size", exact
+RANGE_SIZES = (25, 100, 250, 1000, 4000)
+MINUTE = 60.0
+NEVER = 5.0  # a run that takes so many times as long as it should is given up
+BUCKET_SECONDS = 1.0
+IMAGE_SECONDS = (60.0, 300.0)  # a new machine starts and pulls the image of 7 GB, at 1 Gbit/s and less
+Lives = Spread | Exponential
 
 
 @dataclass(frozen=True)
@@ -48,31 +43,35 @@ class Cluster:
 
     Attributes:
         images: in all.
-        workers: each takes one shard at a time.
-        seconds_per_image: of a worker of common speed.
+        workers: each takes one shard at a time, on a machine of its own.
+        seconds_per_image: of a machine of common speed, on average.
         image_spread: standard deviation of the seconds of an image, as a share of their mean.
         shard_seconds: what a shard costs beside its images.
-        failures_per_hour: of one worker.
-        restart_seconds: from a failure until the worker takes a shard again.
-        speed_spread: standard deviation of the logarithm of a worker's speed.
-        slow_share, slow_factor: share of workers that take so many times as long.
+        lives: seconds until a machine fails; None: never.
+        restart: seconds from a failure until another machine takes a shard, the sum of these.
+        again: seconds from a failure until a lost shard can be taken again.
+        flink: whether a failure stops all workers until then, and all shards in work are lost.
+        pace: of the workers; each begins at a place of its own.
+        slow_share, slow_factor: share of machines that take so many times as long, always.
     """
 
     images: int = 3_300_000
     workers: int = 500
     seconds_per_image: float = 10.6
-    image_spread: float = 0.02
-    shard_seconds: float = 1.0
-    failures_per_hour: float = 0.05
-    restart_seconds: float = 300.0
-    speed_spread: float = 0.1
+    image_spread: float = 0.0
+    shard_seconds: float = BUCKET_SECONDS
+    lives: Lives | None = None
+    restart: tuple[Spread, ...] = ()
+    again: Spread = field(default_factory=lambda: Spread.of([0.0]))
+    flink: bool = False
+    pace: Pace = field(default_factory=steady)
     slow_share: float = 0.02
     slow_factor: float = 3.0
 
-    def slowness(self, draw: np.random.Generator) -> np.ndarray:
+    def slowness(self) -> np.ndarray:
         """(workers,) float64: how many times the common seconds each takes."""
-        slowness = np.exp(self.speed_spread * draw.standard_normal(self.workers))
-        slowness[: round(self.slow_share * self.workers)] *= self.slow_factor
+        slowness = np.ones(self.workers)
+        slowness[: round(self.slow_share * self.workers)] = self.slow_factor
         return slowness
 
 
@@ -81,12 +80,12 @@ class Outcome:
     """How a run went; seconds.
 
     Attributes:
-        wall: from the first shard to the last.
+        wall: from the first shard to the last; infinite when it was given up.
         ideal: the same if nothing failed, shards cost nothing and could be cut at will.
-        wasted: of all workers, work that a failure lost.
+        wasted: of all workers, work that failures lost.
         overhead: of all workers, what shards cost beside their images, attempts that failed included.
         tail: from the first worker that found no shard to the end.
-        largest_loss: by one failure.
+        largest_loss: of one worker, by one failure.
         failures: that hit a shard in work.
         shards: in all.
     """
@@ -101,58 +100,98 @@ class Outcome:
     shards: int
 
 
+class Run:
+    """One run with shards of so many images; `simulate` is how to get one."""
+
+    def __init__(self, cluster: Cluster, shard_images: int, seed: int) -> None:
+        self.cluster, self.draw = cluster, np.random.default_rng(seed)
+        sizes = np.full(-(-cluster.images // shard_images), shard_images, np.int64)
+        sizes[-1] = cluster.images - shard_images * (len(sizes) - 1)
+        spread = cluster.image_spread * np.sqrt(sizes) * self.draw.standard_normal(len(sizes))
+        self.work = cluster.shard_seconds + cluster.seconds_per_image * np.maximum(sizes + spread, 0)
+        self.slowness = cluster.slowness()
+        self.place = (self.draw.random(cluster.workers) * cluster.pace.seconds).tolist()
+        self.dies = self._lives(cluster.workers)
+        self.waiting, self.idle = deque(range(len(sizes))), deque(range(cluster.workers))
+        self.in_work: dict[int, tuple[int, float, int]] = {}  # worker: shard, when begun, number of the attempt
+        self.order = itertools.count()  # of events, and of attempts; ties end in the order they began
+        self.events: list[tuple[float, int, str, int]] = []  # time, order, kind, worker or shard
+        self.now = self.wall = self.wasted = self.largest_loss = 0.0
+        self.tail_begins = np.inf
+        self.failures = self.attempts = 0
+        self.left = len(sizes)
+
+    def _lives(self, count: int) -> np.ndarray:
+        lives = self.cluster.lives
+        return np.full(count, np.inf) if lives is None else lives.draw(self.draw, count)
+
+    def _at(self, time: float, kind: str, what: int) -> int:
+        number = next(self.order)
+        heapq.heappush(self.events, (time, number, kind, what))
+        return number
+
+    def _hand_out(self) -> None:
+        while self.waiting and self.idle:
+            worker, shard = self.idle.popleft(), self.waiting.popleft()
+            self.attempts += 1
+            if self.dies[worker] <= self.now:  # while it had nothing to do
+                self.dies[worker] = self.now + self._lives(1)[0]
+            start = self.place[worker] + self.now
+            took = self.cluster.pace.end(start, float(self.work[shard] * self.slowness[worker])) - start
+            ends, dies = self.now + took, self.dies[worker] < self.now + took
+            number = self._at(float(self.dies[worker]) if dies else ends, "dies" if dies else "done", worker)
+            self.in_work[worker] = (shard, self.now, number)
+        if self.idle and not self.waiting:
+            self.tail_begins = min(self.tail_begins, self.now)
+
+    def _lose(self, worker: int, again: float) -> None:
+        shard, begun, _ = self.in_work.pop(worker)
+        self.wasted += self.now - begun
+        self.largest_loss = max(self.largest_loss, self.now - begun)
+        self._at(self.now + again, "again", shard)
+
+    def _die(self, worker: int) -> None:
+        again = float(self.cluster.again.draw(self.draw, 1)[0])
+        restart = max(again, float(sum(part.draw(self.draw, 1)[0] for part in self.cluster.restart)))
+        self.failures += 1
+        self._lose(worker, again)
+        self.dies[worker] = self.now + restart + self._lives(1)[0]
+        self._at(self.now + restart, "back", worker)
+        if self.cluster.flink:
+            for other in list(self.in_work):
+                self._lose(other, again)
+                self._at(self.now + again, "back", other)
+
+    def outcome(self) -> Outcome:
+        """Works until no shard is left, or it takes too long."""
+        ideal = self.cluster.images * self.cluster.seconds_per_image / float((1 / self.slowness).sum())
+        while self.left:
+            self._hand_out()
+            self.now, number, kind, what = heapq.heappop(self.events)
+            if self.now > NEVER * ideal:
+                self.wall = np.inf
+                break
+            if kind == "again":
+                self.waiting.appendleft(what)
+            elif kind == "back":
+                self.idle.append(what)
+            elif what in self.in_work and self.in_work[what][2] == number:  # not lost by another's failure
+                if kind == "dies":
+                    self._die(what)
+                else:
+                    del self.in_work[what]
+                    self.left, self.wall = self.left - 1, self.now
+                    self.idle.append(what)
+        overhead = self.attempts * self.cluster.shard_seconds
+        tail = max(0.0, self.wall - self.tail_begins) if np.isfinite(self.tail_begins) else 0.0
+        return Outcome(
+            self.wall, ideal, self.wasted, overhead, tail, self.largest_loss, self.failures, len(self.work)
+        )  # fmt: skip
+
+
 def simulate(cluster: Cluster, shard_images: int, seed: int = 0) -> Outcome:
     """One run with shards of so many images."""
-    draw = np.random.default_rng(seed)
-    slowness = cluster.slowness(draw)
-    sizes = np.full(-(-cluster.images // shard_images), shard_images, np.int64)
-    sizes[-1] = cluster.images - shard_images * (len(sizes) - 1)
-    spread = cluster.image_spread * np.sqrt(sizes) * draw.standard_normal(len(sizes))
-    work = cluster.shard_seconds + cluster.seconds_per_image * np.maximum(sizes + spread, 0)
-    mean_gap = HOUR / cluster.failures_per_hour if cluster.failures_per_hour else np.inf
-    next_failure = np.full(cluster.workers, np.inf)
-    if cluster.failures_per_hour:
-        next_failure = draw.exponential(mean_gap, cluster.workers)
-
-    waiting, idle = deque(range(len(sizes))), deque(range(cluster.workers))
-    order = itertools.count()  # ties end in the order they began
-    events: list[tuple[float, int, int, int | None]] = []  # time, order, worker, its shard or None: it is back
-    now = wall = wasted = largest_loss = 0.0
-    tail_begins = np.inf
-    failures = attempts = 0
-    left = len(sizes)
-    begun: dict[int, float] = {}
-    broken: set[int] = set()
-    while left:
-        while waiting and idle:
-            worker, shard = idle.popleft(), waiting.popleft()
-            attempts += 1
-            begun[worker] = now
-            while next_failure[worker] <= now:  # while it was idle or away
-                next_failure[worker] += draw.exponential(mean_gap)
-            ends = now + work[shard] * slowness[worker]
-            if next_failure[worker] < ends:
-                ends = next_failure[worker]
-                broken.add(worker)
-            heapq.heappush(events, (ends, next(order), worker, shard))
-        if idle and not waiting:
-            tail_begins = min(tail_begins, now)
-        now, _, worker, ended = heapq.heappop(events)
-        if ended is None:
-            idle.append(worker)
-        elif worker in broken:
-            broken.discard(worker)
-            loss = now - begun[worker]
-            wasted, largest_loss, failures = wasted + loss, max(largest_loss, loss), failures + 1
-            waiting.appendleft(ended)
-            heapq.heappush(events, (now + cluster.restart_seconds, next(order), worker, None))
-        else:
-            left, wall = left - 1, now
-            idle.append(worker)
-    ideal = cluster.images * cluster.seconds_per_image / float((1 / slowness).sum())
-    overhead = attempts * cluster.shard_seconds
-    tail = max(0.0, wall - tail_begins)
-    return Outcome(wall, ideal, wasted, overhead, tail, largest_loss, failures, len(sizes))
+    return Run(cluster, shard_images, seed).outcome()
 
 
 def mean_outcome(cluster: Cluster, shard_images: int, seeds: int) -> dict[str, float]:
@@ -162,15 +201,17 @@ def mean_outcome(cluster: Cluster, shard_images: int, seeds: int) -> dict[str, f
 
 
 def share(value: float) -> str:
-    return f"{100 * value:.2f} %" if value < 10 else f"{value:,.0f} x"
+    if not np.isfinite(value):
+        return "never ends"
+    return f"{100 * value:.1f} %" if value < 10 else f"{value:,.0f} x"
 
 
-def print_table(cluster: Cluster, seeds: int) -> None:
+def print_sizes(cluster: Cluster, machines: str, seeds: int) -> None:
     """One row for each shard size; the size that the plan's rule gives is among them."""
     ruled = shard_size_for(cluster.seconds_per_image)
     print(
-        f"\n{cluster.images:,} images, {cluster.workers} workers, {cluster.seconds_per_image:g} s an image, "
-        f"{cluster.failures_per_hour:g} failures an hour and worker; mean of {seeds} runs\n"
+        f"\n{cluster.images:,} images, {cluster.workers} workers, {cluster.seconds_per_image:g} s an image, {machines} "
+        f"machines{' on Flink' if cluster.flink else ''}; mean of {seeds} runs\n"
     )
     rows = []
     for size in sorted({*SIZES, ruled}):
@@ -181,11 +222,11 @@ def print_table(cluster: Cluster, seeds: int) -> None:
                 f"{size:,}{' (the rule)' if size == ruled else ''}",
                 f"{size * cluster.seconds_per_image / MINUTE:,.1f}",
                 f"{mean['shards']:,.0f}",
-                f"{mean['wall'] / HOUR:,.2f}",
+                f"{mean['wall'] / HOUR:,.2f}" if np.isfinite(mean["wall"]) else "given up",
                 share(mean["wall"] / mean["ideal"] - 1),
                 share(mean["wasted"] / busy),
                 share(mean["overhead"] / busy),
-                f"{mean['tail'] / MINUTE:,.1f}",
+                f"{mean['tail'] / MINUTE:,.1f}" if np.isfinite(mean["wall"]) else "",
                 f"{mean['largest_loss'] / MINUTE:,.1f}",
             )
         )
@@ -196,63 +237,63 @@ def print_table(cluster: Cluster, seeds: int) -> None:
     print(table(header, rows))
 
 
-def measure(photos: Path) -> None:
-    """Prints how much the seconds of photos differ at true size, and what a shard costs on this disk."""
-    from extraction.config import DetectorConfig
-    from extraction.conventions import CONVENTIONS
-    from extraction.decode import decode_image
-    from extraction.preprocess import input_size
+def print_range(clusters: list[Cluster], lives: dict[str, Lives], seeds: int) -> None:
+    """The plan's rule beside the best of some sizes, over how machines fail, how many are slow, and the engine."""
+    rows = []
+    cases = [(False, name, slow) for name in lives for slow in (0.0, 0.02, 0.1)]
+    cases += [(True, name, 0.02) for name in ("own", "preemptible")]
+    for cluster, (flink, name, slow) in itertools.product(clusters, cases):
+        case = replace(cluster, flink=flink, lives=lives[name], slow_share=slow)
+        ruled = shard_size_for(case.seconds_per_image)
+        over = {}
+        for size in {*RANGE_SIZES, ruled}:
+            mean = mean_outcome(case, size, seeds)
+            over[size] = mean["wall"] / mean["ideal"] - 1
+        best = min(over, key=lambda size: over[size])
+        rows.append(
+            (
+                f"{case.workers} x {case.seconds_per_image:g} s", "Flink" if flink else "others", name,
+                f"{100 * slow:g} %", f"{ruled:,}: {share(over[ruled])}", f"{best:,}: {share(over[best])}",
+            )
+        )  # fmt: skip
+    header = ("workers", "engine", "machines", "slow ones", "the rule: over ideal", "best size: over ideal")
+    print(f"\nThe rule over what is not known; slow machines take {clusters[0].slow_factor:g} times as long\n")
+    print(table(header, rows))
 
-    config, pixels = DetectorConfig(), []
-    for path in sorted(photos.glob("*.jpg")):
-        height, width = decode_image(path.read_bytes()).shape[:2]
-        resized, _ = input_size((height, width), config.short_edge, config.long_edge, CONVENTIONS["hf"])
-        pixels.append(resized[0] * resized[1])
-    differ = float(np.std(pixels) / np.mean(pixels))
-    print(f"{len(pixels)} photos: after resizing, the standard deviation of their pixels is {differ:.3f} of the mean;")
-    print(f"of their seconds, of which {PIXEL_SHARE:.3f} grow with pixels, {differ * PIXEL_SHARE:.3f}")
-    with tempfile.TemporaryDirectory() as folder:
-        costs = [shard_cost(Path(folder) / str(turn), 30) for turn in range(3)]
-    print(
-        f"a shard costs {np.median(costs):.3f} s beside its images on this disk ({min(costs):.3f} to {max(costs):.3f})"
-    )
 
-
-def shard_cost(folder: Path, count: int) -> float:
-    """Seconds by which `count` shards of one image take longer than one shard of all of them, per shard."""
-    from pipelines.cli import app
-    from pipelines.toyworld.draw import draw_samples
-
-    draw_samples(folder, count=count)
-    took = {}
-    for size in (count, 1, count):  # the first is to load everything
-        store = folder / f"store{len(took)}-{size}"
-        start = time.perf_counter()
-        command = ["extract", str(folder / "images"), str(store), "--detector", "toy", "--shard-size", str(size)]
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-            app(command, standalone_mode=False)
-        took[size] = time.perf_counter() - start
-    return (took[1] - took[count]) / (count - 1)
+def machine_lives(inputs: Inputs) -> dict[str, Lives]:
+    return {"own": Exponential(OWN_MACHINE_HOURS * HOUR), "preemptible": inputs.lives, "hourly": Exponential(HOUR)}
 
 
 def main() -> None:
+    inputs, content = read_inputs()
+    lives = machine_lives(inputs)
+    measured = Cluster(
+        image_spread=inputs.image_spread, restart=(inputs.made, Spread.of(IMAGE_SECONDS), inputs.start_up),
+        again=inputs.again, pace=inputs.pace,
+    )  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = Cluster()
-    for name in Cluster.__dataclass_fields__:
-        value = getattr(default, name)
+    for name in ("images", "workers", "seconds_per_image", "shard_seconds", "slow_share", "slow_factor"):
+        value = getattr(measured, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=None, help=f"default {value:g}")
+    parser.add_argument("--machines", choices=tuple(lives), help="default: CPUs preemptible, GPUs own")
+    parser.add_argument("--flink", action="store_true", help="a failure stops all workers")
+    parser.add_argument("--range", action="store_true", help="the rule over all that is not known")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--measure", type=Path, metavar="PHOTOS")
     arguments = parser.parse_args()
-    if arguments.measure is not None:
-        measure(arguments.measure)
-        return
-    asked = {name: getattr(arguments, name) for name in Cluster.__dataclass_fields__}
+    asked = {name: getattr(arguments, name, None) for name in Cluster.__dataclass_fields__}
     given = {name: value for name, value in asked.items() if value is not None}
-    print(f"The plan's rule: ten minutes of work by one timed image, at most {MAX_SHARD_IMAGES:,} images.")
-    cpu, gpu = default, replace(default, workers=64, seconds_per_image=0.063)
-    for cluster in [replace(default, **given)] if {"seconds_per_image", "workers"} & given.keys() else [cpu, gpu]:
-        print_table(replace(cluster, **given), arguments.seeds)
+    print(f"The plan's rule: ten minutes of work by one timed image, at most {MAX_SHARD_IMAGES:,} images.\n")
+    print(told(inputs, content))
+    clusters = {"preemptible": measured, "own": replace(measured, workers=64, seconds_per_image=0.063)}
+    if {"seconds_per_image", "workers"} & given.keys():
+        clusters.pop("own")
+    if arguments.range:
+        print_range([replace(cluster, **given) for cluster in clusters.values()], lives, arguments.seeds)
+        return
+    for usual, cluster in clusters.items():
+        machines = arguments.machines or usual
+        print_sizes(replace(cluster, lives=lives[machines], **given), machines, arguments.seeds)
 
 
 if __name__ == "__main__":

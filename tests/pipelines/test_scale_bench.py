@@ -1,14 +1,16 @@
-"""What must hold in the simulation that justifies the size of shards."""
+"""What must hold in the simulation that justifies the size of shards, and in what it draws from."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -17,45 +19,68 @@ BENCH = Path(__file__).parents[2] / "bench"
 @pytest.fixture(scope="module")
 def scale() -> Iterator[Any]:
     sys.path.insert(0, str(BENCH))
-    spec = importlib.util.spec_from_file_location("scale", BENCH / "scale.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scale"] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    yield module
+    yield importlib.import_module("scale")
     sys.path.remove(str(BENCH))
 
 
-def calm(scale: Any, **changes: float) -> Any:
+@pytest.fixture(scope="module")
+def inputs(scale: Any) -> Any:
+    return importlib.import_module("scale_inputs")
+
+
+def calm(scale: Any, **changes: Any) -> Any:
     """100 equal workers, 20,000 equal images of a second, nothing else."""
-    nothing = dict.fromkeys(("image_spread", "shard_seconds", "failures_per_hour", "speed_spread", "slow_share"), 0.0)
+    nothing = dict.fromkeys(("shard_seconds", "slow_share"), 0.0)
     return scale.Cluster(**{"images": 20_000, "workers": 100, "seconds_per_image": 1.0, **nothing, **changes})
+
+
+def failing(scale: Any, inputs: Any, hours: float, **changes: Any) -> Any:
+    """The same, and each worker fails in so many hours; another is there after 300 seconds."""
+    lives = inputs.Exponential(hours * 3600.0)
+    return calm(scale, lives=lives, restart=(inputs.Spread.of([300.0]),), **changes)
 
 
 def test_without_faults_and_costs_the_time_is_the_ideal_one(scale: Any) -> None:
     outcome = scale.simulate(calm(scale), 50)
     assert outcome.wall == pytest.approx(outcome.ideal) == pytest.approx(200)
-    assert (outcome.shards, outcome.failures, outcome.wasted, outcome.overhead, outcome.tail) == (400, 0, 0, 0, 0)
+    assert (outcome.shards, outcome.failures, outcome.wasted, outcome.overhead) == (400, 0, 0, 0)
+    assert outcome.tail == pytest.approx(0, abs=1e-6)
 
 
-def test_the_same_seed_gives_the_same_run(scale: Any) -> None:
-    cluster = scale.Cluster(images=100_000)
-    assert scale.simulate(cluster, 500, 1) == scale.simulate(cluster, 500, 1) != scale.simulate(cluster, 500, 2)
+def test_the_same_seed_gives_the_same_run(scale: Any, inputs: Any) -> None:
+    cluster = failing(scale, inputs, 0.5, image_spread=0.1)
+    assert scale.simulate(cluster, 50, 1) == scale.simulate(cluster, 50, 1) != scale.simulate(cluster, 50, 2)
 
 
-def test_more_failures_waste_more_and_no_failure_loses_more_than_a_shard(scale: Any) -> None:
+def test_more_failures_waste_more_and_no_failure_loses_more_than_a_shard(scale: Any, inputs: Any) -> None:
     wasted = [0.0]
-    for rate in (1.0, 4.0, 16.0):
-        cluster = calm(scale, failures_per_hour=rate, images=200_000)
-        outcome = scale.simulate(cluster, 100)
+    for hours in (1.0, 0.25, 1 / 16):
+        outcome = scale.simulate(failing(scale, inputs, hours, images=200_000), 100)
         assert outcome.wall > outcome.ideal
         assert outcome.failures * 100 >= outcome.wasted > wasted[-1]
         assert outcome.largest_loss <= 100
         wasted.append(outcome.wasted)
 
 
-def test_larger_shards_lose_more_and_smaller_ones_cost_more(scale: Any) -> None:
-    cluster = scale.Cluster(images=300_000, workers=50, seconds_per_image=1.0, shard_seconds=5.0, failures_per_hour=0.5)
+def test_on_flink_one_failure_loses_what_all_have_in_work(scale: Any, inputs: Any) -> None:
+    once = inputs.Spread.of([250.0, 250.0])  # every worker would fail then; the first one's failure stops the others
+    cluster = calm(scale, images=200_000, workers=2, seconds_per_image=0.01, again=inputs.Spread.of([30.0]))
+    one, all_ = (scale.simulate(replace(cluster, lives=once, flink=flink), 10_000) for flink in (False, True))
+    assert one.failures == 2 * all_.failures
+    assert one.wasted == pytest.approx(all_.wasted) == pytest.approx(2 * 50 * all_.failures)
+    assert all_.wall >= all_.ideal + 30
+
+
+def test_a_lost_shard_is_begun_anew_only_after_the_engine_has_noticed(scale: Any, inputs: Any) -> None:
+    cluster = calm(scale, images=100, workers=2, lives=inputs.Spread.of([60.0]), again=inputs.Spread.of([40.0]))
+    outcome = scale.simulate(replace(cluster, restart=(inputs.Spread.of([0.0]),)), 50)
+    assert outcome.wall == 50  # both end before they fail
+    later = scale.simulate(replace(cluster, images=200, restart=(inputs.Spread.of([0.0]),)), 50)
+    assert later.failures == 2 and later.wasted == pytest.approx(20) and later.wall == pytest.approx(150)
+
+
+def test_larger_shards_lose_more_and_smaller_ones_cost_more(scale: Any, inputs: Any) -> None:
+    cluster = failing(scale, inputs, 2.0, images=300_000, workers=50, shard_seconds=5.0)
     small, middle, large = (scale.mean_outcome(cluster, size, 3) for size in (10, 200, 5000))
     assert small["wasted"] < middle["wasted"] < large["wasted"]
     assert small["overhead"] > middle["overhead"] > large["overhead"]
@@ -66,3 +91,41 @@ def test_a_slow_worker_sets_the_end(scale: Any) -> None:
     slow = replace(calm(scale), slow_share=0.01, slow_factor=4.0)
     outcome = scale.simulate(slow, 200)  # each worker has one shard
     assert outcome.wall == pytest.approx(4 * 200) and outcome.tail == pytest.approx(3 * 200)
+
+
+def test_a_run_whose_shards_never_end_is_given_up(scale: Any, inputs: Any) -> None:
+    cluster = calm(scale, lives=inputs.Spread.of([10.0]), restart=(inputs.Spread.of([1.0]),))
+    assert scale.simulate(cluster, 200).wall == np.inf
+
+
+def test_a_pace_takes_its_seconds_over_a_whole_trace_and_more_where_it_is_slow(inputs: Any) -> None:
+    pace = inputs.Pace([1.0, 3.0], 10)  # 10 seconds, then 30; 20 of work in each
+    assert pace.seconds == 40
+    assert pace.end(0, 20) == pytest.approx(10) and pace.end(10, 20) == pytest.approx(40)
+    assert pace.end(5, 400) == pytest.approx(405)
+    assert pace.end(40, 10) == pytest.approx(45) and pace.end(70, 20) == pytest.approx(80 + (20 - 10 * 2 / 3) / 2)
+
+
+def test_lifetimes_count_machines_that_were_only_watched_for_a_while(scale: Any) -> None:
+    quantiles = importlib.import_module("scale_measure").lifetime_quantiles
+    hours, ended = np.array([1.0, 2.0, 3.0, 4.0]), np.array([True, False, True, True])
+    found = quantiles(hours, ended)
+    # One of four ends at 1; of the two left at 3, one: 3/4 * 1/2 are left then.
+    assert (found[:51] == 1).all() and (found[51:126] == 3).all() and (found[126:] == 4).all()
+    assert quantiles(hours, np.ones(4, bool))[100] == 2
+
+
+def test_every_measured_input_has_the_command_that_made_it(inputs: Any) -> None:
+    read, content = inputs.read_inputs()
+    assert all(part["command"].startswith("python bench/scale_measure.py ") for part in content.values())
+    text = inputs.told(read, content)
+    assert [line for line in text.splitlines() if not line.startswith(" ")][1:] == [
+        "measured by others, and published:", "assumed:",
+    ]  # fmt: skip
+    assert f"{len(content['kills']['kills'])} kills" in text
+
+
+def test_a_missing_part_is_named(inputs: Any, tmp_path: Path) -> None:
+    (tmp_path / "scale.json").write_text(json.dumps({"kills": {}, "pace": {}, "photos": {}}))
+    with pytest.raises(ValueError, match=r"no part 'lifetimes'; python bench/scale_measure\.py makes it"):
+        inputs.read_inputs(tmp_path / "scale.json")
