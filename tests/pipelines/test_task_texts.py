@@ -16,7 +16,7 @@ from model.inputs import IGNORE_INDEX
 from model.visualbert import VisualBertConfig
 from pipelines.captions import CaptionJoin
 from pipelines.datasets.vcr_texts import read_vcr_questions
-from pipelines.pretraining.run import join_task_texts
+from pipelines.pretraining.captioned_store import join_task_texts
 from pipelines.pretraining.sample import collate
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
