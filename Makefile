@@ -15,7 +15,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak flink-packages flink-cluster lint format bench bench-store bench-extraction toy-detector image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak flink-packages flink-cluster lint format bench bench-store bench-extraction toy-detector evidence evidence-quick image-check lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -54,6 +54,13 @@ flink-cluster: flink-packages ## start a small Flink on this machine to try `--r
 
 test-soak: setup ## hours of faults and mutations
 	$(PYTEST) -m soak $(ARGS)
+
+evidence: setup ## train small models on the toy world and ask what they learned: docs/evidence.md; hours, goes on where it was
+	PYTHONSAFEPATH= $(BIN)/python bench/evidence.py $(ARGS)
+
+evidence-quick: setup ## a few of these runs at a small size, to see that all of it works (3 minutes)
+	rm -rf build/evidence-quick
+	PYTHONSAFEPATH= $(BIN)/python bench/evidence.py --quick
 
 lint: setup ## ruff and mypy over the four packages, tests and benchmarks
 	$(BIN)/ruff check .

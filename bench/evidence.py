@@ -99,8 +99,8 @@ class Evidence:
                 self._train(before)
         self._train(run)
         with FeatureStore(self.world.store) as store:
-            asked = Asked(self.folder(run), store, self.world.captions("test"))
-            tallies = asked.measured(arm.measures, self.world.work)
+            asked = Asked(self.folder(run), store, self.world.captions("test"), self.world.work)
+            tallies = asked.measured(arm.measures)
             if MATCHING in arm.measures and not arm.captions.endswith("permuted"):
                 tallies["patterns"] = patterns_tally(self.folder(run), store, self.world.captions("train"), arm.system)
         answers = {

@@ -19,12 +19,13 @@ from features.record import RegionRecord
 from features.store import FeatureStore
 from model.inputs import IGNORE_INDEX
 from pipelines.caption_files import CaptionFile
-from pipelines.model_checkpoint import load_model
+from pipelines.joint_checkpoint import JointCheckpoint, load_model_or_joint
+from pipelines.pretraining.captioned_store import join_captions, known_classes
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.evaluation import EvaluationSet, evaluation_set, matching_measures, scored_rows
 from pipelines.pretraining.evaluation_samples import EvaluationRow, EvaluationSamples
+from pipelines.pretraining.photo_features import PhotoFeatures, open_photos
 from pipelines.pretraining.retrieval import retrieve
-from pipelines.pretraining.run import join_captions, known_classes
 from pipelines.tokenizer import load_tokenizer
 from pipelines.toyworld.captions import PLURALS
 from pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
@@ -48,27 +49,34 @@ class Tally:
 
 
 class Asked:
-    """A model and the pictures that it is asked about."""
+    """A model and the pictures that it is asked about. One that was trained end to end looks at their photos.
 
-    def __init__(self, run: Path, store: FeatureStore, captions: Path) -> None:
-        found = load_model(str(run))
+    Args:
+        scratch: folder with room for features and scores.
+    """
+
+    def __init__(self, run: Path, store: FeatureStore, captions: Path, scratch: Path) -> None:
+        found = load_model_or_joint(str(run))
         self.model: Any = found.model
+        self._scratch = scratch
         self.tokenizer = load_tokenizer(str(found.tokenizer))
         rows, _ = join_captions(store, CaptionFile(str(captions)).captions(), 1.0)
-        corpus = Corpus(store, rows)
-        self.samples = EvaluationSamples(
-            self.model.config, self.tokenizer, num_classes=known_classes(store, corpus.record(0))
-        )
+        corpus, features = Corpus(store, rows), None
+        if isinstance(found, JointCheckpoint):
+            photos = open_photos(store, rows.captioned_ids(), None)
+            features = PhotoFeatures(found.joint, photos, scratch=scratch, device=CPU)
+        classes = known_classes(store, corpus.record(0))
+        self.samples = EvaluationSamples(self.model.config, self.tokenizer, num_classes=classes, features=features)
         self.chosen: EvaluationSet = evaluation_set(corpus)
 
-    def measured(self, asked: Sequence[str], scratch: Path) -> dict[str, Tally]:
+    def measured(self, asked: Sequence[str]) -> dict[str, Tally]:
         """By name, such as "words true" or "text_to_image_r1"."""
         questions: Mapping[str, Callable[[], Iterator[tuple[str, Tally]]]] = {
             WORDS: self.words,
             WORDS_ALONE: self.words_alone,
             REGIONS: self.regions,
             MATCHING: self.matching,
-            RETRIEVAL: lambda: self.retrieval(scratch),
+            RETRIEVAL: self.retrieval,
         }
         return {name: tally for question in asked for name, tally in questions[question]()}
 
@@ -141,9 +149,9 @@ class Asked:
             if measure.name == "matching_accuracy":
                 yield "matching", Tally(measure.sums, measure.counts)
 
-    def retrieval(self, scratch: Path) -> Iterator[tuple[str, Tally]]:
+    def retrieval(self) -> Iterator[tuple[str, Tally]]:
         directions = retrieve(
-            self.model, self.samples, self.chosen, folds=1, batch_size=256, device=CPU, scratch=scratch
+            self.model, self.samples, self.chosen, folds=1, batch_size=256, device=CPU, scratch=self._scratch
         )
         for direction in directions:
             for measure in direction.measures(len(self.chosen.image_ids)):

@@ -16,8 +16,8 @@ from features.store import FeatureStore
 from model.inputs import IGNORE_INDEX
 from pipelines.caption_files import CaptionFile
 from pipelines.model_checkpoint import load_model
+from pipelines.pretraining.captioned_store import join_captions, known_classes
 from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.run import join_captions, known_classes
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.tokenizer import load_tokenizer

@@ -1,0 +1,136 @@
+"""The parts of bench/evidence.py that its verdicts rest on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from bench_module import BENCH
+
+from pipelines.overrides import apply_overrides
+from pipelines.pretraining.systems import system_named
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bench_on_the_path() -> Iterator[None]:
+    """These scripts import each other."""
+    sys.path.insert(0, str(BENCH))
+    yield
+    sys.path.remove(str(BENCH))
+
+
+@pytest.fixture(scope="module")
+def statistics() -> ModuleType:
+    return import_module("evidence_statistics")
+
+
+def counts(statistics: ModuleType, rates: list[float], *, pictures: int = 400, asked: int = 2) -> Any:
+    """A run for each rate, so many of each picture's questions right."""
+    random = np.random.default_rng(0)
+    right = np.stack([random.binomial(asked, rate, pictures) for rate in rates])
+    return statistics.Counts(tuple(range(len(rates))), right, np.full_like(right, asked))
+
+
+def test_a_difference_counts_when_seeds_and_pictures_agree(statistics: ModuleType) -> None:
+    better, worse = counts(statistics, [0.6, 0.62, 0.61]), counts(statistics, [0.5, 0.49, 0.51])
+    found = statistics.difference(better, worse)
+    assert found.above_0 and found.seeds == 3 and abs(found.value - 0.11) < 0.03
+    assert statistics.difference(worse, better).below_0
+    same = statistics.difference(better, better)
+    assert (same.value, same.low, same.high) == (0, 0, 0) and not same.above_0
+    # What one seed has and the others have not is no finding.
+    odd = statistics.difference(counts(statistics, [0.9, 0.5, 0.5]), counts(statistics, [0.5, 0.5, 0.5]))
+    assert not odd.above_0
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say(statistics: ModuleType) -> None:
+    random, held = np.random.default_rng(1), 0
+    for _ in range(40):
+        right = random.binomial(1, 0.3, (1, 300))
+        found = statistics.share(statistics.Counts((0,), right, np.ones_like(right)))
+        held += found.low <= 0.3 <= found.high
+    assert held >= 34  # 95 % of 40 are 38
+
+
+def test_arms_are_compared_on_the_seeds_that_both_have(statistics: ModuleType) -> None:
+    three = counts(statistics, [0.5, 0.6, 0.7])
+    one = three.of([2])
+    assert one.seeds == (2,) and (one.right == three.right[2:]).all()
+    found = statistics.difference(three, one)
+    assert found.seeds == 1 and found.value == 0
+    assert statistics.difference(three.of([0]), one) is None
+
+
+def test_a_gain_less_a_gain(statistics: ModuleType) -> None:
+    high, low = counts(statistics, [0.8, 0.8]), counts(statistics, [0.5, 0.5])
+    found = statistics.difference(high, low, less=(high, low))
+    assert found.value == 0 and found.low == found.high == 0
+
+
+def test_masks_that_tell_are_found_out() -> None:
+    patterns = import_module("evidence_patterns")
+    random = np.random.default_rng(0)
+    matches = random.integers(0, 2, 1200).astype(np.float32)
+    blind = (random.random((1200, 20)) < 0.15).astype(np.float32)
+    told = blind * matches[:, None]  # what does not belong is never masked
+    for seen, low, high in ((blind, 0.42, 0.58), (told, 0.9, 1.0)):
+        said = patterns.classify(seen[:600], matches[:600], seen[600:])
+        assert low <= float((said == matches[600:]).mean()) <= high
+
+
+def test_overlap_is_the_largest_iou_with_another_region() -> None:
+    largest_overlap = import_module("evidence_measures").largest_overlap
+    boxes = np.array([[0, 0, 10, 10], [5, 0, 15, 10], [0, 0, 10, 9], [50, 50, 60, 60]], np.float32)
+    assert largest_overlap(boxes, 0) == pytest.approx(0.9)
+    assert largest_overlap(boxes, 1) == pytest.approx(1 / 3)
+    assert largest_overlap(boxes, 3) == 0
+    assert largest_overlap(boxes[:1], 0) == 0
+
+
+def test_permuted_captions_are_of_another_picture_each() -> None:
+    world = import_module("evidence_world")
+    other = world.another_picture(range(100, 140), seed=0)
+    assert sorted(other) == sorted(other.values()) == list(range(100, 140))
+    assert all(one != another for one, another in other.items())
+
+
+def test_every_arm_names_what_there_is() -> None:
+    runs = import_module("evidence_runs")
+    seen: set[str] = set()
+    for name, arm in runs.ARMS.items():
+        assert not arm.after or arm.after in seen, f"{name} comes before {arm.after}"
+        seen.add(name)
+        system = system_named(arm.system)
+        assert arm.model in system.sizes
+        settings = [f"{name}={value}" for name, value in arm.settings.items() if name.startswith("sampling.")]
+        apply_overrides({"sampling": system.sampling()}, settings)
+    assert set(runs.QUICK_ARMS) <= seen
+
+
+def test_a_page_is_made_of_what_is_there(tmp_path: Path) -> None:
+    page = import_module("evidence_page")
+    results, arms = (
+        tmp_path / "results",
+        {
+            "visualbert": {"words true": 6, "words wrong": 3, "matching": 5, "patterns": 5},
+            "visualbert-permuted": {"words true": 3, "words wrong": 3, "matching": 5},
+            "text-only": {"words alone": 3},
+        },
+    )
+    results.mkdir()
+    for arm, rights in arms.items():
+        for seed in range(2):
+            tallies = {name: {"right": [right] * 30, "asked": [10] * 30} for name, right in rights.items()}
+            text = {"arm": arm, "seed": seed, "command": "roibeam pretrain", "seconds": 60, "tallies": tallies}
+            (results / f"{arm}-{seed}.json").write_text(json.dumps(text))
+    written = page.write_page(results, tmp_path / "evidence.md").read_text()
+    assert "| VisualBERT | 60.0 [60.0 .. 60.0] | 30.0 [30.0 .. 30.0] | +30.0 [+30.0 .. +30.0] more |" in written
+    assert "6 runs so far" in written and "ViLBERT |" not in written
+    assert (tmp_path / "evidence_words.svg").read_text().count("<circle") == 4
