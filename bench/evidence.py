@@ -25,6 +25,7 @@ import numpy as np
 from evidence_page import write_page
 from evidence_patterns import patterns_tally
 from evidence_runs import ARMS, MATCHING, QUICK_ARMS, QUICK_STEPS, SEEDS, Arm
+from evidence_statistics import read_answers
 from evidence_world import FULL, QUICK, ROIBEAM, World
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -176,6 +177,20 @@ def main() -> None:
     evidence.go(options.jobs)
     page = work / "evidence.md" if options.quick else ROOT / "docs" / "evidence.md"
     say(f"{write_page(results, page)}")
+    if telling := telling_masks(results):
+        sys.exit(f"evidence: masks alone tell whether a caption belongs: {', '.join(telling)}")
+
+
+def telling_masks(results: Path) -> list[str]:
+    """The arms whose masks alone tell more than chance could: four standard errors from one half."""
+    answers, _ = read_answers(results)
+    found = []
+    for arm, questions in answers.items():
+        if "patterns" in questions:
+            right, asked = (int(part.sum()) for part in (questions["patterns"].right, questions["patterns"].asked))
+            if abs(right / asked - 0.5) > 4 * 0.5 / asked**0.5:
+                found.append(f"{arm} {100 * right / asked:.1f} %")
+    return found
 
 
 if __name__ == "__main__":

@@ -105,7 +105,8 @@ def make_task(
     sampler = system.sampler(system.sampling(), tokenizer, config, num_classes=CLASSES)
     corpus, data = Corpus(store, rows), DataConfig(arguments.batch_size, arguments.workers)
     torch.manual_seed(0)
-    model = nn.Identity() if arguments.loader else system.model_class(config)
+    model: Any = nn.Identity() if arguments.loader else system.model_class(config)
+    model.config = config
     if not arguments.end_to_end:
         return PretrainTask(model, corpus, sampler, data, pad_id=tokenizer.pad_id, seed=0)
     encoder = RegionEncoder(CONFIGS[encoder_name(arguments)], recompute=arguments.recompute)

@@ -319,7 +319,12 @@ def fields_here(case: Case, batch: VLBatch) -> dict[str, np.ndarray]:
     assert batch.text_labels is not None and batch.match_labels is not None
     assert batch.region_targets is not None and batch.region_target_mask is not None
     labels, predicted = padded(batch.text_labels, MAX_PIECES, IGNORE_INDEX), padded(batch.region_target_mask)
-    targets = padded(batch.region_targets)
+    targets = batch.region_targets.numpy()
+    if targets.ndim == 2:  # of predicted regions alone
+        of_all = np.zeros((*batch.region_target_mask.shape, targets.shape[1]), targets.dtype)
+        of_all[batch.region_target_mask.numpy()] = targets
+        targets = of_all
+    targets = padded(targets)
     fields = {
         "input_ids": padded(batch.text_ids, MAX_PIECES),
         "input_mask": padded(batch.text_mask, MAX_PIECES),
@@ -347,12 +352,12 @@ def padded(values: Any, length: int = MAX_REGIONS, fill: float = 0) -> np.ndarra
 
 
 def fields_there(case: Case, official: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """The official batch by names, with the targets that are read: those of predicted regions, or features of all."""
+    """The official batch by names, with the targets that are read: of predicted regions, or of all if they contrast."""
     names = ("input_ids", "input_mask", "segment_ids", "lm_label_ids", "is_next", "image_feat", "image_loc")
     names += ("image_target", "image_label", "image_mask", *(("multimodal_mask",) if case.code == "interbert" else ()))
     fields = dict(zip(names, official, strict=False))
     features, label, mask = fields["image_feat"], fields["image_label"], fields["image_mask"]
-    read = label == 1 if case.classifies else mask[:, 1:] == 1
+    read = mask[:, 1:] == 1 if case.model.get("region_loss") == "contrastive" else label == 1
     return fields | {
         "IMG": features[:, 0],
         "image_feat": features[:, 1:],

@@ -61,6 +61,13 @@ class _Rows:
     def __len__(self) -> int:
         return self.count
 
+    @property
+    def sizes(self) -> tuple[int]:
+        return (self.count,)
+
+    def first_rows(self, count: int) -> list[int]:
+        return list(range(count))
+
     def record(self, row: int) -> None: ...
 
 

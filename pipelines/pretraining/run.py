@@ -150,10 +150,7 @@ def pretrain(
         photos, rows, missing = end_to_end.find_photos(joined[0].store, joined[0].rows)
         joined = [dataclasses.replace(joined[0], rows=rows)]
     store, rows = joined[0].store, joined[0].rows
-    if isinstance(rows, TaskTable):
-        corpus: Corpus = TaskCorpus(store, rows)
-    else:
-        corpus = Corpus(store, rows, *((each.store, each.rows) for each in joined[1:]))
+    corpus = _corpus(joined)
     texts = TextCorpus(text_files) if text_files else None
     if not isinstance(train_config, TrainConfig):
         train_config = train_config(len(corpus))
@@ -281,10 +278,17 @@ def pretrain(
     )
 
 
+def _corpus(joined: Sequence[JoinedSource]) -> Corpus:
+    first, *others = joined
+    if isinstance(first.rows, TaskTable):
+        return TaskCorpus(first.store, first.rows)
+    return Corpus(first.store, first.rows, *((each.store, each.rows) for each in others))
+
+
 def _review(system: System, one: JoinedSource, sampling: Any) -> list[str]:
     """What the rules treat otherwise in one source; pairs are drawn inside it, so each must be usable by itself."""
     try:
-        return one.told(system.review(Corpus(one.store, one.rows), sampling))
+        return one.told(system.review(_corpus([one]), sampling))
     except ValueError as error:
         raise ValueError(*one.told([str(error)])) from None
 

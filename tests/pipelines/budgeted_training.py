@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from small_pretraining import DROPOUTS, NUM_CLASSES, WIDTH, WORDS, digest, tokenizer
-from torch import Tensor
+from objectives import NUM_CLASSES, WIDTH, WORDS, tokenizer
+from small_pretraining import digest, in_floats_of
 
 from features.record import RegionRecord
 from model.inputs import VLBatch
@@ -54,15 +54,7 @@ class InDouble(BudgetedTask):
         for step in super().steps(start_sample, step_samples=step_samples, rank=rank, num_ranks=num_ranks):
             self.seen.append([digest(batch.row(row)) for batch in step for row in range(batch.batch_size)])
             self.padded += [batch.batch_size * (batch.text_ids.shape[1] + batch.region_mask.shape[1]) for batch in step]
-            yield [in_double(batch) for batch in step]
-
-
-def in_double(batch: VLBatch) -> VLBatch:
-    parts = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    floats = {
-        name: part.double() for name, part in parts.items() if isinstance(part, Tensor) and part.is_floating_point()
-    }
-    return dataclasses.replace(batch, **floats)
+            yield [in_floats_of(batch, torch.float64) for batch in step]
 
 
 def make_task(*, batch_size: int, max_tokens: int = BUDGET, workers: int = 0) -> InDouble:
@@ -71,7 +63,9 @@ def make_task(*, batch_size: int, max_tokens: int = BUDGET, workers: int = 0) ->
     sizes |= {"intermediate_size": 24, "coordinate_embedding_size": 8, "region_feature_size": WIDTH}
     sizes |= {"vocab_size": tokenizer().vocab_size, "num_region_labels": NUM_CLASSES + 1}
     sizes |= {"with_relationship_head": True, "with_pooler": True}
-    model = VLBertForPreTraining(vlbert_small(**sizes, **dict.fromkeys(DROPOUTS, 0.0))).double()
+    model = VLBertForPreTraining(
+        vlbert_small(**sizes, **dict.fromkeys(("hidden_dropout", "attention_dropout", "region_dropout"), 0.0))
+    ).double()
     draw = np.random.default_rng(7)
     store = {f"image-{number}": record(number) for number in range(NUM_ROWS)}
     captions = [(number, " ".join(draw.choice(WORDS, int(draw.integers(1, 16))))) for number in range(NUM_ROWS)]

@@ -213,7 +213,8 @@ class SomeUnmasked:
             no_region: dict[str, Any] = {
                 name: getattr(sample, name)[:0] for name in ("features", "boxes", "masked", "predicted")
             }
-            sample = dataclasses.replace(sample, **no_region, region_targets=None, whole_image=None, text_only=True)
+            targets = None if sample.targets is None else sample.targets[:0]
+            sample = dataclasses.replace(sample, **no_region, region_targets=targets, whole_image=None, text_only=True)
         elif self._without_image:
             sample = dataclasses.replace(sample, text_only=None)  # so that batches differ in the losses they have
         return sample

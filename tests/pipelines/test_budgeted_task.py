@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from budgeted_training import BUDGET, NUM_ROWS, BudgetedTraining, in_double, make_task, whole_steps
+from budgeted_training import BUDGET, NUM_ROWS, BudgetedTraining, make_task, whole_steps
 from captioned_records import (
     CAPTIONS,
     GLOBAL_WIDTH,
@@ -24,7 +24,7 @@ from captioned_records import (
 )
 from ranks import run_ranks, said
 from safetensors.torch import load_file
-from small_pretraining import digest
+from small_pretraining import digest, in_floats_of
 from torch import nn
 
 from pipelines.pretraining.budgeted_task import BudgetedTask
@@ -170,7 +170,7 @@ def test_gradients_of_a_step_are_those_of_one_big_batch() -> None:
                 (term.total / sum(each[name] for each in counts)).backward(retain_graph=True)
         return [each.grad.clone() for each in task.model.parameters() if each.grad is not None]
 
-    whole = gradients([in_double(next(whole_steps(task, 0, STEP)))])
+    whole = gradients([in_floats_of(next(whole_steps(task, 0, STEP)), torch.float64)])
     assert len(whole) > 20 and max(float(each.abs().max()) for each in whole) > 1e-3
     for left, right in zip(gradients(step), whole, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-12)
@@ -248,9 +248,9 @@ def test_rows_of_text_alone_count_too(tokenizer: CaptionTokenizer, tmp_path: Pat
     lengths = RowLengths(corpus, np.repeat([each.num_regions for each in store.values()], 3), tokenizer)
     data = DataConfig(batch_size=8, max_tokens=500, texts_per_caption=2)
     lines = [" ".join(CAPTIONS)] * 3
-    task = BudgetedTask(
-        nn.Identity(), corpus, sampler, data, lengths=lengths, pad_id=tokenizer.pad_id, seed=0, lines=lines
-    )
+    model: Any = nn.Identity()  # nothing is trained
+    model.config = config
+    task = BudgetedTask(model, corpus, sampler, data, lengths=lengths, pad_id=tokenizer.pad_id, seed=0, lines=lines)
     for step in islice(task.steps(0, step_samples=8, rank=0, num_ranks=1), 6):
         assert sum(batch.batch_size for batch in step) == 24
         for batch in step:

@@ -127,7 +127,9 @@ def task_of(*, batch_size: int = 4, workers: int = 0, weights: tuple[float, ...]
     data = DataConfig(batch_size, workers)
     pairs = [(each.store, table(each)) for each in sources()]
     corpus = Corpus(*pairs[0], *pairs[1:])
-    return PretrainTask(nn.Identity(), corpus, rules, data, pad_id=tokenizer.pad_id, seed=3, weights=weights)
+    model: Any = nn.Identity()  # nothing is trained
+    model.config = config
+    return PretrainTask(model, corpus, rules, data, pad_id=tokenizer.pad_id, seed=3, weights=weights)
 
 
 def table(source: CaptionedStore) -> CaptionTable:

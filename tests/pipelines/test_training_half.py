@@ -18,7 +18,7 @@ from pipelines.train_config import TrainConfig
 @pytest.fixture(autouse=True, params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "cpu":
-        make = training._make_accelerator
+        make = training.make_accelerator
 
         def make_half(settings: TrainConfig) -> Accelerator:
             if settings.precision != "fp16":
@@ -28,7 +28,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
             accelerator.scaler = torch.amp.GradScaler("cpu")
             return accelerator
 
-        monkeypatch.setattr(training, "_make_accelerator", make_half)
+        monkeypatch.setattr(training, "make_accelerator", make_half)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     elif not torch.cuda.is_available():
         pytest.skip("needs a GPU")
