@@ -29,7 +29,7 @@ from evidence_statistics import read_answers
 from evidence_world import FULL, QUICK, ROIBEAM, World
 
 ROOT = Path(__file__).resolve().parents[1]
-SECONDS_A_RUN = 150.0  # of one process, until one was measured
+SECONDS_A_RUN = 330.0  # of one process, until one was measured
 
 
 @dataclass(frozen=True)
