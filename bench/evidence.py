@@ -60,19 +60,32 @@ class Evidence:
         return self.world.work / "runs" / run.name
 
     def missing(self) -> list[Run]:
-        return [run for run in self.runs if not self.result(run).exists()]
+        """Without answers, or with those of another command."""
+        return [run for run in self.runs if self._command_of(run) != self._command(ARMS[run.arm])]
+
+    def _command_of(self, run: Run) -> str | None:
+        path = self.result(run)
+        return str(json.loads(path.read_text("utf-8"))["command"]) if path.exists() else None
+
+    def _command(self, arm: Arm) -> str:
+        return " ".join(["roibeam pretrain", *self._arguments(arm)])
 
     def seconds(self) -> float:
         """What a run takes, by those that are there."""
         found = [json.loads(path.read_text())["seconds"] for path in self.results.glob("*.json")]
         return float(np.mean(found)) if found else SECONDS_A_RUN
 
+    def say_cost(self, jobs: int) -> None:
+        missing = len(self.missing())
+        minutes = (missing * self.seconds() / jobs + self.world.seconds()) / 60
+        say(
+            f"{len(self.runs) - missing} of {len(self.runs)} runs are there; the others: about {minutes:.0f} min on {jobs} cores"
+        )
+
     def go(self, jobs: int) -> None:
         """Runs that another one goes on from come before it: a seed's are done in the order of `ARMS`."""
         self.results.mkdir(parents=True, exist_ok=True)
         missing = self.missing()
-        minutes = len(missing) * self.seconds() / jobs / 60
-        say(f"{len(self.runs) - len(missing)} of {len(self.runs)} runs are there; the others: about {minutes:.0f} min")
         first = [run for run in missing if not ARMS[run.arm].after]
         for stage in (first, *([run] for run in missing if ARMS[run.arm].after)):
             with ThreadPoolExecutor(jobs) as pool:
@@ -103,11 +116,12 @@ class Evidence:
             asked = Asked(self.folder(run), store, self.world.captions("test"), self.world.work)
             tallies = asked.measured(arm.measures)
             if MATCHING in arm.measures and not arm.captions.endswith("permuted"):
-                tallies["patterns"] = patterns_tally(self.folder(run), store, self.world.captions("train"), arm.system)
+                captions = self.world.captions(arm.captions)
+                tallies["patterns"] = patterns_tally(self.folder(run), store, captions, arm.system, arm.sampling)
         answers = {
             "arm": run.arm,
             "seed": run.seed,
-            "command": " ".join(["roibeam pretrain", *self._arguments(arm)]),
+            "command": self._command(arm),
             "seconds": round(time.monotonic() - start, 1),
             "tallies": {
                 name: {"right": tally.right.astype(int).tolist(), "asked": tally.asked.astype(int).tolist()}
@@ -171,8 +185,9 @@ def main() -> None:
         return
     if options.list:
         for run in evidence.runs:
-            print(f"{run.name:28} {'there' if evidence.result(run).exists() else 'missing':8} {ARMS[run.arm].what}")
+            print(f"{run.name:28} {'missing' if run in evidence.missing() else 'there':8} {ARMS[run.arm].what}")
         return
+    evidence.say_cost(options.jobs)
     world.make(say)
     evidence.go(options.jobs)
     page = work / "evidence.md" if options.quick else ROOT / "docs" / "evidence.md"

@@ -85,7 +85,7 @@ def _words_row(answers: Answers, system: str) -> list[str]:
         _shown(share(wrong)),
         _gain(difference(own, wrong)),
         _gain(None if alone is None else difference(own, alone)),
-        _shown(None if permuted is None else difference(permuted["words true"], permuted["words wrong"]), sign=True),
+        _control(None if permuted is None else difference(permuted["words true"], permuted["words wrong"])),
     ]
 
 
@@ -146,7 +146,8 @@ def _retrieval(answers: Answers) -> Iterator[str]:
     yield (
         "500 captions and their 500 pictures, ranked by the match score, ties against the model. No model can reach\n"
         "100: a caption is often true of other pictures too. *Ceiling* is what one reaches that knows all of every\n"
-        "picture and draws lots among those that a caption is true of (`bench/toyworld_ceiling.py`).\n"
+        "picture and draws lots among those that a caption is true of (`bench/toyworld_ceiling.py`); the other way it\n"
+        "would have to know what the captions' writer prefers to say, so there is none.\n"
     )
     names = [f"{way}_r{cut}" for way in ("text_to_image", "image_to_text") for cut in (1, 5, 10)]
     yield _table(
@@ -170,7 +171,11 @@ def _ceiling() -> list[str]:
 
 def _comparisons(answers: Answers) -> Iterator[str]:
     yield "## Compared\n"
-    yield "Two arms that differ in one thing, first less second.\n"
+    yield (
+        "Two arms that differ in one thing, first less second. The papers have the first above the second, but for\n"
+        "the encoder's features, which in this world are those of the store: there a difference would be a fault.\n"
+        '"more" reproduces the order of the paper, "not shown" does not, "LESS" is the other way round.\n'
+    )
     rows = []
     for what, one, other, questions in _PAIRS:
         if one in answers and other in answers:
@@ -242,6 +247,13 @@ def _shown(found: Estimate | None, *, sign: bool = False) -> str:
         return "not run"
     number = "+.1f" if sign else ".1f"
     return f"{100 * found.value:{number}} [{100 * found.low:{number}} .. {100 * found.high:{number}}]"
+
+
+def _control(found: Estimate | None) -> str:
+    """A gain that has to be gone."""
+    if found is None:
+        return "not run"
+    return f"{_shown(found, sign=True)} {'LEFT' if found.above_0 else 'gone'}"
 
 
 def _gain(found: Estimate | None) -> str:

@@ -5,6 +5,7 @@ It must say "matches" right half of the time: else the masks tell what a model i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from features.store import FeatureStore
 from model.inputs import IGNORE_INDEX
 from pipelines.caption_files import CaptionFile
 from pipelines.model_checkpoint import load_model
+from pipelines.overrides import apply_overrides
 from pipelines.pretraining.captioned_store import join_captions, known_classes
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.sample import PretrainSample
@@ -35,14 +37,15 @@ class Patterns:
     asked: np.ndarray
 
 
-def patterns_tally(run: Path, store: FeatureStore, captions: Path, system: str) -> Patterns:
-    """Of samples as this run's system draws them."""
+def patterns_tally(run: Path, store: FeatureStore, captions: Path, system: str, settings: Sequence[str]) -> Patterns:
+    """Of samples as this run draws them; `settings` are those of its rules."""
     found = load_model(str(run))
     rows, _ = join_captions(store, CaptionFile(str(captions)).captions(), 0.0)
     corpus, rules = Corpus(store, rows), SYSTEMS[system]
+    sampling = apply_overrides({"sampling": rules.sampling()}, settings)["sampling"]
     num_classes = known_classes(store, corpus.record(0)) if rules.needs_classes else 0
     sampler = rules.sampler(
-        rules.sampling(), load_tokenizer(str(found.tokenizer)), found.model.config, num_classes=num_classes or 0
+        sampling, load_tokenizer(str(found.tokenizer)), found.model.config, num_classes=num_classes or 0
     )
     randoms = np.random.default_rng(0)
     samples = [

@@ -88,8 +88,7 @@ class Arm:
     def arguments(self, *, steps: int) -> list[str]:
         """Of `roibeam pretrain`, without run folder, store, captions, seed, and the run that it goes on from."""
         tiny = {} if self.after else {f"model.{name}": value for name, value in _TINY[self.system].items()}
-        hidden = {} if self.system == "interbert" else {"sampling.word_probability": HIDDEN_WORDS}
-        fields = {**tiny, **hidden, "train.clip_norm": 1, **self.settings}
+        fields = {**tiny, **self._hidden, "train.clip_norm": 1, **self.settings}
         return [
             *("--system", self.system, *([] if self.after else ["--model", self.model])),
             *("--steps", str(steps), "--warmup-steps", str(steps // 10)),
@@ -97,6 +96,16 @@ class Arm:
             *(word for name, value in fields.items() for word in ("--set", f"{name}={value}")),
             *self.options,
         ]
+
+    @property
+    def sampling(self) -> list[str]:
+        """Of its settings those of the system's rules, as `--set` takes them."""
+        fields = {**self._hidden, **self.settings}
+        return [f"{name}={value}" for name, value in fields.items() if name.startswith("sampling.")]
+
+    @property
+    def _hidden(self) -> dict[str, object]:
+        return {} if self.system == "interbert" else {"sampling.word_probability": HIDDEN_WORDS}
 
 
 _ALL = (WORDS, REGIONS, MATCHING, RETRIEVAL)
