@@ -78,9 +78,8 @@ class Evidence:
     def say_cost(self, jobs: int) -> None:
         missing = len(self.missing())
         minutes = (missing * self.seconds() / jobs + self.world.seconds()) / 60
-        say(
-            f"{len(self.runs) - missing} of {len(self.runs)} runs are there; the others: about {minutes:.0f} min on {jobs} cores"
-        )
+        there = f"{len(self.runs) - missing} of {len(self.runs)} runs are there"
+        say(f"{there}; the others: about {minutes:.0f} min on {jobs} cores")
 
     def go(self, jobs: int) -> None:
         """Runs that another one goes on from come before it: a seed's are done in the order of `ARMS`."""
