@@ -27,10 +27,13 @@ _MIXED = (
 _RECALLS = ("R@1", "R@5", "R@10")
 
 
-def _figures(where: str, images: tuple[float, ...], sentences: tuple[float, ...], pool: str) -> tuple[Figure, ...]:
+def _figures(
+    where: str, images: tuple[float, ...], sentences: tuple[float, ...], pool: str, *, fine_tuned: bool = False
+) -> tuple[Figure, ...]:
     rows = (("image", images), ("sentence", sentences))
+    shot = "" if fine_tuned else "zero-shot "
     return tuple(
-        Figure(f"zero-shot {pool} {kind} retrieval", name, value, where)
+        Figure(f"{shot}{pool} {kind} retrieval", name, value, where)
         for kind, values in rows
         for name, value in zip(_RECALLS, values, strict=True)
     )
@@ -42,6 +45,7 @@ def _run(
     figures: tuple[Figure, ...],
     *,
     after: str = "",
+    sampling: ImageBertSampling | None = None,
     model: Mapping[str, Any] = MappingProxyType({}),
     left_open: tuple[str, ...] = (),
 ) -> Recipe:
@@ -51,7 +55,7 @@ def _run(
         system="imagebert",
         build=partial(imagebert_base, **model),
         toy_build=partial(imagebert_small, **model),
-        sampling=ImageBertSampling(),
+        sampling=sampling or ImageBertSampling(),
         settings=_SETTINGS,
         learning_rate=1e-4,
         batch_size=48,
@@ -65,6 +69,11 @@ def _run(
 
 
 _FLICKR, _TABLE = "Flickr30k", "Table 3"
+_FEWER = ImageBertSampling(max_regions=36)
+_FEWER_OPEN = (
+    "Whether 36 regions are seen from the first stage on, or in fine-tuning alone, is not said: in all. That the row "
+    "is of two stages is by the row beside it: 100 regions, R@1 73.0 and 87.3, near Table 2's 73.1 and 87.0."
+)
 IMAGEBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         "imagebert-stage-1": _run(
@@ -79,9 +88,27 @@ IMAGEBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
                 *_figures("Table 1", (54.3, 79.6, 87.5), (70.7, 90.2, 94.0), _FLICKR),
                 *_figures("Table 1", (53.6, 83.2, 91.7), (67.0, 90.3, 96.1), "COCO (1k)"),
                 *_figures("Table 1", (32.3, 59.0, 70.2), (44.0, 71.2, 80.4), "COCO (5k)"),
+                *_figures("Table 2", (73.1, 92.6, 96.0), (87.0, 97.6, 99.2), _FLICKR, fine_tuned=True),
+                *_figures("Table 2", (73.6, 94.3, 97.2), (85.4, 98.7, 99.8), "COCO (1k)", fine_tuned=True),
+                *_figures("Table 2", (50.5, 78.7, 87.1), (66.4, 89.8, 94.4), "COCO (5k)", fine_tuned=True),
             ),
             after="imagebert-stage-1",
             left_open=(_MIXED,),
+        ),
+        "imagebert-stage-1-36-regions": _run(
+            "ImageBERT with 36 regions, first stage",
+            _LAIT,
+            (),
+            sampling=_FEWER,
+            left_open=(_FEWER_OPEN,),
+        ),
+        "imagebert-stage-2-36-regions": _run(
+            "ImageBERT with 36 regions, second stage",
+            f"{_CC} and {_SBU}",
+            _figures("Table 4", (68.7, 88.6, 92.3), (84.3, 96.5, 97.9), _FLICKR, fine_tuned=True),
+            after="imagebert-stage-1-36-regions",
+            sampling=_FEWER,
+            left_open=(_MIXED, _FEWER_OPEN),
         ),
         "imagebert-cc-sbu": _run(
             "ImageBERT in one stage on public captions",

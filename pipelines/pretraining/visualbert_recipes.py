@@ -1,11 +1,13 @@
 """VisualBERT's published pre-training runs: arXiv:1908.03557, appendices A to C, and configs/ of uclanlp/visualbert.
 
 Phase one is on COCO's captions, once for each kind of features; phase two on a task's own text; fine-tuning follows.
+Tables 3 to 6 have two variants of it for every task: without early fusion in either phase, and without phase one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +23,10 @@ _CUT_OPEN = (
     "loses its end (sampling.cut=release_front is the release's way)."
 )
 _POOLER_OPEN = "The release trains nothing named pooler; so does this."
-_NLVR2 = "NLVR2"
+_VARIANT_OPEN = "Batch, rate, epochs and warm-up of the variant are not given: the full model's."
+_VARIANT_SOURCE = "arXiv:1908.03557, appendix B"
+_LATE = "-late-fusion"
+_NLVR2, _ENTITIES = "NLVR2", "Flickr30k Entities"
 
 
 def _phase(
@@ -63,16 +68,16 @@ def _phase(
     )
 
 
-_WORDS_ONLY = VisualBertSampling(text_form="words_only")
 _TASK_TEXT = VisualBertSampling(text_form=TASK_TEXT)
 _RIGHT_OPEN = (
     "The paper has masked words alone here (section 3.3), the release also asks whether the text is right; "
     "model.with_match_head=false is the paper's way."
 )
+_STATEMENTS = "NLVR2, training statements, each with both of its images"
 _ABLATION = "arXiv:1908.03557, appendix C; 36 regions"
 _ABLATED = VisualBertSampling(max_regions=36)
 
-VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
+_FULL: Mapping[str, Recipe] = MappingProxyType(
     {
         "visualbert-coco-vqa": _phase(
             "VisualBERT, first phase for VQA: COCO captions, 100 regions of width 2048",
@@ -128,25 +133,33 @@ VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             data="VCR, training questions: each with four answers, and with its right answer and four rationales",
             sampling=_TASK_TEXT,
             after="visualbert-coco-vcr",
-            figures=(Figure("VCR", "Q->AR, val", 52.2, "Table 4"), Figure("VCR", "Q->AR, test", 52.4, "Table 4")),
+            figures=(
+                Figure("VCR", "Q->A, val", 70.8, "Table 4"),
+                Figure("VCR", "Q->A, test", 71.6, "Table 4"),
+                Figure("VCR", "QA->R, val", 73.2, "Table 4"),
+                Figure("VCR", "QA->R, test", 73.2, "Table 4"),
+                Figure("VCR", "Q->AR, val", 52.2, "Table 4"),
+                Figure("VCR", "Q->AR, test", 52.4, "Table 4"),
+            ),
             left_open=(
                 _RIGHT_OPEN,
                 "Of a question's eight texts the release takes one, eight times, by a slip; here each once.",
-                "The release also trains part of its ResNet-50, and aligns words with the regions they name; here the "
-                "features are the store's.",
+                "The release also trains part of its ResNet-50 (not without COCO, says the paper's footnote 3), and "
+                "aligns words with the regions they name; here the features are the store's.",
             ),
         ),
         "visualbert-task-nlvr2": _phase(
             "VisualBERT, second phase for NLVR2: statements on two images, and whether they are true",
             "configs/nlvr2/pre-train.json",
             batch_size=64,
-            data="NLVR2, training statements, each with both of its images",
+            data=_STATEMENTS,
             sampling=VisualBertSampling(text_form=TASK_TEXT, max_regions=144),
             after="visualbert-coco-nlvr2",
             figures=(
                 Figure(_NLVR2, "accuracy, dev", 67.4, "Table 5"),
                 Figure(_NLVR2, "accuracy, test-P", 67.0, "Table 5"),
                 Figure(_NLVR2, "accuracy, test-U", 67.3, "Table 5"),
+                Figure(_NLVR2, "consistency, test-U", 26.9, "Table 5"),
             ),
             left_open=(_RIGHT_OPEN,),
         ),
@@ -159,10 +172,83 @@ VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             model={"with_match_head": False},
             after="visualbert-coco-flickr",
             figures=(
-                Figure("Flickr30k Entities", "R@1, dev", 70.40, "Table 6"),
-                Figure("Flickr30k Entities", "R@1, test", 71.33, "Table 6"),
+                Figure(_ENTITIES, "R@1, dev", 70.40, "Table 6"),
+                Figure(_ENTITIES, "R@1, test", 71.33, "Table 6"),
+                Figure(_ENTITIES, "R@5, dev", 84.49, "Table 6"),
+                Figure(_ENTITIES, "R@5, test", 84.98, "Table 6"),
+                Figure(_ENTITIES, "R@10, dev", 86.31, "Table 6"),
+                Figure(_ENTITIES, "R@10, test", 86.51, "Table 6"),
             ),
         ),
+    }
+)
+
+
+def _late_fusion(full: Recipe, figures: tuple[Figure, ...]) -> Recipe:
+    """A phase without early fusion, after one without it."""
+    return replace(
+        full,
+        summary=f"{full.summary}; without early fusion",
+        source=f"{_VARIANT_SOURCE}; {full.source}",
+        build=partial(full.build, early_fusion=False),
+        toy_build=partial(full.toy_build, early_fusion=False),
+        after=f"{full.after}{_LATE}" if full.after else "",
+        changes={**full.changes, "early_fusion": False} if full.after else {},
+        figures=figures,
+        left_open=(_VARIANT_OPEN, *full.left_open),
+    )
+
+
+def _without_coco(full: Recipe, figures: tuple[Figure, ...]) -> Recipe:
+    """A second phase that starts where the first one would."""
+    return replace(
+        full,
+        summary=f"{full.summary}; right from BERT, without COCO",
+        source=f"{_VARIANT_SOURCE}; {full.source}",
+        after="",
+        changes={},
+        figures=figures,
+        left_open=(_VARIANT_OPEN, *full.left_open),
+    )
+
+
+_LATE_FIGURES: Mapping[str, tuple[Figure, ...]] = {
+    "visualbert-task-vqa": (Figure("VQA", "accuracy, test-dev", 68.18, "Table 3"),),
+    "visualbert-task-vcr": (
+        Figure("VCR", "Q->A, val", 70.1, "Table 4"),
+        Figure("VCR", "QA->R, val", 71.9, "Table 4"),
+        Figure("VCR", "Q->AR, val", 50.6, "Table 4"),
+    ),
+    "visualbert-task-nlvr2": (Figure(_NLVR2, "accuracy, dev", 64.6, "Table 5"),),
+    "visualbert-task-flickr": (
+        Figure(_ENTITIES, "R@1, dev", 70.33, "Table 6"),
+        Figure(_ENTITIES, "R@5, dev", 84.53, "Table 6"),
+        Figure(_ENTITIES, "R@10, dev", 86.39, "Table 6"),
+    ),
+}
+_WITHOUT_COCO_FIGURES: Mapping[str, tuple[Figure, ...]] = {
+    "visualbert-task-vqa": (Figure("VQA", "accuracy, test-dev", 70.18, "Table 3"),),
+    "visualbert-task-vcr": (
+        Figure("VCR", "Q->A, val", 67.9, "Table 4"),
+        Figure("VCR", "QA->R, val", 69.5, "Table 4"),
+        Figure("VCR", "Q->AR, val", 47.9, "Table 4"),
+    ),
+    "visualbert-task-nlvr2": (Figure(_NLVR2, "accuracy, dev", 63.5, "Table 5"),),
+    "visualbert-task-flickr": (
+        Figure(_ENTITIES, "R@1, dev", 68.07, "Table 6"),
+        Figure(_ENTITIES, "R@5, dev", 83.98, "Table 6"),
+        Figure(_ENTITIES, "R@10, dev", 86.24, "Table 6"),
+    ),
+}
+
+VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        **_FULL,
+        **{f"{name}{_LATE}": _late_fusion(full, _LATE_FIGURES.get(name, ())) for name, full in _FULL.items()},
+        **{
+            f"{name}-without-coco": _without_coco(_FULL[name], figures)
+            for name, figures in _WITHOUT_COCO_FIGURES.items()
+        },
         "visualbert-ablation-full": _phase(
             "VisualBERT with 36 regions, that its ablations are measured against",
             _ABLATION,
@@ -170,6 +256,15 @@ VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             data=_COCO,
             sampling=_ABLATED,
             figures=(Figure(_NLVR2, "accuracy, dev", 66.7, "Table 7"),),
+        ),
+        "visualbert-without-coco": _phase(
+            "VisualBERT whose first phase is left out: NLVR2's statements right from BERT (C1)",
+            f"{_ABLATION}; configs/nlvr2/pre-train.json",
+            batch_size=64,
+            data=_STATEMENTS,
+            sampling=VisualBertSampling(text_form=TASK_TEXT, max_regions=36),
+            figures=(Figure(_NLVR2, "accuracy, dev", 62.9, "Table 7"),),
+            left_open=(_RIGHT_OPEN,),
         ),
         "visualbert-without-images": _phase(
             "VisualBERT whose first phase reads captions without images (C1)",

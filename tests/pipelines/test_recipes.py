@@ -31,6 +31,11 @@ def test_a_recipe_can_be_built(name: str) -> None:
     choices = {field for field in large.to_dict() if isinstance(large.to_dict()[field], str | bool)}
     assert {field: toy.to_dict()[field] for field in choices} == {field: large.to_dict()[field] for field in choices}
     assert not recipe.after or recipe.after in RECIPES
+    if recipe.after:
+        before = RECIPES[recipe.after].build().to_dict() | dict(recipe.changes)
+        assert {field: before[field] for field in choices} == {field: large.to_dict()[field] for field in choices}
+    assert len({(each.task, each.metric, each.where) for each in recipe.figures}) == len(recipe.figures)
+    assert all(0 < each.value < 100 for each in recipe.figures)
     assert recipe.source and recipe.summary and not recipe.summary.endswith(".")
     steps = recipe.train_config(1_000_000, micro_batch=8, processes=1).steps
     assert steps == -(-recipe.epochs * 1_000_000 // recipe.batch_size)
@@ -50,6 +55,19 @@ def test_batch_and_rate_do_not_depend_on_the_processes() -> None:
         recipe.train_config(3_300_000, micro_batch=100, processes=1)
 
 
+@pytest.mark.parametrize("task", ["vqa", "vcr", "nlvr2", "flickr"])
+def test_variants_of_visualbert(task: str) -> None:
+    """Without early fusion is without it from the first phase on; without COCO is a single run, from BERT."""
+    full, late, without = (RECIPES[f"visualbert-task-{task}{end}"] for end in ("", "-late-fusion", "-without-coco"))
+    assert stages_before(f"visualbert-task-{task}-late-fusion") == [f"visualbert-coco-{task}-late-fusion"]
+    assert not RECIPES[late.after].build().early_fusion and not late.build().early_fusion
+    assert stages_before(f"visualbert-task-{task}-without-coco") == []
+    assert without.start == "bert-base-uncased" and without.build().to_dict() == full.build().to_dict()
+    firsts = [recipe.figures[0] for recipe in (full, late, without)]
+    assert len({(each.task, each.metric) for each in firsts}) == 1
+    assert firsts[0].value > max(firsts[1].value, firsts[2].value)  # by every table of the paper
+
+
 def test_the_list_and_one_of_them(roibeam: Cli) -> None:
     listed = roibeam("recipes")
     assert listed.code == 0 and [line.split()[0] for line in listed.out.splitlines()] == list(RECIPES)
@@ -60,11 +78,11 @@ def test_the_list_and_one_of_them(roibeam: Cli) -> None:
     assert unknown.code == 1 and "near: " in unknown.err
 
 
-TASKS = {
-    "visualbert-task-vqa": ("images", "vqa_v2/v2_OpenEnded_mscoco_train2014_questions.json",
-                            "vqa_v2/v2_mscoco_train2014_annotations.json"),
-    "visualbert-task-vcr": ("formats/vcr/vcr1images", "vcr/train.jsonl"),
-    "visualbert-task-nlvr2": ("formats/nlvr2/images", "nlvr2/train.json"),
+TASKS = {  # by what a recipe's `data` begins with
+    "VQA": ("images", "vqa_v2/v2_OpenEnded_mscoco_train2014_questions.json",
+            "vqa_v2/v2_mscoco_train2014_annotations.json"),
+    "VCR": ("formats/vcr/vcr1images", "vcr/train.jsonl"),
+    "NLVR2": ("formats/nlvr2/images", "nlvr2/train.json"),
 }  # fmt: skip
 
 
@@ -90,8 +108,9 @@ def toy_data(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, shared_data: Path, tmp_path: Path, name: str) -> None:
     """Two steps of the very toy, of all its stages; --steps and the batch are all that is smaller."""
     recipe = RECIPES[name]
-    options: list[object] = ["--store", toy_data / "store", "--captions", toy_data / "captions.json"]
-    options += ["--recipe", name, "--toy", "--steps", 2, "--batch-size", 4, "--set", "train.accumulation=1", "--json"]
+    captioned: list[object] = ["--store", toy_data / "store", "--captions", toy_data / "captions.json"]
+    options: list[object] = ["--recipe", name, "--toy", "--steps", 2, "--batch-size", 4, "--json"]
+    options += ["--set", "train.accumulation=1"]
     if recipe.text_corpus:
         options += ["--text-corpus", toy_data / "text.txt"]
     if recipe.end_to_end:
@@ -99,10 +118,14 @@ def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, shared_data: Pat
     if "global" in name:
         options += ["--set", "model.global_feature_size=128"]  # of the store's, by the small detector
     if recipe.task_text:
-        options += ["--stage", "", "--stage", f"--store {toy_data / name}"]
-        for file in TASKS[name][1:]:
+        (task,) = (each for each in TASKS if recipe.data.startswith(each))
+        for file in TASKS[task][1:]:
             options += ["--task-text", shared_data / "formats" / file]
-    done = roibeam("pretrain", tmp_path / "run", *options)
+        if recipe.after:
+            options += ["--stage", "", "--stage", f"--store {toy_data / task}"]
+        else:
+            captioned = ["--store", toy_data / task]
+    done = roibeam("pretrain", tmp_path / "run", *captioned, *options)
     assert done.code == 0, done.err
     facts = [json.loads(line) for line in done.out.splitlines()]
     assert len(facts) == len(stages_before(name)) + 1
