@@ -44,7 +44,7 @@ from pipelines.train_config import TrainConfig
 from pipelines.train_step import TrainStep
 from pipelines.training import TrainTask, make_accelerator
 
-CLASSES = 1600
+CLASSES, WIDTH = 1600, 2048
 WORDS = "a man in a blue coat rides his bicycle along the beach while two dogs run after red ball".split()
 
 
@@ -240,7 +240,7 @@ def main() -> None:
     print(f"{device}, torch {torch.__version__}, {kind}, batches of {arguments.batch_size}", flush=True)
     draw = np.random.default_rng(1)
     captions = [" ".join(draw.choice(WORDS, arguments.words)) for _ in range(2 * arguments.records)]
-    width = CONFIGS[encoder_name(arguments)].feature_dim if arguments.end_to_end else 2048
+    width = CONFIGS[encoder_name(arguments)].feature_dim if arguments.end_to_end else WIDTH
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         path, photos, image_hw = Path(folder) / "store", Path(folder) / "photos", tuple(arguments.image_hw)

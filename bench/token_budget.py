@@ -1,6 +1,6 @@
 """What a token budget (`--set data.max_tokens`) is worth: `python bench/token_budget.py`.
 
-The store of `batch_rate.py` (10 to 100 regions a record), captions of 4 to 30 words. Steps of 64 captions in two ways:
+The store of `pretraining.py` (10 to 100 regions a record), captions of 4 to 30 words. Steps of 64 captions in two ways:
 four batches of 16 as they come, and batches of alike lengths with no more tokens than the largest of these. Of each
 the padded share of words and regions, the micro-batches of a step, and samples a second of making batches alone and of
 training steps (model of size `small`, fp32, fused AdamW, batches made in the same process). Ways take turns.
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from batch_rate import CLASSES, WIDTH, WORDS, write_store
+from pretraining import CLASSES, WIDTH, WORDS, write_store
 from store_rounds import MIN_ROUNDS, Ratio, table, take_turns
 
 from features import FeatureStore
@@ -33,6 +33,7 @@ from pipelines.pretraining.task import DataConfig, PretrainTask
 from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
 from pipelines.training import steps_of
 
+IMAGE_HW = (480, 640)
 PADDING_STEPS = 8  # that padded shares are of
 Steps = Iterator[Sequence[VLBatch]]
 
@@ -117,7 +118,7 @@ def main() -> None:
     tokenizer = load_tokenizer("captions", captions)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        write_store(Path(folder), arguments.records, tuple(arguments.regions))
+        write_store(Path(folder), arguments.records, tuple(arguments.regions), WIDTH, IMAGE_HW)
         with FeatureStore(folder) as store:
             for _ in store.scan():  # warm
                 pass

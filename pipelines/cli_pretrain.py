@@ -204,7 +204,8 @@ def pretrain_command(
         int | None,
         typer.Option(
             min=1,
-            help="Captions per step and process [default: 32, or of a recipe's batch what divides it].",
+            help="Captions per micro-batch and process; with data.max_tokens the most of them [default: 32, or of a "
+            "recipe's batch what divides it].",
             show_default=False,
         ),
     ] = None,

@@ -32,9 +32,9 @@ class BudgetedTask(PretrainTask):
     """A `PretrainTask` that shares the captions of each step out by itself: a `PlannedTask`.
 
     The captions of a step are the same ones as without a budget, and so are their masks and partners; every loss is a
-    mean over the step. So what is trained is the same, but for the last digits and for what a system draws among the
-    rows of a micro-batch (contrastive negatives). Lengths are looked up by what is drawn for a sample before its masks:
-    each process plans the whole step, and reads the records of its own share.
+    mean over the step. So what is trained is the same, but for the last digits. A loss that draws among rows must do so
+    within one row (contrastive: negative_rows=1), since a micro-batch has any number of them. Lengths are looked up by
+    what is drawn for a sample before its masks: each process plans the whole step, and reads the records of its share.
 
     Args:
         lengths: of the corpus's captions and records.
