@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from objectives import small_model
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedTokenizerFast
@@ -478,6 +479,18 @@ def test_a_second_stage_starts_where_the_first_ended(store, tmp_path):
 
     with pytest.raises(ValueError, match=r" is \(\d+, 32\), these settings make it \(\d+, 64\)"):
         run_pretrain(store, tmp_path / "third", start=start, model_overrides={"hidden_size": 64})
+
+
+@pytest.mark.parametrize("other", ["vilbert", "visualbert", "imagebert", "interbert"])
+def test_a_second_stage_is_of_the_system_of_the_first(store, tmp_path, other):
+    model = small_model(other, dropout=0.0)
+    model.save_pretrained(tmp_path / "first")
+    words = (
+        f"{tmp_path / 'first'} holds a {type(model).__name__}; VL-BERT starts from a VLBertForPreTraining: choose its "
+        f"--system"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
+        run_pretrain(FakeStore(store), tmp_path / "second", start=load_model(str(tmp_path / "first")))
 
 
 @pytest.mark.parametrize(
