@@ -258,7 +258,10 @@ class EndToEndTask:
             whole_image_boxes=whole if choices.whole_image == "box" else None,
         )
         what = f"{len(boxes)} photos of {width} x {height} pixels with {boxes.shape[1]} regions each"
-        remedies = "encoder.recompute=true, encoder.region_chunk=64, a smaller detector.short_edge"
+        remedies = (
+            "encoder.recompute=true, train.activation_checkpointing=true, encoder.region_chunk=64, a smaller "
+            "detector.short_edge"
+        )
         labelled = None
         if self._labelled is not None:
             remedies += ", a smaller labelled.photos_per_caption"
