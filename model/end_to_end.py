@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import PreTrainedModel
 
 from model.inputs import VLBatch, VLOutput
 from model.pretraining import PreTrainingModel
@@ -164,6 +165,10 @@ class EndToEndModel(nn.Module):
             arguments: what the model's call takes after the batch, such as ViLBERT's generator.
         """
         return self.model(self.with_features(batch, images), *arguments)
+
+    def activation_checkpointing_enable(self) -> None:
+        """Of the model's layers; whether the encoder computes its blocks again it is told when it is made."""
+        cast(PreTrainedModel, self.model).activation_checkpointing_enable()
 
     def encode(self, batch: VLBatch, images: ImageBatch, *, with_attention: bool = False) -> VLOutput:
         """As `PreTrainingModel.encode`, of a model with pre-training heads."""

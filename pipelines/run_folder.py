@@ -26,7 +26,7 @@ _WRITTEN_FIRST = frozenset({"tokenizer", "trained_images.npy", BATCH_PAGE, DETEC
 _FREE_ON_RESUME = frozenset(
     f"train.{name}"
     for name in ("log_every", "checkpoint_every", "keep", "evaluate_every", "best_by", "best_is", "tensorboard")
-) | {"task.data.workers"}
+) | {"task.data.workers", "train.activation_checkpointing"}
 # How long a run lasts and when its rate falls is often known only when it is on its way.
 _SCHEDULE = frozenset({"train.steps", "train.decay_steps"})
 

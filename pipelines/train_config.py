@@ -39,6 +39,8 @@ class TrainConfig:
         accumulation: micro-batches per step and process. The loss is the mean over all of them together.
         precision: "fp32"; or "bf16" or "fp16" (autocast; weights stay fp32). fp16 needs an accelerator and scales the
             loss: a step whose gradients overflow is left out and the scale halved.
+        activation_checkpointing: the model's layers compute their activations again in the backward pass instead of
+            keeping them: the same numbers for less memory and more time.
         average_rate: what an exponential moving average of the weights keeps at each step, from 0 to below 1; 0 = none.
             Evaluations, and the folder `model` of a checkpoint, then have the average.
         device: "auto" (an accelerator if there is one) or "cpu".
@@ -73,6 +75,7 @@ class TrainConfig:
     clip_scope: str = "all"
     accumulation: int = 1
     precision: str = "fp32"
+    activation_checkpointing: bool = False
     average_rate: float = 0.0
     device: str = "auto"
     seed: int = 0

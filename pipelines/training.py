@@ -190,6 +190,8 @@ def train(
     check_run_folder(run_dir, resume=resume)
     if config.evaluate_every and not isinstance(task, EvaluatedTask):
         raise ValueError(f"evaluate_every {config.evaluate_every}: this task offers no evaluation; leave it at 0")
+    if config.activation_checkpointing:
+        _checkpoint_activations(task.model)
     accelerator = make_accelerator(config)
     global_batch = task.batch_size * config.accumulation * accelerator.num_processes
     resolved = {"train": dataclasses.asdict(config), "task": dict(description), "recorded": dict(recorded or {})}
@@ -287,6 +289,22 @@ def is_main_process() -> bool:
 def num_processes() -> int:
     """Of a run, before `train`."""
     return int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
+
+
+@runtime_checkable
+class _CheckpointingModel(Protocol):
+    """As models of transformers are."""
+
+    def activation_checkpointing_enable(self) -> None: ...
+
+
+def _checkpoint_activations(model: nn.Module) -> None:
+    if not isinstance(model, _CheckpointingModel):
+        raise ValueError(
+            f"activation_checkpointing: {type(model).__name__} has no layers that compute their activations again; "
+            f"leave it at false"
+        )
+    model.activation_checkpointing_enable()
 
 
 class _Run:

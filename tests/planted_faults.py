@@ -387,6 +387,27 @@ FAULTS = (
         _first_steps("vl-bert"),
     ),
     Fault(
+        "the mask stands in after the projection, and hides the box",
+        "model/vlbert.py",
+        """
+            features = torch.where(masked, self.masked_region_feature.weight.to(features.dtype), features)
+        # A row without an image may bring no size.
+        hw, real = image_hw.clamp(min=1), Packing(elements.mask)
+        features, boxes = real.pack(features)[:, None], real.pack(elements.boxes)[:, None]
+        visuals = real.pad(self.region_projection(features, boxes, hw[real.rows]).squeeze(1))
+""",
+        """
+            features = features
+        hw, real = image_hw.clamp(min=1), Packing(elements.mask)
+        features, boxes = real.pack(features)[:, None], real.pack(elements.boxes)[:, None]
+        visuals = real.pad(self.region_projection(features, boxes, hw[real.rows]).squeeze(1))
+        if self.masked_region_feature is not None:
+            width, vector = visuals.shape[-1], self.masked_region_feature.weight.to(visuals.dtype)
+            visuals = torch.where(masked, vector.repeat(1, width)[:, :width], visuals)
+""",
+        _first_steps("vl-bert"),
+    ),
+    Fault(
         "words of text alone share the mean of the captions'",
         "model/vlbert.py",
         'terms.losses["text_only_words"] = own.losses["masked_words"]',

@@ -78,6 +78,15 @@ class PhotoRules:
         if not all(isinstance(edge, int) and edge >= 16 for edge in self.short_edges):
             raise ValueError(f"PhotoRules: short_edges must be pixels, 16 or more, got {list(self.short_edges)}")
 
+    def draw(self, random: np.random.Generator, short_edge: int) -> tuple[int, bool]:
+        """What chance does to one photo: pixels of its short edge, and whether it is mirrored.
+
+        Args:
+            short_edge: the encoder's own, pixels.
+        """
+        chosen = int(random.choice(self.short_edges or (short_edge,)))
+        return chosen, bool(random.random() < 0.5) and self.flip
+
 
 @dataclass(frozen=True, eq=False)
 class EndToEndBatch:
@@ -258,7 +267,10 @@ class EndToEndTask:
             whole_image_boxes=whole if choices.whole_image == "box" else None,
         )
         what = f"{len(boxes)} photos of {width} x {height} pixels with {boxes.shape[1]} regions each"
-        remedies = "encoder.recompute=true, encoder.region_chunk=64, a smaller detector.short_edge"
+        remedies = (
+            "encoder.recompute=true, train.activation_checkpointing=true, encoder.region_chunk=64, a smaller "
+            "detector.short_edge"
+        )
         labelled = None
         if self._labelled is not None:
             remedies += ", a smaller labelled.photos_per_caption"
@@ -292,8 +304,7 @@ class EndToEndTask:
     def _drawn(self, pool: ThreadPoolExecutor, epoch: int, row: int) -> list[_Waiting]:
         """What a caption brings into a batch, its photo mirrored and resized by chance."""
         random, config = np.random.default_rng([_PHOTO, self._seed, epoch, row]), self._encoder.config
-        short_edge = int(random.choice(self._rules.short_edges or (config.short_edge,)))
-        flip = bool(random.random() < 0.5) and self._rules.flip
+        short_edge, flip = self._rules.draw(random, config.short_edge)
         mirrored = flip and self._rules.swap_left_right
         edges = replace(config, short_edge=short_edge)
         samples = self._stored.samples(epoch, row, self._mirrored if mirrored else None)

@@ -24,7 +24,7 @@ from pipelines.caption_files import Caption
 from pipelines.captions import JoinReport
 from pipelines.joint_checkpoint import JointCheckpoint, describe_joint
 from pipelines.logged_progress import LoggedProgress
-from pipelines.model_checkpoint import ModelCheckpoint, read_json_object
+from pipelines.model_checkpoint import ModelCheckpoint
 from pipelines.pretraining.captioned_store import digest_of_captions, join_captions, known_classes
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.evaluation import (
@@ -39,6 +39,7 @@ from pipelines.pretraining.evaluation_samples import EvaluationSamples
 from pipelines.pretraining.photo_features import PhotoFeatures, open_photos
 from pipelines.pretraining.retrieval import retrieve
 from pipelines.pretraining.trained_images import trained_among
+from pipelines.pretraining.trained_with import TrainedWith, check_feature_space, trained_with
 from pipelines.probe import check_task
 from pipelines.tokenizer import CaptionTokenizer
 
@@ -101,26 +102,6 @@ class EvaluationResult:
     seconds: float
 
 
-@dataclass(frozen=True)
-class TrainedWith:
-    """What the run that a checkpoint is of says of its data, in config.json beside the model's folder."""
-
-    feature_space: str | None = None
-    tokenizer: str | None = None
-    captions: str | None = None
-    step: int | None = None
-
-
-def trained_with(found: ModelCheckpoint) -> TrainedWith:
-    """Nothing of a checkpoint that is no run's."""
-    config, state = (found.source.parent / name for name in ("config.json", "state.json"))
-    if not (config.is_file() and state.is_file()):
-        return TrainedWith()
-    task = read_json_object(config).get("task", {})
-    step = read_json_object(state).get("step")
-    return TrainedWith(task.get("feature_space"), task.get("tokenizer"), task.get("captions"), step)
-
-
 def evaluate_checkpoint(
     found: ModelCheckpoint,
     tokenizer: CaptionTokenizer,
@@ -155,7 +136,12 @@ def evaluate_checkpoint(
             f"{found.source}: {type(model).__name__} is a task's model; evaluate one with pre-training heads"
         )
     origin = trained_with(found)
-    _check_origin(origin, found, tokenizer, store)
+    check_feature_space(found, store)
+    if origin.tokenizer is not None and origin.tokenizer != tokenizer.digest:
+        raise ValueError(
+            f"the tokenizer ({tokenizer.description}) is not the one that {found.source} was trained with; leave "
+            f"--tokenizer out, and its run's own is taken"
+        )
     check_task(model.config, config.task)
     rows, join = join_captions(store, captions, min_match)
     joint, photos = found.joint if isinstance(found, JointCheckpoint) else None, None
@@ -285,19 +271,3 @@ def _leaks(found: ModelCheckpoint, origin: TrainedWith, digest: str, chosen: Eva
         return []
     log.warning("%s", remark)
     return [remark]
-
-
-def _check_origin(
-    origin: TrainedWith, found: ModelCheckpoint, tokenizer: CaptionTokenizer, store: FeatureStore
-) -> None:
-    space = store.fingerprint.feature_space
-    if origin.feature_space is not None and origin.feature_space != space:
-        raise ValueError(
-            f"store {store.path} has features of the space {space[:16]}, {found.source} was trained on "
-            f"{origin.feature_space[:16]}; extract these images with the detector and options of its training store"
-        )
-    if origin.tokenizer is not None and origin.tokenizer != tokenizer.digest:
-        raise ValueError(
-            f"the tokenizer ({tokenizer.description}) is not the one that {found.source} was trained with; leave "
-            f"--tokenizer out, and its run's own is taken"
-        )

@@ -42,6 +42,7 @@ from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
 from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
 from pipelines.pretraining.text_rows import TextCorpus
 from pipelines.pretraining.trained_images import write_trained_images
+from pipelines.pretraining.trained_with import check_feature_space
 from pipelines.probe import Names
 from pipelines.run_folder import BATCH_PAGE, CONFIG_NAME, Resume, check_run_folder
 from pipelines.task_texts import TaskTexts
@@ -141,6 +142,8 @@ def pretrain(
         share=data.share,
         share_seed=data.share_seed,
     )
+    if start is not None:
+        check_feature_space(start, joined[0].store)
     missing: dict[str, str] = {}
     if end_to_end is not None:
         part = end_to_end.detector

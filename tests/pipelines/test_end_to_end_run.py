@@ -138,7 +138,8 @@ def test_computing_again_changes_no_bit_and_may_start_on_resume(
 ) -> None:
     again = dataclasses.replace(THROUGH_ENCODER, encoder=EncoderOptions(recompute=True))
     run(made, tmp_path / "run", stop_at_step=2)
-    assert_same(run(made, tmp_path / "run", end_to_end=again, resume=True), whole)
+    layers_too = dataclasses.replace(TRAIN, activation_checkpointing=True)
+    assert_same(run(made, tmp_path / "run", end_to_end=again, train=layers_too, resume=True), whole)
 
 
 @pytest.mark.parametrize(

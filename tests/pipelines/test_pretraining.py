@@ -3,17 +3,20 @@
 import dataclasses
 import json
 import math
+import re
+import shutil
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from objectives import small_model
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-from features.fingerprint import Fingerprint
+from features.fingerprint import Fingerprint, feature_space_of
 from features.record import RegionRecord, TopKDistribution
 from model.inputs import IGNORE_INDEX
 from model.vlbert import VLBertForPreTraining
@@ -476,6 +479,50 @@ def test_a_second_stage_starts_where_the_first_ended(store, tmp_path):
 
     with pytest.raises(ValueError, match=r" is \(\d+, 32\), these settings make it \(\d+, 64\)"):
         run_pretrain(store, tmp_path / "third", start=start, model_overrides={"hidden_size": 64})
+
+
+@pytest.mark.parametrize("other", ["vilbert", "visualbert", "imagebert", "interbert"])
+def test_a_second_stage_is_of_the_system_of_the_first(store, tmp_path, other):
+    model = small_model(other, dropout=0.0)
+    model.save_pretrained(tmp_path / "first")
+    words = (
+        f"{tmp_path / 'first'} holds a {type(model).__name__}; VL-BERT starts from a VLBertForPreTraining: choose its "
+        f"--system"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
+        run_pretrain(FakeStore(store), tmp_path / "second", start=load_model(str(tmp_path / "first")))
+
+
+@pytest.mark.parametrize(
+    ("trained", "now"),
+    [
+        (feature_space_of({"detector": "a"}), feature_space_of({"detector": "b"})),
+        ("imported:butd-tsv", "imported:uniter-lmdb"),
+        ("imported:butd-tsv", feature_space_of({"detector": "a"})),
+    ],
+    ids=("extracted", "imported", "extracted-after-imported"),
+)
+def test_a_second_stage_reads_features_of_the_space_of_the_first(store, tmp_path, trained, now):
+    def store_of(space):
+        made = FakeStore(store)
+        made.fingerprint = Fingerprint(space)
+        return made
+
+    first = run_pretrain(store_of(trained), tmp_path / "first")
+    start = load_model(str(tmp_path / "first"))
+    words = (
+        f"store fake-store has features of the space {now[:24]}, "
+        f"{first.training.checkpoint / 'model'} was trained on {trained[:24]}; extract these images with the detector "
+        f"and options of its training store"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
+        run_pretrain(store_of(now), tmp_path / "second", start=start)
+    assert not (tmp_path / "second").exists()
+    # A model's folder by itself, as an official file, does not say what it was trained on.
+    alone = tmp_path / "model"
+    shutil.copytree(start.source, alone)
+    for number, (space, begun) in enumerate([(now, load_model(str(alone))), (trained, start)]):
+        assert run_pretrain(store_of(space), tmp_path / f"run-{number}", start=begun).training.last["step"] == 6
 
 
 def test_smaller_shares_of_the_images_lie_inside_larger_ones():

@@ -321,6 +321,13 @@ def test_config_refuses(changes, message):
         config(**changes)
 
 
+def test_a_model_without_layers_that_compute_again_refuses_activation_checkpointing(tmp_path):
+    words = "activation_checkpointing: Sequential has no layers that compute their activations again; leave it at false"
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        run(tmp_path / "run", settings=config(activation_checkpointing=True))
+    assert not (tmp_path / "run").exists()
+
+
 def test_bf16_trains_and_keeps_fp32_weights(tmp_path):
     task = ToyTask()
     run(tmp_path / "run", task, config(precision="bf16", steps=3))
