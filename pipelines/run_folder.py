@@ -21,7 +21,9 @@ Resume = bool | Literal["auto"]
 CONFIG_NAME = "config.json"
 BATCH_PAGE = "batch.html"
 # What a run that failed early may have left.
-_WRITTEN_FIRST = frozenset({"tokenizer", "trained_images.npy", BATCH_PAGE, DETECTOR_NAME})
+_WRITTEN_FIRST = frozenset(
+    {"tokenizer", ".writing-tokenizer", "trained_images.npy", ".writing-trained_images.npy", BATCH_PAGE, DETECTOR_NAME}
+)
 # Settings that change no number of the training, so a resumed run may change them.
 _FREE_ON_RESUME = frozenset(
     f"train.{name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -82,8 +83,16 @@ class CaptionTokenizer:
         return found if isinstance(found, str) else f"piece {number}"
 
     def save(self, folder: Path) -> None:
-        """Writes tokenizer.json and its companions: a folder that `load_tokenizer` and `AutoTokenizer` read."""
-        self._tokenizer.save_pretrained(str(folder))
+        """Writes tokenizer.json and its companions: a folder that `load_tokenizer` and `AutoTokenizer` read.
+
+        It is there whole or not at all, for processes that look; an older one gives way.
+        """
+        aside = folder.with_name(f".writing-{folder.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        self._tokenizer.save_pretrained(str(aside))
+        if folder.is_dir():
+            shutil.rmtree(folder)
+        aside.rename(folder)
 
     def _special(self, token_id: int | None, name: str) -> int:
         if token_id is None:

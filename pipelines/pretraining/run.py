@@ -171,11 +171,13 @@ def pretrain(
     else:
         captions = (caption for each in joined for _, caption in each.rows)
         tokenizer = load_tokenizer(tokenizer_spec, chain(captions, lines or ()))
-        tokenizer.save(saved_tokenizer)
+        if is_main_process():
+            tokenizer.save(saved_tokenizer)
     earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
     of_detector = () if end_to_end is None or end_to_end.detector is None else end_to_end.detector.trained_ids()
     captioned = (image_id for each in joined for image_id in each.rows.captioned_ids())
-    write_trained_images(run_dir, chain(captioned, of_detector), before=earlier)
+    if is_main_process():
+        write_trained_images(run_dir, chain(captioned, of_detector), before=earlier)
     first = corpus.record(0)
     if num_classes is None:
         num_classes = known_classes(store, first) if system.needs_classes else 0
