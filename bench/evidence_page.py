@@ -133,7 +133,7 @@ def _matching(answers: Answers) -> Iterator[str]:
                     if f"{system}-permuted" in answers
                     else None
                 ),
-                _shown(share(answers[system]["patterns"])),
+                _shown(_of(answers, system, "patterns")),
             ]
             for system in asked
         ),

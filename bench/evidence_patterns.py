@@ -27,11 +27,12 @@ from pipelines.tokenizer import load_tokenizer
 SAMPLES = 8000  # one half to learn from, the other to be asked about
 PLACES = 40  # of words, and of regions, that it sees
 STEPS, RATE = 300, 0.01
+BLOCK = 20  # samples whose answers are kept together
 
 
 @dataclass(frozen=True, eq=False)
 class Patterns:
-    """(samples,) each: whether the classifier was right, and 1 for each that it was asked about."""
+    """(blocks of samples,) each: how often the classifier was right, of how often it was asked."""
 
     right: np.ndarray
     asked: np.ndarray
@@ -56,7 +57,8 @@ def patterns_tally(run: Path, store: FeatureStore, captions: Path, system: str, 
     matches = np.array([sample.match for sample in samples], np.float32)
     half = SAMPLES // 2
     said = classify(seen[:half], matches[:half], seen[half:])
-    return Patterns((said == matches[half:]).astype(np.int64), np.ones(half, np.int64))
+    right = (said == matches[half:]).reshape(-1, BLOCK).sum(axis=1)
+    return Patterns(right, np.full(len(right), BLOCK))
 
 
 def pattern(sample: PretrainSample) -> np.ndarray:
