@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from evidence_plots import Row, intervals_svg
-from evidence_runs import ARMS, BATCH, OVERLAP_NAMES, STEPS
+from evidence_runs import ARMS, BATCH, OVERLAP_NAMES, SEEDS, STEPS
 from evidence_statistics import Answers, Estimate, difference, read_answers, share
 from evidence_world import FULL, SEED
 
@@ -40,8 +40,14 @@ def write_page(results: Path, page: Path) -> Path:
     answers, runs = read_answers(results)
     seeds = max((len({run["seed"] for run in runs if run["arm"] == arm}) for arm in answers), default=0)
     hours = sum(float(str(run["seconds"])) for run in runs) / 3600
+    few = f"**Only {seeds} of {len(SEEDS)} seeds so far**: what follows is not yet evidence in the sense above.\n"
     head = _HEAD.format(steps=STEPS, batch=BATCH, runs=len(runs), hours=hours, seeds=seeds)
-    parts = [head, *(part for section in _SECTIONS for part in section(answers)), *_commands(runs)]
+    parts = [
+        head,
+        *([few] if seeds < len(SEEDS) else []),
+        *(part for section in _SECTIONS for part in section(answers)),
+        *_commands(runs),
+    ]
     page.write_text("\n".join(parts) + "\n", encoding="utf-8")
     for name, rows in _plots(answers).items():
         (page.parent / f"evidence_{name}.svg").write_text(intervals_svg(rows), encoding="utf-8")
@@ -63,7 +69,7 @@ def _words(answers: Answers) -> Iterator[str]:
             "another picture",
             "own less another",
             "own less text-only",
-            "of it left with permuted captions",
+            "own less another, permuted captions",
         ),
         (_words_row(answers, system) for system in _SYSTEMS if system in answers),
     )
@@ -177,6 +183,8 @@ def _comparisons(answers: Answers) -> Iterator[str]:
         '"more" reproduces the order of the paper, "not shown" does not, "LESS" is the other way round.\n'
     )
     rows = []
+    if absent := [f"{one} / {other}" for _, one, other, _ in _PAIRS if not {one, other} <= answers.keys()]:
+        yield f"Not run yet: {', '.join(absent)}.\n"
     for what, one, other, questions in _PAIRS:
         if one in answers and other in answers:
             for question in questions:
@@ -184,7 +192,8 @@ def _comparisons(answers: Answers) -> Iterator[str]:
                 rows.append(
                     [what, question, _shown(share(first)), _shown(share(second)), _gain(difference(first, second))]
                 )
-    yield _table(("", "asked", "first", "second", "first less second"), rows)
+    if rows:
+        yield _table(("", "asked", "first", "second", "first less second"), rows)
 
 
 _PAIRS = (
