@@ -72,7 +72,8 @@ class Evidence:
 
     def seconds(self) -> float:
         """What a run takes, by those that are there."""
-        found = [json.loads(path.read_text())["seconds"] for path in self.results.glob("*.json")]
+        read = (json.loads(path.read_text("utf-8"))["seconds"] for path in self.results.glob("*.json"))
+        found = [seconds for seconds in read if seconds is not None]
         return float(np.mean(found)) if found else SECONDS_A_RUN
 
     def say_cost(self, jobs: int) -> None:

@@ -20,7 +20,7 @@ _HEAD = """\
 Made by `make evidence`; do not edit. Models of width 64 and two layers, trained for {steps:,} steps of {batch}
 captions, of whose words 40 % are hidden (InterBERT: its groups), on 2,000 pictures of the toy world
 ([toyworld.md](toyworld.md)) with the regions of the toy detector, asked about 500 pictures and captions that they never
-saw. {runs} runs so far, {hours:.1f} hours of one core. Shares are in percent, with 95 % intervals over pictures and
+saw. {runs} runs so far. Shares are in percent, with 95 % intervals over pictures and
 seeds ({seeds} at most; a draw takes both with replacement). A difference counts when its interval leaves 0 out; "not
 shown" says that it does not. What holds here holds for small models in a small world: it shows that the code learns
 what it should and that the controls fail as they must, not what a published model reaches.
@@ -39,9 +39,8 @@ def write_page(results: Path, page: Path) -> Path:
     """Writes the page, and its pictures beside it; returns the page."""
     answers, runs = read_answers(results)
     seeds = max((len({run["seed"] for run in runs if run["arm"] == arm}) for arm in answers), default=0)
-    hours = sum(float(str(run["seconds"])) for run in runs) / 3600
     few = f"**Only {seeds} of {len(SEEDS)} seeds so far**: what follows is not yet evidence in the sense above.\n"
-    head = _HEAD.format(steps=STEPS, batch=BATCH, runs=len(runs), hours=hours, seeds=seeds)
+    head = _HEAD.format(steps=STEPS, batch=BATCH, runs=len(runs), seeds=seeds)
     parts = [
         head,
         *([few] if seeds < len(SEEDS) else []),
