@@ -144,7 +144,8 @@ def loop_rounds(task: TrainTask, arguments: argparse.Namespace) -> Iterator[Foun
         steps=10**6, learning_rate=1e-6, optimizer="adamw", device=arguments.device, precision=arguments.precision
     )
     accelerator = make_accelerator(config)
-    optimizer = build_optimizer(chosen_groups(task.model, task.parameter_groups, config), config)
+    groups = chosen_groups(task.model, task.parameter_groups, config)
+    optimizer = build_optimizer(groups, config, device=accelerator.device)
     model, prepared = accelerator.prepare(task.model, optimizer)
     step = TrainStep(task, model, prepared, accelerator, config, told_to_stop=lambda: 0)
     stream = task.batches(0, rank=0, num_ranks=1)

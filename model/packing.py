@@ -59,6 +59,14 @@ class Packing:
         return tuple(self.mask.sum(dim=1).tolist())
 
     @cached_property
+    def trimmed(self) -> Packing:
+        """That of the same packed tensors with the least padding there can be: rows begin where they stand, and end
+        with the longest of them. What is computed from it does not depend on the padding, not even in its last bit."""
+        longest = max(self.lengths, default=0)
+        lengths = self.mask.sum(dim=1, keepdim=True)
+        return Packing(torch.arange(longest, device=self.mask.device) < lengths)
+
+    @cached_property
     def rows(self) -> Tensor:
         """(P,) long: which row each packed position belongs to."""
         every = torch.arange(len(self.mask), device=self.mask.device)[:, None].expand(self.mask.shape)

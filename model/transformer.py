@@ -26,6 +26,8 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"gelu": F.gelu, "relu": F.relu, "swish": F.silu}
 )
 
+_PAYS_FOR_A_KERNEL = 300_000  # queries x keys x width of a row with padding; measured: bench/attention_ways.py
+
 
 class Attention(nn.Module):
     """Multi-head attention of a sequence to itself or to another stream, without the residual.
@@ -93,25 +95,35 @@ class Attention(nn.Module):
         if maps is not None:
             found_QNh = mapped_attention(query, key, value, packing, asked, dropout, maps)
         else:
-            attend = row_attention if _one_row_after_the_other(query, packing, asked) else padded_attention
-            found_QNh = attend(query, key, value, packing, asked, dropout)
+            found_QNh = packed_attention(query, key, value, packing, asked, dropout)
         return self.dropout(self.output(found_QNh.flatten(1)))
 
     def _heads(self, states_PH: Tensor) -> Tensor:
         return states_PH.unflatten(-1, (self.num_heads, -1))
 
 
-def _one_row_after_the_other(query: Tensor, packing: Packing, asked: Packing) -> bool:
-    """Whether `row_attention` is the faster way: on a CPU, where there is padding to leave out."""
-    if query.device.type != "cpu" or packing.keeps_padding or asked.keeps_padding:
-        return False
-    return packing.places is not None or asked.places is not None
+def packed_attention(
+    query_QNh: Tensor, key_KNh: Tensor, value_KNh: Tensor, packing: Packing, asked: Packing, dropout: float
+) -> Tensor:
+    """(Q, N, h), the faster of the two ways below.
+
+    That is `row_attention` on a CPU, where there is padding to leave out and rows are long or wide enough to pay for a
+    kernel each.
+    """
+    if query_QNh.device.type != "cpu" or packing.keeps_padding or asked.keeps_padding:
+        return padded_attention(query_QNh, key_KNh, value_KNh, packing, asked, dropout)
+    packing, asked = packing.trimmed, asked.trimmed
+    padded = packing.places is not None or asked.places is not None
+    width = query_QNh.shape[1] * query_QNh.shape[2]
+    pays = packing.mask.shape[1] * asked.mask.shape[1] * width > _PAYS_FOR_A_KERNEL
+    attend = row_attention if padded and pays else padded_attention
+    return attend(query_QNh, key_KNh, value_KNh, packing, asked, dropout)
 
 
 def row_attention(
     query_QNh: Tensor, key_KNh: Tensor, value_KNh: Tensor, packing: Packing, asked: Packing, dropout: float
 ) -> Tensor:
-    """(Q, N, h), one row after the other: on a CPU half the time of `padded_attention`, and no sum sees padding."""
+    """(Q, N, h), one row after the other: at base size half the time of `padded_attention`, and no sum sees padding."""
     found = []
     rows = zip(
         query_QNh.split(packing.lengths), key_KNh.split(asked.lengths), value_KNh.split(asked.lengths), strict=True

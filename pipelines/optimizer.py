@@ -13,8 +13,14 @@ from pipelines.release_optimizers import BertAdam, TransformersAdamW
 from pipelines.train_config import TASK_GROUPS, TrainConfig
 
 
-def build_optimizer(groups: Sequence[ParameterGroup], config: TrainConfig) -> torch.optim.Optimizer:
-    """The optimizer of a run; each of its groups keeps its "learning_rate_scale"."""
+def build_optimizer(
+    groups: Sequence[ParameterGroup], config: TrainConfig, *, device: torch.device
+) -> torch.optim.Optimizer:
+    """The optimizer of a run; each of its groups keeps its "learning_rate_scale".
+
+    Args:
+        device: where the parameters will be when it takes its steps.
+    """
     options: list[dict[str, Any]] = [
         {
             "params": list(group["params"]),
@@ -29,7 +35,10 @@ def build_optimizer(groups: Sequence[ParameterGroup], config: TrainConfig) -> to
     if config.optimizer == "bert-adam":
         return BertAdam(options, lr=rate, betas=betas, eps=epsilon)
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(options, lr=rate, betas=betas, eps=epsilon)
+        # On a CPU torch's own choice is one tensor after the other, six times as slow. A loss scale, which the fused
+        # step would apply by itself, is for GPUs.
+        fused = True if device.type == "cpu" else None
+        return torch.optim.AdamW(options, lr=rate, betas=betas, eps=epsilon, fused=fused)
     correct = config.optimizer == "adamw-transformers"
     return TransformersAdamW(options, lr=rate, betas=betas, eps=epsilon, correct_bias=correct)
 

@@ -201,7 +201,8 @@ def train(
     if newest is not None or (resume == "auto" and (run_dir / CONFIG_NAME).exists()):
         check_same_run(newest or run_dir, resolved)
 
-    optimizer = build_optimizer(chosen_groups(task.model, task.parameter_groups, config), config)
+    groups = chosen_groups(task.model, task.parameter_groups, config)
+    optimizer = build_optimizer(groups, config, device=accelerator.device)
     model, prepared_optimizer = accelerator.prepare(task.model, optimizer)
     average = ExponentialAverage(task.model, rate=config.average_rate) if config.average_rate else None
     state = TrainingState(task.model, optimizer, average, accelerator.scaler)

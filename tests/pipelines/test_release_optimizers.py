@@ -20,6 +20,7 @@ from pipelines.parameter_groups import PARAMETER_RULES, group_parameters
 from pipelines.release_settings import RELEASE_SETTINGS, release_settings
 from pipelines.train_config import OPTIMIZERS, TrainConfig
 
+CPU = torch.device("cpu")
 SIZES = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
 SIZES |= {"max_position_embeddings": 8, "region_feature_size": 6}
 
@@ -72,7 +73,7 @@ def test_each_step_is_the_release_s(name, decay, eps, betas):
     generator = np.random.default_rng(3)
     start = generator.standard_normal((4, 3))
     parameter = nn.Parameter(torch.from_numpy(start.copy()))
-    optimizer = build_optimizer([{"params": [parameter], "learning_rate_scale": 0.5}], config)
+    optimizer = build_optimizer([{"params": [parameter], "learning_rate_scale": 0.5}], config, device=CPU)
     p, m, v = start, np.zeros_like(start), np.zeros_like(start)
     for step in range(1, 9):
         gradient = generator.standard_normal(p.shape)
@@ -90,7 +91,9 @@ def test_the_four_adams_are_four():
     ends = {}
     for name in ("adamw", *STEPS):
         parameter = nn.Parameter(torch.tensor([2.0, -1.0]))
-        optimizer = build_optimizer([{"params": [parameter]}], settings(optimizer=name, weight_decay=0.5, epsilon=0.1))
+        optimizer = build_optimizer(
+            [{"params": [parameter]}], settings(optimizer=name, weight_decay=0.5, epsilon=0.1), device=CPU
+        )
         for gradient in ([0.5, 0.1], [0.2, -0.3]):
             parameter.grad = torch.tensor(gradient)
             optimizer.step()
@@ -103,7 +106,7 @@ def test_the_four_adams_are_four():
 def test_without_decay_and_epsilon_transformers_adamw_is_adam():
     ours, theirs = (nn.Parameter(torch.tensor([2.0, -1.0, 0.3])) for _ in range(2))
     optimizer = build_optimizer(
-        [{"params": [ours]}], settings(optimizer="adamw-transformers", weight_decay=0.0, epsilon=0.0)
+        [{"params": [ours]}], settings(optimizer="adamw-transformers", weight_decay=0.0, epsilon=0.0), device=CPU
     )
     adam = torch.optim.Adam([theirs], lr=0.01, eps=0.0)
     for seed in range(5):
@@ -117,7 +120,7 @@ def test_without_decay_and_epsilon_transformers_adamw_is_adam():
 @pytest.mark.parametrize("name", STEPS)
 def test_a_parameter_without_a_gradient_does_not_even_decay(name):
     used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    optimizer = build_optimizer([{"params": [used, unused]}], settings(optimizer=name, weight_decay=0.5))
+    optimizer = build_optimizer([{"params": [used, unused]}], settings(optimizer=name, weight_decay=0.5), device=CPU)
     used.grad = torch.ones(2)
     optimizer.step(lambda: 3.0)
     assert torch.equal(unused, torch.ones(2)) and (used < 1).all()

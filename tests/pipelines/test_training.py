@@ -139,7 +139,9 @@ def test_a_named_rule_takes_the_place_of_the_task_s_groups(tmp_path):
 
 def test_sgd_is_torchs_with_the_groups_rates_and_decays():
     task = ToyTask()
-    optimizer = build_optimizer(task.parameter_groups(), sgd(weight_decay=0.3, momentum=0.7))
+    optimizer = build_optimizer(
+        task.parameter_groups(), sgd(weight_decay=0.3, momentum=0.7), device=torch.device("cpu")
+    )
     assert isinstance(optimizer, torch.optim.SGD)
     found = [(group["weight_decay"], group["momentum"]) for group in optimizer.param_groups]
     assert found == [(0.3, 0.7), (0.0, 0.7)]
