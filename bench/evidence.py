@@ -83,11 +83,14 @@ class Evidence:
         say(f"{there}; the others: about {minutes:.0f} min on {jobs} cores")
 
     def go(self, jobs: int) -> None:
-        """Runs that another one goes on from come before it: a seed's are done in the order of `ARMS`."""
+        """Runs that others go on from come before them; one whose answers are there but whose weights are not is made
+        again."""
         self.results.mkdir(parents=True, exist_ok=True)
-        missing = self.missing()
-        first = [run for run in missing if not ARMS[run.arm].after]
-        for stage in (first, *([run] for run in missing if ARMS[run.arm].after)):
+        later = [run for run in self.missing() if ARMS[run.arm].after]
+        starts = {Run(ARMS[run.arm].after, run.seed) for run in later}
+        first = [run for run in self.missing() if run not in later]
+        first += sorted((run for run in starts - set(first) if not self.folder(run).exists()), key=lambda run: run.name)
+        for stage in (first, later):
             with ThreadPoolExecutor(jobs) as pool:
                 list(pool.map(self._do, stage))
 
@@ -107,10 +110,6 @@ class Evidence:
         from features.store import FeatureStore
 
         arm = ARMS[run.arm]
-        if arm.after:
-            before = Run(arm.after, run.seed)
-            if not self.folder(before).exists():  # its answers are there, its weights are not
-                self._train(before)
         self._train(run)
         with FeatureStore(self.world.store) as store:
             asked = Asked(self.folder(run), store, self.world.captions("test"), self.world.work)

@@ -116,7 +116,7 @@ _SYSTEMS = {
     "imagebert": ("ImageBERT", "small", _ALL),
     "interbert": ("InterBERT, masked groups", "small", _ALL),
 }
-_FROZEN = {"encoder.frozen_stages": "1,2,3,4,5"}
+_FROZEN = {"encoder.frozen_stages": "[1,2,3,4,5]"}
 
 
 def _arms() -> Iterator[tuple[str, Arm]]:

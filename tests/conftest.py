@@ -10,11 +10,27 @@ from typing import NamedTuple
 
 import pytest
 
+# Lets every test import the modules beside this one: pytest's importlib mode adds no folder by itself.
+sys.path.append(str(Path(__file__).parent))
 REPOSITORY = Path(__file__).parents[1]
 SHARED = REPOSITORY.parent / "shared"
 
 # A shell starts background jobs with Ctrl-C ignored, and processes that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of tests marked `soak(cases=True)` only a share of the cases is run, where a share is asked for."""
+    from soak_share import share_of
+
+    by_test: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if any(mark.kwargs.get("cases") for mark in item.iter_markers("soak")):
+            by_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = {item for name, cases in by_test.items() for item in set(cases).difference(share_of(cases, name))}
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

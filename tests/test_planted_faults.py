@@ -1,15 +1,13 @@
 """The list of planted faults (planted_faults.py) is in date: every text stands where it says, every test exists."""
 
 import importlib.util
-import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from soak_share import share_of
 
-SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))
 SCRIPT = Path(__file__).with_name("planted_faults.py")
 
 
@@ -39,7 +37,6 @@ def test_a_text_that_is_gone_is_told(listed):
 @pytest.mark.soak
 def test_every_planted_fault_is_noticed(listed):
     """All of them, or as many as the share of a soak says."""
-    names = [fault.name for fault in listed.FAULTS]
-    chosen = names if SHARE >= 1 else random.Random(0).sample(names, max(1, round(SHARE * len(names))))
+    chosen = share_of([fault.name for fault in listed.FAULTS], "planted faults")
     done = subprocess.run([sys.executable, str(SCRIPT), *chosen], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))
+from soak_share import SHARE
+
 SECONDS_PER_MUTATION = 30
 _SLACK = 4 * 2**20  # arenas of the allocators, which grow in steps
 _CODE = ("exec", "compile", "marshal.loads", "pickle.find_class", "ctypes.", "subprocess.", "os.system", "os.exec",

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from soak_share import SHARE
 
 from features.safe_pickle import UnsafePickleError, load_pickle, loads_pickle
 
 PROTOCOLS = range(6)
-SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))
 
 
 def read(data: bytes, **options: Any) -> Any:

@@ -19,6 +19,7 @@ from bench_module import bench_module
 from faulty_server import EXPECTED, OK, SLOW, FaultyServer, serve
 from forks import in_a_fork
 from killed_download import after_kills, content
+from soak_share import SHARE
 
 from pipelines.cli import main
 from pipelines.download.failures import LocalFaultError
@@ -27,7 +28,6 @@ from pipelines.download.run import DownloadOptions, run_download
 from pipelines.store_lock import store_lock
 
 pytestmark = pytest.mark.faults
-SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))
 COMMAND = [sys.executable, "-c", "from pipelines.cli import main; main()", "download"]
 ALLOWED = ("--allow-private", "127.0.0.1")
 

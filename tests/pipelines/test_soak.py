@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from bench_module import BENCH, bench_module
+from soak_share import SHARE
 
 from pipelines.toyworld.draw import draw_samples
-
-SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))
 
 
 @pytest.mark.soak

@@ -150,29 +150,39 @@ def assert_goes_on(world: World, run: Path) -> None:
 
 # Of the first stage: 6 backward passes, 3 lines, one checkpoint of three files of tensors and three of JSON after that
 # of the run folder.
+PLACES = [
+    (TENSORS, 2),  # in the last checkpoint of stage 1
+    (JSON, 3),
+    (RENAME, 1),  # before it has its name
+    (BACKWARD, 4),  # in the middle of stage 1
+    (BACKWARD, 7),  # in the first step of stage 2
+    (LOG_LINE, 4),
+    (BACKWARD, 11),
+    (RENAME, 2),
+    (NAMED, 2),
+]
+
+
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    ("place", "count"),
-    [
-        (NAMED, 1),  # behind the last checkpoint of stage 1, before anything else is written
-        pytest.param(TENSORS, 2, marks=pytest.mark.slow),  # in that checkpoint
-        pytest.param(JSON, 3, marks=pytest.mark.slow),
-        pytest.param(RENAME, 1, marks=pytest.mark.slow),  # before it has its name
-        pytest.param(BACKWARD, 4, marks=pytest.mark.slow),  # in the middle of stage 1
-        pytest.param(BACKWARD, 7, marks=pytest.mark.slow),  # in the first step of stage 2
-        pytest.param(LOG_LINE, 4, marks=pytest.mark.slow),
-        pytest.param(BACKWARD, 11, marks=pytest.mark.slow),
-        pytest.param(RENAME, 2, marks=pytest.mark.slow),
-        pytest.param(NAMED, 2, marks=pytest.mark.slow),
-    ],
-)
-def test_killed_it_goes_on_to_the_same_bits(world: World, tmp_path: Path, place: str, count: int) -> None:
-    killed = world.run(Killed(world.command(tmp_path / "run"), place, count))
+def test_killed_between_two_stages_it_goes_on_to_the_same_bits(world: World, tmp_path: Path) -> None:
+    """Behind the last checkpoint of stage 1, before anything else is written."""
+    assert_mended(world, tmp_path / "run", NAMED, 1)
+
+
+@pytest.mark.soak(cases=True)
+@pytest.mark.faults
+@pytest.mark.parametrize(("place", "count"), PLACES)
+def test_killed_anywhere_it_goes_on_to_the_same_bits(world: World, tmp_path: Path, place: str, count: int) -> None:
+    assert_mended(world, tmp_path / "run", place, count)
+
+
+def assert_mended(world: World, folder: Path, place: str, count: int) -> None:
+    killed = world.run(Killed(world.command(folder), place, count))
     assert killed.code == -signal.SIGKILL and f"fail point: {place}, number {count}" in killed.said, killed.said
-    assert_goes_on(world, tmp_path / "run")
+    assert_goes_on(world, folder)
 
 
-@pytest.mark.slow
+@pytest.mark.soak(cases=True)
 @pytest.mark.faults
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("named", [False, True])
@@ -183,7 +193,7 @@ def test_killed_where_a_stage_is_noted_as_done(world: World, tmp_path: Path, cou
     assert_goes_on(world, tmp_path / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.soak(cases=True)
 @pytest.mark.faults
 @pytest.mark.parametrize(("place", "count", "rank"), [(NAMED, 1, 0), (TENSORS, 2, 0), (BACKWARD, 7, 1)])
 def test_killed_in_one_of_two_processes(world: World, tmp_path: Path, place: str, count: int, rank: int) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,7 @@ from objectives import NUM_CAPTIONS, OBJECTIVES
 from rank_deviations import BOUNDS, SAMPLES, largest_difference, log_in, trained_on
 from ranks import run_ranks, said
 from small_pretraining import Training, make_task, rows_of_steps, seen_by, settings
-
-SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))  # of a soak, see test_soak.py
+from soak_share import share_of
 
 
 def trained(
@@ -56,8 +53,7 @@ def test_two_processes_train_every_objective_as_one(on_one_and_two: list[dict[st
 @pytest.mark.parametrize("kind", BOUNDS)
 def test_fifty_steps_of_one_two_and_four_processes(tmp_path: Path, kind: str) -> None:
     """Each of four processes has one sample of a step, or two where they are a group. Of all objectives, or a share."""
-    names = list(OBJECTIVES)
-    chosen = names if SHARE >= 1 else random.Random(kind).sample(names, max(1, round(SHARE * len(names))))
+    chosen = share_of(list(OBJECTIVES), kind)
     one, *others = (
         trained_on(ranks, chosen, tmp_path / str(ranks), steps=50, double=kind == "float64") for ranks in (1, 2, 4)
     )

@@ -1,0 +1,19 @@
+"""How much of the soaks runs: all of it, or the share that ROIBEAM_SOAK says, as CI sets it."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))
+
+
+def share_of(cases: Sequence[T], seed: str) -> list[T]:
+    """All of them, or a seeded share, one at least; in their order."""
+    if SHARE >= 1:
+        return list(cases)
+    chosen = random.Random(seed).sample(range(len(cases)), max(1, round(SHARE * len(cases))))
+    return [cases[place] for place in sorted(chosen)]
