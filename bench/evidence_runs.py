@@ -143,7 +143,11 @@ def _arms() -> Iterator[tuple[str, Arm]]:
     yield "imagebert-one-stage", Arm("ImageBERT, both at once", "imagebert", two, "clean-and-noisy")
     yield "vlbert-released", Arm("VL-BERT as released, stored features", "vlbert", (WORDS, REGIONS))
     yield from _four_arms()
-    relation = {"model.with_relationship_head": "true", "sampling.mismatched_probability": 0.5}
+    relation = {
+        "model.with_pooler": "true",
+        "model.with_relationship_head": "true",
+        "sampling.mismatched_probability": 0.5,
+    }
     probe = {"captions": "probe", "steps": PROBE_STEPS, "settings": relation}
     yield "probe-pretrained", Arm(
         "Matching learned from few pictures, from vlbert-released", "vlbert", (MATCHING,), after="vlbert-released",
