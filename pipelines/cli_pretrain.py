@@ -66,6 +66,18 @@ def pretrain_command(
         float,
         typer.Option(min=0, max=1, help="Share of the images in --captions or --task-text that the store must have."),
     ] = MIN_MATCH,
+    validation: Annotated[
+        str | None,
+        typer.Option(
+            help="Held-out captions, a file as in --captions, of a Karpathy file its split val: evaluations "
+            "(train.evaluate_every) ask about data.validation_captions of them, and their images are not trained on.",
+            show_default=False,
+        ),
+    ] = None,
+    validation_store: Annotated[
+        str | None,
+        typer.Option(help="Store of their images [default: the first --store].", show_default=False),
+    ] = None,
     held_out: Annotated[list[str] | None, HELD_OUT] = None,
     leave_out_held_out: Annotated[bool, LEAVE_OUT] = False,
     images_of: Annotated[str | None, IMAGES_OF] = None,
@@ -253,7 +265,7 @@ def pretrain_command(
     from pipelines.bert_start import read_bert
     from pipelines.curves import write_curves
     from pipelines.detector_figures import DETECTOR_NAME, change_rows
-    from pipelines.given_stores import GivenStores, held_out_hints
+    from pipelines.given_stores import GivenStores, GivenValidation, held_out_hints
     from pipelines.held_out import HeldOut
     from pipelines.joint_checkpoint import JointCheckpoint, load_model_or_joint
     from pipelines.overrides import apply_overrides, parse_value
@@ -302,12 +314,14 @@ def pretrain_command(
             config = published.toy_config(micro_batch=batch_size, **given)
         else:
             config = published.train_config(num_captions, micro_batch=batch_size, processes=num_processes(), **given)
+        pause = max(1, min(1000, config.steps // 10))
         paced = replace(
             config,
             device=device,
             seed=seed,
             log_every=max(1, min(20, config.steps // 10)),
-            checkpoint_every=max(1, min(1000, config.steps // 10)),
+            checkpoint_every=pause,
+            evaluate_every=config.evaluate_every or (pause if validation else 0),
         )
         return cast(TrainConfig, apply_overrides({"train": paced}, of_train)["train"])
 
@@ -356,8 +370,12 @@ def pretrain_command(
     rules = HeldOut(held_out or [])
     told = TaskTexts(task_text, id_rule=id_rule) if task_text else None
     given_stores = GivenStores(store or [], captions or [], weight or [], texts=told, id_rule=id_rule)
+    validated = GivenValidation(validation, validation_store, id_rule=id_rule)
     notes: list[str] = []
-    with given_stores.opened(stage_to, stage_gb, images_of=images_of, min_match=min_match) as sources:
+    with (
+        given_stores.opened(stage_to, stage_gb, images_of=images_of, min_match=min_match) as sources,
+        validated.opened(sources[0].store, min_match=min_match) as asked,
+    ):
         if not held_out:
             notes += held_out_hints(sources)
         result = pretrain(
@@ -375,6 +393,7 @@ def pretrain_command(
             model_overrides=overrides,
             guard=LeakGuard(rules, leave_out_held_out) if held_out else None,
             end_to_end=through_encoder,
+            validation=asked,
             inspect_rows=inspect_batch,
             resume="auto" if resume is None else resume,
         )
@@ -398,6 +417,7 @@ def pretrain_command(
         "last": result.training.last,
         "best": None if result.training.best is None else str(result.training.best),
         "evaluation": result.evaluation,
+        "evaluated_on": result.asked,
         "detector": result.detector,
     }
     if as_json:
@@ -414,6 +434,7 @@ def pretrain_command(
         image_id, why = next(iter(result.left_out.items()))
         typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
     typer.echo(f"{counted(result.training.step, 'step')} in {result.training.seconds:.0f} s")
+    typer.echo(f"asked about {result.asked}:")
     for name, mean in result.evaluation.items():
         typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")
     if result.detector is not None:

@@ -1,4 +1,5 @@
-"""`--store`, `--captions` and `--weight` of one command: the sources that they name together, in their order."""
+"""`--store`, `--captions` and `--weight` of one command: the sources that they name together, in their order; and
+`--validation`, what is asked about them."""
 
 from __future__ import annotations
 
@@ -93,6 +94,39 @@ class GivenStores:
         if self._texts is not None:
             return [self._texts.notes]
         return [[] if file is None else list(file.notes) for file in self._files]
+
+
+class GivenValidation:
+    """`--validation` and `--validation-store`.
+
+    Args:
+        captions: a caption file, of a Karpathy file its split val; None for no held-out captions.
+        store: folder of a store; None for the first one of the run.
+    Raises:
+        ValueError: when the file is none, or a store is named without it.
+    """
+
+    def __init__(self, captions: str | None, store: str | None, *, id_rule: str) -> None:
+        if captions is None and store is not None:
+            raise ValueError("--validation-store: name the captions too, with --validation")
+        self._store, self._file = store, None if captions is None else CaptionFile(captions, id_rule=id_rule)
+        if captions is not None and self._file is not None and self._file.kind == "karpathy":
+            self._file = CaptionFile(captions, id_rule=id_rule, split="val")
+
+    @contextmanager
+    def opened(self, first: FeatureStore, *, min_match: float) -> Iterator[CaptionedStore | None]:
+        """The held-out captions; their own store is closed at the end.
+
+        Raises:
+            ValueError, OSError: when the store cannot be opened.
+        """
+        if self._file is None:
+            yield None
+        elif self._store is None:
+            yield CaptionedStore(first, self._file.captions(), min_match=min_match)
+        else:
+            with FeatureStore(self._store) as store:
+                yield CaptionedStore(store, self._file.captions(), min_match=min_match)
 
 
 def held_out_hints(sources: Sequence[CaptionedStore]) -> list[str]:

@@ -35,7 +35,13 @@ from pipelines.pretraining.mirrored_words import swap_left_right
 from pipelines.pretraining.record_photos import PhotoError, PhotoPlace, RecordPhotos
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.pretraining.sampler import Sampler
-from pipelines.pretraining.task import EVALUATION_EPOCH, DataConfig, PretrainTask, evaluate
+from pipelines.pretraining.task import (
+    EVALUATION_EPOCH,
+    DataConfig,
+    HasEvaluationBatches,
+    PretrainTask,
+    evaluate_task,
+)
 from pipelines.rehearsal import WorstBatch
 from pipelines.sample_order import SampleOrder
 
@@ -121,7 +127,7 @@ class EndToEndTask:
         photos: of the corpus's images.
         row_sizes: (N, 3) int, height and width of each row's photo in pixels, and its number of regions.
         labelled: photos that the detector is trained on beside; `joint` is a `JointDetector` then.
-        pad_id, seed, lines: as of `PretrainTask`.
+        pad_id, seed, lines, validation: as of `PretrainTask`.
     Raises:
         ValueError: when the first record does not fit the model, short edges are over the encoder's long edge, or
             `config` asks for workers or a token budget.
@@ -141,6 +147,7 @@ class EndToEndTask:
         seed: int,
         lines: Sequence[str] | None = None,
         labelled: LabelledStream | None = None,
+        validation: HasEvaluationBatches | None = None,
     ) -> None:
         if config.workers:
             raise ValueError(
@@ -151,7 +158,7 @@ class EndToEndTask:
                 f"DataConfig: max_tokens is {config.max_tokens}; end to end photos fill the memory, not tokens: use "
                 f"batch_size and encoder.region_chunk"
             )
-        self._joint = joint
+        self._joint, self._validation = joint, validation
         self._corpus, self._mirrored = corpus, corpus.reworded(swap_left_right)
         self._photos, self._rules, self._labelled = photos, rules, labelled
         self._row_sizes, self._seed = row_sizes, seed
@@ -233,8 +240,8 @@ class EndToEndTask:
             photo += not alone
 
     def evaluate(self) -> dict[str, float | None]:
-        """See `evaluate`: a quick look at each of the loop's evaluations."""
-        return evaluate(self)
+        """See `evaluate`: at each of the loop's evaluations."""
+        return evaluate_task(self, self._validation)
 
     def model_config(self) -> dict[str, Any]:
         """Makes the folder of the weights a joint checkpoint, see `load_joint`."""

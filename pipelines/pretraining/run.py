@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from model.bert import BertSizes
-from pipelines.bert_start import PublishedBert, start_from_bert
+from pipelines.bert_start import PublishedBert
 from pipelines.checkpoint import checkpoint_step
 from pipelines.model_checkpoint import ModelCheckpoint
 from pipelines.pretraining.batch_page import InspectedBatch, batch_html
@@ -35,14 +35,16 @@ from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.detector_change import DetectorChange
 from pipelines.pretraining.end_to_end import EndToEnd, row_sizes
 from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
+from pipelines.pretraining.record_photos import RecordPhotos
 from pipelines.pretraining.row_lengths import RowLengths, count_regions
-from pipelines.pretraining.start import built_config, continued_model
+from pipelines.pretraining.start import continued_model, new_model
 from pipelines.pretraining.systems import SYSTEMS, System
-from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
+from pipelines.pretraining.task import DataConfig, PretrainTask
 from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
 from pipelines.pretraining.text_rows import TextCorpus
 from pipelines.pretraining.trained_images import write_trained_images
 from pipelines.pretraining.trained_with import check_feature_space
+from pipelines.pretraining.validation import join_validation, told
 from pipelines.probe import Names
 from pipelines.run_folder import BATCH_PAGE, CONFIG_NAME, Resume, check_run_folder
 from pipelines.task_texts import TaskTexts
@@ -64,6 +66,7 @@ class PretrainResult:
         system that does not ask for it.
     training: where the loop ended.
     evaluation: of `evaluate` on the final weights.
+    asked: what it was asked about, for people.
     left_out: end to end, ids of images whose photo could not be used, each with why, as far as this process met them.
     detector: what detector.json of the run folder holds; None where no detector was judged, or not by this process.
     """
@@ -75,6 +78,7 @@ class PretrainResult:
     vocab_size: int
     training: TrainResult
     evaluation: dict[str, float | None]
+    asked: str
     left_out: Mapping[str, str] = field(default_factory=dict)
     detector: Mapping[str, Any] | None = None
 
@@ -96,6 +100,7 @@ def pretrain(
     text_files: Sequence[Path] = (),
     guard: LeakGuard | None = None,
     end_to_end: EndToEnd | None = None,
+    validation: CaptionedStore | None = None,
     inspect_rows: int = 0,
     resume: Resume = False,
     stop_at_step: int | None = None,
@@ -118,6 +123,8 @@ def pretrain(
         text_files: of a text corpus, for a system that reads text alone too; see `TextCorpus`.
         guard: what must not be trained on.
         end_to_end: trains through a region encoder, on photos; None trains on the stored features.
+        validation: held-out captions that evaluations ask about; their images are not trained on. None takes the first
+            captions that are trained on.
         inspect_rows: so many rows of the first batch are written to batch.html in the run folder, before any step.
         resume, stop_at_step: see `train`.
     Raises:
@@ -130,6 +137,8 @@ def pretrain(
         raise ValueError(f"{system.name} reads no text without images; leave out the text corpus, or train a VL-BERT")
     if any(isinstance(source.captions, TaskTexts) for source in sources):
         _check_task_texts(system, sources, data, end_to_end)
+        if validation is not None:
+            raise ValueError("texts of a task have no validation here; judge the model on its task, or leave it out")
     if end_to_end is not None and len(sources) > 1:
         raise ValueError(
             f"end to end a run reads one store, got {len(sources)}; merge them (roibeam store copy), or train on "
@@ -144,7 +153,13 @@ def pretrain(
     )
     if start is not None:
         check_feature_space(start, joined[0].store)
+    asked: JoinedSource | None = None
+    if validation is not None:
+        most = system.most_pieces(sampling)
+        asked, joined = join_validation(validation, joined, most_pieces=most, captions=data.validation_captions)
     missing: dict[str, str] = {}
+    photos: RecordPhotos | None = None
+    asked_photos: RecordPhotos | None = None
     if end_to_end is not None:
         part = end_to_end.detector
         if guard is not None and part is not None and part.labelled is not None:
@@ -152,7 +167,10 @@ def pretrain(
             end_to_end = dataclasses.replace(end_to_end, detector=part)
         photos, rows, missing = end_to_end.find_photos(joined[0].store, joined[0].rows)
         joined = [dataclasses.replace(joined[0], rows=rows)]
-    store, rows = joined[0].store, joined[0].rows
+        if asked is not None:
+            asked_photos, rows, not_asked = end_to_end.find_photos(asked.store, asked.rows)
+            asked, missing = dataclasses.replace(asked, rows=rows), missing | not_asked
+    store = joined[0].store
     corpus = _corpus(joined)
     texts = TextCorpus(text_files) if text_files else None
     if not isinstance(train_config, TrainConfig):
@@ -164,15 +182,8 @@ def pretrain(
         notes += end_to_end.detector.notes()
     for note in notes:
         logger.info("%s", note)
-    saved_tokenizer = run_dir / "tokenizer"
-    if resume and saved_tokenizer.is_dir():
-        tokenizer = load_tokenizer(str(saved_tokenizer))
-        _warn_of_another_tokenizer(run_dir / CONFIG_NAME, tokenizer_spec)
-    else:
-        captions = (caption for each in joined for _, caption in each.rows)
-        tokenizer = load_tokenizer(tokenizer_spec, chain(captions, lines or ()))
-        if is_main_process():
-            tokenizer.save(saved_tokenizer)
+    captions = (caption for each in joined for _, caption in each.rows)
+    tokenizer = _tokenizer(run_dir, tokenizer_spec, chain(captions, lines or ()), resume=resume)
     earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
     of_detector = () if end_to_end is None or end_to_end.detector is None else end_to_end.detector.trained_ids()
     captioned = (image_id for each in joined for image_id in each.rows.captioned_ids())
@@ -192,51 +203,47 @@ def pretrain(
     if start is not None:
         model = continued_model(start, system, model_overrides or {})
     else:
-        sizes = {"vocab_size": tokenizer.vocab_size} if bert is None else dict(bert.sizes)
-        if not system.as_deep_as_bert:
-            sizes.pop("num_hidden_layers", None)
+        width = first.features.shape[1]
         fields = {
-            **sizes,
-            "region_feature_size": system.feature_width(sampling, first.features.shape[1]),
-            **system.region_label_fields(num_classes, first.features.shape[1]),
+            "region_feature_size": system.feature_width(sampling, width),
+            **system.region_label_fields(num_classes, width),
             **((system.text_only_fields or {}) if text_files else {}),
             **(system.end_to_end_fields if end_to_end is not None else {}),
-            **(model_overrides or {}),
         }
-        model = system.model_class(built_config(build_config or system.sizes["small"], fields, model_overrides or {}))
-    if bert is not None:
-        left = start_from_bert(model, bert)
-        logger.info("BERT %s: %s filled, %s as drawn", bert.spec, len(model.state_dict()) - len(left), len(left))
+        build = build_config or system.sizes["small"]
+        model = new_model(
+            system, build, fields, bert=bert, vocab_size=tokenizer.vocab_size, overrides=model_overrides or {}
+        )
     model_config: Any = model.config
     sampler = system.sampler(sampling, tokenizer, model_config, num_classes=num_classes)
+    joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=train_config.seed)
     common: dict[str, Any] = {"pad_id": tokenizer.pad_id, "seed": train_config.seed, "lines": lines}
-    task: PretrainTask | EndToEndTask
+
+    def task_of(
+        joined: Sequence[JoinedSource], photos: RecordPhotos | None, **others: Any
+    ) -> PretrainTask | EndToEndTask:
+        corpus, given = _corpus(joined), {**common, **others}
+        if joint is not None and photos is not None and end_to_end is not None:
+            sizes = row_sizes(joined[0].store, joined[0].rows)
+            return EndToEndTask(joint, corpus, sampler, photos, data, end_to_end.photos, row_sizes=sizes, **given)
+        if not data.max_tokens:
+            return PretrainTask(model, corpus, sampler, data, **given)
+        lengths = RowLengths(corpus, count_regions((each.store, each.rows) for each in joined), tokenizer)
+        return BudgetedTask(model, corpus, sampler, data, lengths=lengths, **given)
+
+    only_here: dict[str, Any] = {} if asked is None else {"validation": task_of([asked], asked_photos, lines=None)}
     change: DetectorChange | None = None
     if end_to_end is None:
-        common["weights"] = [each.weight for each in sources if each.weight is not None] or None
-        if data.max_tokens:
-            lengths = RowLengths(corpus, count_regions((each.store, each.rows) for each in joined), tokenizer)
-            task = BudgetedTask(model, corpus, sampler, data, lengths=lengths, **common)
-        else:
-            task = PretrainTask(model, corpus, sampler, data, **common)
+        only_here["weights"] = [each.weight for each in sources if each.weight is not None] or None
     else:
-        joint, heads = end_to_end.build_joint(model, seed=train_config.seed)
-        task = EndToEndTask(
-            joint,
-            corpus,
-            sampler,
-            photos,
-            data,
-            end_to_end.photos,
-            row_sizes=row_sizes(store, rows),
-            labelled=end_to_end.labelled_stream(seed=train_config.seed),
-            **common,
-        )
-        if heads is not None and is_main_process():
-            change = end_to_end.detector_change(run_dir, joint, heads, on_cpu=train_config.device == "cpu")
+        only_here["labelled"] = end_to_end.labelled_stream(seed=train_config.seed)
+    task = task_of(joined, photos, **only_here)
+    if end_to_end is not None and joint is not None and heads is not None and is_main_process():
+        change = end_to_end.detector_change(run_dir, joint, heads, on_cpu=train_config.device == "cpu")
     description = {
         "model": task.model_config(),
-        "data": dataclasses.asdict(data),
+        # How many held-out captions are asked about is told by the digest of those that are.
+        "data": {name: value for name, value in dataclasses.asdict(data).items() if name != "validation_captions"},
         "sampling": dataclasses.asdict(sampling),
         "num_classes": num_classes,
         "tokenizer": tokenizer.digest,
@@ -244,10 +251,13 @@ def pretrain(
         "text_corpus": None if texts is None else texts.digest,
         "feature_space": store.fingerprint.feature_space,
     }
+    if asked is not None:
+        description["validation"] = digest_of_captions([asked.rows])
     if len(joined) > 1:
         description["sources"] = [{"captions": len(each.rows), "weight": each.source.weight} for each in joined]
     recorded = {
         "sources": [each.to_json() for each in joined],
+        "validation": None if asked is None else asked.to_json(),
         "notes": notes,
         "text_files": [str(file) for file in text_files],
         "tokenizer_spec": tokenizer_spec,
@@ -273,14 +283,36 @@ def pretrain(
         resume=resume,
         stop_at_step=stop_at_step,
     )
-    evaluation, detector = evaluate(task), None
+    evaluation, detector = task.evaluate(), None
     if change is not None:
         detector = change.after()
         write_training_page(run_dir, best_step=None if training.best is None else checkpoint_step(training.best))
     left_out = missing | dict(task.skipped) if isinstance(task, EndToEndTask) else missing
+    about = told(asked.rows) if asked is not None else "the first captions trained on, with other masks"
     return PretrainResult(
-        run_dir, tuple(joined), notes, num_classes, tokenizer.vocab_size, training, evaluation, left_out, detector
+        run_dir=run_dir,
+        sources=tuple(joined),
+        notes=notes,
+        num_classes=num_classes,
+        vocab_size=tokenizer.vocab_size,
+        training=training,
+        evaluation=evaluation,
+        asked=about,
+        left_out=left_out,
+        detector=detector,
     )
+
+
+def _tokenizer(run_dir: Path, spec: str, texts: Iterable[str], *, resume: Resume) -> CaptionTokenizer:
+    """The one that a resumed run saved, else what `load_tokenizer` makes, saved there."""
+    saved = run_dir / "tokenizer"
+    if resume and saved.is_dir():
+        _warn_of_another_tokenizer(run_dir / CONFIG_NAME, spec)
+        return load_tokenizer(str(saved))
+    tokenizer = load_tokenizer(spec, texts)
+    if is_main_process():
+        tokenizer.save(saved)
+    return tokenizer
 
 
 def _corpus(joined: Sequence[JoinedSource]) -> Corpus:

@@ -1,4 +1,4 @@
-"""What a run starts from: a configuration of its own, or the model of an earlier stage."""
+"""What a run starts from: new weights, those of BERT, or the model of an earlier stage."""
 
 from __future__ import annotations
 
@@ -10,22 +10,41 @@ from torch import nn
 
 from features.counted import counted
 from model.bert import BertSizes
+from pipelines.bert_start import PublishedBert, start_from_bert
 from pipelines.model_checkpoint import ModelCheckpoint
 from pipelines.pretraining.systems import System
 
 logger = logging.getLogger(__name__)
 
 
-def built_config(build: Callable[..., BertSizes], fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> BertSizes:
-    """A model's configuration from all of its fields; errors name those that a user set.
+def new_model(
+    system: System,
+    build: Callable[..., BertSizes],
+    fields: Mapping[str, Any],
+    *,
+    vocab_size: int,
+    bert: PublishedBert | None,
+    overrides: Mapping[str, Any],
+) -> nn.Module:
+    """A model as drawn, filled from BERT where one is given.
 
+    Args:
+        build: makes its configuration.
+        fields: of that, as data and rules ask for them.
+        bert: its sizes, that of the vocabulary among them, take the place of the preset's, but see
+            `System.as_deep_as_bert`.
+        overrides: further fields, as a user sets them.
     Raises:
-        ValueError: for a field that the configuration does not have, or a value that it refuses.
+        ValueError: as `_built_config`.
     """
-    try:
-        return build(**fields)
-    except Exception as error:  # transformers checks types with exceptions of its own
-        raise ValueError(f"model settings {dict(overrides)}: {' '.join(str(error).split())}") from None
+    sizes = {"vocab_size": vocab_size} if bert is None else dict(bert.sizes)
+    if not system.as_deep_as_bert:
+        sizes.pop("num_hidden_layers", None)
+    model = system.model_class(_built_config(build, {**sizes, **fields, **overrides}, overrides))
+    if bert is not None:
+        left = start_from_bert(model, bert)
+        logger.info("BERT %s: %s filled, %s as drawn", bert.spec, len(model.state_dict()) - len(left), len(left))
+    return model
 
 
 def continued_model(start: ModelCheckpoint, system: System, overrides: Mapping[str, Any]) -> nn.Module:
@@ -45,7 +64,7 @@ def continued_model(start: ModelCheckpoint, system: System, overrides: Mapping[s
     config: Any = type(start.model.config)
     fields = {**start.model.config.to_diff_dict(), **overrides}
     fields = {name: value for name, value in fields.items() if name not in ("model_type", "transformers_version")}
-    model = system.model_class(built_config(config, fields, overrides))
+    model = system.model_class(_built_config(config, fields, overrides))
     state, wanted = start.model.state_dict(), model.state_dict()
     for name in sorted(state.keys() & wanted.keys()):
         if state[name].shape != wanted[name].shape:
@@ -59,3 +78,17 @@ def continued_model(start: ModelCheckpoint, system: System, overrides: Mapping[s
         if names:
             logger.info("%s: %s %s: %s", start.source, counted(len(names), "parameter"), what, ", ".join(names))
     return model
+
+
+def _built_config(
+    build: Callable[..., BertSizes], fields: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> BertSizes:
+    """A model's configuration from all of its fields; errors name those that a user set.
+
+    Raises:
+        ValueError: for a field that the configuration does not have, or a value that it refuses.
+    """
+    try:
+        return build(**fields)
+    except Exception as error:  # transformers checks types with exceptions of its own
+        raise ValueError(f"model settings {dict(overrides)}: {' '.join(str(error).split())}") from None

@@ -39,6 +39,8 @@ class DataConfig:
         texts_per_caption: rows of text alone for each caption, in a run with a text corpus.
         max_tokens: words and regions of a micro-batch, padding counted; 0 = any number. The captions of a step stay the
             same; those of alike lengths share a micro-batch, as many as the budget allows and at most `batch_size`.
+        validation_captions: of a run with held-out captions, how many of them each evaluation asks about, about: all
+            of as many images, the same ones each time; 0 = all.
     """
 
     batch_size: int = 64
@@ -48,12 +50,15 @@ class DataConfig:
     fixed_masks: bool = False
     texts_per_caption: float = 1.0
     max_tokens: int = 0
+    validation_captions: int = 1000
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"DataConfig: batch_size must be at least 1, got {self.batch_size}")
         if self.max_tokens < 0:
             raise ValueError(f"DataConfig: max_tokens must not be negative, got {self.max_tokens}")
+        if self.validation_captions < 0:
+            raise ValueError(f"DataConfig: validation_captions must not be negative, got {self.validation_captions}")
         if self.workers < 0:
             raise ValueError(f"DataConfig: workers must not be negative, got {self.workers}")
         if not 0 < self.share <= 1:
@@ -77,6 +82,7 @@ class PretrainTask:
         seed: of sample order, masks and negatives. They follow from it and the number of a sample alone.
         lines: a text corpus, for a sampler that is a `TextSampler`.
         weights: of the corpus's sources, see `SourceMixture`; None makes every caption of all of them as likely.
+        validation: the same model on held-out captions, which evaluations ask about; None takes its own first ones.
     Raises:
         ValueError: when the first record of a source, or the size of a batch, does not fit the model, or weights are
             none.
@@ -93,8 +99,10 @@ class PretrainTask:
         seed: int,
         lines: Sequence[str] | None = None,
         weights: Sequence[float] | None = None,
+        validation: HasEvaluationBatches | None = None,
     ) -> None:
         self._model = model
+        self._validation = validation
         self._corpus = corpus
         self._sampler = sampler
         self._config = config
@@ -154,8 +162,8 @@ class PretrainTask:
         return map(batch.row, range(batch.batch_size))
 
     def evaluate(self) -> dict[str, float | None]:
-        """See `evaluate`: a quick look at each of the loop's evaluations."""
-        return evaluate(self)
+        """See `evaluate`: at each of the loop's evaluations."""
+        return evaluate_task(self, self._validation)
 
     def model_config(self) -> dict[str, Any]:
         config = cast(PreTrainingModel, self._model).config
@@ -200,10 +208,18 @@ class HasEvaluationBatches(Protocol):
     @property
     def model(self) -> nn.Module: ...
 
+    @property
+    def num_samples(self) -> int: ...
+
     def evaluation_batches(self, max_samples: int) -> Iterator[Any]:
         """Batches of the task's own type, of its first samples, with masks that training does not draw."""
 
     def losses(self, model: nn.Module, batch: Any) -> PreTrainingOutput: ...
+
+
+def evaluate_task(own: HasEvaluationBatches, validation: HasEvaluationBatches | None) -> dict[str, float | None]:
+    """A quick look at the first captions that a task trains on, or at all of its held-out ones."""
+    return evaluate(own) if validation is None else evaluate(validation, max_samples=validation.num_samples)
 
 
 def evaluate(task: HasEvaluationBatches, *, max_samples: int = 256) -> dict[str, float | None]:

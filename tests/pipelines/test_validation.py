@@ -1,0 +1,176 @@
+"""Held-out captions that the evaluations of a run ask about: `roibeam pretrain --validation`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from captioned_records import CAPTIONS, TINY, captioned, make_store
+
+from pipelines.pretraining.run import PretrainResult, pretrain
+from pipelines.pretraining.systems import SYSTEMS
+from pipelines.pretraining.task import DataConfig
+from pipelines.pretraining.trained_images import trained_among
+from pipelines.toyworld.draw import draw_samples
+from pipelines.train_config import TrainConfig
+
+Cli = Callable[..., Any]
+ALL = [(f"image-{number}", f"{caption} {place}") for number, caption in enumerate(CAPTIONS) for place in "ab"]
+ASKED = [row for row in ALL if row[0] in ("image-1", "image-4", "image-6")]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def run(folder: Path, *, rows: list[tuple[str, str]] = ALL, asked: Any = ASKED, **changes: Any) -> PretrainResult:
+    store = make_store()
+    settings: dict[str, Any] = {
+        "train_config": TrainConfig(steps=4, learning_rate=1e-2, device="cpu", evaluate_every=2),
+        "data": DataConfig(batch_size=4),
+        "model_overrides": TINY,
+        "validation": None if asked is None else captioned(store, asked),
+    }
+    return pretrain([captioned(store, rows)], folder, **settings | changes)
+
+
+def evaluations(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("budget", [0, 60])
+def test_evaluations_ask_about_them_and_training_never_sees_their_images(tmp_path: Path, budget: int) -> None:
+    data = DataConfig(batch_size=4, max_tokens=budget)
+    result = run(tmp_path / "run", data=data)
+    assert result.asked == "6 held-out captions of 3 images"
+    assert trained_among(tmp_path / "run", [f"image-{number}" for number in range(8)]) == [
+        f"image-{number}" for number in (0, 2, 3, 5, 7)
+    ]
+    assert any("3 images not trained on" in note for note in result.notes)
+    # The same weights and words, asked about these captions as a run asks that trains on nothing else.
+    alone = run(
+        tmp_path / "alone", rows=ASKED, asked=None, data=data,
+        tokenizer_spec=str(tmp_path / "run" / "tokenizer"),
+    )  # fmt: skip
+    first, own = evaluations(tmp_path / "run")[0], evaluations(tmp_path / "alone")[0]
+    assert alone.asked == "the first captions trained on, with other masks"
+    names = [name for name in own if name.startswith("masked")]
+    assert len(names) >= 4 and first["step"] == own["step"] == 0
+    for name in names:
+        assert first[name] == pytest.approx(own[name], rel=1e-5), name
+
+
+def test_what_is_trained_does_not_depend_on_what_is_asked(tmp_path: Path) -> None:
+    rows = [row for row in ALL if row not in ASKED]
+    kept = run(tmp_path / "asked").training.last
+    del kept["seconds"]
+    never = run(tmp_path / "never", rows=rows, asked=None, tokenizer_spec=str(tmp_path / "asked" / "tokenizer"))
+    assert {**never.training.last, **kept} == never.training.last
+
+
+def test_only_as_many_captions_as_wanted_are_asked_about_and_all_are_kept_out(tmp_path: Path) -> None:
+    few = run(tmp_path / "run", data=DataConfig(batch_size=4, validation_captions=2))
+    assert few.asked == "2 held-out captions of 1 image"
+    assert not trained_among(tmp_path / "run", ["image-1", "image-4", "image-6"])
+
+
+def test_it_goes_on_only_with_the_same_captions(tmp_path: Path) -> None:
+    run(tmp_path / "run", stop_at_step=2)
+    with pytest.raises(ValueError, match="validation"):
+        run(tmp_path / "run", asked=ASKED[:4], rows=[row for row in ALL if row not in ASKED], resume=True)
+    assert run(tmp_path / "run", resume=True).training.step == 4
+
+
+def test_nothing_left_to_train_on(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="all of 3 captioned images are validated on; nothing is left to train on"):
+        run(tmp_path / "run", rows=ASKED)
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_detectors_store_is_refused(tmp_path: Path) -> None:
+    other = make_store()
+    other.fingerprint = other.fingerprint.__class__("imported:other", numerics={"torch": "any"})
+    with pytest.raises(ValueError, match="different feature spaces"):
+        run(tmp_path / "run", validation=captioned(other, ASKED))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_is_validated(tmp_path: Path, name: str) -> None:
+    """VisualBERT asks for second captions of one image, ImageBERT and the others for pairs that do not belong."""
+    overrides = {} if name == "vilbert" else TINY  # its streams have depths of their own
+    result = run(tmp_path / "run", system=SYSTEMS[name], model_overrides=overrides)
+    found = {key for key, value in result.evaluation.items() if value is not None}
+    assert "masked_word_accuracy" in found and np.isfinite([result.evaluation[key] for key in found]).all()
+
+
+# --- as a user gives it ---
+
+
+@pytest.fixture
+def world(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> Path:
+    draw_samples(tmp_path, count=8)
+    assert roibeam("extract", tmp_path / "images", tmp_path / "store", *tiny_network).code == 0
+    given = json.loads((tmp_path / "captions.json").read_text())
+    for name, wanted in (("train", range(8)), ("val", range(5, 8))):
+        rows = [each for each in given["annotations"] if each["image_id"] in wanted]
+        (tmp_path / f"{name}.json").write_text(json.dumps({**given, "annotations": rows}))
+    return tmp_path
+
+
+TINY_RUN = ("--steps", 4, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
+            "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
+END_TO_END = ("--end-to-end", "--detector", "small", "--weights", "random:1", "--set", "detector.short_edge=48",
+              "--set", "detector.long_edge=80", "--set", "detector.base_channels=4")  # fmt: skip
+
+
+def given(world: Path, *more: object) -> tuple[object, ...]:
+    return ("--store", world / "store", "--captions", world / "train.json", *TINY_RUN, *more)
+
+
+def test_on_the_command_line(roibeam: Cli, world: Path) -> None:
+    done = roibeam("pretrain", world / "run", *given(world, "--validation", world / "val.json"))
+    assert done.code == 0, done.err
+    assert "asked about 3 held-out captions of 3 images:" in done.out
+    assert "3 images not trained on: the evaluations ask about images of the same file" in done.out
+    # Without being told how often: before the first step and with every checkpoint.
+    assert [line["step"] for line in evaluations(world / "run")] == [0, 1, 2, 3, 4]
+    recorded = json.loads((world / "run" / "config.json").read_text())["recorded"]["validation"]
+    assert recorded["captions"] == 3 and recorded["store"] == str(world / "store")
+    # Such a run was not trained on them.
+    judged = ("--captions", world / "val.json", "--no-retrieval", "--out", world / "found")
+    told = roibeam("evaluate", world / "run", "--store", world / "store", *judged)
+    assert told.code == 0 and "no held-out evaluation" not in told.out + told.err
+
+
+def test_a_store_of_their_own(roibeam: Cli, world: Path, tiny_network: tuple[str, ...]) -> None:
+    draw_samples(world / "other", count=3, seed=5)
+    assert roibeam("extract", world / "other" / "images", world / "held", *tiny_network).code == 0
+    validation = ("--validation", world / "other" / "captions.json", "--validation-store", world / "held")
+    done = roibeam("pretrain", world / "run", *given(world, *validation))
+    assert done.code == 0, done.err
+    assert "asked about 3 held-out captions of 3 images:" in done.out
+
+
+def test_through_the_encoder(roibeam: Cli, world: Path) -> None:
+    done = roibeam("pretrain", world / "run", *given(world, *END_TO_END, "--validation", world / "val.json"))
+    assert done.code == 0, done.err
+    assert "asked about 3 held-out captions of 3 images:" in done.out
+    assert [line["step"] for line in evaluations(world / "run")] == [0, 1, 2, 3, 4]
+
+
+def test_what_does_not_fit_is_told(roibeam: Cli, world: Path) -> None:
+    for more, expected in (
+        (("--validation-store", world / "store"), "name the captions too, with --validation"),
+        (("--validation", world / "none.json"), "no such caption file"),
+        (("--validation", world / "train.json"), "nothing is left to train on"),
+        (("--validation", world / "val.json", "--set", "data.validation_captions=-1"), "must not be negative"),
+    ):
+        done = roibeam("pretrain", world / "run", *given(world, *more))
+        assert done.code == 1 and expected in done.err, done.err
+        assert not (world / "run").exists()
