@@ -134,3 +134,36 @@ def test_a_page_is_made_of_what_is_there(tmp_path: Path) -> None:
     assert "| VisualBERT | 60.0 [60.0 .. 60.0] | 30.0 [30.0 .. 30.0] | +30.0 [+30.0 .. +30.0] more |" in written
     assert "6 runs so far" in written and "ViLBERT |" not in written
     assert (tmp_path / "evidence_words.svg").read_text().count("<circle") == 4
+
+
+# --- small runs of the arms that `make evidence-quick` leaves out ---
+
+
+@pytest.fixture(scope="module")
+def small_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    world = import_module("evidence_world")
+    made = world.World(tmp_path_factory.mktemp("evidence"), world.Sizes(test=20, train=50, probe=10))
+    made.make(print)
+    return made
+
+
+@pytest.mark.soak(cases=True)
+@pytest.mark.parametrize(
+    "arm",
+    [
+        "vlbert-stored", "vlbert-encoder", "vlbert-pixels-frozen", "vlbert-pixels-trained", "probe-pretrained",
+        "imagebert-two-stages", "interbert-plain",
+    ],
+)  # fmt: skip
+def test_an_arm_is_trained_and_answers(small_world: Any, monkeypatch: pytest.MonkeyPatch, arm: str) -> None:
+    evidence, arms = import_module("evidence"), import_module("evidence_runs").ARMS
+    monkeypatch.setattr(evidence, "QUICK_STEPS", 2)
+    results = small_world.work / "results"
+    results.mkdir(exist_ok=True)
+    made = evidence.Evidence(small_world, results, arms=[arm], seeds=[0], quick=True)
+    for name in (arms[arm].after, arm):
+        if name and not made.folder(evidence.Run(name, 0)).exists():
+            made.one(evidence.Run(name, 0))
+    answers = json.loads((results / f"{arm}-0.json").read_text())
+    asked = {name.split()[0].split("_")[0] for name, tally in answers["tallies"].items() if sum(tally["asked"])}
+    assert asked >= {measure.split()[0] for measure in arms[arm].measures if measure != "retrieval"}
