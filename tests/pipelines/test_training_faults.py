@@ -82,21 +82,30 @@ def test_killed_anywhere_in_one_process(undisturbed: dict[int, Path], tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    ("place", "count", "rank"),
-    [
-        (BACKWARD, 5, 0), (BACKWARD, 5, 1), (BACKWARD, 10, 1), (BACKWARD, 14, 0), (LOG_LINE, 4, 0), (LOG_LINE, 7, 0),
-        (TENSORS, 2, 1), (TENSORS, 7, 0), (JSON, 6, 0), (RENAME, 2, 0), (NAMED, 2, 0), (REMOVE, 1, 0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("place", "count", "rank"), [(BACKWARD, 10, 1), (TENSORS, 7, 0)])
 def test_killed_in_one_of_two_processes(
     undisturbed: dict[int, Path], tmp_path: Path, place: str, count: int, rank: int
 ) -> None:
     assert_mended(undisturbed[2], tmp_path / "run", 2, place, count, rank)
 
 
+@pytest.mark.soak(cases=True)
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("place", "count", "rank"),
+    [
+        (BACKWARD, 5, 0), (BACKWARD, 5, 1), (BACKWARD, 14, 0), (LOG_LINE, 4, 0), (LOG_LINE, 7, 0), (TENSORS, 2, 1),
+        (JSON, 6, 0), (RENAME, 2, 0), (NAMED, 2, 0), (REMOVE, 1, 0),
+    ],
+)  # fmt: skip
+def test_killed_anywhere_in_one_of_two_processes(
+    undisturbed: dict[int, Path], tmp_path: Path, place: str, count: int, rank: int
+) -> None:
+    assert_mended(undisturbed[2], tmp_path / "run", 2, place, count, rank)
+
+
 # Mid-epoch, in the middle of an accumulation, of a checkpoint, of a line, and while an old checkpoint goes.
-@pytest.mark.slow
+@pytest.mark.soak(cases=True)
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("num_ranks", "place", "count", "rank"),
