@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from evidence_page import write_page
 from evidence_patterns import patterns_tally
-from evidence_runs import ARMS, MATCHING, QUICK_ARMS, QUICK_STEPS, SEEDS, Arm
+from evidence_runs import ARMS, MATCHING, QUICK_ARMS, QUICK_STEPS, SEEDS, STEPS, Arm
 from evidence_statistics import read_answers
 from evidence_world import FULL, QUICK, ROIBEAM, World
 
@@ -190,7 +190,8 @@ def main() -> None:
     world.make(say)
     evidence.go(options.jobs)
     page = work / "evidence.md" if options.quick else ROOT / "docs" / "evidence.md"
-    say(f"{write_page(results, page)}")
+    steps = QUICK_STEPS if options.quick else STEPS
+    say(f"{write_page(results, page, sizes=world.sizes, steps=steps)}")
     if telling := telling_masks(results):
         sys.exit(f"evidence: masks alone tell whether a caption belongs: {', '.join(telling)}")
 

@@ -6,21 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from evidence_plots import Row, intervals_svg
-from evidence_runs import ARMS, BATCH, OVERLAP_NAMES, SEEDS, STEPS
+from evidence_runs import ARMS, BATCH, OVERLAP_NAMES, SEEDS
 from evidence_statistics import Answers, Estimate, difference, read_answers, share
-from evidence_world import FULL, SEED
+from evidence_world import SEED, Sizes
+from toyworld_ceiling import true_counts
 
-from pipelines.toyworld.picture import describe
-from pipelines.toyworld.scene import generate
-from pipelines.toyworld.truth import KnownScene, parse_caption, truthful_recall
+from pipelines.toyworld.truth import truthful_recall
 
 _HEAD = """\
 # Evidence: what small models learn on the toy world
 
 Made by `make evidence`; do not edit. Models of width 64 and two layers, trained for {steps:,} steps of {batch}
-captions, of whose words 40 % are hidden (InterBERT: its groups), on 2,000 pictures of the toy world
-([toyworld.md](toyworld.md)) with the regions of the toy detector, asked about 500 pictures and captions that they never
-saw. {runs} runs so far. Shares are in percent, with 95 % intervals over pictures and
+captions, of whose words 40 % are hidden (InterBERT: its groups), on {train:,} pictures of the toy world
+([toyworld.md](toyworld.md)) with the regions of the toy detector, asked about {test:,} pictures and captions that
+they never saw. {runs} runs so far. Shares are in percent, with 95 % intervals over pictures and
 seeds ({seeds} at most; a draw takes both with replacement). A difference counts when its interval leaves 0 out; "not
 shown" says that it does not. What holds here holds for small models in a small world: it shows that the code learns
 what it should and that the controls fail as they must, not what a published model reaches.
@@ -35,16 +34,21 @@ _NAMES = {
 }
 
 
-def write_page(results: Path, page: Path) -> Path:
-    """Writes the page, and its pictures beside it; returns the page."""
+def write_page(results: Path, page: Path, *, sizes: Sizes, steps: int) -> Path:
+    """Writes the page, and its pictures beside it; returns the page.
+
+    Args:
+        sizes: of the world that was asked about.
+        steps: of most runs.
+    """
     answers, runs = read_answers(results)
     seeds = max((len({run["seed"] for run in runs if run["arm"] == arm}) for arm in answers), default=0)
     few = f"**Only {seeds} of {len(SEEDS)} seeds so far**: what follows is not yet evidence in the sense above.\n"
-    head = _HEAD.format(steps=STEPS, batch=BATCH, runs=len(runs), seeds=seeds)
+    head = _HEAD.format(steps=steps, batch=BATCH, train=sizes.train, test=sizes.test, runs=len(runs), seeds=seeds)
     parts = [
         head,
         *([few] if seeds < len(SEEDS) else []),
-        *(part for section in _SECTIONS for part in section(answers)),
+        *(part for section in _SECTIONS for part in section(answers, sizes)),
         *_commands(runs),
     ]
     page.write_text("\n".join(parts) + "\n", encoding="utf-8")
@@ -53,7 +57,7 @@ def write_page(results: Path, page: Path) -> Path:
     return page
 
 
-def _words(answers: Answers) -> Iterator[str]:
+def _words(answers: Answers, _: Sizes) -> Iterator[str]:
     yield "## Grounded words\n"
     yield (
         "Each word that names a kind, a colour, a pattern or a state is hidden by itself. With its own picture, with\n"
@@ -94,7 +98,7 @@ def _words_row(answers: Answers, system: str) -> list[str]:
     ]
 
 
-def _regions(answers: Answers) -> Iterator[str]:
+def _regions(answers: Answers, _: Sizes) -> Iterator[str]:
     asked = [system for system in _SYSTEMS if "regions with text" in answers.get(system, {})]
     yield "## Masked regions\n"
     yield (
@@ -119,7 +123,7 @@ def _regions(answers: Answers) -> Iterator[str]:
     )
 
 
-def _matching(answers: Answers) -> Iterator[str]:
+def _matching(answers: Answers, _: Sizes) -> Iterator[str]:
     asked = [system for system in _SYSTEMS if "matching" in answers.get(system, {})]
     yield "## Does the caption belong?\n"
     yield (
@@ -145,36 +149,34 @@ def _matching(answers: Answers) -> Iterator[str]:
     )
 
 
-def _retrieval(answers: Answers) -> Iterator[str]:
+def _retrieval(answers: Answers, sizes: Sizes) -> Iterator[str]:
     asked = [system for system in _SYSTEMS if "text_to_image_r1" in answers.get(system, {})]
     yield "## Zero-shot retrieval\n"
     yield (
-        "500 captions and their 500 pictures, ranked by the match score, ties against the model. No model can reach\n"
-        "100: a caption is often true of other pictures too. *Ceiling* is what one reaches that knows all of every\n"
-        "picture and draws lots among those that a caption is true of (`bench/toyworld_ceiling.py`); the other way it\n"
-        "would have to know what the captions' writer prefers to say, so there is none.\n"
+        f"{sizes.test} captions and their {sizes.test} pictures, ranked by the match score, ties against the model.\n"
+        "No model can reach 100: a caption is often true of other pictures too. *Ceiling* is what one reaches that\n"
+        "knows all of every picture and draws lots among those that a caption is true of\n"
+        "(`bench/toyworld_ceiling.py`); the other way it would have to know what the captions' writer prefers to say,\n"
+        "so there is none.\n"
     )
     names = [f"{way}_r{cut}" for way in ("text_to_image", "image_to_text") for cut in (1, 5, 10)]
     yield _table(
         ("", *(f"{way} R@{cut}" for way in ("text to image", "image to text") for cut in (1, 5, 10))),
         [
             *([_NAMES[system], *(_shown(share(answers[system][name])) for name in names)] for system in asked),
-            ["ceiling", *_ceiling(), "", "", ""],
-            ["chance", *("0.2", "1.0", "2.0") * 2],
+            ["ceiling", *_ceiling(sizes.test), "", "", ""],
+            ["chance", *[f"{100 * cut / sizes.test:.1f}" for cut in (1, 5, 10)] * 2],
         ],
     )
 
 
-def _ceiling() -> list[str]:
+def _ceiling(pictures: int) -> list[str]:
     """R@1, 5, 10 of text to image, in percent."""
-    pictures = [describe(generate(SEED, index)) for index in range(FULL.test)]
-    known = [KnownScene(picture.scene, picture.relations) for picture in pictures]
-    claims = [parse_caption(picture.captions[0].text) for picture in pictures]
-    counts = [sum(claim.is_true_of(scene) for scene in known) for claim in claims]
+    _, counts = true_counts(SEED, pictures)
     return [f"{100 * truthful_recall(counts, cut):.1f}" for cut in (1, 5, 10)]
 
 
-def _comparisons(answers: Answers) -> Iterator[str]:
+def _comparisons(answers: Answers, _: Sizes) -> Iterator[str]:
     yield "## Compared\n"
     yield (
         "Two arms that differ in one thing, first less second. The papers have the first above the second, but for\n"
@@ -222,7 +224,7 @@ def _commands(runs: Sequence[dict[str, object]]) -> Iterator[str]:
             yield f"- **{arm}** ({ARMS[arm].what}; seeds {seeds}): `{mine[0]['command']}`"
 
 
-_SECTIONS: Sequence[Callable[[Answers], Iterator[str]]] = (_words, _regions, _matching, _retrieval, _comparisons)
+_SECTIONS: Sequence[Callable[[Answers, Sizes], Iterator[str]]] = (_words, _regions, _matching, _retrieval, _comparisons)
 
 
 def _plots(answers: Answers) -> dict[str, list[Row]]:

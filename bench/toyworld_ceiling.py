@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from pipelines.toyworld.captions import write_captions
+from pipelines.toyworld.captions import Caption, write_captions
 from pipelines.toyworld.relations import find_relations
 from pipelines.toyworld.scene import generate
 from pipelines.toyworld.truth import KnownScene, parse_caption, truthful_recall
@@ -19,28 +19,33 @@ from pipelines.toyworld.truth import KnownScene, parse_caption, truthful_recall
 PLACES = (1, 5, 10)
 
 
+def true_counts(seed: int, scenes: int) -> tuple[list[Caption], list[int]]:
+    """The first caption of each scene from 0 on, and of how many of them it is true."""
+    known, captions = [], []
+    for index in range(scenes):
+        scene = generate(seed, index).scene
+        relations = find_relations(scene)
+        known.append(KnownScene(scene, relations))
+        captions.append(write_captions(scene, relations)[0])
+    claims = [parse_caption(caption.text) for caption in captions]
+    return captions, [sum(claim.is_true_of(scene) for scene in known) for claim in claims]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--scenes", type=int, default=500, help="scenes 0 to this, each with its first caption")
     arguments = parser.parse_args()
-    known, captions = [], []
-    for index in range(arguments.scenes):
-        scene = generate(arguments.seed, index).scene
-        relations = find_relations(scene)
-        known.append(KnownScene(scene, relations))
-        captions.append(write_captions(scene, relations)[0])
     start = time.perf_counter()
-    claims = [parse_caption(caption.text) for caption in captions]
-    counts = np.array([sum(claim.is_true_of(scene) for scene in known) for claim in claims])
-    seconds = time.perf_counter() - start
-    print(f"| captions | scenes of {len(known)} that one is true of, mean | median | most | {_names()} |")
+    captions, found = true_counts(arguments.seed, arguments.scenes)
+    seconds, counts = time.perf_counter() - start, np.array(found)
+    print(f"| captions | scenes of {len(captions)} that one is true of, mean | median | most | {_names()} |")
     print(f"|{'---|' * 7}")
     print(_row(f"all ({len(captions)})", counts))
     for kind in sorted({caption.kind for caption in captions}):
         chosen = np.array([caption.kind == kind for caption in captions])
         print(_row(f"{kind} ({chosen.sum()})", counts[chosen]))
-    print(f"\n{len(known) ** 2} captions and scenes in {seconds:.2f} s")
+    print(f"\n{len(captions)} scenes drawn, {len(captions) ** 2} pairs judged in {seconds:.2f} s")
 
 
 def _names() -> str:

@@ -116,6 +116,7 @@ def test_every_arm_names_what_there_is() -> None:
 
 def test_a_page_is_made_of_what_is_there(tmp_path: Path) -> None:
     page = import_module("evidence_page")
+    sizes = import_module("evidence_world").Sizes(test=30, train=60, probe=5)
     results, arms = (
         tmp_path / "results",
         {
@@ -130,7 +131,7 @@ def test_a_page_is_made_of_what_is_there(tmp_path: Path) -> None:
             tallies = {name: {"right": [right] * 30, "asked": [10] * 30} for name, right in rights.items()}
             text = {"arm": arm, "seed": seed, "command": "roibeam pretrain", "seconds": 60, "tallies": tallies}
             (results / f"{arm}-{seed}.json").write_text(json.dumps(text))
-    written = page.write_page(results, tmp_path / "evidence.md").read_text()
+    written = page.write_page(results, tmp_path / "evidence.md", sizes=sizes, steps=70).read_text()
     assert "| VisualBERT | 60.0 [60.0 .. 60.0] | 30.0 [30.0 .. 30.0] | +30.0 [+30.0 .. +30.0] more |" in written
     assert "6 runs so far" in written and "ViLBERT |" not in written
     assert (tmp_path / "evidence_words.svg").read_text().count("<circle") == 4
