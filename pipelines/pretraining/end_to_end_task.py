@@ -38,9 +38,9 @@ from pipelines.pretraining.sampler import Sampler
 from pipelines.pretraining.task import (
     EVALUATION_EPOCH,
     DataConfig,
-    HasEvaluationBatches,
+    Evaluates,
     PretrainTask,
-    evaluate_task,
+    evaluate,
 )
 from pipelines.rehearsal import WorstBatch
 from pipelines.sample_order import SampleOrder
@@ -147,7 +147,7 @@ class EndToEndTask:
         seed: int,
         lines: Sequence[str] | None = None,
         labelled: LabelledStream | None = None,
-        validation: HasEvaluationBatches | None = None,
+        validation: Evaluates | None = None,
     ) -> None:
         if config.workers:
             raise ValueError(
@@ -241,7 +241,7 @@ class EndToEndTask:
 
     def evaluate(self) -> dict[str, float | None]:
         """See `evaluate`: at each of the loop's evaluations."""
-        return evaluate_task(self, self._validation)
+        return evaluate(self) if self._validation is None else self._validation.evaluate()
 
     def model_config(self) -> dict[str, Any]:
         """Makes the folder of the weights a joint checkpoint, see `load_joint`."""

@@ -37,7 +37,7 @@ from pipelines.pretraining.evaluation import (
 from pipelines.pretraining.evaluation_results import RESULTS_NAME, Figure, figure_of, median_rank_of, write_results
 from pipelines.pretraining.evaluation_samples import EvaluationSamples
 from pipelines.pretraining.photo_features import PhotoFeatures, open_photos
-from pipelines.pretraining.retrieval import retrieve
+from pipelines.pretraining.retrieval import has_match_head, retrieve
 from pipelines.pretraining.trained_images import trained_among
 from pipelines.pretraining.trained_with import TrainedWith, check_feature_space, trained_with
 from pipelines.probe import check_task
@@ -228,7 +228,7 @@ def _measure(
         remarks.append("no masked regions: this model predicts nothing of regions")
     progress = LoggedProgress("captions with masks", len(chosen.rows))
     measures = masked_measures(model, samples, chosen, **asked, progress=progress.one_more)
-    if not _has_match_head(model, samples, chosen, device):
+    if not has_match_head(model, samples, chosen, device):
         remarks.append("no matching and no retrieval: this model has no match head")
         return measures, [], remarks
     if len(chosen.image_ids) < 2:
@@ -245,13 +245,6 @@ def _measure(
     for direction in directions:
         measures += direction.measures(len(chosen.image_ids))
     return measures, [median_rank_of(direction, bootstrap) for direction in directions], remarks
-
-
-@torch.inference_mode()
-def _has_match_head(model: Any, samples: EvaluationSamples, chosen: EvaluationSet, device: torch.device) -> bool:
-    row = int(chosen.rows[0])
-    batch = samples.batch([samples.pair(chosen.corpus, row, row)]).to(device)
-    return model.match_log_odds(model.encode(batch)) is not None
 
 
 def _leaks(found: ModelCheckpoint, origin: TrainedWith, digest: str, chosen: EvaluationSet) -> list[str]:

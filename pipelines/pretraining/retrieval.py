@@ -118,6 +118,14 @@ def retrieve(
     return _directions(chosen, parts, ranks)
 
 
+@torch.inference_mode()
+def has_match_head(model: Any, samples: EvaluationSamples, chosen: EvaluationSet, device: torch.device) -> bool:
+    """Whether a model tells which pairs match; arguments as of `retrieve`."""
+    row = int(chosen.rows[0])
+    batch = samples.batch([samples.pair(chosen.corpus, row, row)]).to(device)
+    return model.match_log_odds(model.encode(batch)) is not None
+
+
 def _fold(samples: EvaluationSamples, chosen: EvaluationSet, images: np.ndarray) -> _Fold:
     captions = np.flatnonzero(np.isin(chosen.image_of_caption, images))
     pieces = [samples.text(chosen.corpus.caption(int(chosen.rows[place]))).ids for place in captions]

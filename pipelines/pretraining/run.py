@@ -35,6 +35,7 @@ from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.detector_change import DetectorChange
 from pipelines.pretraining.end_to_end import EndToEnd, row_sizes
 from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
+from pipelines.pretraining.evaluation import evaluation_set
 from pipelines.pretraining.record_photos import RecordPhotos
 from pipelines.pretraining.row_lengths import RowLengths, count_regions
 from pipelines.pretraining.start import continued_model, new_model
@@ -44,7 +45,7 @@ from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
 from pipelines.pretraining.text_rows import TextCorpus
 from pipelines.pretraining.trained_images import write_trained_images
 from pipelines.pretraining.trained_with import check_feature_space
-from pipelines.pretraining.validation import join_validation, told
+from pipelines.pretraining.validation import Search, Validation, join_validation, told
 from pipelines.probe import Names
 from pipelines.run_folder import BATCH_PAGE, CONFIG_NAME, Resume, check_run_folder
 from pipelines.task_texts import TaskTexts
@@ -154,6 +155,8 @@ def pretrain(
     if start is not None:
         check_feature_space(start, joined[0].store)
     asked: JoinedSource | None = None
+    if validation is None and data.validation_retrieval:
+        raise ValueError("data.validation_retrieval searches among held-out images: name them with --validation")
     if validation is not None:
         most = system.most_pieces(sampling)
         asked, joined = join_validation(validation, joined, most_pieces=most, captions=data.validation_captions)
@@ -231,7 +234,16 @@ def pretrain(
         lengths = RowLengths(corpus, count_regions((each.store, each.rows) for each in joined), tokenizer)
         return BudgetedTask(model, corpus, sampler, data, lengths=lengths, **given)
 
-    only_here: dict[str, Any] = {} if asked is None else {"validation": task_of([asked], asked_photos, lines=None)}
+    only_here: dict[str, Any] = {}
+    if asked is not None:
+        search = None
+        if data.validation_retrieval:
+            held = _corpus([asked])
+            classes, images = known_classes(asked.store, held.record(0)), data.validation_retrieval
+            chosen = evaluation_set(held, max_images=images)
+            search = Search(model, tokenizer, classes, chosen, data.batch_size, joint, asked_photos)
+            search.check()
+        only_here["validation"] = Validation(task_of([asked], asked_photos, lines=None), search)
     change: DetectorChange | None = None
     if end_to_end is None:
         only_here["weights"] = [each.weight for each in sources if each.weight is not None] or None
@@ -242,8 +254,8 @@ def pretrain(
         change = end_to_end.detector_change(run_dir, joint, heads, on_cpu=train_config.device == "cpu")
     description = {
         "model": task.model_config(),
-        # How many held-out captions are asked about is told by the digest of those that are.
-        "data": {name: value for name, value in dataclasses.asdict(data).items() if name != "validation_captions"},
+        # Which held-out captions are asked about is told by their digest; what is asked of them changes no weight.
+        "data": {name: value for name, value in dataclasses.asdict(data).items() if not name.startswith("validation_")},
         "sampling": dataclasses.asdict(sampling),
         "num_classes": num_classes,
         "tokenizer": tokenizer.digest,

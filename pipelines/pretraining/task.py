@@ -41,6 +41,8 @@ class DataConfig:
             same; those of alike lengths share a micro-batch, as many as the budget allows and at most `batch_size`.
         validation_captions: of a run with held-out captions, how many of them each evaluation asks about, about: all
             of as many images, the same ones each time; 0 = all.
+        validation_retrieval: of their images, how many each evaluation searches through with all of their captions,
+            both ways; the cost grows with the square. 0 = no search.
     """
 
     batch_size: int = 64
@@ -51,6 +53,7 @@ class DataConfig:
     texts_per_caption: float = 1.0
     max_tokens: int = 0
     validation_captions: int = 1000
+    validation_retrieval: int = 0
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -59,6 +62,10 @@ class DataConfig:
             raise ValueError(f"DataConfig: max_tokens must not be negative, got {self.max_tokens}")
         if self.validation_captions < 0:
             raise ValueError(f"DataConfig: validation_captions must not be negative, got {self.validation_captions}")
+        if self.validation_retrieval < 0 or self.validation_retrieval == 1:
+            raise ValueError(
+                f"DataConfig: validation_retrieval must be 0, or 2 images or more, got {self.validation_retrieval}"
+            )
         if self.workers < 0:
             raise ValueError(f"DataConfig: workers must not be negative, got {self.workers}")
         if not 0 < self.share <= 1:
@@ -82,7 +89,7 @@ class PretrainTask:
         seed: of sample order, masks and negatives. They follow from it and the number of a sample alone.
         lines: a text corpus, for a sampler that is a `TextSampler`.
         weights: of the corpus's sources, see `SourceMixture`; None makes every caption of all of them as likely.
-        validation: the same model on held-out captions, which evaluations ask about; None takes its own first ones.
+        validation: of held-out captions, takes the place of its own first ones in `evaluate`.
     Raises:
         ValueError: when the first record of a source, or the size of a batch, does not fit the model, or weights are
             none.
@@ -99,7 +106,7 @@ class PretrainTask:
         seed: int,
         lines: Sequence[str] | None = None,
         weights: Sequence[float] | None = None,
-        validation: HasEvaluationBatches | None = None,
+        validation: Evaluates | None = None,
     ) -> None:
         self._model = model
         self._validation = validation
@@ -163,7 +170,7 @@ class PretrainTask:
 
     def evaluate(self) -> dict[str, float | None]:
         """See `evaluate`: at each of the loop's evaluations."""
-        return evaluate_task(self, self._validation)
+        return evaluate(self) if self._validation is None else self._validation.evaluate()
 
     def model_config(self) -> dict[str, Any]:
         config = cast(PreTrainingModel, self._model).config
@@ -202,24 +209,21 @@ class PretrainTask:
         return self.collate(sorted(samples, key=lambda sample: bool(sample.text_only)))
 
 
+class Evaluates(Protocol):
+    def evaluate(self) -> dict[str, float | None]:
+        """Numbers by name, None where there was nothing to measure."""
+
+
 class HasEvaluationBatches(Protocol):
     """What evaluation asks of a task."""
 
     @property
     def model(self) -> nn.Module: ...
 
-    @property
-    def num_samples(self) -> int: ...
-
     def evaluation_batches(self, max_samples: int) -> Iterator[Any]:
         """Batches of the task's own type, of its first samples, with masks that training does not draw."""
 
     def losses(self, model: nn.Module, batch: Any) -> PreTrainingOutput: ...
-
-
-def evaluate_task(own: HasEvaluationBatches, validation: HasEvaluationBatches | None) -> dict[str, float | None]:
-    """A quick look at the first captions that a task trains on, or at all of its held-out ones."""
-    return evaluate(own) if validation is None else evaluate(validation, max_samples=validation.num_samples)
 
 
 def evaluate(task: HasEvaluationBatches, *, max_samples: int = 256) -> dict[str, float | None]:

@@ -1,16 +1,117 @@
-"""Held-out captions for the evaluations of a run: chosen, joined, and kept out of what is trained on."""
+"""Held-out captions for the evaluations of a run: chosen, joined, kept out of what is trained on, and asked about."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
 
 from features.counted import counted
+from model.end_to_end import EndToEndModel
 from pipelines.caption_table import CaptionTable
 from pipelines.pretraining.captioned_store import CaptionedStore, JoinedSource, check_stores_agree, join_sources
+from pipelines.pretraining.end_to_end_task import EndToEndTask
+from pipelines.pretraining.evaluation import EvaluationSet
+from pipelines.pretraining.evaluation_samples import EvaluationSamples
+from pipelines.pretraining.photo_features import PhotoFeatures
+from pipelines.pretraining.record_photos import RecordPhotos
+from pipelines.pretraining.retrieval import has_match_head, retrieve
+from pipelines.pretraining.task import PretrainTask, evaluate
+from pipelines.tokenizer import CaptionTokenizer
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """What each evaluation of a run asks.
+
+    Attributes:
+        task: the model that is trained, on the held-out captions: its losses and accuracies, with masks that training
+            does not draw.
+        search: what is searched beside; None for nothing.
+    """
+
+    task: PretrainTask | EndToEndTask
+    search: Search | None = None
+
+    def evaluate(self) -> dict[str, float | None]:
+        """By name; retrieval as in `roibeam evaluate`, such as "text_to_image_r1"."""
+        found = evaluate(self.task, max_samples=self.task.num_samples)
+        return found if self.search is None else {**found, **self.search.recalls()}
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Zero-shot retrieval among held-out images, by the weights of the moment.
+
+    Attributes:
+        model: with a match head.
+        num_classes: as of `EvaluationSamples`.
+        chosen: images and captions; the first of the search's seed.
+        batch_size: pairs at once.
+        joint, photos: end to end, the model with its encoder, and where the photos are.
+    """
+
+    model: Any
+    tokenizer: CaptionTokenizer
+    num_classes: int | None
+    chosen: EvaluationSet
+    batch_size: int
+    joint: EndToEndModel | None = None
+    photos: RecordPhotos | None = None
+
+    def check(self) -> None:
+        """
+        Raises:
+            ValueError: when the model cannot tell which pairs match.
+        """
+        with self._samples() as (samples, _, device):
+            if not has_match_head(self.model, samples, self.chosen, device):
+                raise ValueError(
+                    "data.validation_retrieval: this model has no match head to search with; leave it at 0, or give "
+                    "the model one"
+                )
+
+    def recalls(self) -> dict[str, float | None]:
+        """R@1, R@5, R@10 of each way."""
+        with self._samples() as (samples, scratch, device):
+            directions = retrieve(
+                self.model,
+                samples,
+                self.chosen,
+                folds=1,
+                batch_size=self.batch_size,
+                device=device,
+                scratch=scratch,
+            )
+        images = len(self.chosen.image_ids)
+        return {measure.name: measure.mean for direction in directions for measure in direction.measures(images)}
+
+    @contextmanager
+    def _samples(self) -> Iterator[tuple[EvaluationSamples, Path, torch.device]]:
+        """Made for the weights of the moment, while the model is in evaluation mode; with a scratch folder."""
+        whole: torch.nn.Module = self.model if self.joint is None else self.joint
+        device, was_training = next(self.model.parameters()).device, whole.training
+        whole.eval()
+        with tempfile.TemporaryDirectory() as folder:
+            features = None
+            if self.joint is not None and self.photos is not None:
+                features = PhotoFeatures(self.joint, self.photos, scratch=Path(folder), device=device)
+            samples = EvaluationSamples(
+                self.model.config, self.tokenizer, num_classes=self.num_classes, features=features
+            )
+            try:
+                yield samples, Path(folder), device
+            finally:
+                whole.train(was_training)
 
 
 def join_validation(

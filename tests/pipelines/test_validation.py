@@ -12,10 +12,13 @@ import pytest
 import torch
 from captioned_records import CAPTIONS, TINY, captioned, make_store
 
+from pipelines.model_checkpoint import load_model
+from pipelines.pretraining.evaluation_run import EvaluationConfig, evaluate_checkpoint
 from pipelines.pretraining.run import PretrainResult, pretrain
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.pretraining.task import DataConfig
 from pipelines.pretraining.trained_images import trained_among
+from pipelines.tokenizer import load_tokenizer
 from pipelines.toyworld.draw import draw_samples
 from pipelines.train_config import TrainConfig
 
@@ -109,6 +112,42 @@ def test_every_system_is_validated(tmp_path: Path, name: str) -> None:
     assert "masked_word_accuracy" in found and np.isfinite([result.evaluation[key] for key in found]).all()
 
 
+MATCHED = {**TINY, "with_relationship_head": True, "with_pooler": True}
+
+
+def test_retrieval_at_each_evaluation_is_that_of_roibeam_evaluate(tmp_path: Path) -> None:
+    data = DataConfig(batch_size=4, validation_retrieval=3)
+    changes = {"data": data, "model_overrides": MATCHED}
+    found = run(tmp_path / "run", **changes)
+    own = [line["text_to_image_r1"] for line in evaluations(tmp_path / "run")]
+    assert len(own) == 3 and found.evaluation["text_to_image_r1"] == own[-1]
+    loaded = load_model(str(tmp_path / "run"))
+    store = make_store()
+    captions = captioned(store, ASKED).captions
+    result = evaluate_checkpoint(
+        loaded, load_tokenizer(str(tmp_path / "run" / "tokenizer")), store, captions, tmp_path / "found",
+        config=EvaluationConfig(device="cpu", batch_size=4), min_match=0,
+    )  # fmt: skip
+    figures = {figure.name: figure.value for figure in result.figures}
+    searched = [name for name in figures if name.endswith(("_r1", "_r5", "_r10"))]
+    assert len(searched) == 6
+    for name in searched:
+        assert found.evaluation[name] == figures[name], name
+    # What is searched changes nothing that is trained.
+    without = run(tmp_path / "without", **{**changes, "data": DataConfig(batch_size=4)})
+    assert without.training.last | {"seconds": 0} == found.training.last | {"seconds": 0}
+
+
+def test_a_model_that_cannot_match_is_not_searched_with(tmp_path: Path) -> None:
+    data = DataConfig(batch_size=4, validation_retrieval=3)
+    with pytest.raises(ValueError, match=r"validation_retrieval: this model has no match head"):
+        run(tmp_path / "run", data=data)
+    with pytest.raises(ValueError, match=r"name them with --validation"):
+        run(tmp_path / "run", data=data, asked=None)
+    with pytest.raises(ValueError, match="0, or 2 images or more, got 1"):
+        DataConfig(validation_retrieval=1)
+
+
 # --- as a user gives it ---
 
 
@@ -158,10 +197,13 @@ def test_a_store_of_their_own(roibeam: Cli, world: Path, tiny_network: tuple[str
 
 
 def test_through_the_encoder(roibeam: Cli, world: Path) -> None:
-    done = roibeam("pretrain", world / "run", *given(world, *END_TO_END, "--validation", world / "val.json"))
+    searched = ("--system", "imagebert", "--set", "data.validation_retrieval=2")
+    done = roibeam("pretrain", world / "run", *given(world, *END_TO_END, *searched, "--validation", world / "val.json"))
     assert done.code == 0, done.err
     assert "asked about 3 held-out captions of 3 images:" in done.out
-    assert [line["step"] for line in evaluations(world / "run")] == [0, 1, 2, 3, 4]
+    lines = evaluations(world / "run")
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
+    assert all(line["image_to_text_r5"] == 1.0 and line["text_to_image_r1"] in (0, 0.5, 1) for line in lines)
 
 
 def test_what_does_not_fit_is_told(roibeam: Cli, world: Path) -> None:
