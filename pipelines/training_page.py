@@ -72,7 +72,7 @@ def _page(
     yield f'<dl class="counts">{pairs}</dl>\n'
     yield f"<section><h2>Training <small>each step, and their running mean</small></h2>\n{_curves(lines)}</section>\n"
     if evaluations:
-        yield _evaluations(evaluations, config["train"], best_step)
+        yield _evaluations(evaluations, config, best_step)
     if detector is not None:
         yield _detector(detector)
     yield _checkpoints(checkpoints, best_step)
@@ -84,8 +84,10 @@ def _curves(lines: Sequence[Mapping[str, Any]], *, smooth: bool = True) -> str:
     return f'<div class="curves">{curves_svg(lines, smooth=smooth)}</div>\n'
 
 
-def _evaluations(lines: Sequence[Mapping[str, Any]], train: Mapping[str, Any], best_step: int | None) -> str:
+def _evaluations(lines: Sequence[Mapping[str, Any]], config: Mapping[str, Any], best_step: int | None) -> str:
+    train, held_out = config["train"], config["recorded"].get("validation")
     what = "of the weights' exponential average" if train.get("average_rate") else "of the weights as trained"
+    what += f", on {counted(held_out['captions'], 'held-out caption')}" if held_out else ""
     names = list(dict.fromkeys(name for line in lines for name in line if name not in ("samples", "seconds")))
     shown = {round(index * (len(lines) - 1) / (_ROWS - 1)) for index in range(_ROWS)}
     rows = ["<tr>" + "".join(f"<th>{escaped(name.replace('_', ' '))}</th>" for name in names) + "</tr>"]

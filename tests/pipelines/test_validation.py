@@ -181,6 +181,7 @@ def test_on_the_command_line(roibeam: Cli, world: Path) -> None:
     assert [line["step"] for line in evaluations(world / "run")] == [0, 1, 2, 3, 4]
     recorded = json.loads((world / "run" / "config.json").read_text())["recorded"]["validation"]
     assert recorded["captions"] == 3 and recorded["store"] == str(world / "store")
+    assert "5, of the weights as trained, on 3 held-out captions" in (world / "run" / "report.html").read_text()
     # Such a run was not trained on them.
     judged = ("--captions", world / "val.json", "--no-retrieval", "--out", world / "found")
     told = roibeam("evaluate", world / "run", "--store", world / "store", *judged)
