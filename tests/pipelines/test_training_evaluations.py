@@ -1,0 +1,111 @@
+"""The one loop: the average of the weights, evaluations, and the best checkpoint by them."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from toy_training import BareToyTask, ToyTask, assert_equal_checkpoints, config, log_of, run
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads waiting for a core that others use make these small tests many times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# --- the average of the weights ---
+
+
+def averaged(**changes):
+    return config(**({"average_rate": 0.7, "optimizer": "sgd", "learning_rate": 0.3} | changes))
+
+
+def test_the_average_is_what_is_judged_kept_and_left_in_the_model(tmp_path):
+    """Against the sum the rule unrolls to, from a run without average and a checkpoint after each step."""
+    run(tmp_path / "plain", settings=averaged(average_rate=0.0, checkpoint_every=1))
+    fresh, task = ToyTask(), ToyTask()
+    result = run(tmp_path / "run", task, averaged(evaluate_every=6))
+    states = [load_file(path / "model" / "model.safetensors") for path in sorted((tmp_path / "plain").glob("*/step-*"))]
+    shares = [0.7**12, *(0.3 * 0.7 ** (12 - step) for step in range(1, 13))]
+    assert len(states) == 12
+    kept = load_file(result.checkpoint / "model" / "model.safetensors")
+    for name, start in fresh.model.state_dict().items():
+        wanted = sum(share * state[name] for share, state in zip(shares, [{name: start}, *states], strict=True))
+        torch.testing.assert_close(kept[name], wanted, rtol=1e-5, atol=1e-6)
+        assert torch.equal(task.model.state_dict()[name], kept[name])
+        assert torch.equal(load_file(result.checkpoint / "trained.safetensors")[name], states[-1][name])
+    assert log_of(tmp_path / "run")[-1]["loss"] == log_of(tmp_path / "plain")[-1]["loss"]
+    judged = log_of(tmp_path / "run", "evaluation.jsonl")[-1]["score"]
+    assert judged == pytest.approx(sum(float(tensor.sum()) for tensor in kept.values()), rel=1e-5)
+    state = json.loads((result.checkpoint / "state.json").read_text())
+    assert state["model"] == "exponential average of the weights, rate 0.7"
+
+
+@pytest.mark.parametrize("stops", [[5], [1, 2, 9]])
+def test_the_average_resumes_in_the_same_bits(tmp_path, stops):
+    settings = averaged(accumulation=2, evaluate_every=4)
+    whole = run(tmp_path / "whole", settings=settings)
+    for stop in stops:
+        run(tmp_path / "parts", settings=settings, resume=True, stop_at_step=stop)
+        torch.manual_seed(1234)
+    parts = run(tmp_path / "parts", settings=settings, resume=True)
+    assert_equal_checkpoints(whole.checkpoint, parts.checkpoint)
+    assert "trained.safetensors" in [path.name for path in whole.checkpoint.iterdir()]
+    assert log_of(tmp_path / "whole", "evaluation.jsonl") == log_of(tmp_path / "parts", "evaluation.jsonl")
+
+
+# --- evaluations ---
+
+
+def test_evaluations_change_nothing_of_the_training(tmp_path):
+    """The toy's evaluation draws dropout; a run with it and one without end in the same bits."""
+    plain = run(tmp_path / "plain")
+    judged = run(tmp_path / "judged", settings=config(evaluate_every=5))
+    assert_equal_checkpoints(plain.checkpoint, judged.checkpoint, but="config.json")
+    assert log_of(tmp_path / "plain") == log_of(tmp_path / "judged")
+    lines = log_of(tmp_path / "judged", "evaluation.jsonl")
+    assert [line["step"] for line in lines] == [0, 5, 10, 12]
+    assert set(lines[0]) == {"step", "samples", "epoch", "score", "drawn"}
+    assert not (tmp_path / "plain" / "evaluation.jsonl").exists()
+
+
+@pytest.mark.parametrize(("best_is", "best_step"), [("highest", 4), ("lowest", 8)])
+def test_the_best_checkpoint_stays_beside_the_newest(tmp_path, best_is, best_step):
+    scores = [9.0, 1.0, 5.0, math.nan, -2.0, None, 5.0]  # before the first step, then every 2; NaN and None are none
+    settings = config(evaluate_every=2, best_by="score", best_is=best_is, keep=2, checkpoint_every=5)
+    result = run(tmp_path / "run", ToyTask(scores=scores), settings)
+    assert result.best.name == f"step-{best_step:08d}"
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == sorted({result.best.name, "step-00000010", "step-00000012"})
+    lines = log_of(tmp_path / "run", "evaluation.jsonl")
+    assert [line["score"] for line in lines] == [9.0, 1.0, 5.0, None, -2.0, None, 5.0]
+
+
+def test_a_best_number_that_is_not_there_is_noticed_before_the_first_step(tmp_path):
+    with pytest.raises(ValueError, match="best_by 'accuracy': the evaluation has score, drawn"):
+        run(tmp_path / "run", settings=config(evaluate_every=4, best_by="accuracy"))
+    assert log_of(tmp_path / "run") == []
+    with pytest.raises(ValueError, match="evaluate_every 4: this task offers no evaluation"):
+        run(tmp_path / "other", BareToyTask(), config(evaluate_every=4))
+
+
+def test_after_a_crash_each_evaluation_stands_once(tmp_path):
+    settings = config(evaluate_every=3, checkpoint_every=4)
+    whole = run(tmp_path / "whole", settings=settings)
+    with pytest.raises(ValueError, match="step 7"):
+        run(tmp_path / "run", ToyTask(poisoned={25: math.nan}), settings)
+    assert [line["step"] for line in log_of(tmp_path / "run", "evaluation.jsonl")] == [0, 3, 6]
+    parts = run(tmp_path / "run", settings=settings, resume=True)
+    for name in ("log.jsonl", "evaluation.jsonl"):
+        assert log_of(tmp_path / "run", name) == log_of(tmp_path / "whole", name)
+    assert_equal_checkpoints(whole.checkpoint, parts.checkpoint)
+    # Before the first checkpoint there is nothing to go on from.
+    with pytest.raises(ValueError, match="step 1"):
+        run(tmp_path / "early", ToyTask(poisoned={0: math.nan}), settings)
+    run(tmp_path / "early", settings=settings, resume=True)
+    assert log_of(tmp_path / "early", "evaluation.jsonl") == log_of(tmp_path / "whole", "evaluation.jsonl")
