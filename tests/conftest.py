@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-# Lets every test import the modules beside this one: pytest's importlib mode adds no folder by itself.
-sys.path.append(str(Path(__file__).parent))
+# Lets every test import these modules: pytest's importlib mode adds no folder by itself. Not the folder of this file,
+# whose features/, model/ and others would hide our packages.
+sys.path.append(str(Path(__file__).parent / "helpers"))
 REPOSITORY = Path(__file__).parents[1]
 SHARED = REPOSITORY.parent / "shared"
 
