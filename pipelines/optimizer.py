@@ -35,9 +35,11 @@ def build_optimizer(
     if config.optimizer == "bert-adam":
         return BertAdam(options, lr=rate, betas=betas, eps=epsilon)
     if config.optimizer == "adamw":
-        # On a CPU torch's own choice is one tensor after the other, six times as slow. A loss scale, which the fused
-        # step would apply by itself, is for GPUs.
-        fused = True if device.type == "cpu" else None
+        # On a CPU torch's own choice is one tensor after the other, six times as slow. The fused step pairs numbers by
+        # their place in memory: a weight that is not contiguous would meet the means of others once these were saved
+        # and read. A loss scale, which it would apply by itself, is for GPUs.
+        whole = all(parameter.is_contiguous() for group in options for parameter in group["params"])
+        fused = True if device.type == "cpu" and whole else None
         return torch.optim.AdamW(options, lr=rate, betas=betas, eps=epsilon, fused=fused)
     correct = config.optimizer == "adamw-transformers"
     return TransformersAdamW(options, lr=rate, betas=betas, eps=epsilon, correct_bias=correct)

@@ -283,3 +283,19 @@ def test_documented_names_exist():
     section = text.split("## Optimisers of the releases")[1].split("\n## ")[0]
     for name in (*STEPS, *PARAMETER_RULES):
         assert f"`{name}`" in section, name
+
+
+def test_adamw_pairs_weights_with_their_own_means_in_any_memory_format():
+    """Saved and read again, means are contiguous; weights of convolutions may not be."""
+    ends = []
+    for stored in (False, True):
+        weight = nn.Parameter(torch.arange(24.0).reshape(2, 3, 2, 2).to(memory_format=torch.channels_last))
+        optimizer = build_optimizer([{"params": [weight]}], settings(optimizer="adamw"), device=CPU)
+        for seed in range(4):
+            weight.grad = torch.randn(2, 3, 2, 2, generator=torch.Generator().manual_seed(seed))
+            optimizer.step()
+            if stored:
+                state = optimizer.state[weight]
+                state |= {name: state[name].contiguous() for name in ("exp_avg", "exp_avg_sq")}
+        ends.append(weight.detach())
+    assert torch.equal(*ends)
