@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 SHARE = float(os.environ.get("ROIBEAM_SOAK", "1"))
@@ -17,3 +19,8 @@ def share_of(cases: Sequence[T], seed: str) -> list[T]:
         return list(cases)
     chosen = random.Random(seed).sample(range(len(cases)), max(1, round(SHARE * len(cases))))
     return [cases[place] for place in sorted(chosen)]
+
+
+def many(count: int) -> Any:
+    """A case of a parametrized test that draws so many times, or as many as the share says: a soak."""
+    return pytest.param(round(SHARE * count), marks=pytest.mark.soak, id=str(count))

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from soak_share import many
 
 from model.inputs import IGNORE_INDEX
 from model.masking import mask_pieces, mask_regions, mask_words
@@ -90,7 +91,7 @@ def test_no_region():
 
 # --- every share, and by piece ---
 
-DRAWS = pytest.mark.parametrize("draws", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+DRAWS = pytest.mark.parametrize("draws", [20_000, many(1_000_000)])
 
 
 @DRAWS

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from objectives import NUM_CLASSES, WORDS, record, small_model, tokenizer
 from paired_examples import assert_share
+from soak_share import many
 
 from model.inputs import IGNORE_INDEX
 from pipelines.pretraining.end_to_end_task import PhotoRules
@@ -16,7 +17,7 @@ from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
 from pipelines.pretraining.visualbert_samples import VisualBertSampler, VisualBertSampling
 from pipelines.task_texts import TaskText
 
-DRAWS = pytest.mark.parametrize("draws", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+DRAWS = pytest.mark.parametrize("draws", [20_000, many(1_000_000)])
 ROWS = 1_000  # of an epoch
 
 

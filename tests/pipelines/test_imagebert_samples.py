@@ -17,6 +17,7 @@ from captioned_records import (
     make_store,
     run_pretrain,
 )
+from soak_share import many
 
 from model.imagebert import ImageBertConfig, ImageBertForPreTraining
 from model.inputs import IGNORE_INDEX
@@ -95,9 +96,9 @@ def test_text_and_regions_are_144_at_most(tokenizer):
     assert len(last.sample(corpus, 0, random).text_ids) in (29, 2 + len(CAPTIONS[0].split()))
 
 
-@pytest.mark.parametrize("samples", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("samples", [400, many(10_000)])
 def test_masks_are_as_often_as_the_paper_says_and_alike_in_all_pairs(tokenizer, samples):
-    """100 regions and 100 words a sample: 1,000,000 draws of each in the slow run."""
+    """100 regions and 100 words a sample: 1,000,000 draws of each in the whole soak."""
     text = " ".join(" ".join(CAPTIONS).split()[:50] * 2)
     corpus = make_corpus(make_store(2, num_regions=100, width=4), [(0, text), (1, text)])
     sampler = make_sampler(tokenizer, max_pieces=102, config={"region_feature_size": 4})

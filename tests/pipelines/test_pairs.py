@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from captioned_records import CAPTIONS, make_corpus, make_store
+from soak_share import many
 
 from pipelines.pretraining.pairs import draw_pair, draw_second_caption
 
@@ -23,7 +24,7 @@ def assert_share(hits, trials, probability):
     assert abs(hits - trials * probability) <= 5 * spread, (hits, trials, probability)
 
 
-DRAWS = pytest.mark.parametrize("draws", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+DRAWS = pytest.mark.parametrize("draws", [20_000, many(1_000_000)])
 
 
 @DRAWS

@@ -18,12 +18,13 @@ from paired_examples import (
     pieces_tokenizer,
     samples,
 )
+from soak_share import many
 
 from model.inputs import IGNORE_INDEX
 from model.masking import overlaps_with_inclusive_sides
 from pipelines.pretraining.interbert_samples import MASKINGS, InterBertSampling
 
-DRAWS = [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
+DRAWS = [20_000, many(1_000_000)]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def share_of_three():
     return total
 
 
-@pytest.mark.parametrize("draws", [3_000, pytest.param(150_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("draws", [3_000, many(150_000)])
 def test_the_released_span(draws, tmp_path):
     """One run of pieces: start of 0..n, length of 1..n; piece j is in it with the sum over s <= j of (n - j + s)/n.
 

@@ -20,6 +20,7 @@ from paired_examples import (
     pieces_tokenizer,
     samples,
 )
+from soak_share import many
 
 from features.record import TopKDistribution
 from model.inputs import IGNORE_INDEX
@@ -29,7 +30,7 @@ from pipelines.pretraining.sample import collate, in_float32
 from pipelines.pretraining.vilbert_samples import ViLbertSampling
 
 SYSTEMS = ["vilbert", "vilbert-single-stream"]
-DRAWS = [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
+DRAWS = [20_000, many(1_000_000)]
 
 
 @pytest.fixture(scope="module")
