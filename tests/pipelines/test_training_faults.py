@@ -72,7 +72,7 @@ COUNTS = {BACKWARD: range(1, 15), LOG_LINE: range(1, 12), TENSORS: range(1, 17),
 COUNTS |= {RENAME: range(1, 5), NAMED: range(1, 5), REMOVE: range(1, 3)}
 
 
-@pytest.mark.slow
+@pytest.mark.soak(cases=True)
 @pytest.mark.faults
 @pytest.mark.parametrize("place", PLACES)
 def test_killed_anywhere_in_one_process(undisturbed: dict[int, Path], tmp_path: Path, place: str) -> None:
