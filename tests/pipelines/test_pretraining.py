@@ -74,13 +74,7 @@ def top_two(probabilities):
     return TopKDistribution(order.astype(np.uint16), top, rest, NUM_CLASSES)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads waiting for a core that others use make these small tests many times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

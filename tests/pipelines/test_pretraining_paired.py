@@ -56,13 +56,7 @@ def corpus():
     return make_corpus(make_store())
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads waiting for a core that others use make these small tests many times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def rows_of(task, count, **position):

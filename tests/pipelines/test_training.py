@@ -20,13 +20,7 @@ from pipelines.training import train
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads waiting for a core that others use make these small tests many times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_a_run_folder_says_everything(tmp_path):

@@ -8,14 +8,7 @@ import torch
 from safetensors.torch import load_file
 from toy_training import BareToyTask, ToyTask, assert_equal_checkpoints, config, log_of, run
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads waiting for a core that others use make these small tests many times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- the average of the weights ---
