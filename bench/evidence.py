@@ -63,6 +63,10 @@ class Evidence:
         """Without answers, or with those of another command."""
         return [run for run in self.runs if self._command_of(run) != self._command(ARMS[run.arm])]
 
+    def commands(self) -> dict[str, str]:
+        """By arm."""
+        return {name: self._command(arm) for name, arm in ARMS.items()}
+
     def _command_of(self, run: Run) -> str | None:
         path = self.result(run)
         return str(json.loads(path.read_text("utf-8"))["command"]) if path.exists() else None
@@ -191,7 +195,7 @@ def main() -> None:
     evidence.go(options.jobs)
     page = work / "evidence.md" if options.quick else ROOT / "docs" / "evidence.md"
     steps = QUICK_STEPS if options.quick else STEPS
-    say(f"{write_page(results, page, sizes=world.sizes, steps=steps)}")
+    say(f"{write_page(results, page, sizes=world.sizes, steps=steps, commands=evidence.commands())}")
     if telling := telling_masks(results):
         sys.exit(f"evidence: masks alone tell whether a caption belongs: {', '.join(telling)}")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from evidence_plots import Row, intervals_svg
-from evidence_runs import ARMS, BATCH, OVERLAP_NAMES, SEEDS
+from evidence_runs import ARMS, BATCH, END_TO_END_BATCH, END_TO_END_STEPS, OVERLAP_NAMES, SEEDS
 from evidence_statistics import Answers, Estimate, difference, read_answers, share
 from evidence_world import SEED, Sizes
 from toyworld_ceiling import true_counts
@@ -34,20 +36,26 @@ _NAMES = {
 }
 
 
-def write_page(results: Path, page: Path, *, sizes: Sizes, steps: int) -> Path:
+def write_page(results: Path, page: Path, *, sizes: Sizes, steps: int, commands: Mapping[str, str]) -> Path:
     """Writes the page, and its pictures beside it; returns the page.
 
     Args:
         sizes: of the world that was asked about.
         steps: of most runs.
+        commands: of the runs that count, by arm.
     """
-    answers, runs = read_answers(results)
-    seeds = max((len({run["seed"] for run in runs if run["arm"] == arm}) for arm in answers), default=0)
-    few = f"**Only {seeds} of {len(SEEDS)} seeds so far**: what follows is not yet evidence in the sense above.\n"
+    answers, runs = read_answers(results, commands=commands)
+    of_arms = [len({run["seed"] for run in runs if run["arm"] == arm}) for arm in answers]
+    seeds = max(of_arms, default=0)
+    few = (
+        f"**Only {min(of_arms, default=0)} of {len(SEEDS)} seeds of some runs so far**: where they stand, what follows "
+        f"is not yet\nevidence in the sense above. A difference is of the seeds that both have.\n"
+    )
     head = _HEAD.format(steps=steps, batch=BATCH, train=sizes.train, test=sizes.test, runs=len(runs), seeds=seeds)
     parts = [
         head,
-        *([few] if seeds < len(SEEDS) else []),
+        *([few] if min(of_arms, default=0) < len(SEEDS) else []),
+        *_in_short(answers),
         *(part for section in _SECTIONS for part in section(answers, sizes)),
         *_commands(runs),
     ]
@@ -57,12 +65,62 @@ def write_page(results: Path, page: Path, *, sizes: Sizes, steps: int) -> Path:
     return page
 
 
+def _in_short(answers: Answers) -> Iterator[str]:
+    """What is shown and what is not, one line each."""
+    asked = [system for system in _SYSTEMS if system in answers]
+    yield "## In short\n"
+    yield _sorted_out(
+        "The picture helps with grounded words (own less another)",
+        {_NAMES[each]: difference(answers[each]["words true"], answers[each]["words wrong"]) for each in asked},
+    )
+    permuted = {_NAMES[each]: answers.get(f"{each}-permuted") for each in asked}
+    left = {
+        name: difference(control["words true"], control["words wrong"])
+        for name, control in permuted.items()
+        if control is not None
+    }
+    found = [name for name, estimate in left.items() if estimate is not None and estimate.above_0]
+    told = f"LEFT in {', '.join(found)}" if found else f"gone in {', '.join(left)}" if left else "not run"
+    yield f"- That gain after training on permuted captions: {told}."
+    yield _sorted_out(
+        "The picture is better than no picture (own less text-only)",
+        {_NAMES[each]: difference(answers[each]["words true"], answers["text-only"]["words alone"]) for each in asked}
+        if "text-only" in answers
+        else {},
+    )
+    yield _sorted_out(
+        "Matching is learned (own less permuted captions)",
+        {
+            _NAMES[each]: difference(answers[each]["matching"], answers[f"{each}-permuted"]["matching"])
+            for each in asked
+            if f"{each}-permuted" in answers
+        },
+    )
+    for pair in _PAIRS:
+        if {pair.one, pair.other} <= answers.keys():
+            first, second = answers[pair.one], answers[pair.other]
+            estimates = {question: difference(first[question], second[question]) for question in pair.questions}
+            yield _sorted_out(f"{pair.what} (first less second; {pair.expected})", estimates)
+    yield ""
+
+
+def _sorted_out(what: str, found: Mapping[str, Estimate | None]) -> str:
+    """A line that says of which the difference is more, less, or not shown."""
+    kinds: dict[str, list[str]] = {"more": [], "not shown": [], "LESS": []}
+    for name, estimate in found.items():
+        if estimate is not None:
+            kinds[_word(estimate)].append(name)
+    told = "; ".join(f"{word} in {', '.join(names)}" for word, names in kinds.items() if names)
+    return f"- {what}: {told or 'not run'}."
+
+
 def _words(answers: Answers, _: Sizes) -> Iterator[str]:
     yield "## Grounded words\n"
     yield (
         "Each word that names a kind, a colour, a pattern or a state is hidden by itself. With its own picture, with\n"
         "another one, and what a model trained on the captions alone makes of it (`text-only`, VisualBERT without\n"
-        "regions).\n\n"
+        "regions). InterBERT hides fewer words in training than the others and text-only, so its column against that\n"
+        "compares more than the picture.\n\n"
         "![Grounded words](evidence_words.svg)\n"
     )
     yield _table(
@@ -128,7 +186,9 @@ def _matching(answers: Answers, _: Sizes) -> Iterator[str]:
     yield "## Does the caption belong?\n"
     yield (
         "Half of the pairs do: chance is 50. *Masks alone*: a classifier that sees only which words and regions are\n"
-        "hidden; its interval must hold 50, else the masks would tell.\n\n![Matching](evidence_matching.svg)\n"
+        "hidden; its interval must hold 50, else the masks would tell. All are asked with one caption, as retrieval\n"
+        "asks; VisualBERT is trained on another question, whether a second caption belongs beside one that does.\n\n"
+        "![Matching](evidence_matching.svg)\n"
     )
     yield _table(
         ("", "right", "trained on permuted captions", "own less permuted", "masks alone"),
@@ -179,35 +239,58 @@ def _ceiling(pictures: int) -> list[str]:
 def _comparisons(answers: Answers, _: Sizes) -> Iterator[str]:
     yield "## Compared\n"
     yield (
-        "Two arms that differ in one thing, first less second. The papers have the first above the second, but for\n"
-        "the encoder's features, which in this world are those of the store: there a difference would be a fault.\n"
-        '"more" reproduces the order of the paper, "not shown" does not, "LESS" is the other way round.\n'
+        'Two arms that differ in one thing, first less second. *Expected* is the order of the paper; "more" there\n'
+        'reproduces it, "not shown" does not, "LESS" is the other way round. The encoder\'s features are those of the\n'
+        "store but for half precision, so between these only the order of the captions differs. Masked pixels\n"
+        "hide more than a vector does: the others of a photo no longer show the hidden region where they overlap it,\n"
+        "so the question is harder, the more so the more of it is *covered*; compare the regions that stand *alone*.\n"
+        f"All four VL-BERT arms go on from `vlbert-released`, which learned with stored features and the vector, for\n"
+        f"{END_TO_END_STEPS} steps of {END_TO_END_BATCH} captions: what longer training on pixels would do, they do "
+        f"not say.\n"
     )
-    rows = []
-    if absent := [f"{one} / {other}" for _, one, other, _ in _PAIRS if not {one, other} <= answers.keys()]:
+    there = [pair for pair in _PAIRS if {pair.one, pair.other} <= answers.keys()]
+    if absent := [f"{pair.one} / {pair.other}" for pair in _PAIRS if pair not in there]:
         yield f"Not run yet: {', '.join(absent)}.\n"
-    for what, one, other, questions in _PAIRS:
-        if one in answers and other in answers:
-            for question in questions:
-                first, second = answers[one][question], answers[other][question]
-                rows.append(
-                    [what, question, _shown(share(first)), _shown(share(second)), _gain(difference(first, second))]
-                )
+    rows = []
+    for pair in there:
+        for question in pair.questions:
+            first, second = answers[pair.one][question], answers[pair.other][question]
+            shares = (_shown(share(first)), _shown(share(second)))
+            rows.append(
+                [
+                    pair.what,
+                    question,
+                    pair.expected.removeprefix("expected "),
+                    *shares,
+                    _gain(difference(first, second)),
+                ]
+            )
     if rows:
-        yield _table(("", "asked", "first", "second", "first less second"), rows)
+        yield _table(("", "asked", "expected", "first", "second", "first less second"), rows)
 
 
+@dataclass(frozen=True)
+class _Pair:
+    """Two arms; `expected` of the first, by the paper."""
+
+    what: str
+    one: str
+    other: str
+    questions: Sequence[str]
+    expected: str = "expected more"
+
+
+_OF_PIXELS = ("words true", *(f"regions with text{how}" for how in ("", *(f" {each}" for each in OVERLAP_NAMES))))
 _PAIRS = (
-    ("ImageBERT: noisy captions, then clean ones; both at once", "imagebert-two-stages", "imagebert-one-stage",
-     ("words true", "matching")),
-    ("InterBERT: groups masked; one by one", "interbert", "interbert-plain", ("words true", "matching")),
-    ("matching learned from 100 pictures: pre-trained; new weights", "probe-pretrained", "probe-new", ("matching",)),
-    ("VL-BERT: the encoder's features; stored ones", "vlbert-encoder", "vlbert-stored",
-     ("words true", "regions with text")),
-    ("VL-BERT: masked pixels; hidden by a learned vector", "vlbert-pixels-frozen", "vlbert-encoder",
-     ("words true", "regions with text")),
-    ("VL-BERT: encoder trained; frozen", "vlbert-pixels-trained", "vlbert-pixels-frozen",
-     ("words true", "regions with text")),
+    _Pair("ImageBERT: noisy captions, then clean ones; both at once", "imagebert-two-stages", "imagebert-one-stage",
+          ("words true", "matching")),
+    _Pair("InterBERT: groups masked; one by one", "interbert", "interbert-plain", ("words true", "matching")),
+    _Pair("matching learned from 100 pictures: pre-trained; new weights", "probe-pretrained", "probe-new",
+          ("matching",)),
+    _Pair("VL-BERT: the encoder's features; stored ones", "vlbert-encoder", "vlbert-stored",
+          ("words true", "regions with text"), "expected alike"),
+    _Pair("VL-BERT: masked pixels; hidden by a learned vector", "vlbert-pixels-frozen", "vlbert-encoder", _OF_PIXELS),
+    _Pair("VL-BERT: encoder trained; frozen", "vlbert-pixels-trained", "vlbert-pixels-frozen", _OF_PIXELS[:2]),
 )  # fmt: skip
 
 
@@ -215,13 +298,16 @@ def _commands(runs: Sequence[dict[str, object]]) -> Iterator[str]:
     yield "## Runs\n"
     yield (
         "`python bench/evidence.py --list` tells which are missing. Each trains by the command shown, with `--store`,\n"
-        "`--captions`, `--seed`, and `--from-run` where it goes on from another.\n"
+        "`--captions`, `--seed`, and `--from-run` where it goes on from another. Seconds are of a processor that was\n"
+        "shared with other work, training and questions together.\n"
     )
     for arm in ARMS:
         mine = [run for run in runs if run["arm"] == arm]
         if mine:
             seeds = ", ".join(str(run["seed"]) for run in mine)
-            yield f"- **{arm}** ({ARMS[arm].what}; seeds {seeds}): `{mine[0]['command']}`"
+            known = [float(str(run["seconds"])) for run in mine if run["seconds"] is not None]
+            cost = f"; {np.mean(known):.0f} s of one core" if known else ""
+            yield f"- **{arm}** ({ARMS[arm].what}; seeds {seeds}{cost}): `{mine[0]['command']}`"
 
 
 _SECTIONS: Sequence[Callable[[Answers, Sizes], Iterator[str]]] = (_words, _regions, _matching, _retrieval, _comparisons)
@@ -270,5 +356,8 @@ def _gain(found: Estimate | None) -> str:
     """A difference and what it says."""
     if found is None:
         return "not run"
-    word = "more" if found.above_0 else "LESS" if found.below_0 else "not shown"
-    return f"{_shown(found, sign=True)} {word}"
+    return f"{_shown(found, sign=True)} {_word(found)}"
+
+
+def _word(found: Estimate) -> str:
+    return "more" if found.above_0 else "LESS" if found.below_0 else "not shown"

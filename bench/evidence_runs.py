@@ -116,7 +116,6 @@ _SYSTEMS = {
     "imagebert": ("ImageBERT", "small", _ALL),
     "interbert": ("InterBERT, masked groups", "small", _ALL),
 }
-_FROZEN = {"encoder.frozen_stages": "[1,2,3,4,5]"}
 
 
 def _arms() -> Iterator[tuple[str, Arm]]:
@@ -169,16 +168,22 @@ def _four_arms() -> Iterator[tuple[str, Arm]]:
     }
     asked = (WORDS, REGIONS)
     pixels = ("--end-to-end", "--detector", "toy")
-    yield "vlbert-stored", Arm("Stored features of the detector", "vlbert", asked, **common)  # type: ignore[arg-type]
-    yield "vlbert-encoder", Arm(
-        "Features of the same region encoder, regions hidden by a learned vector", "vlbert", asked, options=pixels,
-        settings={**_FROZEN, "model.masked_appearance": "learned", "end_to_end.masked_pixels": "whole"}, **common,
-    )  # type: ignore[arg-type]  # fmt: skip
-    yield (
-        "vlbert-pixels-frozen",
-        Arm("Masked pixels, encoder frozen", "vlbert", asked, options=pixels, settings=_FROZEN, **common),
-    )  # type: ignore[arg-type]
-    yield "vlbert-pixels-trained", Arm("Masked pixels, encoder trained", "vlbert", asked, options=pixels, **common)  # type: ignore[arg-type]
+    # As with stored features: no mirrored photos, none put together by shape, the whole image as the regions' mean.
+    alike = {"photos.flip": "false", "photos.aspect_buckets": "false", "end_to_end.whole_image": "model"}
+    frozen = {**alike, "encoder.frozen_stages": "[1,2,3,4,5]"}
+    learned = {**frozen, "model.masked_appearance": "learned", "end_to_end.masked_pixels": "whole"}
+    for name, what, options, settings in (
+        ("vlbert-stored", "Stored features of the detector", (), {}),
+        (
+            "vlbert-encoder",
+            "Features of the same region encoder, regions hidden by a learned vector",
+            pixels,
+            learned,
+        ),
+        ("vlbert-pixels-frozen", "Masked pixels, encoder frozen", pixels, frozen),
+        ("vlbert-pixels-trained", "Masked pixels, encoder trained", pixels, alike),
+    ):
+        yield name, Arm(what, "vlbert", asked, options=options, settings=settings, **common)  # type: ignore[arg-type]
 
 
 ARMS: Mapping[str, Arm] = dict(_arms())

@@ -55,9 +55,17 @@ class Estimate:
 Answers = Mapping[str, Mapping[str, Counts]]  # by arm and question
 
 
-def read_answers(results: Path) -> tuple[Answers, list[dict[str, object]]]:
-    """Of all runs in a folder; and what they say of themselves."""
+def read_answers(
+    results: Path, *, commands: Mapping[str, str] | None = None
+) -> tuple[Answers, list[dict[str, object]]]:
+    """Of all runs in a folder; and what they say of themselves.
+
+    Args:
+        commands: by arm; runs of another command, or of none of these arms, are not read. None reads all.
+    """
     runs = [json.loads(path.read_text("utf-8")) for path in sorted(results.glob("*.json"))]
+    if commands is not None:
+        runs = [run for run in runs if run["command"] == commands.get(run["arm"])]
     answers: dict[str, dict[str, Counts]] = {}
     for arm in dict.fromkeys(run["arm"] for run in runs):
         mine = sorted((run for run in runs if run["arm"] == arm), key=lambda run: run["seed"])
