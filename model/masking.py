@@ -35,11 +35,15 @@ def mask_words(
     """
     masked_ids = text_ids.copy()
     labels = np.full_like(text_ids, IGNORE_INDEX)
-    for word in np.unique(word_ids[word_ids >= 0]):
+    pieces_of: dict[int, list[int]] = {}
+    for place, word in enumerate(word_ids.tolist()):
+        if word >= 0:
+            pieces_of.setdefault(word, []).append(place)
+    for word in sorted(pieces_of):
         draw = generator.random() / probability if probability > 0 else 1.0
         if draw >= 1.0:
             continue
-        pieces = np.flatnonzero(word_ids == word)
+        pieces = pieces_of[word]
         labels[pieces] = text_ids[pieces]
         if draw < masked_share:
             masked_ids[pieces] = mask_id

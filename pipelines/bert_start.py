@@ -25,7 +25,8 @@ from model.interbert import InterBertForPreTraining
 from model.vilbert import ViLbertForPreTraining
 from model.visualbert import VisualBertForPreTraining
 from model.vlbert import VLBertForPreTraining
-from pipelines.model_checkpoint import CONFIG, read_json_object
+from pipelines.json_files import read_json_object
+from pipelines.model_checkpoint import CONFIG
 
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # A field of BERT's config.json, and of `BertSizes`. Segments are not taken over: models have more of them than BERT.

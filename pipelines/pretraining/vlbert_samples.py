@@ -6,7 +6,7 @@ A model with a relationship head sees mismatched pairs too; one made with `with_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
@@ -64,6 +64,8 @@ class VLBertSampling:
 class VLBertSampler:
     """A `Sampler`."""
 
+    draws_images = False
+
     def __init__(
         self, sampling: VLBertSampling, tokenizer: CaptionTokenizer, model_config: VLBertConfig, *, num_classes: int
     ) -> None:
@@ -71,12 +73,16 @@ class VLBertSampler:
         check_region_labels(model_config.num_region_labels, num_classes, "num_region_labels")
         self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
         self._num_classes = num_classes
+        # For every sample; a configuration takes its time to answer.
+        self._asks_match = bool(model_config.with_relationship_head)
+        self._text_only = False if model_config.with_text_only else None
+        self._max_text = model_config.max_position_embeddings - 2
 
     def check(self, record: RegionRecord) -> None:
         check_width(self._config, record)
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
-        sampling, config = self._sampling, self._config
+        sampling = self._sampling
         pair = self._pair(corpus, row, random)
         record = corpus.record(row)
         encoded = self._tokenizer.encode(corpus.caption(pair.caption_row))
@@ -87,7 +93,7 @@ class VLBertSampler:
             probability=sampling.region_probability,
             masked_share=sampling.region_masked_share,
         )
-        sample = make_sample(
+        return make_sample(
             record,
             text_ids,
             text_labels,
@@ -95,10 +101,10 @@ class VLBertSampler:
             predicted,
             num_classes=self._num_classes,
             max_elements=sampling.max_elements,
-            max_text=config.max_position_embeddings - 2,
+            max_text=self._max_text,
+            match=int(pair.matched) if self._asks_match else None,
+            text_only=self._text_only,
         )
-        match = int(pair.matched) if config.with_relationship_head else None
-        return replace(sample, match=match, text_only=False if config.with_text_only else None)
 
     def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
         pair = self._pair(corpus, row, random)
@@ -107,19 +113,19 @@ class VLBertSampler:
                 lengths.pieces(pair.caption_row),
                 lengths.regions(row),
                 max_elements=self._sampling.max_elements,
-                max_text=self._config.max_position_embeddings - 2,
+                max_text=self._max_text,
             )
         ]
 
     def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
-        if not self._config.with_relationship_head:
+        if not self._asks_match:
             return Pair(row, row, True)
         return draw_pair(corpus, row, random, mismatched_probability=self._sampling.mismatched_probability)
 
     @property
     def most_text_pieces(self) -> int:
         """See `TextSampler`."""
-        return min(self._sampling.max_text_pieces, self._config.max_position_embeddings - 2)
+        return min(self._sampling.max_text_pieces, self._max_text)
 
     def text_sample(self, lines: Sequence[str], line: int, random: np.random.Generator) -> PretrainSample:
         """A row of text alone: no [CLS], no [SEP], no region; after the last line of the corpus comes the first.
@@ -149,7 +155,7 @@ class VLBertSampler:
             masked=nothing,
             predicted=nothing,
             region_targets=torch.zeros(0, self._num_classes + 1),
-            match=IGNORE_INDEX if config.with_relationship_head else None,
+            match=IGNORE_INDEX if self._asks_match else None,
             text_only=True,
             height=1,
             width=1,
@@ -180,6 +186,8 @@ def make_sample(
     num_classes: int,
     max_elements: int,
     max_text: int,
+    match: int | None = None,
+    text_only: bool | None = None,
 ) -> PretrainSample:
     """Orders, masks and cuts one record (jackroos/VL-BERT pretrain/data/datasets/conceptual_captions.py, __getitem__).
 
@@ -189,6 +197,7 @@ def make_sample(
         num_classes: foreground classes.
         max_elements: as in `VLBertSampling`.
         max_text: most text pieces the model takes.
+        match, text_only: as of `PretrainSample`.
     Raises:
         ValueError: naming the record, when its classes do not fit `num_classes`.
     """
@@ -196,15 +205,14 @@ def make_sample(
     features = as_tensor(record.features[order])
     # As `average_visible_regions`, whose own way of hiding takes longer than all else here.
     visible = features.to(torch.float32, copy=True)
-    visible[torch.from_numpy(np.flatnonzero(masked))] = 0.0
-    whole_image = mean_of_visible(visible.sum(dim=0), torch.tensor([len(masked) - int(masked.sum())]))
+    visible.numpy()[masked] = 0.0
+    whole_image = mean_of_visible(visible.sum(dim=0), torch.tensor([np.count_nonzero(~masked)]))
     text_kept, regions_kept = _kept(len(text_ids), len(order), max_elements=max_elements, max_text=max_text)
     order, masked, predicted = order[:regions_kept], masked[:regions_kept], predicted[:regions_kept]
     return PretrainSample(
         sample_id=record.image_id,
-        # The last piece is [SEP] and stays.
-        text_ids=np.append(text_ids[: text_kept - 1], text_ids[-1]),
-        text_labels=np.append(text_labels[: text_kept - 1], text_labels[-1]),
+        text_ids=_shortened(text_ids, text_kept),
+        text_labels=_shortened(text_labels, text_kept),
         text_segments=np.zeros(text_kept, np.int64),
         features=features[:regions_kept],
         boxes=record.boxes[order],
@@ -214,7 +222,14 @@ def make_sample(
         whole_image=whole_image,
         height=record.height,
         width=record.width,
+        match=match,
+        text_only=text_only,
     )
+
+
+def _shortened(pieces: np.ndarray, kept: int) -> np.ndarray:
+    """So many of them: the last is [SEP] and stays."""
+    return pieces if kept == len(pieces) else np.concatenate([pieces[: kept - 1], pieces[-1:]])
 
 
 def _kept(pieces: int, regions: int, *, max_elements: int, max_text: int) -> RowSize:
