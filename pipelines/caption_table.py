@@ -71,7 +71,13 @@ class CaptionTable(Sequence[tuple[str, str]]):
     def __getitem__(self, index: int | slice) -> tuple[str, str] | list[tuple[str, str]]:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
-        return self._ids[int(self._places[index])], self._captions[index]
+        return self.record_id(index), self.caption(index)
+
+    def record_id(self, row: int) -> str:
+        return self._ids[int(self._places[row])]
+
+    def caption(self, row: int) -> str:
+        return self._captions[row]
 
     @property
     def places(self) -> np.ndarray:

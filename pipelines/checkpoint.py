@@ -28,6 +28,7 @@ from model.exponential_average import ExponentialAverage
 
 logger = logging.getLogger(__name__)
 
+CHECKPOINTS = "checkpoints"  # folder of a run
 _TRAINED = "trained.safetensors"
 
 
@@ -41,7 +42,7 @@ class Position:
 
 def latest_checkpoint(run_dir: Path) -> Path | None:
     """The checkpoint folder with the highest step, or None. Every folder of that name is complete."""
-    found = sorted((Path(run_dir) / "checkpoints").glob("step-*"))
+    found = sorted((Path(run_dir) / CHECKPOINTS).glob("step-*"))
     return found[-1] if found else None
 
 
@@ -66,7 +67,7 @@ class TrainingState:
 
 
 def checkpoint_folder(run_dir: Path, step: int) -> Path:
-    return run_dir / "checkpoints" / f"step-{step:08d}"
+    return run_dir / CHECKPOINTS / f"step-{step:08d}"
 
 
 def checkpoint_step(folder: Path) -> int:

@@ -34,7 +34,8 @@ def pretrain_command(
         list[str] | None,
         typer.Option(
             help="Store that `roibeam extract` wrote: a folder, or a URL with --stage-to. Needed, but for stages that "
-            "name their own. May be given more than once: stores of one feature space are mixed.",
+            "name their own and for --text-corpus alone. May be given more than once: stores of one feature space are "
+            "mixed.",
             show_default=False,
         ),
     ] = None,
@@ -125,7 +126,7 @@ def pretrain_command(
         str | None,
         typer.Option(
             help="End to end: sizes of the encoder, as in extract: vg-r101-c4-600, toy, small, or a detector's folder "
-            f"[default: {DEFAULT_ENCODER}].",
+            f"[default: {DEFAULT_ENCODER}; with --toy: toy].",
             show_default=False,
         ),
     ] = None,
@@ -169,7 +170,8 @@ def pretrain_command(
         list[Path] | None,
         typer.Option(
             help="Text without images that a VL-BERT learns words from as well: UTF-8, a sentence or paragraph a line. "
-            "One row of it for each caption, or data.texts_per_caption. May be given more than once.",
+            "One row of it for each caption, or data.texts_per_caption; without a --store, it is all that is learned "
+            "from. May be given more than once.",
         ),
     ] = None,
     recipe: Annotated[
@@ -270,10 +272,12 @@ def pretrain_command(
     from pipelines.joint_checkpoint import JointCheckpoint, load_model_or_joint
     from pipelines.overrides import apply_overrides, parse_value
     from pipelines.pretraining.captioned_store import LeakGuard
+    from pipelines.pretraining.recipe import TOY_ENCODER
     from pipelines.pretraining.recipes import recipe_named
     from pipelines.pretraining.run import pretrain
     from pipelines.pretraining.systems import system_named
     from pipelines.pretraining.task import DataConfig
+    from pipelines.pretraining.text_run import pretrain_on_text
     from pipelines.task_texts import TaskTexts
     from pipelines.train_config import TrainConfig
     from pipelines.training import is_main_process, num_processes
@@ -283,7 +287,16 @@ def pretrain_command(
         run_stages(context, out, stages, as_json=as_json, resume=resume)
         return
     if store is None:
-        raise ValueError("--store: name the store that roibeam extract wrote")
+        of_stores = {
+            "--captions": captions, "--weight": weight, "--task-text": task_text, "--validation": validation,
+            "--validation-store": validation_store, "--held-out": held_out, "--images-of": images_of,
+            "--leave-out-held-out": leave_out_held_out, "--end-to-end": end_to_end, "--stage-to": stage_to,
+            "--stage-gb": stage_gb, "--recipe": recipe,
+        }  # fmt: skip
+        unread = [option for option, value in of_stores.items() if value]
+        if unread or not text_corpus:
+            what = f" that {unread[0]} is for" if unread else "; for text without images, --text-corpus"
+            raise ValueError(f"--store: name the store that roibeam extract wrote{what}")
     published = None if recipe is None else recipe_named(recipe)
     if published is not None and (system or model):
         raise ValueError(f"--recipe {recipe} says which system and model; leave --system and --model out")
@@ -332,6 +345,8 @@ def pretrain_command(
         "data": DataConfig(batch_size=batch_size, share=published.share if published else 1.0),
         "sampling": published.sampling if published else chosen.sampling(),
     }
+    if toy and end_to_end and from_run is None:
+        detector = detector or TOY_ENCODER
     through = EndToEndOptions(
         images, detector, weights, conventions, skip_missing_photos, labels, labels_images, labels_vocab,
         judge_labels, judge_images, judge_photos,
@@ -367,42 +382,51 @@ def pretrain_command(
         from_bert = None
     own_tokenizer = None if start is None or start.tokenizer is None else str(start.tokenizer)
     through_encoder = through.end_to_end(sections, start) if end_to_end else None
+    if leave_out_held_out and not held_out:
+        raise ValueError("--leave-out-held-out: name what is held out, with --held-out")
     rules = HeldOut(held_out or [])
-    told = TaskTexts(task_text, id_rule=id_rule) if task_text else None
-    given_stores = GivenStores(store or [], captions or [], weight or [], texts=told, id_rule=id_rule)
-    validated = GivenValidation(validation, validation_store, id_rule=id_rule)
+    of_run: dict[str, Any] = {
+        "train_config": train_config,
+        "system": chosen,
+        "build_config": build_config,
+        "data": sections["data"],
+        "sampling": sections["sampling"],
+        "tokenizer_spec": tokenizer or own_tokenizer or from_bert or "captions",
+        "start": start,
+        "bert": None if from_bert is None else read_bert(from_bert),
+        "model_overrides": overrides,
+        "inspect_rows": inspect_batch,
+        "resume": "auto" if resume is None else resume,
+    }
     notes: list[str] = []
-    with (
-        given_stores.opened(stage_to, stage_gb, images_of=images_of, min_match=min_match) as sources,
-        validated.opened(sources[0].store, min_match=min_match) as asked,
-    ):
-        if not held_out:
-            notes += held_out_hints(sources)
-        result = pretrain(
-            sources,
-            out,
-            train_config=train_config,
-            system=chosen,
-            build_config=build_config,
-            data=sections["data"],
-            sampling=sections["sampling"],
-            tokenizer_spec=tokenizer or own_tokenizer or from_bert or "captions",
-            start=start,
-            bert=None if from_bert is None else read_bert(from_bert),
-            text_files=text_corpus or (),
-            model_overrides=overrides,
-            guard=LeakGuard(rules, leave_out_held_out) if held_out else None,
-            end_to_end=through_encoder,
-            validation=asked,
-            inspect_rows=inspect_batch,
-            resume="auto" if resume is None else resume,
-        )
+    if store is None:
+        result = pretrain_on_text(text_corpus or (), out, **of_run)
+    else:
+        told = TaskTexts(task_text, id_rule=id_rule) if task_text else None
+        given_stores = GivenStores(store, captions or [], weight or [], texts=told, id_rule=id_rule)
+        validated = GivenValidation(validation, validation_store, id_rule=id_rule)
+        with (
+            given_stores.opened(stage_to, stage_gb, images_of=images_of, min_match=min_match) as sources,
+            validated.opened(sources[0], min_match=min_match) as asked,
+        ):
+            if not held_out:
+                notes += held_out_hints(sources)
+            result = pretrain(
+                sources,
+                out,
+                text_files=text_corpus or (),
+                guard=LeakGuard(rules, leave_out_held_out) if held_out else None,
+                end_to_end=through_encoder,
+                validation=asked,
+                **of_run,
+            )
+        for one, of_file in zip(result.sources, given_stores.notes(), strict=True):
+            notes += one.told(of_file)
+        notes += validated.notes()
+    notes += result.notes
     if not is_main_process():
         return
     write_curves(out)
-    for one, of_file in zip(result.sources, given_stores.notes(), strict=True):
-        notes += one.told(of_file)
-    notes += result.notes
     facts = {
         "run": str(out),
         "checkpoint": str(result.training.checkpoint),

@@ -114,19 +114,26 @@ class GivenValidation:
             self._file = CaptionFile(captions, id_rule=id_rule, split="val")
 
     @contextmanager
-    def opened(self, first: FeatureStore, *, min_match: float) -> Iterator[CaptionedStore | None]:
+    def opened(self, first: CaptionedStore, *, min_match: float) -> Iterator[CaptionedStore | None]:
         """The held-out captions; their own store is closed at the end.
 
+        Args:
+            first: source of the run.
         Raises:
             ValueError, OSError: when the store cannot be opened.
         """
         if self._file is None:
             yield None
         elif self._store is None:
-            yield CaptionedStore(first, self._file.captions(), min_match=min_match)
+            yield CaptionedStore(first.store, self._file.captions(), min_match=min_match, data_set=first.data_set)
         else:
             with FeatureStore(self._store) as store:
-                yield CaptionedStore(store, self._file.captions(), min_match=min_match)
+                data_set = data_set_of_store(store.manifest)
+                yield CaptionedStore(store, self._file.captions(), min_match=min_match, data_set=data_set)
+
+    def notes(self) -> list[str]:
+        """Of the file, once it was read: what was left out."""
+        return [] if self._file is None else [f"validation: {note}" for note in self._file.notes]
 
 
 def held_out_hints(sources: Sequence[CaptionedStore]) -> list[str]:

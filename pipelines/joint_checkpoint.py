@@ -27,6 +27,7 @@ from extraction.weight_files import read_tensors
 from model.end_to_end import EndToEndChoices, EndToEndModel
 from pipelines.checkpoint import put_in_place, write_json
 from pipelines.joint_detector import JointDetector
+from pipelines.json_files import read_json_object
 from pipelines.model_checkpoint import (
     ModelCheckpoint,
     build_model,
@@ -35,7 +36,6 @@ from pipelines.model_checkpoint import (
     config_class_of,
     load_model,
     model_folder,
-    read_json_object,
 )
 
 CONFIG_NAME = "config.json"

@@ -5,7 +5,6 @@ Nothing in a file is executed: weights go through `extraction.weight_files`, con
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels
 from model.vlbert import VLBertForPreTraining
 from model.vlbert_tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from pipelines.checkpoint import latest_checkpoint
+from pipelines.json_files import read_json_object
 from pipelines.published_models import system_of
 from pipelines.stages import furthest_stage
 
@@ -223,17 +223,3 @@ def check_parameters(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) 
         got, want = (tuple(each[name].shape) if name in each else "none" for each in (state, wanted))
         if got != want:
             raise ValueError(f"parameter {name}: the file has {got}, the config makes it {want}")
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """
-    Raises:
-        ValueError: naming the file, when it is no JSON object.
-    """
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: cannot be read as JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: holds a {type(found).__name__}; expected a JSON object")
-    return found

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pipelines.checkpoint import latest_checkpoint
+from pipelines.checkpoint import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
 from pipelines.detector_figures import DETECTOR_NAME
+from pipelines.json_files import read_json_object
 from pipelines.train_config import TrainConfig
 from pipelines.train_log import LOG_NAME
 
@@ -20,10 +20,14 @@ Resume = bool | Literal["auto"]
 
 CONFIG_NAME = "config.json"
 BATCH_PAGE = "batch.html"
+_WRITING_CONFIG = f".writing-{CONFIG_NAME}"
 # What a run that failed early may have left.
 _WRITTEN_FIRST = frozenset(
-    {"tokenizer", ".writing-tokenizer", "trained_images.npy", ".writing-trained_images.npy", BATCH_PAGE, DETECTOR_NAME}
-)
+    {
+        "tokenizer", ".writing-tokenizer", "trained_images.npy", ".writing-trained_images.npy", BATCH_PAGE,
+        DETECTOR_NAME, _WRITING_CONFIG,
+    }
+)  # fmt: skip
 # Settings that change no number of the training, so a resumed run may change them.
 _FREE_ON_RESUME = frozenset(
     f"train.{name}"
@@ -64,8 +68,7 @@ def check_same_run(folder: Path, now: Mapping[str, Any]) -> None:
     Raises:
         ValueError: naming what differs.
     """
-    path = folder / CONFIG_NAME
-    saved = json.loads(path.read_text("utf-8"))
+    saved = saved_config(folder)
     # A setting that did not exist yet had the value that is its default.
     saved["train"] = {each.name: each.default for each in dataclasses.fields(TrainConfig)} | saved["train"]
     before, after = _flatten(saved), _flatten(now)
@@ -88,6 +91,33 @@ def check_same_run(folder: Path, now: Mapping[str, Any]) -> None:
         logger.warning("resuming with another schedule (%s): the learning rate bends here", bends)
     if another_batch is not None:
         logger.warning("resuming with another %s; the learning rate is not scaled", another_batch)
+
+
+def saved_config(folder: Path) -> dict[str, Any]:
+    """The configuration that a run's folder, or one of its checkpoints, holds.
+
+    Raises:
+        ValueError: saying what to do, when it is damaged.
+    """
+    try:
+        saved = read_json_object(folder / CONFIG_NAME)
+        if not all(isinstance(saved.get(name), dict) for name in ("train", "task", "recorded")):
+            raise ValueError(f"{folder / CONFIG_NAME}: is no configuration of a run")
+    except ValueError as error:
+        if folder.parent.name == CHECKPOINTS:
+            remedy = f"the checkpoint is damaged: remove {folder} to resume from the one before"
+        else:
+            remedy = "put that of the run's newest checkpoint in its place"
+        raise ValueError(f"{error}; {remedy}") from None
+    return saved
+
+
+def write_config(run_dir: Path, resolved: Mapping[str, Any]) -> None:
+    """Replaces the configuration of a run: it is the old one or the new one at any time."""
+    aside = run_dir / _WRITING_CONFIG
+    write_json(aside, resolved)
+    sync_to_disk(aside)
+    aside.replace(run_dir / CONFIG_NAME)
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -43,13 +43,12 @@ from pipelines.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
     save_checkpoint,
-    write_json,
 )
 from pipelines.kept_checkpoints import beats, best_evaluation, remove_old_checkpoints
 from pipelines.optimizer import build_optimizer, chosen_groups, learning_rate_at
 from pipelines.parameter_groups import ParameterGroup
 from pipelines.rehearsal import rehearse
-from pipelines.run_folder import CONFIG_NAME, Resume, check_run_folder, check_same_run
+from pipelines.run_folder import CONFIG_NAME, Resume, check_run_folder, check_same_run, write_config
 from pipelines.stop_signals import StoppedBySignalError, StopSignals
 from pipelines.train_config import TrainConfig
 from pipelines.train_log import TrainLog
@@ -150,6 +149,7 @@ class TrainResult:
     last: the last line of log.jsonl.
     seconds: time in the loop, by the clock.
     best: folder of the best checkpoint by `TrainConfig.best_by`, or None.
+    evaluation: after the last step; None where this call made none there.
     """
 
     step: int
@@ -157,6 +157,7 @@ class TrainResult:
     last: dict[str, Any]
     seconds: float
     best: Path | None = None
+    evaluation: Mapping[str, float | None] | None = None
 
 
 def train(
@@ -217,7 +218,7 @@ def train(
     if accelerator.is_main_process:
         run_dir.mkdir(parents=True, exist_ok=True)
         log = TrainLog(run_dir, config, after_step=position.step)
-        write_json(run_dir / CONFIG_NAME, resolved)
+        write_config(run_dir, resolved)
     accelerator.wait_for_everyone()
     logger.info(
         "%d steps of %d samples (%d per micro-batch x %d accumulated x %d processes) on %s in %s, "
@@ -241,8 +242,9 @@ def train(
     model.train()
     rehearse(task, model, optimizer, accelerator, accumulation=config.accumulation)
     with signals, log or nullcontext():
-        if config.evaluate_every and not position.step and last_step:
+        if last_step and run.is_due(config.evaluate_every, position) and run.lacks_evaluation(position):
             run.evaluate(position)
+            run.tidy()
         while position.step < last_step and not stopped_by:
             micro_batches = next(steps)
             position = Position(position.step + 1, position.next_sample + global_batch)
@@ -256,10 +258,15 @@ def train(
             if log is not None:
                 show = position.step % config.log_every == 0 or position.step == last_step
                 log.step(run.where(position), {"learning_rate": rate, **outcome.values}, show=show)
-            is_best = run.is_due(config.evaluate_every, position) and run.evaluate(position)
-            ends = position.step == last_step or stopped_by
-            if run.is_due(config.checkpoint_every, position) or ends or is_best:
-                checkpoint = run.save(position)
+            ends, saved = position.step == last_step, False
+            if run.is_due(config.checkpoint_every, position) or ends or stopped_by:
+                checkpoint, saved = run.save(position), True
+            # It may take its time: what comes after a signal or a crash in it goes on from the checkpoint, with it.
+            if run.is_due(config.evaluate_every, position) and (ends or not stopped_by) and run.evaluate(position):
+                if saved:
+                    run.tidy()
+                else:
+                    checkpoint = run.save(position)
     if checkpoint is None:
         raise ValueError(f"nothing to do: stop_at_step {stop_at_step} lets no step run")
     if average is not None:
@@ -279,6 +286,7 @@ def train(
         {} if log is None else log.last_line,
         time.monotonic() - started,
         None if best is None else checkpoint_folder(run_dir, best["step"]),
+        run.evaluated.get(position.step),
     )
 
 
@@ -323,6 +331,7 @@ class _Run:
     ) -> None:
         self._run_dir, self._task, self._config, self._resolved = run_dir, task, config, resolved
         self._accelerator, self._state, self._log = accelerator, state, log
+        self.evaluated: dict[int, Mapping[str, float | None]] = {}  # by step, of this call
 
     def where(self, position: Position) -> dict[str, float]:
         """What every line of a log begins with."""
@@ -332,6 +341,11 @@ class _Run:
     def is_due(self, every: int, position: Position) -> bool:
         """Whether this is one of the steps `every` so many, or the last of the schedule; 0 is never."""
         return every > 0 and (position.step % every == 0 or position.step == self._config.steps)
+
+    def lacks_evaluation(self, position: Position) -> bool:
+        """Whether none is written down yet: the run begins, or was ended after this step's checkpoint."""
+        lacks = self._log is not None and all(line["step"] != position.step for line in self._log.evaluations)
+        return self._any_process(lacks)
 
     def evaluate(self, position: Position) -> bool:
         """Evaluates and logs; whether it is the best so far, by `best_by`."""
@@ -347,23 +361,33 @@ class _Run:
         if self._log is not None:
             is_best = bool(config.best_by) and beats(values[config.best_by], self.best(), config)
             self._log.evaluation(self.where(position), values)
-        return bool(self._accelerator.reduce(torch.tensor(float(is_best), device=device), "sum") > 0)
+        self.evaluated[position.step] = values
+        return self._any_process(is_best)
 
     def best(self) -> Mapping[str, Any] | None:
         """The best evaluation so far; None in all but the main process."""
         return None if self._log is None else best_evaluation(self._run_dir, self._log.evaluations, self._config)
 
     def save(self, position: Position) -> Path:
-        """Writes a checkpoint and removes the ones that are not to stay."""
+        """Writes a checkpoint, and tidies up."""
         if self._log is not None:
             self._log.sync()
         checkpoint = save_checkpoint(
             self._run_dir, self._state, self._task.model_config(), position, self._resolved, self._accelerator
         )
+        self.tidy()
+        return checkpoint
+
+    def tidy(self) -> None:
+        """Removes the checkpoints that are not to stay."""
         if self._log is not None:
             best = self.best()
             remove_old_checkpoints(self._run_dir, self._config.keep, None if best is None else best["step"])
-        return checkpoint
+
+    def _any_process(self, told: bool) -> bool:
+        """Whether any process says so: all get one answer."""
+        said = self._accelerator.reduce(torch.tensor(float(told), device=self._accelerator.device), "sum")
+        return bool(said > 0)
 
 
 def make_accelerator(config: TrainConfig) -> Accelerator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from model.inputs import IGNORE_INDEX, VLBatch
 from pipelines.charts import escaped, text_colour_on
 from pipelines.probe import Names
 from pipelines.report_page import PAGE_HEAD, PAGE_STYLE
+from pipelines.run_folder import BATCH_PAGE
 from pipelines.tokenizer import CaptionTokenizer
 
 _SEEN, _PREDICTED, _HIDDEN = "#8a93a0", "#f3a800", "#c2185b"  # boxes: as they are; predicted but seen; hidden
@@ -24,7 +26,7 @@ class InspectedBatch:
     Attributes:
         batch: as the model gets it; `rows` of it are shown.
         layout: parts of the model's sequence, stream by stream, such as (("text", "regions"),).
-        counts: what each loss of this batch is averaged over, by one process and before accumulation.
+        counts: what this batch, of one process and before accumulation, adds to what each loss is averaged over.
     """
 
     batch: VLBatch
@@ -39,11 +41,23 @@ def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Na
     yield PAGE_HEAD.format(title=escaped(title, 120), style=PAGE_STYLE + _STYLE)
     yield f"<header><h1>{escaped(title, 200)}</h1>\n<dl class='details'>"
     for name, count in inspected.counts.items():
-        yield f"<div><dt>{escaped(name.replace('_', ' '))}: mean over</dt><dd>{count:,}</dd></div>"
-    yield "</dl></header>\n<main>\n" + _legend()
+        yield f"<div><dt>{escaped(name.replace('_', ' '))}: counted</dt><dd>{count:,}</dd></div>"
+    yield "</dl></header>\n<main>\n" + _DENOMINATORS + _legend()
     for row in range(min(inspected.rows, batch.batch_size)):
         yield from _row(inspected, row, tokenizer, names)
     yield "</main>\n</body>\n</html>\n"
+
+
+def write_batch_page(run_dir: Path, inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Names) -> None:
+    """Writes RUN/batch.html."""
+    page = "".join(batch_html(inspected, tokenizer, names, "First batch"))
+    (run_dir / BATCH_PAGE).write_text(page, encoding="utf-8")
+
+
+_DENOMINATORS = (
+    '<p class="quiet">Counts of this micro-batch, of one process. A loss is a mean over their sum in a whole step: of '
+    "all its micro-batches and processes.</p>\n"
+)
 
 
 def _legend() -> str:

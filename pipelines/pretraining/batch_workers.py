@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from itertools import islice
+from types import FrameType
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -67,7 +68,7 @@ def batches_ahead(
         batch_size=None,
         num_workers=workers,
         prefetch_factor=AHEAD,
-        worker_init_fn=_leave_interrupts,
+        worker_init_fn=_leave_signals,
         generator=torch.Generator(),  # else it would draw from the generator that dropout draws from
         multiprocessing_context="fork",
     )
@@ -79,6 +80,14 @@ def batches_ahead(
         yield readers[made.worker].read(made.written)
 
 
-def _leave_interrupts(worker: int) -> None:
-    """Ctrl-C reaches all processes of a terminal; the one that trains decides what becomes of it."""
+def _leave_signals(worker: int) -> None:
+    """Ctrl-C reaches all processes of a terminal, a launcher's SIGTERM all of a session or job; the one that trains
+    decides what becomes of it, and needs batches to come to an end. It ends a worker that does not end by itself with
+    SIGTERM too, so the second one counts.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave_the_first)
+
+
+def _leave_the_first(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

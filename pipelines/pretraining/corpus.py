@@ -70,16 +70,16 @@ class Corpus:
 
     def caption(self, row: int) -> str:
         _, table, place = self._find(row)
-        caption = table[place][1]
+        caption = table.caption(place)
         return caption if self._reword is None else self._reword(caption)
 
     def record_id(self, row: int) -> str:
         _, table, place = self._find(row)
-        return table[place][0]
+        return table.record_id(place)
 
     def record(self, row: int) -> RegionRecord:
         read, table, place = self._find(row)
-        return read(table[place][0])
+        return read(table.record_id(place))
 
     def first_rows(self, count: int) -> list[int]:
         """So many rows, or all: the first of each source, the second of each, and so on."""

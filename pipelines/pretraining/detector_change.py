@@ -20,8 +20,8 @@ from pipelines.checkpoint import write_json
 from pipelines.detection.evaluation import evaluate_detector
 from pipelines.detection.photos import LabelledPhotos
 from pipelines.detector_figures import DETECTOR_NAME
+from pipelines.json_files import read_json_object
 from pipelines.logged_progress import LoggedProgress
-from pipelines.model_checkpoint import read_json_object
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from pipelines.pretraining.detector_change import DetectorChange
 from pipelines.pretraining.detector_part import DetectorPart
 from pipelines.pretraining.end_to_end_task import PhotoRules
 from pipelines.pretraining.labelled_photos import LabelledStream
-from pipelines.pretraining.record_photos import RecordPhotos
+from pipelines.pretraining.record_photos import PhotoError, RecordPhotos
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +106,23 @@ class EndToEnd:
             logger.warning("%s: %s; left out", told, why)
             rows = rows.without(missing)
         return photos, rows, missing
+
+    def broken_photos(self, store: FeatureStore, photos: RecordPhotos, image_ids: Iterable[str]) -> dict[str, str]:
+        """Which photos cannot be used, each with why; all of them are read.
+
+        Raises:
+            PhotoError: for the first one, where none may be left out.
+        """
+        found = {}
+        for image_id in image_ids:
+            meta = store.meta(image_id)
+            try:
+                photos.read(photos.place(image_id, (meta.height, meta.width)))
+            except PhotoError as error:
+                if not self.photos.skip_broken:
+                    raise PhotoError(f"{error}; mend it, or leave such out with --skip-missing-photos") from None
+                found[image_id] = str(error)
+        return found
 
     def build_encoder(self) -> RegionEncoder:
         """

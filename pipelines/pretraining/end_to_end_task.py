@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 _ORDER, _PHOTO = 5, 6  # first number of a seed: keeps the random streams of one run apart
 _Waiting = tuple[PretrainSample, Future[PhotoInput] | None]  # a row and its photo on its way; None for text alone
+_DRAWS = 32  # of a row's sample, one of which shows the row's own image
 _LEAST_INPUT = 32  # pixels each way of the input of a batch without photos
 
 
@@ -162,6 +163,7 @@ class EndToEndTask:
         self._corpus, self._mirrored = corpus, corpus.reworded(swap_left_right)
         self._photos, self._rules, self._labelled = photos, rules, labelled
         self._row_sizes, self._seed = row_sizes, seed
+        self._draws_images = sampler.draws_images
         self._stored = PretrainTask(joint.model, corpus, sampler, config, pad_id=pad_id, seed=seed, lines=lines)
         self._encoder = region_encoder_of(joint)
         likeness = row_sizes[:, 1] / row_sizes[:, 0] if rules.aspect_buckets else None
@@ -257,11 +259,14 @@ class EndToEndTask:
                 yield self._collate([self._submit(pool, sample, self._encoder.config, False) for sample in samples])
 
     def worst_batch(self) -> WorstBatch:
-        """As large as any can be: the network input of the first epoch's largest batch, and in every row as many
-        regions as the photo with the most has. Blank pixels; the words are those of that photo."""
+        """As large as any can be: the network input of the first epoch's largest batch, or what holds every photo where
+        rows may show others than their captions'; in every row as many regions as the photo with the most has. Blank
+        pixels; the words are those of that photo."""
         height, width = self._largest_input()
         row = int(self._row_sizes[:, 2].argmax())
-        rows = self._without_stored_features(self._stored.collate(self._stored.samples(0, row) * self.batch_size))
+        drawn = (self._stored.samples(epoch, row) for epoch in range(_DRAWS if self._draws_images else 1))
+        samples = max(drawn, key=lambda each: max(len(sample.boxes) for sample in each))
+        rows = self._without_stored_features(self._stored.collate(samples * self.batch_size))
         with_photo = _rows_with_photo(rows)
         boxes, hidden = rows.region_boxes[with_photo], rows.masked_regions[with_photo]
         scale_xy = torch.tensor([width, height]) / rows.image_hw[with_photo].flip(-1)
@@ -299,6 +304,8 @@ class EndToEndTask:
             [input_size((int(h), int(w)), edge, config.long_edge, conventions)[0] for h, w in shapes], np.int64
         )
         inputs += -inputs % conventions.padding_multiple
+        if self._draws_images:
+            return int(inputs[:, 0].max()), int(inputs[:, 1].max())
         of_rows = inputs[which.reshape(-1)]
         largest, area = (0, 0), 0
         batches = self._order.batches(0, batch_size=self.batch_size, rank=0, num_ranks=1)

@@ -40,7 +40,8 @@ def check_width(config: ReadsRegions, record: RegionRecord) -> None:
     if config.region_feature_size != width:
         raise ValueError(
             f"record {record.image_id!r}: features have width {width}, the model was made for "
-            f"{config.region_feature_size}; was the store extracted with another detector?"
+            f"{config.region_feature_size}; was the store extracted with another detector? A run on text alone, before "
+            f"images, needs --set model.region_feature_size={width}"
         )
 
 

@@ -83,6 +83,14 @@ class ImageBertSampler:
         self._max_pieces = min(sampling.max_pieces, model_config.max_position_embeddings) - last_separator
         self._predicts_regions = model_config.with_region_class_head or model_config.with_region_feature_head
 
+    @property
+    def draws_images(self) -> bool:
+        """See `Sampler`."""
+        sampling = self._sampling
+        return bool(
+            self._config.with_match_head and sampling.mismatched_probability and sampling.negatives != "caption"
+        )
+
     def check(self, record: RegionRecord) -> None:
         check_width(self._config, record)
         self._global_feature(record)

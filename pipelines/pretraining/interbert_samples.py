@@ -77,6 +77,8 @@ class InterBertSampling:
 class InterBertSampler:
     """A `Sampler`."""
 
+    draws_images = False
+
     def __init__(
         self,
         sampling: InterBertSampling,

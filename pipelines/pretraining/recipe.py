@@ -10,7 +10,9 @@ from typing import Any
 from model.bert import BertSizes
 from pipelines.train_config import TrainConfig
 
-TOY_STEPS, TOY_RATE, TOY_BATCH = 400, 1e-3, 32  # of every toy variant: some minutes on 2 cores
+# Of every toy variant: meant for some minutes on 2 cores; end to end not timed yet.
+TOY_STEPS, TOY_RATE, TOY_BATCH = 400, 1e-3, 32
+TOY_STEPS_END_TO_END, TOY_ENCODER = 40, "toy"
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Recipe:
 
     def toy_config(self, *, micro_batch: int, **changes: Any) -> TrainConfig:
         """Training settings of the toy variant: same optimiser and groups, few steps, a rate that small models need."""
-        steps = changes.get("steps", TOY_STEPS)
+        steps = changes.get("steps", TOY_STEPS_END_TO_END if self.end_to_end else TOY_STEPS)
         fields: dict[str, Any] = {
             **self.settings,
             "steps": steps,

@@ -7,9 +7,8 @@ end to end: samples -> their photos -> masked pixels -> region encoder -> model,
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -17,39 +16,35 @@ from typing import Any
 
 import torch
 
+from features.fingerprint import IMPORTED_PREFIX
 from model.bert import BertSizes
 from pipelines.bert_start import PublishedBert
 from pipelines.checkpoint import checkpoint_step
 from pipelines.model_checkpoint import ModelCheckpoint
-from pipelines.pretraining.batch_page import InspectedBatch, batch_html
+from pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
 from pipelines.pretraining.budgeted_task import BudgetedTask
 from pipelines.pretraining.captioned_store import (
     CaptionedStore,
     JoinedSource,
     LeakGuard,
     digest_of_captions,
-    join_sources,
     known_classes,
 )
-from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.detector_change import DetectorChange
 from pipelines.pretraining.end_to_end import EndToEnd, row_sizes
 from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
-from pipelines.pretraining.evaluation import evaluation_set
 from pipelines.pretraining.record_photos import RecordPhotos
 from pipelines.pretraining.row_lengths import RowLengths, count_regions
+from pipelines.pretraining.run_data import corpus_of, gather
+from pipelines.pretraining.run_tokenizer import tokenizer_of_run
 from pipelines.pretraining.start import continued_model, new_model
 from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, PretrainTask
-from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
-from pipelines.pretraining.text_rows import TextCorpus
 from pipelines.pretraining.trained_images import write_trained_images
-from pipelines.pretraining.trained_with import check_feature_space
-from pipelines.pretraining.validation import Search, Validation, join_validation, told
+from pipelines.pretraining.trained_with import check_feature_space, digest_of_classes
+from pipelines.pretraining.validation import Search, Validation, told
 from pipelines.probe import Names
-from pipelines.run_folder import BATCH_PAGE, CONFIG_NAME, Resume, check_run_folder
-from pipelines.task_texts import TaskTexts
-from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
+from pipelines.run_folder import Resume, check_run_folder
 from pipelines.train_config import TrainConfig
 from pipelines.training import TrainResult, is_main_process, num_processes, train
 from pipelines.training_page import write_training_page
@@ -134,64 +129,27 @@ def pretrain(
     run_dir, data = Path(run_dir), data or DataConfig()
     sampling = sampling or system.sampling()
     check_run_folder(run_dir, resume=resume)
-    if text_files and system.text_only_fields is None:
-        raise ValueError(f"{system.name} reads no text without images; leave out the text corpus, or train a VL-BERT")
-    if any(isinstance(source.captions, TaskTexts) for source in sources):
-        _check_task_texts(system, sources, data, end_to_end)
-        if validation is not None:
-            raise ValueError("texts of a task have no validation here; judge the model on its task, or leave it out")
-    if end_to_end is not None and len(sources) > 1:
-        raise ValueError(
-            f"end to end a run reads one store, got {len(sources)}; merge them (roibeam store copy), or train on "
-            f"stored features"
-        )
-    joined = join_sources(
+    read = gather(
         sources,
-        most_pieces=system.most_pieces(sampling),
+        system=system,
+        sampling=sampling,
+        data=data,
+        text_files=text_files,
         guard=guard,
-        share=data.share,
-        share_seed=data.share_seed,
+        end_to_end=end_to_end,
+        validation=validation,
     )
+    store, end_to_end = read.store, read.end_to_end
     if start is not None:
-        check_feature_space(start, joined[0].store)
-    asked: JoinedSource | None = None
-    if validation is None and data.validation_retrieval:
-        raise ValueError("data.validation_retrieval searches among held-out images: name them with --validation")
-    if validation is not None:
-        most = system.most_pieces(sampling)
-        asked, joined = join_validation(validation, joined, most_pieces=most, captions=data.validation_captions)
-    missing: dict[str, str] = {}
-    photos: RecordPhotos | None = None
-    asked_photos: RecordPhotos | None = None
-    if end_to_end is not None:
-        part = end_to_end.detector
-        if guard is not None and part is not None and part.labelled is not None:
-            part = dataclasses.replace(part, labelled=guard.kept_photos(part.labelled, joined[0].source.data_set))
-            end_to_end = dataclasses.replace(end_to_end, detector=part)
-        photos, rows, missing = end_to_end.find_photos(joined[0].store, joined[0].rows)
-        joined = [dataclasses.replace(joined[0], rows=rows)]
-        if asked is not None:
-            asked_photos, rows, not_asked = end_to_end.find_photos(asked.store, asked.rows)
-            asked, missing = dataclasses.replace(asked, rows=rows), missing | not_asked
-    store = joined[0].store
-    corpus = _corpus(joined)
-    texts = TextCorpus(text_files) if text_files else None
+        check_feature_space(start, store)
+    corpus = corpus_of(read.joined)
     if not isinstance(train_config, TrainConfig):
         train_config = train_config(len(corpus))
-    lines = None if texts is None else texts.lines
-    notes = [note for each in joined for note in (*each.told(each.notes), *_review(system, each, sampling))]
-    notes += [] if texts is None else texts.notes
-    if end_to_end is not None and end_to_end.detector is not None:
-        notes += end_to_end.detector.notes()
-    for note in notes:
-        logger.info("%s", note)
-    captions = (caption for each in joined for _, caption in each.rows)
-    tokenizer = _tokenizer(run_dir, tokenizer_spec, chain(captions, lines or ()), resume=resume)
-    earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
-    of_detector = () if end_to_end is None or end_to_end.detector is None else end_to_end.detector.trained_ids()
-    captioned = (image_id for each in joined for image_id in each.rows.captioned_ids())
+    texts = chain(read.captions(), read.lines or ())
+    tokenizer = tokenizer_of_run(run_dir, tokenizer_spec, texts, resume=resume)
     if is_main_process():
-        write_trained_images(run_dir, chain(captioned, of_detector), before=earlier)
+        earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
+        write_trained_images(run_dir, read.trained_ids(), before=earlier)
     first = corpus.record(0)
     if num_classes is None:
         num_classes = known_classes(store, first) if system.needs_classes else 0
@@ -220,12 +178,12 @@ def pretrain(
     model_config: Any = model.config
     sampler = system.sampler(sampling, tokenizer, model_config, num_classes=num_classes)
     joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=train_config.seed)
-    common: dict[str, Any] = {"pad_id": tokenizer.pad_id, "seed": train_config.seed, "lines": lines}
+    common: dict[str, Any] = {"pad_id": tokenizer.pad_id, "seed": train_config.seed, "lines": read.lines}
 
     def task_of(
         joined: Sequence[JoinedSource], photos: RecordPhotos | None, **others: Any
     ) -> PretrainTask | EndToEndTask:
-        corpus, given = _corpus(joined), {**common, **others}
+        corpus, given = corpus_of(joined), {**common, **others}
         if joint is not None and photos is not None and end_to_end is not None:
             sizes = row_sizes(joined[0].store, joined[0].rows)
             return EndToEndTask(joint, corpus, sampler, photos, data, end_to_end.photos, row_sizes=sizes, **given)
@@ -235,21 +193,21 @@ def pretrain(
         return BudgetedTask(model, corpus, sampler, data, lengths=lengths, **given)
 
     only_here: dict[str, Any] = {}
-    if asked is not None:
+    validated: PretrainTask | EndToEndTask | None = None
+    if read.asked is not None:
         search = None
-        if data.validation_retrieval:
-            held = _corpus([asked])
-            classes, images = known_classes(asked.store, held.record(0)), data.validation_retrieval
-            chosen = evaluation_set(held, max_images=images)
-            search = Search(model, tokenizer, classes, chosen, data.batch_size, joint, asked_photos)
+        if read.searched is not None:
+            classes = known_classes(read.asked.store, read.searched.corpus.record(0))
+            search = Search(model, tokenizer, classes, read.searched, data.batch_size, joint, read.asked_photos)
             search.check()
-        only_here["validation"] = Validation(task_of([asked], asked_photos, lines=None), search)
+        validated = task_of([read.asked], read.asked_photos, lines=None)
+        only_here["validation"] = Validation(validated, search)
     change: DetectorChange | None = None
     if end_to_end is None:
         only_here["weights"] = [each.weight for each in sources if each.weight is not None] or None
     else:
         only_here["labelled"] = end_to_end.labelled_stream(seed=train_config.seed)
-    task = task_of(joined, photos, **only_here)
+    task = task_of(read.joined, read.photos, **only_here)
     if end_to_end is not None and joint is not None and heads is not None and is_main_process():
         change = end_to_end.detector_change(run_dir, joint, heads, on_cpu=train_config.device == "cpu")
     description = {
@@ -259,19 +217,24 @@ def pretrain(
         "sampling": dataclasses.asdict(sampling),
         "num_classes": num_classes,
         "tokenizer": tokenizer.digest,
-        "captions": digest_of_captions(each.rows for each in joined),
-        "text_corpus": None if texts is None else texts.digest,
+        "captions": digest_of_captions(each.rows for each in read.joined),
+        "text_corpus": None if read.texts is None else read.texts.digest,
         "feature_space": store.fingerprint.feature_space,
     }
-    if asked is not None:
-        description["validation"] = digest_of_captions([asked.rows])
-    if len(joined) > 1:
-        description["sources"] = [{"captions": len(each.rows), "weight": each.source.weight} for each in joined]
+    # Of imported features nobody knows who made them: their bytes have to do.
+    imported = [each.store for each in read.joined if each.store.fingerprint.feature_space.startswith(IMPORTED_PREFIX)]
+    if imported:
+        description["imported_features"] = [each.manifest.content_digest for each in imported]
+    if read.asked is not None:
+        description["validation"] = digest_of_captions([read.asked.rows])
+    if len(read.joined) > 1:
+        description["sources"] = [{"captions": len(each.rows), "weight": each.source.weight} for each in read.joined]
     recorded = {
-        "sources": [each.to_json() for each in joined],
-        "validation": None if asked is None else asked.to_json(),
-        "notes": notes,
+        "sources": [each.to_json() for each in read.joined],
+        "validation": None if read.asked is None else read.asked.to_json(),
+        "notes": read.notes,
         "text_files": [str(file) for file in text_files],
+        "classes": digest_of_classes(store),
         "tokenizer_spec": tokenizer_spec,
         "bert": None if bert is None else bert.spec,
         "start": None if start is None else str(start.source),
@@ -279,11 +242,12 @@ def pretrain(
     }
     if end_to_end is not None:
         description |= end_to_end.described()
-        recorded |= end_to_end.recorded(missing)
+        recorded |= end_to_end.recorded(read.missing)
     if inspect_rows and is_main_process():
-        layout, names = system.layout(model_config), Names(store.vocabulary["classes"] or ())
-        first_batch = _first_batch(task, train_config.accumulation)
-        _write_batch_page(run_dir, task, first_batch, tokenizer, names, layout, inspect_rows)
+        names, first_batch = Names(store.vocabulary["classes"] or ()), _first_batch(task, train_config.accumulation)
+        shown = first_batch.rows if isinstance(first_batch, EndToEndBatch) else first_batch
+        inspected = InspectedBatch(shown, inspect_rows, system.layout(model_config), task.counts(first_batch))
+        write_batch_page(run_dir, inspected, tokenizer, names)
     if change is not None:
         change.before()
     training = train(
@@ -295,51 +259,26 @@ def pretrain(
         resume=resume,
         stop_at_step=stop_at_step,
     )
-    evaluation, detector = task.evaluate(), None
+    evaluation, detector = training.evaluation or task.evaluate(), None
     if change is not None:
         detector = change.after()
         write_training_page(run_dir, best_step=None if training.best is None else checkpoint_step(training.best))
-    left_out = missing | dict(task.skipped) if isinstance(task, EndToEndTask) else missing
-    about = told(asked.rows) if asked is not None else "the first captions trained on, with other masks"
+    missing = dict(read.missing)
+    for each in (task, validated):
+        missing |= dict(each.skipped) if isinstance(each, EndToEndTask) else {}
+    about = told(read.asked.rows) if read.asked is not None else "the first captions trained on, with other masks"
     return PretrainResult(
         run_dir=run_dir,
-        sources=tuple(joined),
-        notes=notes,
+        sources=tuple(read.joined),
+        notes=read.notes,
         num_classes=num_classes,
         vocab_size=tokenizer.vocab_size,
         training=training,
-        evaluation=evaluation,
+        evaluation=dict(evaluation),
         asked=about,
-        left_out=left_out,
+        left_out=missing,
         detector=detector,
     )
-
-
-def _tokenizer(run_dir: Path, spec: str, texts: Iterable[str], *, resume: Resume) -> CaptionTokenizer:
-    """The one that a resumed run saved, else what `load_tokenizer` makes, saved there."""
-    saved = run_dir / "tokenizer"
-    if resume and saved.is_dir():
-        _warn_of_another_tokenizer(run_dir / CONFIG_NAME, spec)
-        return load_tokenizer(str(saved))
-    tokenizer = load_tokenizer(spec, texts)
-    if is_main_process():
-        tokenizer.save(saved)
-    return tokenizer
-
-
-def _corpus(joined: Sequence[JoinedSource]) -> Corpus:
-    first, *others = joined
-    if isinstance(first.rows, TaskTable):
-        return TaskCorpus(first.store, first.rows)
-    return Corpus(first.store, first.rows, *((each.store, each.rows) for each in others))
-
-
-def _review(system: System, one: JoinedSource, sampling: Any) -> list[str]:
-    """What the rules treat otherwise in one source; pairs are drawn inside it, so each must be usable by itself."""
-    try:
-        return one.told(system.review(_corpus([one]), sampling))
-    except ValueError as error:
-        raise ValueError(*one.told([str(error)])) from None
 
 
 def _first_batch(task: PretrainTask | EndToEndTask, accumulation: int) -> Any:
@@ -348,38 +287,3 @@ def _first_batch(task: PretrainTask | EndToEndTask, accumulation: int) -> Any:
         step_samples = task.batch_size * accumulation * num_processes()
         return next(task.steps(0, step_samples=step_samples, rank=0, num_ranks=num_processes()))[0]
     return next(task.batches(0, rank=0, num_ranks=1))
-
-
-def _write_batch_page(
-    run_dir: Path,
-    task: PretrainTask | EndToEndTask,
-    first: Any,
-    tokenizer: CaptionTokenizer,
-    names: Names,
-    layout: tuple[tuple[str, ...], ...],
-    rows: int,
-) -> None:
-    batch = first.rows if isinstance(first, EndToEndBatch) else first
-    page = batch_html(InspectedBatch(batch, rows, layout, task.counts(first)), tokenizer, names, "First batch")
-    (run_dir / BATCH_PAGE).write_text("".join(page), encoding="utf-8")
-
-
-def _warn_of_another_tokenizer(config: Path, spec: str) -> None:
-    saved = json.loads(config.read_text("utf-8"))["recorded"]["tokenizer_spec"] if config.exists() else spec
-    if saved != spec:
-        logger.warning("the run goes on with its own tokenizer, of %s; %s is not read", saved, spec)
-
-
-def _check_task_texts(
-    system: System, sources: Sequence[CaptionedStore], data: DataConfig, end_to_end: EndToEnd | None
-) -> None:
-    if not system.reads_task_text:
-        raise ValueError(f"{system.name} was not pre-trained on a task's own text; leave it out, or train a VisualBERT")
-    if end_to_end is not None:
-        raise ValueError("texts of a task are read with stored features; leave out the text or the encoder")
-    if len(sources) > 1:
-        raise ValueError(
-            f"texts of a task are read with one store, got {len(sources)}; merge them (roibeam store copy)"
-        )
-    if data.max_tokens:
-        raise ValueError("a token budget (data.max_tokens) is not for texts of a task; set data.max_tokens=0")

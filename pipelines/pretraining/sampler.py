@@ -37,6 +37,10 @@ class Sampler(Protocol):
 
     def __init__(self, sampling: Any, tokenizer: CaptionTokenizer, model_config: Any, *, num_classes: int) -> None: ...
 
+    @property
+    def draws_images(self) -> bool:
+        """Whether a row may show another image than that of its caption."""
+
     def check(self, record: RegionRecord) -> None:
         """Raises ValueError when records like this one do not fit the model."""
 

@@ -1,7 +1,8 @@
-"""Pre-training as a task of the one loop: any of the five models, on captions and stored records."""
+"""Pre-training as a task of the one loop: any of the five models, on captions and stored records, or on text alone."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
@@ -79,58 +80,44 @@ class DataConfig:
             )
 
 
-class PretrainTask:
-    """The objectives of a model on captioned records: a `TrainTask`.
+class RowsTask(ABC):
+    """What the tasks of pre-training share: batches of samples by number, and the losses of a model on them.
 
     Args:
         model: one of the five with its pre-training heads (`PreTrainingModel`).
-        sampler: the rules of its system.
+        num_samples: in one epoch.
         pad_id: the tokenizer's padding piece.
         seed: of sample order, masks and negatives. They follow from it and the number of a sample alone.
-        lines: a text corpus, for a sampler that is a `TextSampler`.
-        weights: of the corpus's sources, see `SourceMixture`; None makes every caption of all of them as likely.
+        mixture: of sources, see `SampleOrder`.
         validation: of held-out captions, takes the place of its own first ones in `evaluate`.
-    Raises:
-        ValueError: when the first record of a source, or the size of a batch, does not fit the model, or weights are
-            none.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        corpus: Corpus,
-        sampler: Sampler,
+        num_samples: int,
         config: DataConfig,
         *,
         pad_id: int,
         seed: int,
-        lines: Sequence[str] | None = None,
-        weights: Sequence[float] | None = None,
+        mixture: SourceMixture | None = None,
         validation: Evaluates | None = None,
     ) -> None:
         self._model = model
-        self._validation = validation
-        self._corpus = corpus
-        self._sampler = sampler
+        self._num_samples = num_samples
         self._config = config
         self._pad_id = pad_id
         self._seed = seed
-        mixture = None if weights is None else SourceMixture(corpus.sizes, weights)
-        self._order = SampleOrder(len(corpus), (_ORDER, seed), mixture=mixture)
-        self._texts: TextRows | None = None
-        if lines is not None:
-            self._texts = TextRows(
-                lines,
-                cast(TextSampler, sampler),
-                num_captions=len(corpus),
-                per_caption=config.texts_per_caption,
-                seed=seed,
-            )
-        for row in corpus.first_rows(len(corpus.sizes)):  # one of each source
-            sampler.check(corpus.record(row))
-        # Under a token budget micro-batches have any number of rows.
-        rows_at_once = 1 if config.max_tokens else config.batch_size
-        cast(PreTrainingModel, model).config.check_batch_size(rows_at_once)
+        self._validation = validation
+        self._order = SampleOrder(num_samples, (_ORDER, seed), mixture=mixture)
+
+    @abstractmethod
+    def samples(self, epoch: int, row: int) -> list[PretrainSample]:
+        """What one number brings into a batch, with its masks of an epoch; rows of text alone come last."""
+
+    def evaluation_rows(self, max_samples: int) -> Sequence[int]:
+        """So many numbers of samples, or all, the first ones."""
+        return range(min(max_samples, self._num_samples))
 
     @property
     def model(self) -> nn.Module:
@@ -142,7 +129,7 @@ class PretrainTask:
 
     @property
     def num_samples(self) -> int:
-        return len(self._corpus)
+        return self._num_samples
 
     def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[VLBatch]:
         def places() -> Iterator[list[tuple[int, int]]]:
@@ -177,14 +164,73 @@ class PretrainTask:
         return {**config.to_diff_dict(), "architectures": [type(self._model).__name__]}
 
     def evaluation_batches(self, max_samples: int) -> Iterator[VLBatch]:
-        """The first `max_samples` captions in file order, of several sources in turn, with masks that training does
-        not draw."""
-        rows = self._corpus.first_rows(max_samples)
+        """The first `max_samples` in file order, of several sources in turn, with masks that training does not draw."""
+        rows = self.evaluation_rows(max_samples)
         for start in range(0, len(rows), self.batch_size):
             yield self._batch([(EVALUATION_EPOCH, row) for row in rows[start : start + self.batch_size]])
 
+    def collate(self, samples: Sequence[PretrainSample]) -> VLBatch:
+        return collate(samples, pad_id=self._pad_id)
+
+    def _number(self, epoch: int, row: int) -> tuple[int, int, int]:
+        """What everything random about a sample follows from."""
+        return self._seed, 0 if self._config.fixed_masks else epoch, row
+
+    def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
+        samples = [sample for epoch, row in chosen for sample in self.samples(epoch, row)]
+        return self.collate(sorted(samples, key=lambda sample: bool(sample.text_only)))
+
+
+class PretrainTask(RowsTask):
+    """The objectives of a model on captioned records: a `TrainTask`.
+
+    Args:
+        model, pad_id, seed, validation: as of `RowsTask`.
+        sampler: the rules of its system.
+        lines: a text corpus, for a sampler that is a `TextSampler`.
+        weights: of the corpus's sources, see `SourceMixture`; None makes every caption of all of them as likely.
+    Raises:
+        ValueError: when the first record of a source, or the size of a batch, does not fit the model, or weights are
+            none.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        corpus: Corpus,
+        sampler: Sampler,
+        config: DataConfig,
+        *,
+        pad_id: int,
+        seed: int,
+        lines: Sequence[str] | None = None,
+        weights: Sequence[float] | None = None,
+        validation: Evaluates | None = None,
+    ) -> None:
+        mixture = None if weights is None else SourceMixture(corpus.sizes, weights)
+        super().__init__(model, len(corpus), config, pad_id=pad_id, seed=seed, mixture=mixture, validation=validation)
+        self._corpus = corpus
+        self._sampler = sampler
+        self._texts: TextRows | None = None
+        if lines is not None:
+            self._texts = TextRows(
+                lines,
+                cast(TextSampler, sampler),
+                num_captions=len(corpus),
+                per_caption=config.texts_per_caption,
+                seed=seed,
+            )
+        for row in corpus.first_rows(len(corpus.sizes)):  # one of each source
+            sampler.check(corpus.record(row))
+        # Under a token budget micro-batches have any number of rows.
+        rows_at_once = 1 if config.max_tokens else config.batch_size
+        cast(PreTrainingModel, model).config.check_batch_size(rows_at_once)
+
+    def evaluation_rows(self, max_samples: int) -> Sequence[int]:
+        return self._corpus.first_rows(max_samples)
+
     def samples(self, epoch: int, row: int, corpus: Corpus | None = None) -> list[PretrainSample]:
-        """What one caption brings into a batch, with its masks of an epoch; rows of text alone come last.
+        """See `RowsTask`; `row` is that of a caption.
 
         Args:
             corpus: a view of the task's own with other words; None for that itself.
@@ -197,16 +243,34 @@ class PretrainTask:
         ]
         return rows if self._texts is None else [*rows, *self._texts.samples(*number[1:])]
 
-    def collate(self, samples: Sequence[PretrainSample]) -> VLBatch:
-        return collate(samples, pad_id=self._pad_id)
 
-    def _number(self, epoch: int, row: int) -> tuple[int, int, int]:
-        """What everything random about a sample follows from."""
-        return self._seed, 0 if self._config.fixed_masks else epoch, row
+class TextTask(RowsTask):
+    """A model on rows of text alone, without any image: a `TrainTask`. Each line of the corpus begins one row an epoch.
 
-    def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
-        samples = [sample for epoch, row in chosen for sample in self.samples(epoch, row)]
-        return self.collate(sorted(samples, key=lambda sample: bool(sample.text_only)))
+    Args:
+        model, pad_id, seed: as of `RowsTask`.
+        lines: of the corpus, at least one.
+        sampler: the rules of a system that reads text alone.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lines: Sequence[str],
+        sampler: TextSampler,
+        config: DataConfig,
+        *,
+        pad_id: int,
+        seed: int,
+    ) -> None:
+        super().__init__(model, len(lines), config, pad_id=pad_id, seed=seed)
+        self._lines = lines
+        self._sampler = sampler
+
+    def samples(self, epoch: int, row: int) -> list[PretrainSample]:
+        """See `RowsTask`; `row` is that of a line."""
+        random = np.random.default_rng([MASKS, *self._number(epoch, row)])
+        return [self._sampler.text_sample(self._lines, row, random)]
 
 
 class Evaluates(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,11 @@ from typing import Any
 import torch
 
 from features.counted import counted
+from features.store import FeatureStore
 from model.end_to_end import EndToEndModel
 from pipelines.caption_table import CaptionTable
+from pipelines.detection.photos import LabelledPhotos
+from pipelines.image_identity import Key, image_keys
 from pipelines.pretraining.captioned_store import CaptionedStore, JoinedSource, check_stores_agree, join_sources
 from pipelines.pretraining.end_to_end_task import EndToEndTask
 from pipelines.pretraining.evaluation import EvaluationSet
@@ -114,42 +117,73 @@ class Search:
                 whole.train(was_training)
 
 
+@dataclass(frozen=True, eq=False)
+class KeptOut:
+    """The photos that evaluations ask about: nothing of them is trained on, by whatever id (`image_identity`).
+
+    Attributes:
+        keys: what the photos are known by.
+    """
+
+    keys: Set[Key]
+
+    @classmethod
+    def of(cls, asked: JoinedSource) -> KeptOut:
+        return cls({key for each in asked.rows.captioned_ids() for key in image_keys(each, asked.source.data_set)})
+
+    def without(self, source: JoinedSource) -> JoinedSource:
+        """What is left of a source.
+
+        Raises:
+            ValueError: when that is nothing.
+        """
+        captioned = source.rows.captioned_ids()
+        asked = self._among(captioned, source.source.data_set)
+        if not asked:
+            return source
+        if len(asked) == len(captioned):
+            raise ValueError(
+                f"{source.store.path}: all of {len(asked):,} captioned images are validated on; nothing is left to "
+                f"train on: give --captions and --validation of different images"
+            )
+        note = f"{counted(len(asked), 'image')} not trained on: the evaluations ask about images of the same file"
+        return dataclasses.replace(source, rows=source.rows.without(asked), notes=(*source.notes, note))
+
+    def without_labelled(self, photos: LabelledPhotos, data_set: str | None) -> LabelledPhotos:
+        """What is left of labelled photos; `data_set` is that of the store. ValueError when that is nothing."""
+        asked = set(self._among((image.image_id for image in photos.images), data_set))
+        kept = tuple(image for image in photos.images if image.image_id not in asked)
+        if not kept:
+            raise ValueError(f"all of {len(asked):,} labelled photos of {photos.root} are validated on; none is left")
+        if asked:
+            logger.info("%s not trained on: the evaluations ask about them", counted(len(asked), "labelled photo"))
+        return dataclasses.replace(photos, images=kept)
+
+    def _among(self, image_ids: Iterable[str], data_set: str | None) -> list[str]:
+        return [each for each in image_ids if not self.keys.isdisjoint(image_keys(each, data_set))]
+
+
 def join_validation(
-    source: CaptionedStore, trained: Sequence[JoinedSource], *, most_pieces: int | None, captions: int
-) -> tuple[JoinedSource, list[JoinedSource]]:
-    """The captions that evaluations ask about, and what is left to train on: nothing of their images.
+    source: CaptionedStore, stores: Sequence[FeatureStore], *, most_pieces: int | None, captions: int
+) -> tuple[JoinedSource, KeptOut]:
+    """The captions that evaluations ask about, and what is not trained on for it: all images of their file.
 
     Args:
         source: of the feature space of those that are trained on; the same store may be among them.
-        trained: the sources of the run.
+        stores: of the run.
         most_pieces: as of `UsableCaptions`.
-        captions: about so many are asked about, of images drawn by a fixed seed; 0 = all. All others of the file are
-            kept out of training as well.
+        captions: about so many are asked about, of images drawn by a fixed seed; 0 = all.
     Raises:
-        ValueError: when stores do not fit, or nothing is left to train on.
+        ValueError: when stores do not fit.
     """
-    check_stores_agree([trained[0].store, source.store])
+    check_stores_agree([stores[0], source.store])
     (found,) = join_sources([source], most_pieces=most_pieces, guard=None)
-    asked = found.rows.captioned_ids()
-    left = [_without(each, asked) for each in trained]
+    found = dataclasses.replace(found, prefix="validation: ")
+    kept_out = KeptOut.of(found)
     if captions and captions < len(found.rows):
         found = dataclasses.replace(found, rows=found.rows.share_of_images(captions / len(found.rows), 0))
     logger.info("evaluations ask about %s", told(found.rows))
-    return found, left
-
-
-def _without(source: JoinedSource, image_ids: Sequence[str]) -> JoinedSource:
-    rows = source.rows.without(image_ids)
-    dropped = len(source.rows.captioned_ids()) - len(rows.captioned_ids())
-    if not dropped:
-        return source
-    if not len(rows):
-        raise ValueError(
-            f"{source.store.path}: all of {dropped:,} captioned images are validated on; nothing is left to train on: "
-            f"give --captions and --validation of different images"
-        )
-    note = f"{counted(dropped, 'image')} not trained on: the evaluations ask about images of the same file"
-    return dataclasses.replace(source, rows=rows, notes=(*source.notes, note))
+    return found, kept_out
 
 
 def told(rows: CaptionTable) -> str:

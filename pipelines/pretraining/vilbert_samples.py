@@ -104,6 +104,12 @@ class ViLbertSampler:
         self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
         self._num_classes = num_classes
 
+    @property
+    def draws_images(self) -> bool:
+        """See `Sampler`."""
+        sampling = self._sampling
+        return bool(self._asks_match and sampling.mismatched_probability and sampling.negatives != "caption")
+
     def check(self, record: RegionRecord) -> None:
         check_width(self._config, record)
 

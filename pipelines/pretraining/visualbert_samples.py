@@ -80,6 +80,8 @@ class VisualBertSampling:
 class VisualBertSampler:
     """A `Sampler`."""
 
+    draws_images = False
+
     def __init__(
         self,
         sampling: VisualBertSampling,

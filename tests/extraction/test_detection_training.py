@@ -29,6 +29,8 @@ from extraction.random_weights import random_state
 from extraction.resnet import FrozenBatchNorm, group_norm
 from extraction.state import is_weight
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TINY = DetectorConfig(
     depth=50,
     base_channels=4,
@@ -51,11 +53,6 @@ FEW = SamplingRules(
 # What is drawn in each photo: x1, y1, x2, y2, class, attribute. Attribute 0 is a rectangle, 1 an ellipse.
 SCENES = [[(6, 8, 30, 30, 0, 0), (44, 20, 76, 56, 1, 1)], [(10, 24, 42, 56, 2, 1)]]
 COLOURS = [(230, 40, 40), (40, 220, 60), (40, 60, 230)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def scene(index, width=None):

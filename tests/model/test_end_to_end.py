@@ -43,10 +43,7 @@ from model.task_heads import (
 )
 from model.task_losses import answer_bce, answer_kl, class_bce, grounding_loss, region_bce, score_regression
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def to_double(batch):

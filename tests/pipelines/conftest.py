@@ -12,17 +12,6 @@ sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "model"
 pytest.register_assert_rewrite("disturbed_runs")
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Threads waiting for a core that others use make small tests many times slower."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def faulty_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six photos and an empty file among them, sample_00003_bad.jpg."""

@@ -199,6 +199,10 @@ class SomeUnmasked:
     def __init__(self, rules: Sampler, without_image: frozenset[int]) -> None:
         self._rules, self._without_image = rules, without_image
 
+    @property
+    def draws_images(self) -> bool:
+        return self._rules.draws_images
+
     def check(self, record: RegionRecord) -> None:
         self._rules.check(record)
 

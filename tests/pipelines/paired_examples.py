@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -56,6 +57,7 @@ class FakeStore(dict):
     """Records by id with what else a store tells about itself."""
 
     path = Path("fake-store")
+    manifest = SimpleNamespace(content_digest="fake content")
     fingerprint = Fingerprint("imported:fake", numerics={"torch": "any"})
     vocabulary: ClassVar[dict] = {"classes": [f"class {index}" for index in range(NUM_CLASSES)], "attributes": None}
 

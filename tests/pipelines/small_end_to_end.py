@@ -65,14 +65,17 @@ class EndToEndTraining:
     accumulation: int
     steps: int
     double: bool
+    checkpoint_every: int = 1000
 
     def __call__(self) -> None:
-        config = settings(steps=self.steps, accumulation=self.accumulation)
+        config = settings(
+            steps=self.steps, accumulation=self.accumulation, checkpoint_every=self.checkpoint_every, keep=0
+        )
         torch.manual_seed(0)
         description = {"kind": "small", "data": {"batch_size": self.batch_size}}
-        train(self._task(), config, self.folder, description=description)
+        train(self.task(), config, self.folder, description=description, resume="auto")
 
-    def _task(self) -> EndToEndTask:
+    def task(self) -> EndToEndTask:
         system_name, make, fields = CASES[self.case]
         system, tokenizer = SYSTEMS[system_name], load_tokenizer("captions", CAPTIONS * 2)
         names = [name for name in make().config.to_dict() if name.endswith("_dropout")]

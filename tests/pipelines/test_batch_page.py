@@ -60,7 +60,7 @@ def test_boxes_targets_order_and_denominators_are_there(tokenizer):
     page = page_of(tokenizer)
     assert "photo-7" in page and "the caption does not belong to the image" in page
     assert f"sequence: text {len(tokenizer.encode(CAPTION).ids)}, regions 2, end" in page
-    assert "masked words: mean over</dt><dd>3</dd>" in page
+    assert "masked words: counted</dt><dd>3</dd>" in page
     assert page.count('fill-opacity="0.35"') == 1 and 'x="20.0" y="20.0" width="20.0" height="30.0"' in page
     assert "dog 0.70, background 0.20, cat 0.10" in page
 

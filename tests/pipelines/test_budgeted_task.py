@@ -37,12 +37,9 @@ from pipelines.pretraining.task import DataConfig
 from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
 from pipelines.train_config import TrainConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STEP = 12
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

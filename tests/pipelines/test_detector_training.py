@@ -29,6 +29,8 @@ from pipelines.not_finite import blame
 from pipelines.toyworld.write import write_world
 from pipelines.train_config import TrainConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TINY = DetectorConfig(
     depth=26,
     base_channels=4,
@@ -44,11 +46,6 @@ TINY = DetectorConfig(
 )
 FEW = SamplingRules(anchors_per_image=32, regions_per_image=8, proposals_before_nms=80, proposals_after_nms=30)
 E2E = CONVENTIONS["vlbert-e2e"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

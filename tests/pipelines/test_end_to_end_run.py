@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from ranks import run_ranks, said
 from safetensors.torch import load_file
 from small_end_to_end import CASES, EndToEndTraining
 from torch import nn
+from toy_training import assert_equal_checkpoints, log_of
+from training_fail_points import BACKWARD, TENSORS, Killed
 
 from extraction.conventions import CONVENTIONS
 from features.store import FeatureStore
@@ -32,6 +35,8 @@ from pipelines.pretraining.task import DataConfig
 from pipelines.rehearsal import WorstBatch, rehearse
 from pipelines.train_config import TrainConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 THROUGH_ENCODER = EndToEnd(
     ENCODER,
     CONVENTIONS["vlbert-e2e"],
@@ -40,11 +45,6 @@ THROUGH_ENCODER = EndToEnd(
     photos=PhotoRules(short_edges=(32, 48)),
 )
 TRAIN = TrainConfig(steps=4, learning_rate=1e-3, device="cpu", checkpoint_every=2)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +231,32 @@ def test_other_errors_of_the_largest_batch_are_shown_as_they_are() -> None:
     task.model = nn.Linear(3, 2)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         rehearse(task, task.model, torch.optim.SGD(task.model.parameters()), accelerator, accumulation=1)
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("place", "count"), [(BACKWARD, 3), (TENSORS, 5)])
+def test_a_killed_run_goes_on_to_the_same_bits(
+    made: PhotoStore, tmp_path: Path, ranks: int, place: str, count: int
+) -> None:
+    """In step 2, in its first half, or step 3 of two processes; and in the middle of the second checkpoint."""
+
+    def training(name: str) -> EndToEndTraining:
+        return EndToEndTraining(
+            made, tmp_path / name, "vlbert", 1, 2 // ranks, steps=4, double=False, checkpoint_every=1
+        )
+
+    def ended(work: Callable[[], object], name: str) -> list[int]:
+        return run_ranks(work, ranks, tmp_path / name)
+
+    assert ended(training("whole"), "said-whole") == [0] * ranks, said(tmp_path / "said-whole")
+    assert ended(Killed(training("run"), place, count), "said-killed")[0] == -9, said(tmp_path / "said-killed")
+    assert len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) in (1, 2, 3)
+    assert ended(training("run"), "said-again") == [0] * ranks, said(tmp_path / "said-again")
+    assert log_of(tmp_path / "run") == log_of(tmp_path / "whole") and len(log_of(tmp_path / "run")) == 4
+    last = "checkpoints/step-00000004"
+    assert_equal_checkpoints(tmp_path / "whole" / last, tmp_path / "run" / last)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 import torch
 from end_to_end_examples import ENCODER, FEATURES, awake, encoder
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, NUM_CLASSES, PhotoStore, draw_record, image_id, write_photo_store
+from small_end_to_end import EndToEndTraining
 
 from extraction.blanking import blank_regions
 from extraction.conventions import CONVENTIONS
@@ -31,14 +32,11 @@ from pipelines.pretraining.task import DataConfig
 from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling
 from pipelines.tokenizer import load_tokenizer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TOKENIZER = load_tokenizer("captions", CAPTIONS * 2)
 EVERYTHING = PhotoRules(flip=True, short_edges=(32, 48, 56))  # drawn: mirrored or not, one of three sizes
 RELEASE = EndToEndChoices(whole_image="box")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
@@ -312,6 +310,21 @@ def test_the_worst_batch_is_as_large_as_any(made: PhotoStore) -> None:
     assert all(torch.isfinite(loss) for loss in losses)
     width, height = (worst.batch.images.whole_image_boxes[0, 2:] + 1).tolist()
     assert (height, width) == tuple(worst.batch.images.pixels.shape[2:])
+
+
+@pytest.mark.parametrize("batch_size", [2, 3, 4])
+def test_no_batch_is_larger_where_images_are_drawn_too(made: PhotoStore, tmp_path: Path, batch_size: int) -> None:
+    """A negative of ImageBERT may be another photo, larger than the caption's own."""
+    task = EndToEndTraining(made, tmp_path, "imagebert", batch_size, accumulation=1, steps=1, double=False).task()
+    worst = task.worst_batch().batch
+    height, width = worst.images.pixels.shape[2:]
+    regions = worst.images.boxes.shape[1]
+    others = 0
+    for batch in first_batches(task, 40):
+        assert batch.images.pixels.shape[2] * batch.images.pixels.shape[3] <= height * width
+        assert batch.images.boxes.shape[1] <= regions
+        others += int((batch.rows.match_labels == 0).sum())
+    assert others > 5 and regions == max(3 + number % 6 for number in range(8))
 
 
 def test_rules_that_are_none(made: PhotoStore) -> None:

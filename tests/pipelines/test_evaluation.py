@@ -32,6 +32,8 @@ from pipelines.pretraining.pair_scores import JointScorer, pair_scorer
 from pipelines.pretraining.trained_images import trained_among, write_trained_images
 from pipelines.tokenizer import load_tokenizer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WIDTH, CLASSES = 12, ("cat", "dog", "hat")
 WORDS = ("a cat", "the dog", "a red hat", "two cats", "a dog in a hat", "the cat on the hat", "a hat on a dog")
 CPU = torch.device("cpu")
@@ -81,14 +83,6 @@ def make_captions(count: int = 6) -> list[Caption]:
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
     return load_tokenizer("captions", [*WORDS, *WORDS])
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def evaluate(model: Any, tokenizer: Any, out: Path, *, store: Any = None, captions: Any = None, **settings: Any) -> Any:

@@ -33,6 +33,8 @@ from pipelines.pretraining.photo_features import PhotoFeatures
 from pipelines.pretraining.record_photos import RecordPhotos
 from pipelines.tokenizer import load_tokenizer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Cli = Callable[..., Any]
 TOKENIZER = load_tokenizer("captions", CAPTIONS * 2)
 OURS: dict[str, Any] = {"vocab_size": TOKENIZER.vocab_size, "max_position_embeddings": 40}
@@ -54,11 +56,6 @@ JOINT: dict[str, tuple[Callable[[], Any], EndToEndChoices]] = {
     "ImageBERT": (lambda: imagebert(**OURS, num_region_labels=NUM_CLASSES, masked_appearance="pixels"), BLANK),
     "VisualBERT": (lambda: visualbert(**OURS), BLANK),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

@@ -129,9 +129,13 @@ def test_a_page_is_made_of_what_is_there(tmp_path: Path) -> None:
     for arm, rights in arms.items():
         for seed in range(2):
             tallies = {name: {"right": [right] * 30, "asked": [10] * 30} for name, right in rights.items()}
-            text = {"arm": arm, "seed": seed, "command": "roibeam pretrain", "seconds": 60, "tallies": tallies}
+            text = {"arm": arm, "seed": seed, "command": f"roibeam {arm}", "seconds": 60, "tallies": tallies}
             (results / f"{arm}-{seed}.json").write_text(json.dumps(text))
-    written = page.write_page(results, tmp_path / "evidence.md", sizes=sizes, steps=70).read_text()
+    earlier = {"arm": "text-only", "seed": 2, "command": "of an earlier arm", "seconds": 60, "tallies": {}}
+    (results / "text-only-2.json").write_text(json.dumps(earlier))
+    commands = {arm: f"roibeam {arm}" for arm in arms}
+    written = page.write_page(results, tmp_path / "evidence.md", sizes=sizes, steps=70, commands=commands).read_text()
+    assert "Only 2 of 3 seeds of some runs" in written
     assert "| VisualBERT | 60.0 [60.0 .. 60.0] | 30.0 [30.0 .. 30.0] | +30.0 [+30.0 .. +30.0] more |" in written
     assert "6 runs so far" in written and "ViLBERT |" not in written
     assert (tmp_path / "evidence_words.svg").read_text().count("<circle") == 4

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from captioned_records import (
     CAPTIONS,
     GLOBAL_WIDTH,
@@ -28,15 +27,9 @@ from pipelines.pretraining.task import DataConfig
 from pipelines.tokenizer import load_tokenizer
 from pipelines.train_config import TrainConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SYSTEM = SYSTEMS["imagebert"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

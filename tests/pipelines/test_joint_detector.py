@@ -31,12 +31,9 @@ from pipelines.not_finite import blame
 from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
 from pipelines.pretraining.labelled_photos import LabelledRules, LabelledStream
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WEIGHTS = LossWeights(objectness=0.5, proposal_boxes=2.0, classes=1.5, region_boxes=0.25, attributes=3.0)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

@@ -31,13 +31,10 @@ from pipelines.pretraining.labelled_photos import LabelledRules
 from pipelines.pretraining.run import PretrainResult
 from pipelines.vocabulary import Vocabulary
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Cli = Callable[..., Any]
 RULES = LabelledRules(photos_per_caption=0.5, short_edges=(32, 48))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

@@ -238,6 +238,12 @@ def test_a_damaged_checkpoint_is_one_clear_line(roibeam: Cli, store: tuple[Path,
         (checkpoint / name).write_bytes(kept[: len(kept) // 2])
         assert "is damaged or incomplete" in one_line(roibeam("pretrain", tmp_path / "run", *options, "--resume"))
         (checkpoint / name).write_bytes(kept)
+    for folder, remedy in ((checkpoint, f"remove {checkpoint} to resume"), (tmp_path / "run", "newest checkpoint")):
+        kept = (folder / "config.json").read_bytes()
+        (folder / "config.json").write_bytes(kept[: len(kept) // 2])
+        line = one_line(roibeam("pretrain", tmp_path / "run", *options, "--resume"))
+        assert str(folder / "config.json") in line and remedy in line
+        (folder / "config.json").write_bytes(kept)
     shutil.rmtree(checkpoint)
     assert roibeam("pretrain", tmp_path / "run", *options, "--resume").code == 0  # from the one before
 

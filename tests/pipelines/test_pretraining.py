@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -336,6 +337,7 @@ class FakeStore(dict):
     """Records by id with what else a store tells about itself."""
 
     path = Path("fake-store")
+    manifest = SimpleNamespace(content_digest="fake content")
     fingerprint = Fingerprint("imported:fake", numerics={"torch": "any"})
     vocabulary: ClassVar[dict] = {"classes": [f"class {index}" for index in range(NUM_CLASSES)], "attributes": None}
 
@@ -376,6 +378,15 @@ def test_pretrain_writes_a_run_that_goes_on_in_the_same_bits(store, tmp_path):
     other.fingerprint = Fingerprint("imported:other")
     with pytest.raises(ValueError, match=r"task.feature_space: 'imported:fake' -> 'imported:other'"):
         run_pretrain(other, tmp_path / "parts", resume=True)
+    # Of imported features the format is no proof: another file of it may be of another detector.
+    other = FakeStore(store)
+    other.manifest = SimpleNamespace(content_digest="other content")
+    with pytest.raises(ValueError, match=r"task.imported_features: \['fake content'\] -> \['other content'\]"):
+        run_pretrain(other, tmp_path / "parts", resume=True)
+    other = FakeStore(store)
+    other.vocabulary = {**store.vocabulary, "classes": store.vocabulary["classes"][::-1]}
+    with pytest.raises(ValueError, match=r"other class names than that which .* was trained on: class 7 of one may"):
+        run_pretrain(other, tmp_path / "next", start=load_model(str(tmp_path / "parts")))
 
 
 def test_number_of_classes_comes_from_names_then_distributions(tmp_path):

@@ -28,12 +28,9 @@ from pipelines.pretraining.trained_images import trained_among
 from pipelines.tokenizer import load_tokenizer
 from pipelines.train_config import TrainConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 MATCHED = {"with_relationship_head": True, "with_pooler": True}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def store_of(name: str, count: int, **options: Any) -> FakeStore:

@@ -146,6 +146,11 @@ def test_a_toy_variant_trains(roibeam: Cli, tmp_path: Path, tiny_network: tuple[
         (("--system", "vlbert"), "leave --system and --model out"),
         (("--recipe", "vlbert-basis"), "near: vlbert-base"),
         (("--from-bert", tmp_path), "expected a folder with config.json"),
+        # Which encoder it takes by itself, the store's being another.
+        (
+            ("--recipe", "vlbert-base-e2e", "--toy", "--end-to-end", "--text-corpus", captions),
+            "the region encoder makes features of width 512",
+        ),
     ):
         refused = roibeam("pretrain", tmp_path / "other", *options, *wrong)
         assert refused.code == 1 and words in refused.err, refused.err

@@ -102,3 +102,41 @@ def test_after_a_crash_each_evaluation_stands_once(tmp_path):
         run(tmp_path / "early", ToyTask(poisoned={0: math.nan}), settings)
     run(tmp_path / "early", settings=settings, resume=True)
     assert log_of(tmp_path / "early", "evaluation.jsonl") == log_of(tmp_path / "whole", "evaluation.jsonl")
+
+
+class BreaksDown(ToyTask):
+    """Its evaluation number `at` is the end of it."""
+
+    def __init__(self, at):
+        super().__init__()
+        self._left = at
+
+    def evaluate(self):
+        if not self._left:
+            raise RuntimeError("out of memory")
+        self._left -= 1
+        return super().evaluate()
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3])  # before the first step, after steps 4, 8, 12
+@pytest.mark.parametrize("best_is", ["highest", "lowest"])
+def test_an_evaluation_that_breaks_down_costs_itself_alone(tmp_path, at, best_is):
+    settings = config(evaluate_every=4, keep=1, best_by="score", best_is=best_is)
+    whole = run(tmp_path / "whole", settings=settings)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run(tmp_path / "run", BreaksDown(at), settings)
+    there = sorted(path.name for path in (tmp_path / "run").glob("checkpoints/step-*"))
+    assert f"step-{4 * at:08d}" in there if at else not there
+    parts = run(tmp_path / "run", settings=settings, resume=True)
+    for name in ("log.jsonl", "evaluation.jsonl"):
+        assert log_of(tmp_path / "run", name) == log_of(tmp_path / "whole", name)
+    kept = [sorted(path.name for path in (tmp_path / name / "checkpoints").iterdir()) for name in ("whole", "run")]
+    assert kept[0] == kept[1]
+    assert_equal_checkpoints(whole.checkpoint, parts.checkpoint)
+
+
+def test_what_the_last_evaluation_found_is_told(tmp_path):
+    told = run(tmp_path / "run", settings=config(evaluate_every=5))
+    last = log_of(tmp_path / "run", "evaluation.jsonl")[-1]
+    assert told.evaluation == {name: last[name] for name in ("score", "drawn")}
+    assert run(tmp_path / "plain").evaluation is None

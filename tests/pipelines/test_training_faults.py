@@ -142,6 +142,18 @@ def test_a_signal_lets_the_step_end_and_a_checkpoint_be_written(
 
 
 @pytest.mark.faults
+def test_a_launcher_s_signal_leaves_the_loader_s_processes_to_the_run(
+    undisturbed: dict[int, Path], tmp_path: Path
+) -> None:
+    """It goes to all of them; without batches the step could not end."""
+    folder, logs = tmp_path / "run", tmp_path / "said"
+    codes = run_ranks(Signalled(training(folder, 1, workers=2), signal.SIGTERM, 9, to_group=True), 1, logs)
+    assert codes == [143] and "Traceback" not in said(logs), said(logs)
+    assert (folder / "checkpoints" / "step-00000005").is_dir()
+    assert_goes_on(folder, 1, undisturbed[1], workers=2)
+
+
+@pytest.mark.faults
 def test_a_signal_to_one_process_stops_both_after_the_same_step(undisturbed: dict[int, Path], tmp_path: Path) -> None:
     folder, logs = tmp_path / "run", tmp_path / "said"
     codes = run_ranks(Signalled(training(folder, 2), signal.SIGTERM, 5, rank=1), 2, logs)

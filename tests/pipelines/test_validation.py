@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from captioned_records import CAPTIONS, TINY, captioned, make_store
+from captioned_records import CAPTIONS, TINY, FakeStore, captioned, make_record, make_store
 
+from pipelines.datasets.labelled_image import LabelledImage
+from pipelines.detection.photos import LabelledPhotos
 from pipelines.model_checkpoint import load_model
 from pipelines.pretraining.evaluation_run import EvaluationConfig, evaluate_checkpoint
 from pipelines.pretraining.run import PretrainResult, pretrain
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.pretraining.task import DataConfig
 from pipelines.pretraining.trained_images import trained_among
+from pipelines.pretraining.validation import KeptOut
 from pipelines.tokenizer import load_tokenizer
 from pipelines.toyworld.draw import draw_samples
 from pipelines.train_config import TrainConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 Cli = Callable[..., Any]
 ALL = [(f"image-{number}", f"{caption} {place}") for number, caption in enumerate(CAPTIONS) for place in "ab"]
 ASKED = [row for row in ALL if row[0] in ("image-1", "image-4", "image-6")]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def run(folder: Path, *, rows: list[tuple[str, str]] = ALL, asked: Any = ASKED, **changes: Any) -> PretrainResult:
@@ -81,6 +81,46 @@ def test_only_as_many_captions_as_wanted_are_asked_about_and_all_are_kept_out(tm
     few = run(tmp_path / "run", data=DataConfig(batch_size=4, validation_captions=2))
     assert few.asked == "2 held-out captions of 1 image"
     assert not trained_among(tmp_path / "run", ["image-1", "image-4", "image-6"])
+
+
+def test_a_photo_is_known_by_its_number_however_its_id_is_spelled(tmp_path: Path) -> None:
+    """COCO's names in one store, bare numbers in the other; what is labelled is looked through likewise."""
+    numbers = (42, 43, 44)
+    trained = {f"COCO_val2014_{number:012d}": make_record(f"COCO_val2014_{number:012d}", number) for number in numbers}
+    held = {f"{number:012d}": make_record(f"{number:012d}", number) for number in (43, 50)}
+    rows = [(image_id, CAPTIONS[place]) for place, image_id in enumerate(trained)]
+    result = pretrain(
+        [captioned(FakeStore(trained), rows)],
+        tmp_path / "run",
+        train_config=TrainConfig(steps=1, device="cpu"),
+        data=DataConfig(batch_size=2),
+        model_overrides=TINY,
+        validation=captioned(FakeStore(held), [(image_id, "a dog") for image_id in held]),
+    )
+    assert any("1 image not trained on" in note for note in result.notes)
+    left = ["COCO_val2014_000000000042", "COCO_val2014_000000000044"]
+    assert trained_among(tmp_path / "run", list(trained)) == left
+    labels = LabelledPhotos(tuple(labelled(name) for name in ("000000000042", "000000000043")), "", ("a",), (), {})
+    kept_out = KeptOut(frozenset({("coco", 43)}))
+    assert [each.image_id for each in kept_out.without_labelled(labels, None).images] == ["000000000042"]
+    with pytest.raises(ValueError, match=r"all of 1 labelled photos of .* are validated on"):
+        kept_out.without_labelled(replace(labels, images=labels.images[1:]), None)
+
+
+def labelled(image_id: str) -> LabelledImage:
+    """Without an object."""
+    none, no_number = np.zeros(0, np.int64), np.zeros(0, bool)
+    boxes, attributes = np.zeros((0, 4), np.float32), np.zeros((0, 0), np.int64)
+    areas = np.zeros(0, np.float32)
+    return LabelledImage(image_id, image_id, None, boxes, none, attributes, none, areas, no_number, no_number, ())
+
+
+def test_what_is_left_out_of_them_is_told(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", asked=[*ASKED, ("image-6", "  ")])
+    assert any(note.startswith("validation: ") and "1" in note for note in result.notes), result.notes
+    single = [(image_id, text) for image_id, text in ASKED if text.endswith("a")]
+    with pytest.raises(ValueError, match=r"^validation: .*caption"):
+        run(tmp_path / "single", asked=single, system=SYSTEMS["visualbert"])
 
 
 def test_it_goes_on_only_with_the_same_captions(tmp_path: Path) -> None:
@@ -207,8 +247,22 @@ def test_through_the_encoder(roibeam: Cli, world: Path) -> None:
     assert all(line["image_to_text_r5"] == 1.0 and line["text_to_image_r1"] in (0, 0.5, 1) for line in lines)
 
 
+def test_a_broken_photo_is_left_out_of_the_search(roibeam: Cli, world: Path) -> None:
+    photo = next((world / "images").glob("*00006*"))
+    photo.write_bytes(photo.read_bytes()[:200])
+    searched = ("--system", "imagebert", "--set", "data.validation_retrieval=3")
+    common = given(world, *END_TO_END, *searched, "--validation", world / "val.json")
+    stopped = roibeam("pretrain", world / "run", *common)
+    assert stopped.code == 1 and "leave such out with --skip-missing-photos" in stopped.err, stopped.err
+    done = roibeam("pretrain", world / "run", *common, "--skip-missing-photos")
+    assert done.code == 0, done.err
+    assert "1 image left out, such as 'sample_00006': " in done.out
+    assert "asked about 2 held-out captions of 2 images:" in done.out
+
+
 def test_what_does_not_fit_is_told(roibeam: Cli, world: Path) -> None:
     for more, expected in (
+        (("--leave-out-held-out",), "--leave-out-held-out: name what is held out, with --held-out"),
         (("--validation-store", world / "store"), "name the captions too, with --validation"),
         (("--validation", world / "none.json"), "no such caption file"),
         (("--validation", world / "train.json"), "nothing is left to train on"),

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from captioned_records import CAPTIONS, LEARNER, WIDTH, make_corpus, make_record, make_store, run_pretrain
 
 from model.inputs import IGNORE_INDEX
@@ -20,16 +19,10 @@ from pipelines.pretraining.visualbert_samples import (
 from pipelines.tokenizer import load_tokenizer
 from pipelines.train_config import TrainConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SYSTEM = SYSTEMS["visualbert"]
 TWO_EACH = [(index % 4, caption) for index, caption in enumerate(CAPTIONS)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from captioned_records import CAPTIONS, LEARNER, NUM_CLASSES, TINY, WIDTH, make_corpus, make_store, run_pretrain
 
 from model.inputs import IGNORE_INDEX
@@ -15,16 +14,10 @@ from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling
 from pipelines.tokenizer import load_tokenizer
 from pipelines.train_config import TrainConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SMALL = {"coordinate_embedding_size": 64, "region_dropout": 0.0}
 LINES = [f"{first} and {second}" for first in CAPTIONS for second in CAPTIONS[:3]]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -12,12 +13,18 @@ from small_pretraining import Training
 
 @dataclasses.dataclass(frozen=True)
 class Signalled:
-    """Does `work`; its process sends itself `number` in the forward pass of micro-batch `count` of process `rank`."""
+    """Does `work`; its process sends itself `number` in the forward pass of micro-batch `count` of process `rank`.
+
+    Attributes:
+        to_group: it leads a session, as under a launcher; another process sends the signal to all of that, its loader's
+            processes too.
+    """
 
     work: Training
     number: int
     count: int
     rank: int = 0
+    to_group: bool = False
 
     def __call__(self) -> None:
         from pipelines.our_logs import show_our_logs
@@ -25,13 +32,19 @@ class Signalled:
         from pipelines.train_step import TrainStep
 
         show_our_logs()
+        if self.to_group:
+            os.setsid()
         loss, came = TrainStep._loss, 0
 
         def loss_and_signal(*arguments: object) -> object:
             nonlocal came
             came += 1
             if came == self.count and os.environ.get("RANK", "0") == str(self.rank):
-                os.kill(os.getpid(), self.number)
+                if self.to_group:
+                    kill = ["kill", f"-{self.number}", "--", f"-{os.getpid()}"]
+                    subprocess.run(kill, check=True, start_new_session=True)
+                else:
+                    os.kill(os.getpid(), self.number)
             return loss(*arguments)  # type: ignore[arg-type]
 
         TrainStep._loss = loss_and_signal  # type: ignore[method-assign, assignment]

@@ -1,0 +1,137 @@
+"""A pre-training run on text alone: a text corpus in, a run folder out; no store, no image.
+
+lines -> a system's rows of text -> VLBatch -> model -> masked words -> the loop
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model.bert import BertSizes
+from pipelines.bert_start import PublishedBert
+from pipelines.model_checkpoint import ModelCheckpoint
+from pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
+from pipelines.pretraining.run import PretrainResult
+from pipelines.pretraining.run_tokenizer import tokenizer_of_run
+from pipelines.pretraining.start import continued_model, new_model
+from pipelines.pretraining.systems import SYSTEMS, System
+from pipelines.pretraining.task import DataConfig, TextTask
+from pipelines.pretraining.text_rows import TextCorpus
+from pipelines.pretraining.trained_images import write_trained_images
+from pipelines.probe import Names
+from pipelines.run_folder import Resume, check_run_folder
+from pipelines.train_config import TrainConfig
+from pipelines.training import is_main_process, train
+
+logger = logging.getLogger(__name__)
+_OF_IMAGES = ("share", "texts_per_caption", "max_tokens", "validation_retrieval")  # fields of `DataConfig`
+
+
+def pretrain_on_text(
+    text_files: Sequence[Path],
+    run_dir: Path,
+    *,
+    train_config: TrainConfig | Callable[[int], TrainConfig],
+    system: System = SYSTEMS["vlbert"],
+    build_config: Callable[..., BertSizes] | None = None,
+    data: DataConfig | None = None,
+    sampling: Any = None,
+    tokenizer_spec: str = "captions",
+    model_overrides: Mapping[str, Any] | None = None,
+    bert: PublishedBert | None = None,
+    start: ModelCheckpoint | None = None,
+    inspect_rows: int = 0,
+    resume: Resume = False,
+    stop_at_step: int | None = None,
+) -> PretrainResult:
+    """Pre-trains a model on the words of a text corpus, and writes a run folder.
+
+    The parts of the model that see images are made and stay as they are. A run on images that goes on from this one
+    has its feature width and region labels, so give those of its store (`model_overrides`).
+
+    Args:
+        text_files: see `TextCorpus`.
+        train_config: or what makes it from the number of lines, each of which begins one row an epoch.
+        data: `batch_size` counts rows.
+        system, build_config, sampling, tokenizer_spec, model_overrides, bert, start, inspect_rows, resume,
+            stop_at_step: as of `pretrain`.
+    Raises:
+        ValueError: whatever does not fit, saying what to do.
+    """
+    run_dir, data = Path(run_dir), data or DataConfig()
+    sampling = sampling or system.sampling()
+    check_run_folder(run_dir, resume=resume)
+    if system.text_only_fields is None:
+        raise ValueError(f"{system.name} reads no text without images; name a --store, or train a VL-BERT")
+    for name in _OF_IMAGES:
+        if getattr(data, name) != getattr(DataConfig(), name):
+            raise ValueError(f"data.{name} is of captions; a run on text alone has none, leave it out")
+    texts = TextCorpus(text_files)
+    for note in texts.notes:
+        logger.info("%s", note)
+    if not isinstance(train_config, TrainConfig):
+        train_config = train_config(len(texts.lines))
+    tokenizer = tokenizer_of_run(run_dir, tokenizer_spec, texts.lines, resume=resume)
+    if is_main_process():
+        earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
+        write_trained_images(run_dir, (), before=earlier)
+    torch.manual_seed(train_config.seed)
+    overrides = dict(model_overrides or {})
+    if start is not None:
+        model = continued_model(start, system, {**system.text_only_fields, **overrides})
+    else:
+        build = build_config or system.sizes["small"]
+        model = new_model(
+            system, build, system.text_only_fields, bert=bert, vocab_size=tokenizer.vocab_size, overrides=overrides
+        )
+    config: Any = model.config
+    num_classes = config.num_region_labels - 1
+    sampler: Any = system.sampler(sampling, tokenizer, config, num_classes=num_classes)
+    task = TextTask(model, texts.lines, sampler, data, pad_id=tokenizer.pad_id, seed=train_config.seed)
+    if inspect_rows and is_main_process():
+        first = next(task.batches(0, rank=0, num_ranks=1))
+        inspected = InspectedBatch(first, inspect_rows, system.layout(config), task.counts(first))
+        write_batch_page(run_dir, inspected, tokenizer, Names(()))
+    training = train(
+        task,
+        train_config,
+        run_dir,
+        description={
+            "model": task.model_config(),
+            "data": {
+                name: value
+                for name, value in dataclasses.asdict(data).items()
+                if name not in _OF_IMAGES and not name.startswith("validation_")
+            },
+            "sampling": dataclasses.asdict(sampling),
+            "num_classes": num_classes,
+            "tokenizer": tokenizer.digest,
+            "text_corpus": texts.digest,
+        },
+        recorded={
+            "notes": texts.notes,
+            "text_files": [str(file) for file in text_files],
+            "tokenizer_spec": tokenizer_spec,
+            "bert": None if bert is None else bert.spec,
+            "start": None if start is None else str(start.source),
+            "torch": torch.__version__,
+        },
+        resume=resume,
+        stop_at_step=stop_at_step,
+    )
+    return PretrainResult(
+        run_dir=run_dir,
+        sources=(),
+        notes=texts.notes,
+        num_classes=num_classes,
+        vocab_size=tokenizer.vocab_size,
+        training=training,
+        evaluation=dict(training.evaluation or task.evaluate()),
+        asked="the first rows of text trained on, with other masks",
+    )

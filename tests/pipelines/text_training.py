@@ -1,0 +1,33 @@
+"""Small runs on text alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from captioned_records import CAPTIONS, TINY
+
+from pipelines.pretraining.run import PretrainResult
+from pipelines.pretraining.task import DataConfig
+from pipelines.pretraining.text_run import pretrain_on_text
+from pipelines.pretraining.vlbert_samples import VLBertSampling
+from pipelines.train_config import TrainConfig
+
+LINES = [f"{first} and {second}" for first in CAPTIONS for second in CAPTIONS[:3]]
+SMALL = {"coordinate_embedding_size": 64, "region_dropout": 0.0, "region_feature_size": 48, "num_region_labels": 21}
+SHORT = VLBertSampling(min_text_words=10, max_text_pieces=24, word_probability=0.3)
+
+
+def run_on_text(
+    books: Path, folder: Path, *, batch_size: int = 8, fixed_masks: bool = False, steps: int = 12, **changes: Any
+) -> PretrainResult:
+    train = {"steps": steps, "learning_rate": 3e-3, "warmup_steps": 2, "device": "cpu"} | changes.pop("train", {})
+    return pretrain_on_text(
+        [books],
+        folder,
+        train_config=TrainConfig(**train),
+        data=DataConfig(batch_size=batch_size, fixed_masks=fixed_masks, workers=changes.pop("workers", 0)),
+        sampling=SHORT,
+        model_overrides=TINY | SMALL | {"hidden_dropout": 0.0, "attention_dropout": 0.0} | changes.pop("model", {}),
+        **changes,
+    )
