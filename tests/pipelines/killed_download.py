@@ -1,4 +1,10 @@
-"""Kills a small download at its file operations in turn, runs it again, and compares what both leave: see `forks`."""
+"""Kills a small download at its file operations in turn, runs it again, and compares what both leave: see `forks`.
+
+    killed_download.py FOLDER [OPERATION ...]
+
+A process of its own: a fork of a test's process, which other tests left threads in, may inherit a lock that one of
+them holds, and waits for it for ever.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -56,8 +63,9 @@ def start_server() -> tuple[int, int]:
             signal.pause()
 
 
-def after_kills(folder: Path, steps: Iterable[int] | None = None) -> list[str]:
-    """Kills at these operations, or at all of them; a line on each with "equal" at its end if its rerun mended it."""
+def after_kills(folder: Path, steps: Iterable[int]) -> list[str]:
+    """Kills at these operations, or at all of them where none is named; a line on each, with "equal" at its end if its
+    rerun mended it."""
     server, port = start_server()
     try:
         rows = folder / "list.tsv"
@@ -81,3 +89,7 @@ def after_kills(folder: Path, steps: Iterable[int] | None = None) -> list[str]:
         os.kill(server, signal.SIGKILL)
         os.waitpid(server, 0)
     return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(after_kills(Path(sys.argv[1]), [int(step) for step in sys.argv[2:]])))
