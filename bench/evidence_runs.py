@@ -149,12 +149,12 @@ def _arms() -> Iterator[tuple[str, Arm]]:
     }
     probe = {"captions": "probe", "steps": PROBE_STEPS, "settings": relation}
     yield "probe-pretrained", Arm(
-        "Matching learned from few pictures, from vlbert-released", "vlbert", (MATCHING,), after="vlbert-released",
+        "Words and matching learned from few pictures, from vlbert-released", "vlbert", two, after="vlbert-released",
         rate=RATE / 3, **probe,
     )  # fmt: skip
     yield (
         "probe-new",
-        Arm("Matching learned from few pictures, from new weights", "vlbert", (MATCHING,), rate=RATE / 3, **probe),
+        Arm("Words and matching learned from few pictures, from new weights", "vlbert", two, rate=RATE / 3, **probe),
     )
 
 
