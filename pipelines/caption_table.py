@@ -90,6 +90,14 @@ class CaptionTable(Sequence[tuple[str, str]]):
         """The ids that have a caption, each once, in the store's order."""
         return [self._ids[int(place)] for place in np.unique(self._places)]
 
+    def by_row(self, of_images: np.ndarray) -> np.ndarray:
+        """(rows,), of each row's record.
+
+        Args:
+            of_images: a number for each of `captioned_ids`.
+        """
+        return of_images[np.unique(self._places, return_inverse=True)[1].reshape(-1)]
+
     def without(self, ids: Iterable[str]) -> Self:
         """The rows of other records."""
         dropped = set(ids)

@@ -141,7 +141,7 @@ def _check_kinds(
     if text_files and system.text_only_fields is None:
         raise ValueError(f"{system.name} reads no text without images; leave out the text corpus, or train a VL-BERT")
     if any(isinstance(source.captions, TaskTexts) for source in sources):
-        _check_task_texts(system, sources, data, end_to_end)
+        _check_task_texts(system, sources, end_to_end)
         if validation is not None:
             raise ValueError("texts of a task have no validation here; judge the model on its task, or leave it out")
     if end_to_end is not None and len(sources) > 1:
@@ -192,9 +192,7 @@ def _review(system: System, one: JoinedSource, sampling: Any) -> list[str]:
         raise ValueError(*one.told([str(error)])) from None
 
 
-def _check_task_texts(
-    system: System, sources: Sequence[CaptionedStore], data: DataConfig, end_to_end: EndToEnd | None
-) -> None:
+def _check_task_texts(system: System, sources: Sequence[CaptionedStore], end_to_end: EndToEnd | None) -> None:
     if not system.reads_task_text:
         raise ValueError(f"{system.name} was not pre-trained on a task's own text; leave it out, or train a VisualBERT")
     if end_to_end is not None:
@@ -203,5 +201,3 @@ def _check_task_texts(
         raise ValueError(
             f"texts of a task are read with one store, got {len(sources)}; merge them (roibeam store copy)"
         )
-    if data.max_tokens:
-        raise ValueError("a token budget (data.max_tokens) is not for texts of a task; set data.max_tokens=0")

@@ -25,7 +25,8 @@ class Lengths(Protocol):
     def pieces(self, row: int) -> int:
         """As the tokenizer cuts the caption, first and last special token counted."""
 
-    def regions(self, row: int) -> int: ...
+    def regions(self, row: int) -> int:
+        """Of the row's record; of several together."""
 
 
 class Sampler(Protocol):
@@ -48,4 +49,5 @@ class Sampler(Protocol):
         """The row's sample; everything random is drawn from `random`, whose seed is the sample's own."""
 
     def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
-        """Of the rows that `sample` makes with the same arguments, without reading captions or records."""
+        """Of the rows that `sample` makes with the same arguments, without reading captions or records: as large, or a
+        little larger."""

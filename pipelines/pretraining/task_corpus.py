@@ -63,6 +63,13 @@ class TaskTable(CaptionTable):
         places = np.unique(np.concatenate([self._places, self._seconds]))
         return [self._ids[int(place)] for place in places if place != _NONE]
 
+    def by_row(self, of_images: np.ndarray) -> np.ndarray:
+        """As of `CaptionTable`; the sum over the images of the row."""
+        numbers = np.zeros(len(self._ids) + 1, of_images.dtype)  # the last is of no second image, whose place is -1
+        places = np.unique(np.concatenate([self._places, self._seconds]))
+        numbers[places[places != _NONE]] = of_images
+        return numbers[self._places] + numbers[self._seconds]
+
     def facts(self) -> bytes:
         """What tells two tables of the same texts and first images apart, for a digest."""
         seconds = [self._ids[int(place)] if place != _NONE else "" for place in self._seconds]
@@ -94,6 +101,9 @@ class TaskCorpus(Corpus):
 
     def text(self, row: int) -> TaskRow:
         return self._texts.text(row)
+
+    def num_images(self, row: int) -> int:
+        return len(self._texts.ids_of(row))
 
     def records(self, row: int) -> list[RegionRecord]:
         """Of all images of the row, in their order."""

@@ -133,10 +133,17 @@ class VisualBertSampler:
 
     def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
         sampling, regions = self._sampling, lengths.regions(row) if self._sampling.with_regions else 0
-        caption_rows, _ = self._captions(corpus, row, random)
-        texts = self._cut([np.empty(lengths.pieces(each) - 2) for each in caption_rows])
+        num_images = 1
+        if isinstance(corpus, TaskCorpus):
+            texts, _ = self._texts(corpus, row, random)
+            num_images = corpus.num_images(row)
+        else:
+            caption_rows, _ = self._captions(corpus, row, random)
+            texts = [np.empty(lengths.pieces(each) - 2) for each in caption_rows]
+        texts = self._cut(texts)
         pieces = min(sum(map(len, texts)) + len(texts) + 1, self._config.max_position_embeddings)
-        return [RowSize(pieces, min(regions, sampling.max_regions) if sampling.max_regions else regions)]
+        most_regions = num_images * sampling.max_regions or regions  # of two images each may have less by itself
+        return [RowSize(pieces, min(regions, most_regions))]
 
     def _captions(self, corpus: Corpus, row: int, random: np.random.Generator) -> tuple[list[int], int | None]:
         """Whose captions are read, and whether the last of them is asked about and belongs."""

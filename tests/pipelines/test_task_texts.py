@@ -17,6 +17,7 @@ from model.visualbert import VisualBertConfig
 from pipelines.captions import CaptionJoin
 from pipelines.datasets.vcr_texts import read_vcr_questions
 from pipelines.pretraining.captioned_store import join_task_texts
+from pipelines.pretraining.row_lengths import RowLengths, count_regions
 from pipelines.pretraining.sample import collate
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
@@ -44,11 +45,15 @@ def store_of(texts: TaskTexts) -> FakeStore:
     return FakeStore({name: make_record(name, seed) for seed, name in enumerate(names)})
 
 
-def corpus_of(texts: TaskTexts) -> TaskCorpus:
+def joined(texts: TaskTexts) -> tuple[FakeStore, TaskTable]:
     store = store_of(texts)
     rows, report = join_task_texts(store, texts, UsableCaptions(128), 1.0)  # type: ignore[arg-type]
     assert report.joined == report.captions == len(rows)
-    return TaskCorpus(store, rows)
+    return store, rows
+
+
+def corpus_of(texts: TaskTexts) -> TaskCorpus:
+    return TaskCorpus(*joined(texts))
 
 
 # --- what the files say ---
@@ -229,6 +234,25 @@ def test_texts_of_a_task_and_captions_are_not_taken_for_one_another(shared_data:
     assert [name for name, system in SYSTEMS.items() if system.reads_task_text] == ["visualbert"]
 
 
+@pytest.mark.parametrize("task", [VQA, VCR, NLVR2])
+def test_lengths_that_are_planned_with_are_those_of_the_samples(shared_data: Path, task: str) -> None:
+    store, rows = joined(TaskTexts(files(shared_data, task)))
+    corpus = TaskCorpus(store, rows)
+    sampler, tokenizer = sampler_for(corpus, max_pieces=20)
+    lengths = RowLengths(corpus, count_regions([(store, rows)]), tokenizer)  # type: ignore[list-item]
+    seen = set()
+    for number in range(8 * len(corpus)):
+        row = number % len(corpus)
+        sample = sampler.sample(corpus, row, np.random.default_rng(number))
+        (size,) = sampler.sizes(corpus, row, lengths, np.random.default_rng(number))
+        assert size == (len(sample.text_ids), len(sample.boxes))
+        seen.add(size)
+    assert len(seen) > 2
+    few, _ = sampler_for(corpus, max_regions=4)
+    (size,) = few.sizes(corpus, 0, lengths, np.random.default_rng(0))
+    assert size.regions == len(few.sample(corpus, 0, np.random.default_rng(0)).boxes) == (8 if task == NLVR2 else 4)
+
+
 # --- what is refused ---
 
 
@@ -315,12 +339,20 @@ def test_statements_are_trained_on(
     assert roibeam("extract", folder / "images", tmp_path / "store", *tiny_network).code == 0
     options = ("--store", tmp_path / "store", "--system", "visualbert", "--steps", 2, "--batch-size", 4)
     tiny = ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=64")
+    tiny += ("hidden_dropout=0", "attention_dropout=0")
     options += tuple(part for each in tiny for part in ("--set", f"model.{each}"))
     texts = ("--task-text", folder / "train.json", "--set", "sampling.text_form=task_text")
     done = roibeam("pretrain", tmp_path / "run", *options, *texts, "--inspect-batch", 2)
     assert done.code == 0, done.err
     assert "5 of 5 captions joined (5 by id); 10 of 10 captioned images found" in done.out
     assert "matching" in done.out
+    budgeted = roibeam("pretrain", tmp_path / "budgeted", *options, *texts, "--set", "data.max_tokens=150")
+    assert budgeted.code == 0, budgeted.err
+    losses = [
+        [json.loads(line)["loss"] for line in (tmp_path / run / "log.jsonl").read_text().splitlines()]
+        for run in ("run", "budgeted")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     page = (tmp_path / "run" / "batch.html").read_text()
     assert page.count('aria-label="regions of image') == 4
     # Either image of a pair may be the one that is held out.
