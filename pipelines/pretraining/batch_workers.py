@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from itertools import islice
-from types import FrameType
+from threading import Thread
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -82,12 +83,14 @@ def batches_ahead(
 
 def _leave_signals(worker: int) -> None:
     """Ctrl-C reaches all processes of a terminal, a launcher's SIGTERM all of a session or job; the one that trains
-    decides what becomes of it, and needs batches to come to an end. It ends a worker that does not end by itself with
-    SIGTERM too, so the second one counts.
+    decides what becomes of it, and needs batches to come to an end. It ends its workers with SIGTERM too.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave_the_first)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    Thread(target=_end_when_told_by_the_run, name="signals", daemon=True).start()
 
 
-def _leave_the_first(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _end_when_told_by_the_run() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)

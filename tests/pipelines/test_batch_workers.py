@@ -1,6 +1,9 @@
 """Batches that other processes make are those of one process, wherever the run begins."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -34,6 +37,24 @@ def test_an_error_is_raised_in_its_turn_as_it_was():
     assert first(stream, 3) == [0, 1, 2]
     with pytest.raises(ValueError, match=r"^record 'x': its features are gone$"):
         next(stream)
+
+
+STREAM = """
+from itertools import count
+from pipelines.pretraining.batch_workers import batches_ahead
+stream = batches_ahead(lambda: count(), lambda place: place, workers=2)
+print(next(stream), flush=True)
+1 / 0
+"""
+
+
+def test_a_script_that_fails_with_a_stream_in_use_ends():
+    """At exit the interpreter tells its children to end, and waits for them."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", STREAM], capture_output=True, text=True, check=False, timeout=120, env=environment
+    )
+    assert (done.returncode, done.stdout) == (1, "0\n") and "ZeroDivisionError" in done.stderr, done.stderr
 
 
 def test_the_generators_of_the_run_are_left_alone():
