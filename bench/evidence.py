@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,13 +196,17 @@ def main() -> None:
     page = work / "evidence.md" if options.quick else ROOT / "docs" / "evidence.md"
     steps = QUICK_STEPS if options.quick else STEPS
     say(f"{write_page(results, page, sizes=world.sizes, steps=steps, commands=evidence.commands())}")
-    if telling := telling_masks(results):
+    if telling := telling_masks(results, evidence.commands()):
         sys.exit(f"evidence: masks alone tell whether a caption belongs: {', '.join(telling)}")
 
 
-def telling_masks(results: Path) -> list[str]:
-    """The arms whose masks alone tell more than chance could: four standard errors from one half."""
-    answers, _ = read_answers(results)
+def telling_masks(results: Path, commands: Mapping[str, str]) -> list[str]:
+    """The arms whose masks alone tell more than chance could: four standard errors from one half.
+
+    Args:
+        commands: of the runs that count, by arm.
+    """
+    answers, _ = read_answers(results, commands=commands)
     found = []
     for arm, questions in answers.items():
         if "patterns" in questions:

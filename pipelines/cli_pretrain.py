@@ -407,7 +407,7 @@ def pretrain_command(
         validated = GivenValidation(validation, validation_store, id_rule=id_rule)
         with (
             given_stores.opened(stage_to, stage_gb, images_of=images_of, min_match=min_match) as sources,
-            validated.opened(sources[0], min_match=min_match) as asked,
+            validated.opened(sources[0], images_of=images_of, min_match=min_match) as asked,
         ):
             if not held_out:
                 notes += held_out_hints(sources)

@@ -114,11 +114,14 @@ class GivenValidation:
             self._file = CaptionFile(captions, id_rule=id_rule, split="val")
 
     @contextmanager
-    def opened(self, first: CaptionedStore, *, min_match: float) -> Iterator[CaptionedStore | None]:
+    def opened(
+        self, first: CaptionedStore, *, images_of: str | None, min_match: float
+    ) -> Iterator[CaptionedStore | None]:
         """The held-out captions; their own store is closed at the end.
 
         Args:
             first: source of the run.
+            images_of, min_match: as of `GivenStores.opened`.
         Raises:
             ValueError, OSError: when the store cannot be opened.
         """
@@ -128,7 +131,7 @@ class GivenValidation:
             yield CaptionedStore(first.store, self._file.captions(), min_match=min_match, data_set=first.data_set)
         else:
             with FeatureStore(self._store) as store:
-                data_set = data_set_of_store(store.manifest)
+                data_set = checked_data_set(images_of, data_set_of_store(store.manifest))
                 yield CaptionedStore(store, self._file.captions(), min_match=min_match, data_set=data_set)
 
     def notes(self) -> list[str]:

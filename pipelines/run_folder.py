@@ -104,10 +104,13 @@ def saved_config(folder: Path) -> dict[str, Any]:
         if not all(isinstance(saved.get(name), dict) for name in ("train", "task", "recorded")):
             raise ValueError(f"{folder / CONFIG_NAME}: is no configuration of a run")
     except ValueError as error:
-        if folder.parent.name == CHECKPOINTS:
+        newest = latest_checkpoint(folder)
+        if folder.parent.name == CHECKPOINTS and folder.name.startswith("step-"):
             remedy = f"the checkpoint is damaged: remove {folder} to resume from the one before"
+        elif newest is not None:
+            remedy = f"put that of {newest} in its place"
         else:
-            remedy = "put that of the run's newest checkpoint in its place"
+            remedy = f"the run has no checkpoint to go on from: remove {folder} and start it again"
         raise ValueError(f"{error}; {remedy}") from None
     return saved
 

@@ -60,6 +60,11 @@ class SampleOrder:
             yield chosen
             first += batch_size * num_ranks
 
+    def places(self, count: int) -> np.ndarray:
+        """(count,) int64: the first so many samples, as places in the data set."""
+        epochs = range(-(-count // self._num_samples))
+        return np.concatenate([self._epoch(epoch)[1] for epoch in epochs])[:count]
+
     def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Epochs and places in the data set, each (num_samples,) int64."""
         random = np.random.default_rng([*self._seed, epoch])

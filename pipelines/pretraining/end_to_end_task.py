@@ -49,7 +49,9 @@ logger = logging.getLogger(__name__)
 
 _ORDER, _PHOTO = 5, 6  # first number of a seed: keeps the random streams of one run apart
 _Waiting = tuple[PretrainSample, Future[PhotoInput] | None]  # a row and its photo on its way; None for text alone
-_DRAWS = 32  # of a row's sample, one of which shows the row's own image
+_DRAWS = 32  # of a row's sample: one of them, as good as surely, shows the row's own image
+# Batches looked through for the largest, at most so many samples of so many epochs: groups are drawn anew in each.
+_MOST_SAMPLES, _MOST_EPOCHS = 1_000_000, 64
 _LEAST_INPUT = 32  # pixels each way of the input of a batch without photos
 
 
@@ -164,7 +166,10 @@ class EndToEndTask:
         self._photos, self._rules, self._labelled = photos, rules, labelled
         self._row_sizes, self._seed = row_sizes, seed
         self._draws_images = sampler.draws_images
-        self._stored = PretrainTask(joint.model, corpus, sampler, config, pad_id=pad_id, seed=seed, lines=lines)
+        of_rows: dict[str, Any] = {"pad_id": pad_id, "seed": seed, "lines": lines}
+        self._stored = self._unfixed = PretrainTask(joint.model, corpus, sampler, config, **of_rows)
+        if config.fixed_masks:
+            self._unfixed = PretrainTask(joint.model, corpus, sampler, replace(config, fixed_masks=False), **of_rows)
         self._encoder = region_encoder_of(joint)
         likeness = row_sizes[:, 1] / row_sizes[:, 0] if rules.aspect_buckets else None
         self._order = SampleOrder(len(corpus), (_ORDER, seed), likeness)
@@ -259,12 +264,12 @@ class EndToEndTask:
                 yield self._collate([self._submit(pool, sample, self._encoder.config, False) for sample in samples])
 
     def worst_batch(self) -> WorstBatch:
-        """As large as any can be: the network input of the first epoch's largest batch, or what holds every photo where
-        rows may show others than their captions'; in every row as many regions as the photo with the most has. Blank
-        pixels; the words are those of that photo."""
+        """As large as any: the network input of the largest batch of the first epochs (of the first million samples,
+        or of 64 epochs), or what holds every photo where rows may show others than their captions'; in every row as
+        many regions as the photo with the most has. Blank pixels; the words are those of that photo."""
         height, width = self._largest_input()
         row = int(self._row_sizes[:, 2].argmax())
-        drawn = (self._stored.samples(epoch, row) for epoch in range(_DRAWS if self._draws_images else 1))
+        drawn = (self._unfixed.samples(epoch, row) for epoch in range(_DRAWS if self._draws_images else 1))
         samples = max(drawn, key=lambda each: max(len(sample.boxes) for sample in each))
         rows = self._without_stored_features(self._stored.collate(samples * self.batch_size))
         with_photo = _rows_with_photo(rows)
@@ -296,7 +301,7 @@ class EndToEndTask:
         )
 
     def _largest_input(self) -> tuple[int, int]:
-        """Height and width, pixels, of the largest padded network input among the batches of the first epoch."""
+        """Height and width, pixels, of the largest padded network input."""
         shapes, which = np.unique(self._row_sizes[:, :2], axis=0, return_inverse=True)
         config, conventions = self._encoder.config, self._encoder.conventions
         edge = max(self._rules.short_edges, default=config.short_edge)
@@ -306,14 +311,12 @@ class EndToEndTask:
         inputs += -inputs % conventions.padding_multiple
         if self._draws_images:
             return int(inputs[:, 0].max()), int(inputs[:, 1].max())
-        of_rows = inputs[which.reshape(-1)]
-        largest, area = (0, 0), 0
-        batches = self._order.batches(0, batch_size=self.batch_size, rank=0, num_ranks=1)
-        for _ in range(-(-self.num_samples // self.batch_size)):
-            height, width = of_rows[[row for _, row in next(batches)]].max(axis=0).tolist()
-            if height * width > area:
-                largest, area = (height, width), height * width
-        return largest
+        of_rows, size = inputs[which.reshape(-1)], self.batch_size
+        samples = max(min(_MOST_SAMPLES, _MOST_EPOCHS * self.num_samples), self.num_samples)
+        num_batches = -(-samples // size)
+        of_batches = of_rows[self._order.places(num_batches * size)].reshape(num_batches, size, 2).max(axis=1)
+        height, width = of_batches[of_batches.prod(axis=1).argmax()]
+        return int(height), int(width)
 
     def _drawn(self, pool: ThreadPoolExecutor, epoch: int, row: int) -> list[_Waiting]:
         """What a caption brings into a batch, its photo mirrored and resized by chance."""

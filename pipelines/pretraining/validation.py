@@ -123,13 +123,19 @@ class KeptOut:
 
     Attributes:
         keys: what the photos are known by.
+        ids: of them, as their store has them. The same id is the same photo, too, unless both of two data sets are
+            known and differ.
+        data_set: of the photos, None where that is not known.
     """
 
     keys: Set[Key]
+    ids: Set[str] = frozenset()
+    data_set: str | None = None
 
     @classmethod
     def of(cls, asked: JoinedSource) -> KeptOut:
-        return cls({key for each in asked.rows.captioned_ids() for key in image_keys(each, asked.source.data_set)})
+        ids, data_set = asked.rows.captioned_ids(), asked.source.data_set
+        return cls({key for each in ids for key in image_keys(each, data_set)}, frozenset(ids), data_set)
 
     def without(self, source: JoinedSource) -> JoinedSource:
         """What is left of a source.
@@ -160,7 +166,8 @@ class KeptOut:
         return dataclasses.replace(photos, images=kept)
 
     def _among(self, image_ids: Iterable[str], data_set: str | None) -> list[str]:
-        return [each for each in image_ids if not self.keys.isdisjoint(image_keys(each, data_set))]
+        by_id = self.ids if None in (self.data_set, data_set) or self.data_set == data_set else frozenset()
+        return [each for each in image_ids if each in by_id or not self.keys.isdisjoint(image_keys(each, data_set))]
 
 
 def join_validation(

@@ -303,13 +303,22 @@ def test_the_worst_batch_is_as_large_as_any(made: PhotoStore) -> None:
     assert worst.batch.rows.batch_size == 3 and "3 photos of" in worst.what
     largest = worst.batch.images.pixels.shape[2:].numel()
     plain = make_task(made, PhotoRules(), batch_size=3)  # always of the larger edge
-    seen = [each.images.pixels.shape[2:].numel() for each in itertools.islice(plain.batches(0, rank=0, num_ranks=1), 3)]
+    seen = [each.images.pixels.shape[2:].numel() for each in itertools.islice(plain.batches(0, rank=0, num_ranks=1), 60)]
     assert largest == max(seen)
     assert worst.batch.images.boxes.shape[1] == max(3 + number % 6 for number in range(8))
     _, _, *losses = outputs(task, worst.batch)
     assert all(torch.isfinite(loss) for loss in losses)
     width, height = (worst.batch.images.whole_image_boxes[0, 2:] + 1).tolist()
     assert (height, width) == tuple(worst.batch.images.pixels.shape[2:])
+
+
+def test_no_batch_of_later_epochs_is_larger(made: PhotoStore) -> None:
+    """Groups of photos alike are drawn anew in each epoch."""
+    task = make_task(made, PhotoRules(flip=False, aspect_buckets=True), batch_size=2)
+    largest = task.worst_batch().batch.images.pixels.shape[2:].numel()
+    sizes = [each.images.pixels.shape[2:].numel() for each in first_batches(task, 60)]
+    assert max(sizes) <= largest
+    assert max(sizes[:4]) < max(sizes)  # the first epoch's largest is not the largest
 
 
 @pytest.mark.parametrize("batch_size", [2, 3, 4])

@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from captioned_records import CAPTIONS, TINY, FakeStore, captioned, make_record, make_store
 
+from pipelines.caption_table import CaptionTable
 from pipelines.datasets.labelled_image import LabelledImage
 from pipelines.detection.photos import LabelledPhotos
 from pipelines.model_checkpoint import load_model
@@ -101,10 +103,29 @@ def test_a_photo_is_known_by_its_number_however_its_id_is_spelled(tmp_path: Path
     left = ["COCO_val2014_000000000042", "COCO_val2014_000000000044"]
     assert trained_among(tmp_path / "run", list(trained)) == left
     labels = LabelledPhotos(tuple(labelled(name) for name in ("000000000042", "000000000043")), "", ("a",), (), {})
-    kept_out = KeptOut(frozenset({("coco", 43)}))
+    kept_out = KeptOut({("coco", 43)})
     assert [each.image_id for each in kept_out.without_labelled(labels, None).images] == ["000000000042"]
     with pytest.raises(ValueError, match=r"all of 1 labelled photos of .* are validated on"):
         kept_out.without_labelled(replace(labels, images=labels.images[1:]), None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "trained", "left"),
+    [(None, "flickr30k", 0), ("flickr30k", None, 0), ("flickr30k", "flickr30k", 0), ("flickr30k", "coco", 2)],
+)
+def test_an_id_is_a_photo_unless_its_data_sets_are_known_to_differ(
+    asked: str | None, trained: str | None, left: int
+) -> None:
+    """Stores do not always know what their bare numbers are of."""
+    photos = LabelledPhotos((labelled("42"), labelled("43")), "", ("a",), (), {})
+    table = CaptionTable(["42", "43"], [(0, "a dog"), (1, "a cat")])
+    source = SimpleNamespace(data_set=asked)
+    kept_out = KeptOut.of(SimpleNamespace(rows=table, source=source))  # type: ignore[arg-type]
+    if left:
+        assert len(kept_out.without_labelled(photos, trained).images) == left
+    else:
+        with pytest.raises(ValueError, match="all of 2 labelled photos"):
+            kept_out.without_labelled(photos, trained)
 
 
 def labelled(image_id: str) -> LabelledImage:
