@@ -11,7 +11,7 @@ import typer
 
 from features.counted import counted
 from pipelines.caption_options import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH
-from pipelines.cli_stages import run_stages, stages_of
+from pipelines.cli_stages import options_given, run_stages, stages_of
 from pipelines.end_to_end_options import (
     DEFAULT_ENCODER,
     JUDGE_IMAGES,
@@ -98,11 +98,20 @@ def pretrain_command(
             show_default=False,
         ),
     ] = None,
+    background_first: Annotated[
+        bool | None,
+        typer.Option(
+            "--background-first/--background-last",
+            help="Where a model of --from-run that is no run's has background among its classes of regions: first in "
+            "most published ones. It is moved to the end, where our stores have it [needed for such a model].",
+            show_default=False,
+        ),
+    ] = None,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             help="BERT vocab.txt, tokenizer folder, hf:<repo>, or captions: a vocabulary made from the captions "
-            "[default: that of --from-run or --from-bert, else captions].",
+            "[default: that of --from-run or --from-bert, else captions; needed for a --from-run without one].",
             show_default=False,
         ),
     ] = None,
@@ -291,7 +300,7 @@ def pretrain_command(
             "--captions": captions, "--weight": weight, "--task-text": task_text, "--validation": validation,
             "--validation-store": validation_store, "--held-out": held_out, "--images-of": images_of,
             "--leave-out-held-out": leave_out_held_out, "--end-to-end": end_to_end, "--stage-to": stage_to,
-            "--stage-gb": stage_gb, "--recipe": recipe,
+            "--stage-gb": stage_gb, "--recipe": recipe, "--min-match": "min_match" in options_given(context),
         }  # fmt: skip
         unread = [option for option, value in of_stores.items() if value]
         if unread or not text_corpus:
@@ -309,6 +318,8 @@ def pretrain_command(
         build_config = chosen.sizes[model or "small"]
     else:
         raise ValueError(f"--model {model!r}: choose one of {', '.join(chosen.sizes)}")
+    if background_first is not None and from_run is None:
+        raise ValueError("--background-first/--background-last: of a model to start from, name it with --from-run")
     if from_run is not None and from_bert is not None:
         raise ValueError("--from-run and --from-bert: a model starts from one of them")
     if threads is not None:
@@ -345,13 +356,13 @@ def pretrain_command(
         "data": DataConfig(batch_size=batch_size, share=published.share if published else 1.0),
         "sampling": published.sampling if published else chosen.sampling(),
     }
-    if toy and end_to_end and from_run is None:
+    start = None if from_run is None else load_model_or_joint(from_run)
+    if toy and end_to_end and not isinstance(start, JointCheckpoint):
         detector = detector or TOY_ENCODER
     through = EndToEndOptions(
         images, detector, weights, conventions, skip_missing_photos, labels, labels_images, labels_vocab,
         judge_labels, judge_images, judge_photos,
     )  # fmt: skip
-    start = None if from_run is None else load_model_or_joint(from_run)
     if end_to_end:
         defaults |= through.sections(chosen.whole_image, start)
     elif published is not None and published.end_to_end:
@@ -393,6 +404,7 @@ def pretrain_command(
         "sampling": sections["sampling"],
         "tokenizer_spec": tokenizer or own_tokenizer or from_bert or "captions",
         "start": start,
+        "background_first": background_first,
         "bert": None if from_bert is None else read_bert(from_bert),
         "model_overrides": overrides,
         "inspect_rows": inspect_batch,

@@ -55,7 +55,7 @@ def stages_of(context: typer.Context, recipe: str | None, from_run: str | None, 
         )
     if len(given) == 1:
         raise ValueError("--stage: one stage is no more than the command without it; give it once for each of several")
-    common = _given(context)
+    common = options_given(context)
     return [
         _stage(context, common, own, number, None if not chain else chain[number - 1])
         for number, own in enumerate(given or [""] * len(chain), start=1)
@@ -123,8 +123,8 @@ def _stage(context: typer.Context, common: Mapping[str, list[str]], own: str, nu
     for name in (*_OF_THE_WHOLE, *(["recipe"] if recipe is not None else [])):
         kept.pop(name, None)
     if number > 1:  # a stage takes over configuration and tokenizer with the weights
-        kept.pop("from_bert", None)
-        kept.pop("tokenizer", None)
+        for name in ("from_bert", "tokenizer", "background_first"):
+            kept.pop(name, None)
     if chosen is not None:
         kept.pop("captions" if chosen.task_text else "task_text", None)
         words = ["--recipe", str(recipe), *words]
@@ -132,7 +132,7 @@ def _stage(context: typer.Context, common: Mapping[str, list[str]], own: str, nu
     return Stage(recipe or f"stage {number}", arguments, list(_decisive(context, arguments)))
 
 
-def _given(context: typer.Context) -> dict[str, list[str]]:
+def options_given(context: typer.Context) -> dict[str, list[str]]:
     """The words of each option that the user gave, by the name of its parameter."""
     words: dict[str, list[str]] = {}
     for parameter in context.command.params:

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 _SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+MADE_FROM_CAPTIONS = "captions"
 TRAINED_VOCABULARY_SIZE = 10_000
 TRAINED_MIN_FREQUENCY = 2
 
@@ -114,7 +115,7 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
     Raises:
         ValueError: when `spec` is none of these.
     """
-    if spec == "captions":
+    if spec == MADE_FROM_CAPTIONS:
         return _train(captions)
     if spec.startswith("hf:"):
         try:
@@ -170,7 +171,7 @@ def _train(captions: Iterable[str]) -> CaptionTokenizer:
     )
     tokenizer.train_from_iterator((word for word in sorted(counts) for _ in range(counts[word])), trainer)
     # Only the vocabulary is taken over: in the tokenizer just trained the inner characters would stay special tokens.
-    return _from_vocabulary(tokenizer.get_vocab(), "captions")
+    return _from_vocabulary(tokenizer.get_vocab(), MADE_FROM_CAPTIONS)
 
 
 def _words(text: str) -> list[str]:

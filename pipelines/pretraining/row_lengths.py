@@ -42,7 +42,8 @@ class RowLengths:
 
 
 def count_regions(sources: Iterable[tuple[FeatureStore, CaptionTable]]) -> np.ndarray:
-    """(rows,) int32, of the record of each row, or of several together, source behind source; from the stores' offset indexes alone."""
+    """(rows,) int32, of the record of each row, or of several together, source behind source; from the stores' offset
+    indexes alone."""
     counts = []
     for store, rows in sources:
         counts.append(rows.by_row(store.num_regions_of(rows.captioned_ids())))

@@ -92,6 +92,7 @@ def pretrain(
     model_overrides: Mapping[str, Any] | None = None,
     bert: PublishedBert | None = None,
     start: ModelCheckpoint | None = None,
+    background_first: bool | None = None,
     num_classes: int | None = None,
     text_files: Sequence[Path] = (),
     guard: LeakGuard | None = None,
@@ -115,6 +116,7 @@ def pretrain(
         bert: what the model starts from; its sizes take the place of the preset's (but see `System.as_deep_as_bert`).
         start: a trained model of the same system to start from, as stages do; its configuration takes the place of the
             preset's. Parts that `model_overrides` add are drawn anew, parts that they leave out are dropped.
+        background_first: of `start`, see `continued_model`.
         num_classes: foreground classes of the detector; None takes the store's vocabulary.
         text_files: of a text corpus, for a system that reads text alone too; see `TextCorpus`.
         guard: what must not be trained on.
@@ -146,7 +148,7 @@ def pretrain(
     if not isinstance(train_config, TrainConfig):
         train_config = train_config(len(corpus))
     texts = chain(read.captions(), read.lines or ())
-    tokenizer = tokenizer_of_run(run_dir, tokenizer_spec, texts, resume=resume)
+    tokenizer = tokenizer_of_run(run_dir, tokenizer_spec, texts, start=start, resume=resume)
     if is_main_process():
         earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
         write_trained_images(run_dir, read.trained_ids(), before=earlier)
@@ -162,7 +164,7 @@ def pretrain(
         end_to_end.check_width(first)
     torch.manual_seed(train_config.seed)
     if start is not None:
-        model = continued_model(start, system, model_overrides or {})
+        model = continued_model(start, system, model_overrides or {}, background_first=background_first)
     else:
         width = first.features.shape[1]
         fields = {

@@ -12,9 +12,12 @@ from features.counted import counted
 from model.bert import BertSizes
 from pipelines.bert_start import PublishedBert, start_from_bert
 from pipelines.model_checkpoint import ModelCheckpoint
+from pipelines.pretraining.evaluation_samples import region_objective
 from pipelines.pretraining.systems import System
+from pipelines.pretraining.trained_with import TrainedWith, trained_with
 
 logger = logging.getLogger(__name__)
+_CLASS_PARAMETERS = ("masked_region_head.decoder.weight", "masked_region_head.decoder.bias")
 
 
 def new_model(
@@ -47,14 +50,19 @@ def new_model(
     return model
 
 
-def continued_model(start: ModelCheckpoint, system: System, overrides: Mapping[str, Any]) -> nn.Module:
+def continued_model(
+    start: ModelCheckpoint, system: System, overrides: Mapping[str, Any], *, background_first: bool | None = None
+) -> nn.Module:
     """The model of an earlier stage, with its weights, as this stage wants it.
 
     Args:
         overrides: fields of its configuration that change. Parameters that come with them are as they were drawn,
             those that go with them are dropped.
+        background_first: where the classes of its region head have background, if it is not a run's: those of our
+            stores have it last, so it is moved there. Published models have it first, most of them.
     Raises:
-        ValueError: when it is a model of another system, or a parameter that stays would have another shape.
+        ValueError: when it is a model of another system, a parameter that stays would have another shape, or nobody
+            says where background is.
     """
     if not isinstance(start.model, system.model_class):
         raise ValueError(
@@ -66,6 +74,9 @@ def continued_model(start: ModelCheckpoint, system: System, overrides: Mapping[s
     fields = {name: value for name, value in fields.items() if name not in ("model_type", "transformers_version")}
     model = system.model_class(_built_config(config, fields, overrides))
     state, wanted = start.model.state_dict(), model.state_dict()
+    if _has_background_first(start, background_first):
+        state |= {name: state[name].roll(-1, dims=0) for name in _CLASS_PARAMETERS}
+        logger.info("%s: background moved behind the other classes of regions, as in our stores", start.source)
     for name in sorted(state.keys() & wanted.keys()):
         if state[name].shape != wanted[name].shape:
             raise ValueError(
@@ -78,6 +89,24 @@ def continued_model(start: ModelCheckpoint, system: System, overrides: Mapping[s
         if names:
             logger.info("%s: %s %s: %s", start.source, counted(len(names), "parameter"), what, ", ".join(names))
     return model
+
+
+def _has_background_first(start: ModelCheckpoint, told: bool | None) -> bool:
+    objective = region_objective(start.model.config)
+    with_background = objective is not None and objective.loss in ("cross entropy", "kl")
+    of_run = trained_with(start) != TrainedWith()
+    if told and (of_run or not with_background):
+        why = (
+            "a run of roibeam pretrain has background last" if with_background else "it predicts no classes of regions"
+        )
+        raise ValueError(f"--background-first: {start.source}: {why}; leave it out")
+    if told is None and with_background and not of_run:
+        raise ValueError(
+            f"{start.source} does not tell whether its {objective.labels if objective else 0} classes of regions begin "
+            f"with background, as those of most published models do, or end with it, as in our stores: say "
+            f"--background-first or --background-last"
+        )
+    return bool(told)
 
 
 def _built_config(

@@ -51,6 +51,7 @@ class System:
         needs_classes: whether the rules ask how many classes the store's detector has.
         text_only_fields: fields of the configuration of a model that also reads rows of text alone; None where the
             system has none, else its rules are a `TextSampler`.
+        text_only_sampling: settings of the rules that rows of text alone follow.
         reads_task_text: whether the rules make samples of a `TaskCorpus`.
         most_pieces: settings of the rules -> how many pieces of a caption are read, [CLS] and [SEP] counted; None
             where that is not said.
@@ -71,6 +72,7 @@ class System:
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
     needs_classes: bool = True
     text_only_fields: Mapping[str, Any] | None = None
+    text_only_sampling: tuple[str, ...] = ()
     reads_task_text: bool = False
     feature_width: Callable[[Any, int], int] = field(default=lambda sampling, width: width)
     most_pieces: Callable[[Any], int | None] = field(default=lambda sampling: None)
@@ -106,6 +108,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             sampler=VLBertSampler,
             layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
             text_only_fields={"with_text_only": True},
+            text_only_sampling=("word_probability", "word_masked_share", "min_text_words", "max_text_pieces"),
             most_pieces=lambda sampling: sampling.max_elements - 1 if sampling.max_elements else None,
             end_to_end_fields={"masked_appearance": "pixels"},
             whole_image="box",

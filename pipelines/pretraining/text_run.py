@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,17 @@ from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, TextTask
 from pipelines.pretraining.text_rows import TextCorpus
 from pipelines.pretraining.trained_images import write_trained_images
+from pipelines.pretraining.trained_with import TrainedWith, trained_with
 from pipelines.probe import Names
 from pipelines.run_folder import Resume, check_run_folder
 from pipelines.train_config import TrainConfig
 from pipelines.training import is_main_process, train
 
 logger = logging.getLogger(__name__)
-_OF_IMAGES = ("share", "texts_per_caption", "max_tokens", "validation_retrieval")  # fields of `DataConfig`
+
+_OF_IMAGES = (  # fields of `DataConfig`
+    "share", "share_seed", "texts_per_caption", "max_tokens", "validation_captions", "validation_retrieval",
+)  # fmt: skip
 
 
 def pretrain_on_text(
@@ -46,21 +50,22 @@ def pretrain_on_text(
     model_overrides: Mapping[str, Any] | None = None,
     bert: PublishedBert | None = None,
     start: ModelCheckpoint | None = None,
+    background_first: bool | None = None,
     inspect_rows: int = 0,
     resume: Resume = False,
     stop_at_step: int | None = None,
 ) -> PretrainResult:
     """Pre-trains a model on the words of a text corpus, and writes a run folder.
 
-    The parts of the model that see images are made and stay as they are. A run on images that goes on from this one
-    has its feature width and region labels, so give those of its store (`model_overrides`).
+    The parts of the model that see images are made and learn nothing; weight decay is theirs too. A run on images that
+    goes on from this one has its feature width and region labels, so give those of its store (`model_overrides`).
 
     Args:
         text_files: see `TextCorpus`.
         train_config: or what makes it from the number of lines, each of which begins one row an epoch.
         data: `batch_size` counts rows.
-        system, build_config, sampling, tokenizer_spec, model_overrides, bert, start, inspect_rows, resume,
-            stop_at_step: as of `pretrain`.
+        system, build_config, sampling, tokenizer_spec, model_overrides, bert, start, background_first, inspect_rows,
+            resume, stop_at_step: as of `pretrain`.
     Raises:
         ValueError: whatever does not fit, saying what to do.
     """
@@ -69,22 +74,25 @@ def pretrain_on_text(
     check_run_folder(run_dir, resume=resume)
     if system.text_only_fields is None:
         raise ValueError(f"{system.name} reads no text without images; name a --store, or train a VL-BERT")
-    for name in _OF_IMAGES:
-        if getattr(data, name) != getattr(DataConfig(), name):
-            raise ValueError(f"data.{name} is of captions; a run on text alone has none, leave it out")
+    _check_read(data, "data", _OF_IMAGES)
+    unread = (each.name for each in dataclasses.fields(sampling) if each.name not in system.text_only_sampling)
+    _check_read(sampling, "sampling", unread)
     texts = TextCorpus(text_files)
     for note in texts.notes:
         logger.info("%s", note)
     if not isinstance(train_config, TrainConfig):
         train_config = train_config(len(texts.lines))
-    tokenizer = tokenizer_of_run(run_dir, tokenizer_spec, texts.lines, resume=resume)
+    tokenizer = tokenizer_of_run(run_dir, tokenizer_spec, texts.lines, start=start, resume=resume)
     if is_main_process():
         earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
         write_trained_images(run_dir, (), before=earlier)
     torch.manual_seed(train_config.seed)
     overrides = dict(model_overrides or {})
+    # What a later stage on images is held against: features and classes are those of an earlier one.
+    before = TrainedWith() if start is None else trained_with(start)
     if start is not None:
-        model = continued_model(start, system, {**system.text_only_fields, **overrides})
+        fields = {**system.text_only_fields, **overrides}
+        model = continued_model(start, system, fields, background_first=background_first)
     else:
         build = build_config or system.sizes["small"]
         model = new_model(
@@ -104,15 +112,12 @@ def pretrain_on_text(
         run_dir,
         description={
             "model": task.model_config(),
-            "data": {
-                name: value
-                for name, value in dataclasses.asdict(data).items()
-                if name not in _OF_IMAGES and not name.startswith("validation_")
-            },
-            "sampling": dataclasses.asdict(sampling),
+            "data": {name: value for name, value in dataclasses.asdict(data).items() if name not in _OF_IMAGES},
+            "sampling": {name: getattr(sampling, name) for name in system.text_only_sampling},
             "num_classes": num_classes,
             "tokenizer": tokenizer.digest,
             "text_corpus": texts.digest,
+            **({} if before.feature_space is None else {"feature_space": before.feature_space}),
         },
         recorded={
             "notes": texts.notes,
@@ -120,6 +125,7 @@ def pretrain_on_text(
             "tokenizer_spec": tokenizer_spec,
             "bert": None if bert is None else bert.spec,
             "start": None if start is None else str(start.source),
+            "classes": before.classes,
             "torch": torch.__version__,
         },
         resume=resume,
@@ -135,3 +141,10 @@ def pretrain_on_text(
         evaluation=dict(training.evaluation or task.evaluate()),
         asked="the first rows of text trained on, with other masks",
     )
+
+
+def _check_read(settings: Any, section: str, unread: Iterable[str]) -> None:
+    """Refuses what a run on text alone would not look at."""
+    for name in unread:
+        if getattr(settings, name) != getattr(type(settings)(), name):
+            raise ValueError(f"{section}.{name} is of captions with images; a run on text alone has none, leave it out")

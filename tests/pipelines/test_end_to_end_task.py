@@ -303,7 +303,9 @@ def test_the_worst_batch_is_as_large_as_any(made: PhotoStore) -> None:
     assert worst.batch.rows.batch_size == 3 and "3 photos of" in worst.what
     largest = worst.batch.images.pixels.shape[2:].numel()
     plain = make_task(made, PhotoRules(), batch_size=3)  # always of the larger edge
-    seen = [each.images.pixels.shape[2:].numel() for each in itertools.islice(plain.batches(0, rank=0, num_ranks=1), 60)]
+    seen = [
+        each.images.pixels.shape[2:].numel() for each in itertools.islice(plain.batches(0, rank=0, num_ranks=1), 60)
+    ]
     assert largest == max(seen)
     assert worst.batch.images.boxes.shape[1] == max(3 + number % 6 for number in range(8))
     _, _, *losses = outputs(task, worst.batch)

@@ -238,7 +238,10 @@ def test_a_damaged_checkpoint_is_one_clear_line(roibeam: Cli, store: tuple[Path,
         (checkpoint / name).write_bytes(kept[: len(kept) // 2])
         assert "is damaged or incomplete" in one_line(roibeam("pretrain", tmp_path / "run", *options, "--resume"))
         (checkpoint / name).write_bytes(kept)
-    for folder, remedy in ((checkpoint, f"remove {checkpoint} to resume"), (tmp_path / "run", "newest checkpoint")):
+    for folder, remedy in (
+        (checkpoint, f"remove {checkpoint} to resume"),
+        (tmp_path / "run", f"put that of {checkpoint} in its"),
+    ):
         kept = (folder / "config.json").read_bytes()
         (folder / "config.json").write_bytes(kept[: len(kept) // 2])
         line = one_line(roibeam("pretrain", tmp_path / "run", *options, "--resume"))
@@ -246,6 +249,10 @@ def test_a_damaged_checkpoint_is_one_clear_line(roibeam: Cli, store: tuple[Path,
         (folder / "config.json").write_bytes(kept)
     shutil.rmtree(checkpoint)
     assert roibeam("pretrain", tmp_path / "run", *options, "--resume").code == 0  # from the one before
+    early = tmp_path / "checkpoints" / "early"  # a run's folder may have any name
+    early.mkdir(parents=True)
+    (early / "config.json").write_text("{")
+    assert "no checkpoint to go on from: remove" in one_line(roibeam("pretrain", early, *options))
 
 
 def test_every_system_trains_and_says_what_it_made_of_the_captions(

@@ -110,6 +110,12 @@ def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, tiny_
     assert facts["captions"] == 8 and facts["evaluation"]["masked_words"] is not None
     back = roibeam("pretrain", tmp_path / "text-2", "--text-corpus", books, "--from-run", tmp_path / "both", *common)
     assert back.code == 0, back.err
+    config = json.loads((tmp_path / "text-2" / "config.json").read_text())  # what the next stage is held against
+    assert config["task"]["feature_space"] == manifest["fingerprint"]["feature_space"]
+    assert (
+        config["recorded"]["classes"]
+        == json.loads((tmp_path / "both" / "config.json").read_text())["recorded"]["classes"]
+    )
     narrow = roibeam(
         "pretrain", tmp_path / "narrow", "--text-corpus", books, *common, *model, "--set", "model.region_feature_size=8"
     )
@@ -127,8 +133,11 @@ def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, tiny_
         (("--validation", "val.json"), "that --validation is for"),
         (("--end-to-end",), "that --end-to-end is for"),
         (("--system", "vilbert"), "ViLBERT reads no text without images; name a --store"),
+        (("--min-match", "0.5"), "that --min-match is for"),
         (("--set", "data.share=0.5"), "data.share is of captions"),
         (("--set", "data.max_tokens=100"), "data.max_tokens is of captions"),
+        (("--set", "data.validation_captions=7"), "data.validation_captions is of captions"),
+        (("--set", "sampling.region_probability=0.5"), "sampling.region_probability is of captions"),
     ],
 )
 def test_what_needs_a_store_says_so(
