@@ -68,6 +68,23 @@ def test_variants_of_visualbert(task: str) -> None:
     assert firsts[0].value > max(firsts[1].value, firsts[2].value)  # by every table of the paper
 
 
+@pytest.mark.parametrize(
+    "end", ["ablation-full", "without-images", "late-fusion", "without-bert", "without-second-caption"]
+)
+def test_ablations_of_visualbert(end: str) -> None:
+    """Both phases, with 36 regions, and what is left out stays out in the second one; its figures are NLVR2's."""
+    first, second = RECIPES[f"visualbert-coco-{end}"], RECIPES[f"visualbert-{end}"]
+    assert stages_before(f"visualbert-{end}") == [f"visualbert-coco-{end}"]
+    assert first.sampling.max_regions == second.sampling.max_regions == 36
+    assert second.task_text and second.data.startswith("NLVR2") and not first.task_text
+    assert first.build().to_dict() == second.build().to_dict()
+    assert first.sampling.with_regions == (end != "without-images") and second.sampling.with_regions
+    assert first.start == second.start == ("" if end == "without-bert" else "bert-base-uncased")
+    assert not first.figures and [each.task for each in second.figures] == ["NLVR2"]
+    assert first.build().early_fusion == (end != "late-fusion")
+    assert first.build().with_match_head == (end != "without-second-caption")
+
+
 def test_the_list_and_one_of_them(roibeam: Cli) -> None:
     listed = roibeam("recipes")
     assert listed.code == 0 and [line.split()[0] for line in listed.out.splitlines()] == list(RECIPES)
