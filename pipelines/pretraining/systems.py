@@ -83,6 +83,7 @@ class System:
 
 
 _WHOLE, _END = ("whole image",), ("end",)
+_MOST_PIECES_OF_BERT = 510  # 512 positions, of which VL-BERT needs two for image and end
 
 
 def _imagebert_layout(config: Any) -> tuple[tuple[str, ...], ...]:
@@ -109,7 +110,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
             text_only_fields={"with_text_only": True},
             text_only_sampling=("word_probability", "word_masked_share", "min_text_words", "max_text_pieces"),
-            most_pieces=lambda sampling: sampling.max_elements - 1 if sampling.max_elements else None,
+            most_pieces=lambda sampling: sampling.max_elements - 1 if sampling.max_elements else _MOST_PIECES_OF_BERT,
             end_to_end_fields={"masked_appearance": "pixels"},
             whole_image="box",
         ),
