@@ -171,7 +171,11 @@ def _with_labelled(
 def _searched(
     asked: JoinedSource, images: int, photos: RecordPhotos | None, end_to_end: EndToEnd | None
 ) -> tuple[JoinedSource, EvaluationSet, dict[str, str]]:
-    """Held-out captions, those of them that are searched among, and whose photo cannot be used: a search needs all."""
+    """Held-out captions, those of them that are searched among, and whose photo cannot be used: a search needs all.
+
+    Raises:
+        ValueError: when no two images are left.
+    """
     left_out: dict[str, str] = {}
     while True:
         chosen = evaluation_set(corpus_of([asked]), max_images=images)
@@ -181,7 +185,14 @@ def _searched(
         if not broken:
             return asked, chosen, left_out
         left_out |= broken
-        asked = dataclasses.replace(asked, rows=asked.rows.without(broken))
+        rows = asked.rows.without(broken)
+        if len(rows.captioned_ids()) < 2:
+            raise ValueError(
+                f"{asked.store.path}: {len(left_out):,} photos of the held-out captions cannot be used, so a search has "
+                f"no two images; the first: {next(iter(left_out.values()))}; give --validation of others, or leave "
+                f"data.validation_retrieval at 0"
+            )
+        asked = dataclasses.replace(asked, rows=rows)
 
 
 def _review(system: System, one: JoinedSource, sampling: Any) -> list[str]:

@@ -279,6 +279,10 @@ def test_a_broken_photo_is_left_out_of_the_search(roibeam: Cli, world: Path) -> 
     assert done.code == 0, done.err
     assert "1 image left out, such as 'sample_00006': " in done.out
     assert "asked about 2 held-out captions of 2 images:" in done.out
+    photo = next((world / "images").glob("*00007*"))
+    photo.write_bytes(photo.read_bytes()[:200])
+    alone = roibeam("pretrain", world / "alone", *common, "--skip-missing-photos")
+    assert alone.code == 1 and "2 photos of the held-out captions cannot be used, so a search has" in alone.err
 
 
 def test_what_does_not_fit_is_told(roibeam: Cli, world: Path) -> None:
