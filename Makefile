@@ -15,7 +15,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak flink-packages flink-cluster lint format bench bench-store bench-extraction toy-detector evidence evidence-quick image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak test-rest flink-packages flink-cluster lint format bench bench-store bench-extraction toy-detector evidence evidence-quick image-check lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -52,8 +52,11 @@ test-cluster: flink-packages ## a real Flink (Java 11 or 17), a TaskManager kill
 flink-cluster: flink-packages ## start a small Flink on this machine to try `--runner flink` on; COMMAND=stop ends it
 	$(BIN)/python -m pipelines.runners.flink_cluster $(COMMAND) $(FLINK)
 
-test-soak: setup ## hours of faults and mutations
+test-soak: setup ## hours of faults and mutations; with ROIBEAM_SOAK=0.1 a tenth of them
 	$(PYTEST) -m soak $(ARGS)
+
+test-rest: setup ## test-slow, the slow ones of test-faults and test-soak in one go: no core waits at the end of each
+	$(PYTEST) -m "(slow or soak) and not gpu and not cluster" $(ARGS)
 
 evidence: setup ## train small models on the toy world and ask what they learned: docs/evidence.md; hours, goes on where it was
 	PYTHONSAFEPATH= $(BIN)/python bench/evidence.py $(ARGS)

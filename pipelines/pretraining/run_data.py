@@ -188,8 +188,8 @@ def _searched(
         rows = asked.rows.without(broken)
         if len(rows.captioned_ids()) < 2:
             raise ValueError(
-                f"{asked.store.path}: {len(left_out):,} photos of the held-out captions cannot be used, so a search has "
-                f"no two images; the first: {next(iter(left_out.values()))}; give --validation of others, or leave "
+                f"{asked.store.path}: {len(left_out):,} photos of the held-out captions cannot be used, so a search "
+                f"has no two images; the first: {next(iter(left_out.values()))}; give --validation of others, or leave "
                 f"data.validation_retrieval at 0"
             )
         asked = dataclasses.replace(asked, rows=rows)

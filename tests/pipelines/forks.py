@@ -50,8 +50,9 @@ def in_a_fork(
 
 
 def run_script(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Runs a script of this folder, which finds its neighbours also where PYTHONSAFEPATH is set."""
-    environment = {**os.environ, "PYTHONPATH": os.fspath(script.parent)}
+    """Runs a script of this folder, which finds its neighbours and the helpers also where PYTHONSAFEPATH is set."""
+    folders = (script.parent, script.parents[1] / "helpers")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.fspath, folders))}
     command = [sys.executable, os.fspath(script), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 

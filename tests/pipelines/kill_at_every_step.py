@@ -2,8 +2,8 @@
 
     python kill_at_every_step.py FOLDER [--boxes] [STEP ...]     all steps, or only those given; boxes given or proposed
 
-See `forks.in_a_fork`. Prints one line for each step and exits 1 if any rerun failed, lost a record, or left something
-behind.
+See `forks.in_a_fork` and, for how many are all, `soak_share`. Prints one line for each step and exits 1 if any rerun
+failed, lost a record, or left something behind.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from disturbed_runs import NETWORK
 from forks import KILLED, in_a_fork
+from soak_share import share_of
 
 from features.verify import verify_store
 from pipelines import cli, extraction_run
@@ -51,7 +52,9 @@ def main() -> None:
     code, steps = run(photos, folder / "undisturbed", None, output, options)
     assert code == 0, output.read_text()
     wanted = json.loads((folder / "undisturbed" / "manifest.json").read_text())["content_digest"]
-    chosen = [int(step) for step in sys.argv[2:] if step != "--boxes"] or range(1, len(steps) + 1)
+    chosen = [int(step) for step in sys.argv[2:] if step != "--boxes"] or share_of(
+        range(1, len(steps) + 1), str(options[:1])
+    )
     bad = 0
     for step in chosen:
         store = folder / "killed"
