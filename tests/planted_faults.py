@@ -191,6 +191,13 @@ FAULTS = (
         "term.count.double() * 0.0",
         _first_steps("vl-bert-rows"),
     ),
+    Fault(
+        "a sample that is not finite is named by its own process alone",
+        "pipelines/not_finite.py",
+        "gather_object(names), gather_object(guilty)",
+        "gather_object(names), guilty",
+        _processes("test_what_is_not_finite_in_one_process_stops_all_and_is_named_by_all[poisoned0-1-sample-4-1]"),
+    ),
     # Schedules.
     Fault(
         "a schedule that starts at zero starts one step later",
@@ -321,6 +328,42 @@ FAULTS = (
         "lengths.pieces(row),",
         "tests/pipelines/test_budgeted_task.py::"
         "test_lengths_that_are_planned_with_are_those_of_the_samples[vlbert, pairs, uncut]",
+    ),
+    Fault(
+        "validation asks about the test split",
+        "pipelines/given_stores.py",
+        'split="val"',
+        'split="test"',
+        "tests/pipelines/test_validation.py::test_of_a_karpathy_file_the_split_val_is_asked_about",
+    ),
+    Fault(
+        "the next stage starts from the weights that the average is of",
+        "pipelines/model_checkpoint.py",
+        "_as_float32(read_tensors(folder / WEIGHTS))",
+        '_as_float32(read_tensors(folder.parent / "trained.safetensors"))',
+        "tests/pipelines/test_stages.py::test_the_average_goes_on_to_the_next_stage_where_a_new_one_starts_from_it",
+    ),
+    Fault(
+        "random pieces of a group of words are one piece",
+        "model/group_masking.py",
+        "generator.integers(vocab_size, size=len(places))",
+        "generator.integers(vocab_size)",
+        "tests/model/test_group_masking.py::test_every_share_of_what_becomes_of_it[mask_segments-20000]",
+    ),
+    Fault(
+        "labelled photos are mirrored alike in every epoch",
+        "pipelines/detection/labelled_batches.py",
+        "[_PHOTO, self._seed, epoch, place]",
+        "[_PHOTO, self._seed, 0, place]",
+        "tests/pipelines/test_draw_frequencies.py::"
+        "test_half_of_the_labelled_photos_are_mirrored_and_short_edges_come_alike[20000]",
+    ),
+    Fault(
+        "the last region of other images is no negative",
+        "model/pretraining.py",
+        "others[torch.randint(len(others), ",
+        "others[torch.randint(len(others) - 1, ",
+        "tests/pipelines/test_draw_frequencies.py::test_negatives_of_a_run_s_rows_come_alike[4000]",
     ),
     # Models.
     Fault(

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from soak_share import many
 
 from model.group_masking import (
     mask_one_span,
@@ -106,6 +107,41 @@ def test_the_span_is_as_often_where_the_release_puts_it():
     assert_share(int(found.all(axis=1).sum()), trials, 1 / (count + 1) / count)
     rows, places = np.nonzero(found)
     assert_kinds(np.tile(text_ids[1:-1], (trials, 1)).reshape(-1), masked.reshape(-1), rows * count + places)
+
+
+@pytest.mark.parametrize("draws", [20_000, many(1_000_000)])
+@pytest.mark.parametrize("mask", [mask_segments, mask_one_span])
+def test_every_share_of_what_becomes_of_it(draws, mask):
+    """Texts of 20 words of two pieces: [MASK], any of the vocabulary, or itself; of segments by words, else by pieces.
+
+    `draws` counts those 80/10/10 of a word or a piece.
+    """
+    generator, vocabulary, hidden = np.random.default_rng(7), 50, 51
+    word_ids = np.concatenate([[-1], np.repeat(np.arange(20), 2), [-1]])
+    text_ids = np.full(len(word_ids), vocabulary)  # no piece of the vocabulary, so that a random one is seen
+    kinds, drawn = np.zeros(3, np.int64), np.zeros(vocabulary, np.int64)  # hidden, kept, random
+    of_words, neighbours = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    while kinds.sum() < draws:
+        masked_ids, labels = mask(text_ids, word_ids, generator, mask_id=hidden, vocab_size=vocabulary)
+        chosen = labels != IGNORE_INDEX
+        assert (labels[chosen] == vocabulary).all() and (masked_ids[~chosen] == vocabulary).all()
+        drawn += np.bincount(masked_ids[masked_ids < vocabulary], minlength=vocabulary)
+        first, second = masked_ids[1:-1].reshape(20, 2).T
+        if mask is mask_segments:
+            np.testing.assert_array_equal(np.maximum(first, vocabulary - 1), np.maximum(second, vocabulary - 1))
+        random = (first < vocabulary) & (second < vocabulary)
+        of_words += [random.sum(), (first == second)[random].sum()]
+        step = 2 if mask is mask_segments else 1
+        unit, is_chosen = masked_ids[1:-1:step], chosen[1:-1:step]
+        kinds += [(unit == hidden).sum(), (unit[is_chosen] == vocabulary).sum(), (unit < vocabulary).sum()]
+        both = is_chosen[::2] & is_chosen[1::2]
+        neighbours += [both.sum(), ((unit == hidden)[::2] & (unit == hidden)[1::2]).sum()]
+    for hits, probability in zip(kinds, (0.8, 0.1, 0.1), strict=True):
+        assert_share(hits, kinds.sum(), probability)
+    for hits in drawn:
+        assert_share(hits, drawn.sum(), 1 / vocabulary)
+    assert_share(of_words[1], of_words[0], 1 / vocabulary)  # each piece of a word is another
+    assert_share(neighbours[1], neighbours[0], 0.8**2)  # and each unit has a draw of its own
 
 
 @pytest.mark.parametrize("count, may_mask", [(3, False), (4, True)])

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
+from labelled_examples import labelled
+from labelled_world import COMPUTES, DETECTOR
 from objectives import NUM_CLASSES, WORDS, record, small_model, tokenizer
 from paired_examples import assert_share
+from small_pretraining import make_task
 from soak_share import many
 
 from model.inputs import IGNORE_INDEX
+from model.pretraining import draw_negatives
+from pipelines.detection.labelled_batches import LabelledBatches
+from pipelines.detection.photos import LabelledPhotos
 from pipelines.pretraining.end_to_end_task import PhotoRules
 from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
 from pipelines.pretraining.visualbert_samples import VisualBertSampler, VisualBertSampling
@@ -48,6 +56,92 @@ def test_half_of_the_photos_are_mirrored_and_short_edges_come_alike(draws: int) 
 def test_rules_without_a_choice_draw_none() -> None:
     drawn = {PhotoRules(flip=False).draw(random, 600) for random in generators(200)}
     assert drawn == {(600, False)}
+
+
+class NotedPhotos:
+    """In the place of threads that prepare labelled photos: `drawn` has each place, its edge and whether mirrored."""
+
+    def __init__(self) -> None:
+        self.drawn: list[tuple[int, int, bool]] = []
+
+    def submit(self, prepare: object, place: int, edge: int, flip: bool) -> None:
+        self.drawn.append((place, edge, flip))
+
+
+def drawn_of_labelled(draws: int, **rules: Any) -> tuple[list[tuple[int, bool]], list[int]]:
+    """Short edge, mirrored or not, and the seed of the sampled regions of a detector's photos, epoch by epoch."""
+    images = tuple(labelled([[0, 0, 9, 9]], [0], file_name=f"{n}.png", image_hw=(50, 60)) for n in range(ROWS))
+    photos = LabelledPhotos(images, "", ("ball",), (), {})
+    batches, pool = LabelledBatches(photos, DETECTOR, COMPUTES, seed=3, **rules), NotedPhotos()
+    seeds = [batches.coming(cast(Any, pool), *divmod(number, ROWS)).seed for number in range(draws)]
+    assert [place for place, *_ in pool.drawn] == [number % ROWS for number in range(draws)]
+    return [(edge, flip) for _, edge, flip in pool.drawn], seeds
+
+
+@DRAWS
+def test_half_of_the_labelled_photos_are_mirrored_and_short_edges_come_alike(draws: int) -> None:
+    edges = (32, 40, 48, 56, 60)
+    drawn, seeds = drawn_of_labelled(draws, flip=True, short_edges=edges)
+    found = Counter(drawn)
+    assert found.keys() == set(itertools.product(edges, (False, True)))
+    for hits in found.values():
+        assert_share(hits, draws, 1 / 10)
+    assert_share(sum(flip for _, flip in drawn), draws, 1 / 2)
+    for edge in edges:
+        assert_share(sum(each == edge for each, _ in drawn), draws, 1 / 5)
+    for apart in (1, ROWS):
+        pairs = Counter(zip(drawn[: draws // 2], drawn[apart:], strict=False))
+        for first, second in itertools.product(((32, True), (60, False)), repeat=2):
+            assert_share(pairs[first, second], draws // 2, 1 / 100)
+    # What is sampled of a photo is each time another draw, and says nothing of how it is shown.
+    assert len(set(seeds)) == draws
+    for bit in (0, 61):
+        assert_share(sum(seed >> bit & 1 for seed in seeds), draws, 1 / 2)
+        assert_share(sum(flip and seed >> bit & 1 for (_, flip), seed in zip(drawn, seeds, strict=True)), draws, 1 / 4)
+
+
+def test_without_mirroring_labelled_photos_keep_their_draws_but_none_is_mirrored() -> None:
+    edges = (32, 48)
+    (mirrored, seeds), (plain, same) = (drawn_of_labelled(400, flip=flip, short_edges=edges) for flip in (True, False))
+    assert [edge for edge, _ in plain] == [edge for edge, _ in mirrored] and seeds == same
+    assert not any(flip for _, flip in plain)
+    assert {edge for edge, _ in drawn_of_labelled(50, flip=True, short_edges=())[0]} == {DETECTOR.short_edge}
+
+
+@pytest.mark.parametrize("rows", [4_000, many(100_000)])
+def test_negatives_of_a_run_s_rows_come_alike(rows: int) -> None:
+    """With the seeds that samples bring along, of which the loss of a row draws ten: a million of 100,000 rows.
+
+    Three rows of a group have 3, 4 and 2 regions; in each the second is predicted.
+    """
+    objective = "vilbert-contrastive"
+    task = make_task(objective, batch_size=2)
+    seeds: list[int] = []
+    for batch in task.batches(0, rank=0, num_ranks=1):
+        seeds += batch.draw_seeds
+        if len(seeds) >= rows:
+            break
+    assert len(set(seeds)) == len(seeds)
+    real, predicted = torch.zeros(3, 5, dtype=torch.bool), torch.zeros(3, 5, dtype=torch.bool)
+    for row, count in enumerate((3, 4, 2)):
+        real[row, :count], predicted[row, 1] = True, True
+    groups = rows // 3
+    found = torch.stack(
+        [
+            draw_negatives(real, predicted, 10, seeds[3 * n : 3 * n + 3], from_other_images=0.6, group_rows=3)
+            for n in range(groups)
+        ]
+    )
+    for row, negatives in enumerate(found.transpose(0, 1)):
+        own = negatives // 5 == row
+        assert (own.sum(dim=1) == 4).all()
+        places = real.flatten().nonzero()[:, 0].tolist()
+        for kind, trials in ((True, 4 * groups), (False, 6 * groups)):
+            among = [place for place in places if (place // 5 == row) == kind and place != 5 * row + 1]
+            counts = Counter(negatives[own == kind].tolist())
+            assert counts.keys() == set(among)
+            for hits in counts.values():
+                assert_share(hits, trials, 1 / len(among))
 
 
 @DRAWS

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from labelled_world import write_instances, write_labelled
-from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
+from photo_store import CAPTIONS, HEIGHTS_WIDTHS, PhotoStore, image_id, write_photo_store
+from toy_training import log_of
 
+from model.inputs import IGNORE_INDEX
+from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
+from pipelines.pretraining.mirrored_words import swap_left_right
 from pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
@@ -87,6 +93,59 @@ def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, made: PhotoStore
     done = roibeam("pretrain", tmp_path / "third", *options, "--images", moved, "--skip-missing-photos")
     assert done.code == 0, done.err
     assert "1 image left out, such as 'photo-2'" in done.out
+
+
+@pytest.mark.parametrize("with_labels", [False, True])
+def test_the_first_batch_can_be_looked_at(
+    roibeam: Cli, made: PhotoStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_labels: bool
+) -> None:
+    """Its page shows the rows that are trained on first, and changes no step."""
+    options: list[object] = ["--store", made.path, "--captions", tmp_path / "captions.tsv", *TINY_ENCODER, *TINY_MODEL]
+    options += ["--device", "cpu"]
+    if with_labels:
+        labels = write_instances(write_labelled(tmp_path / "labelled"), tmp_path / "labelled" / "labels.json")
+        options += ["--labels", labels, "--set=labelled.heads=new", "--set=labelled.photos_per_caption=0.75"]
+    first: list[EndToEndBatch] = []
+    batches = EndToEndTask.batches
+
+    def noted(self: EndToEndTask, *where: Any, **ranks: Any) -> Iterator[EndToEndBatch]:
+        for place, batch in enumerate(batches(self, *where, **ranks)):
+            first.extend([] if place else [batch])
+            yield batch
+
+    monkeypatch.setattr(EndToEndTask, "batches", noted)
+    done = roibeam("pretrain", tmp_path / "run", *options, "--inspect-batch", 3)
+    assert done.code == 0, done.err
+    shown, trained = first
+    names = trained.rows.sample_ids
+    assert shown.rows.sample_ids == names and torch.equal(shown.rows.region_boxes, trained.rows.region_boxes)
+    page = (tmp_path / "run" / "batch.html").read_text()
+    sections = [part.partition("</section>")[0] for part in page.split("<section>")[1:]]
+    assert [re.findall("<h2><bdi>(.*?)</bdi>", section) for section in sections] == [[name] for name in names[:3]]
+    for row, (name, section) in enumerate(zip(names, sections, strict=False)):
+        number = int(name.removeprefix("photo-"))
+        height, width = HEIGHTS_WIDTHS[number]
+        assert f'viewBox="0 0 {width} {height}"' in section
+        pieces = int(trained.rows.text_mask[row].sum())
+        regions = 3 + number % 6  # of the store
+        assert f"sequence: text {pieces}, whole image, regions {regions}, end" in section
+        for x1, y1, *_ in trained.rows.region_boxes[row, trained.rows.region_mask[row]].tolist():
+            assert f'<rect x="{x1:.1f}" y="{y1:.1f}"' in section
+        texts = [CAPTIONS[number], swap_left_right(CAPTIONS[number])]
+        assert restored(section) in [text.split() for text in texts]
+    counted = dict(re.findall(r"<dt>([^<]*): counted</dt><dd>([^<]*)</dd>", page))
+    assert counted["masked words"] == f"{int((trained.rows.text_labels != IGNORE_INDEX).sum())}"
+    assert ("detection classes" in counted) == with_labels
+    assert roibeam("pretrain", tmp_path / "unseen", *options).code == 0
+    assert not (tmp_path / "unseen" / "batch.html").exists()
+    logs = [log_of(tmp_path / name) for name in ("run", "unseen")]
+    assert logs[0] == logs[1]
+
+
+def restored(section: str) -> list[str]:
+    """The words of a row before anything was hidden: behind what is shown for a piece stands in bold what it was."""
+    pieces = re.findall(r'<span class="piece[^>]*>(?:[^<]*<b>)?([^<]*)', section)
+    return " ".join(pieces).replace(" ##", "").split()[1:-1]  # without [CLS] and [SEP]
 
 
 def _ask(roibeam: Cli, made: PhotoStore, folder: Path) -> None:

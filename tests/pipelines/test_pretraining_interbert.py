@@ -66,6 +66,25 @@ def test_segments_of_whole_words_as_often_as_the_paper_says(draws, tmp_path):
     second, third = chosen[:, 2:-1][starts], chosen[:, 3:][starts]
     assert_share(second.sum(), len(second), 1 - (1 - 2 / 3) * 0.9)
     assert_share((second & third).sum(), len(second), share_of_three())
+    # Pieces of a word share a draw: its first one speaks for it.
+    ids = np.stack([sample.text_ids for sample in rows])[:, 1:-1:2]
+    assert_replaced(ids, tokenizer.encode(words_and_caption(words)).ids[1:-1:2], chosen, tokenizer)
+
+
+def assert_replaced(ids, before, chosen, tokenizer):
+    """80% [MASK], 10% any piece of the vocabulary, 10% what was there.
+
+    Args:
+        ids: (rows, T), what is read now. before: (T,). chosen: (rows, T) bool, each with a draw of its own.
+    """
+    now, was, size = ids[chosen], np.broadcast_to(before, ids.shape)[chosen], tokenizer.vocab_size
+    same = 0.1 / size
+    assert_share((now == tokenizer.mask_id).sum(), len(now), 0.8 + same)
+    assert_share((now == was).sum(), len(now), 0.1 + same)
+    for piece in range(size):
+        if piece != tokenizer.mask_id:
+            others = was != piece
+            assert_share((now[others] == piece).sum(), others.sum(), same)
 
 
 def share_of_three():
@@ -98,10 +117,7 @@ def test_the_released_span(draws, tmp_path):
         probability = sum((count - (j - start)) / count for start in range(j + 1)) / (count + 1)
         assert_share(found[:, j].sum(), draws, probability)
     ids = np.stack([sample.text_ids for sample in rows])[:, 1:-1]
-    before = np.broadcast_to(tokenizer.encode(words_and_caption(4)).ids[1:-1], ids.shape)
-    same = 0.1 / tokenizer.vocab_size
-    assert_share((ids[found] == tokenizer.mask_id).sum(), found.sum(), 0.8 + same)
-    assert_share((ids[found] == before[found]).sum(), found.sum(), 0.1 + same)
+    assert_replaced(ids, tokenizer.encode(words_and_caption(4)).ids[1:-1], found, tokenizer)
 
 
 @pytest.mark.parametrize("draws", DRAWS)
@@ -114,6 +130,8 @@ def test_single_pieces_and_regions_are_masked_as_in_vilbert(draws, tmp_path):
     labelled = np.stack([sample.text_labels for sample in rows])[:, 1:-1].reshape(-1, 2) != IGNORE_INDEX
     assert_share(labelled.sum(), labelled.size, 0.15)
     assert_share((labelled[:, 0] & labelled[:, 1]).sum(), len(labelled), 0.15**2)
+    ids = np.stack([sample.text_ids for sample in rows])[:, 1:-1]
+    assert_replaced(ids, tokenizer.encode(words_and_caption(words)).ids[1:-1], labelled.reshape(ids.shape), tokenizer)
     predicted = np.concatenate([sample.predicted for sample in rows])
     assert_share(predicted.sum(), len(predicted), 0.15)
     assert_share(sum(sample.masked.sum() for sample in rows), predicted.sum(), 0.9)

@@ -32,10 +32,15 @@ MODEL = tuple(part for each in SIZES for part in ("--set", f"model.{each}"))
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """A store of eight pictures, two caption files, and a run in two stages over them that nobody disturbed."""
+    """A store of eight pictures, two caption files, and a run in two stages over them that nobody disturbed.
+
+    Attributes:
+        extra: options of all of its commands.
+    """
 
     folder: Path
     undisturbed: Path
+    extra: tuple[str, ...] = ()
 
     def command(self, run: Path, *more: str) -> Command:
         """Three steps on the first captions, then four at another rate; a checkpoint at the end of each."""
@@ -53,7 +58,7 @@ class World:
         )
         options += ("--set", "train.checkpoint_every=0", "--set", "train.accumulation=2")
         stages = ("--stage", f"{one} --steps 3", "--stage", f"{two} --steps 4 --learning-rate 0.001 --warmup-steps 2")
-        return Command(("pretrain", str(run), *options, *stages, *more))
+        return Command(("pretrain", str(run), *options, *stages, *self.extra, *more))
 
     def run(self, work: Callable[[], object]) -> Ended:
         return Run(work, self.folder).wait()
@@ -72,6 +77,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     ended = world.run(world.command(world.undisturbed))
     assert ended.code == 0, ended.said
     return world
+
+
+AVERAGED = ("--set", "train.average_rate=0.5", "--set", "data.workers=2")
+
+
+@pytest.fixture(scope="module")
+def averaged(world: World) -> World:
+    """The same run that keeps an average of its weights, and whose batches processes make."""
+    averaged = dataclasses.replace(world, undisturbed=world.folder / "averaged", extra=AVERAGED)
+    ended = averaged.run(averaged.command(averaged.undisturbed))
+    assert ended.code == 0, ended.said
+    return averaged
 
 
 def stage(run: Path, number: int) -> Path:
@@ -100,6 +117,37 @@ def test_each_stage_goes_on_from_the_weights_of_the_one_before_and_from_nothing_
     ids = [path.stem for path in (world.folder / "samples" / "images").iterdir()]
     assert len(trained_among(first, ids) or ()) == 5
     assert trained_among(second, ids) == ids
+
+
+def weights_of(run: Path, number: int, name: str = "model/model.safetensors") -> dict[str, torch.Tensor]:
+    """Of the only checkpoint of a stage."""
+    (checkpoint,) = (stage(run, number) / "checkpoints").iterdir()
+    return load_file(checkpoint / name)
+
+
+def test_the_average_goes_on_to_the_next_stage_where_a_new_one_starts_from_it(world: World, averaged: World) -> None:
+    """Of the next stage, seen where its rate leaves every weight where it was."""
+    ours, plain = averaged.undisturbed, world.undisturbed
+    average, trained = weights_of(ours, 1), weights_of(ours, 1, "trained.safetensors")
+    # Neither an average nor workers change what is trained in the first stage; the second has another start.
+    assert log_of(stage(ours, 1)) == log_of(stage(plain, 1))
+    assert trained.keys() == average.keys() and all(
+        torch.equal(trained[name], each) for name, each in weights_of(plain, 1).items()
+    )
+    assert [line["step"] for line in log_of(stage(ours, 2))] == [1, 2, 3, 4]
+    assert log_of(stage(ours, 2))[0]["loss"] != log_of(stage(plain, 2))[0]["loss"]
+    still = averaged.folder / "still"
+    command = averaged.command(still)
+    arguments = tuple(each.replace("--learning-rate 0.001", "--learning-rate 1e-30") for each in command.arguments)
+    assert arguments != command.arguments
+    ended = averaged.run(Command(arguments))
+    assert ended.code == 0, ended.said
+    for name in ("model/model.safetensors", "trained.safetensors"):
+        began = weights_of(still, 2, name)
+        for part, tensor in average.items():
+            torch.testing.assert_close(began[part], tensor, rtol=0, atol=1e-20)
+    far = [name for name, tensor in average.items() if not torch.allclose(tensor, trained[name], rtol=0, atol=1e-6)]
+    assert len(far) > 10  # else the comparison says nothing
 
 
 @pytest.mark.slow
@@ -142,8 +190,10 @@ def assert_goes_on(world: World, run: Path) -> None:
         if number == 1:
             assert_equal_checkpoints(wanted, found)
         else:  # whose configuration names the folder of stage 1
-            for name in ("model/model.safetensors", "optimizer.safetensors", "rng-0.safetensors", "state.json"):
-                assert (wanted / name).read_bytes() == (found / name).read_bytes()
+            names = sorted(str(path.relative_to(wanted)) for path in wanted.rglob("*") if path.is_file())
+            assert names == sorted(str(path.relative_to(found)) for path in found.rglob("*") if path.is_file())
+            for name in set(names) - {"config.json"}:
+                assert (wanted / name).read_bytes() == (found / name).read_bytes(), name
         assert log_of(got) == log_of(want)
     assert sorted(path.name for path in run.iterdir()) == sorted(path.name for path in world.undisturbed.iterdir())
 
@@ -167,6 +217,35 @@ PLACES = [
 def test_killed_between_two_stages_it_goes_on_to_the_same_bits(world: World, tmp_path: Path) -> None:
     """Behind the last checkpoint of stage 1, before anything else is written."""
     assert_mended(world, tmp_path / "run", NAMED, 1)
+
+
+@pytest.mark.faults
+def test_killed_between_two_stages_with_an_average_and_workers(averaged: World, tmp_path: Path) -> None:
+    """Behind the last checkpoint of stage 1, whose average stage 2 starts from, and behind the note that it is done."""
+    assert_mended(averaged, tmp_path / "named" / "run", NAMED, 1)
+    killed = averaged.run(KilledAtMark(averaged.command(tmp_path / "marked" / "run"), 2, named=True))
+    assert killed.code == -signal.SIGKILL, killed.said
+    assert_goes_on(averaged, tmp_path / "marked" / "run")
+
+
+# With an average a checkpoint has four files of tensors: random states, the average, the weights it is of, optimizer.
+AVERAGED_PLACES = [
+    (TENSORS, 2),
+    (TENSORS, 3),
+    (TENSORS, 4),
+    (BACKWARD, 4),
+    (BACKWARD, 7),  # in the first step of stage 2, before its average has moved
+    (BACKWARD, 9),
+    (TENSORS, 6),
+    (NAMED, 2),
+]
+
+
+@pytest.mark.soak(cases=True)
+@pytest.mark.faults
+@pytest.mark.parametrize(("place", "count"), AVERAGED_PLACES)
+def test_killed_anywhere_with_an_average_and_workers(averaged: World, tmp_path: Path, place: str, count: int) -> None:
+    assert_mended(averaged, tmp_path / "run", place, count)
 
 
 @pytest.mark.soak(cases=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from counted_reductions import count_reductions
 from objectives import NUM_CAPTIONS, OBJECTIVES
+from poisoned_run import PoisonedRun
 from rank_deviations import BOUNDS, SAMPLES, largest_difference, log_in, trained_on
 from ranks import run_ranks, said
 from small_pretraining import Training, make_task, rows_of_steps, seen_by, settings
@@ -104,6 +106,43 @@ def test_a_batch_is_the_sum_of_its_rows() -> None:
     for name, term in whole.items():
         assert int(term.count) == sum(int(row[name].count) for row in rows)
         torch.testing.assert_close(sum(row[name].total for row in rows), term.total, rtol=1e-12, atol=1e-12)
+
+
+# Two processes with three samples each: 0 to 5 are the first step, 3 to 5 those of the second process; with two
+# micro-batches a step, 0 to 11.
+@pytest.mark.parametrize(
+    ("poisoned", "accumulation", "guilty", "step"),
+    [
+        ((4,), 1, "sample-4", 1),
+        ((7,), 1, "sample-7", 2),
+        ((1, 5), 1, "sample-1, sample-5", 1),
+        ((10,), 2, "sample-10", 1),
+    ],
+)
+def test_what_is_not_finite_in_one_process_stops_all_and_is_named_by_all(
+    tmp_path: Path, poisoned: tuple[int, ...], accumulation: int, guilty: str, step: int
+) -> None:
+    work = PoisonedRun(tmp_path / "run", dict.fromkeys(poisoned, math.nan), accumulation)
+    assert run_ranks(work, 2, tmp_path / "said") == [0, 0], said(tmp_path / "said")
+    found = [(tmp_path / f"run.refused-{rank}").read_text().splitlines() for rank in range(2)]
+    for line, weights in found:
+        assert line.startswith(f"step {step}: loss nan")
+        blamed = f"; not finite by itself: {guilty} (of {6 * accumulation} samples in the step); look at what is stored"
+        assert blamed in line, line
+        assert weights == f"moved={step > 1} finite=True"
+    assert found[0] == found[1]
+    assert [line["step"] for line in log_in(tmp_path / "run")] == list(range(1, step))
+    kept = sorted(path.name for path in (tmp_path / "run").glob("checkpoints/*"))
+    assert kept == [f"step-{before:08}" for before in range(1, step)]
+
+
+def test_all_samples_of_all_processes_are_named_where_none_is_to_blame(tmp_path: Path) -> None:
+    """A task that cannot split its batches: whose sample it is, nobody knows."""
+    work = PoisonedRun(tmp_path / "run", {4: math.nan}, splits_batches=False)
+    assert run_ranks(work, 2, tmp_path / "said") == [0, 0], said(tmp_path / "said")
+    names = ", ".join(f"sample-{number}" for number in range(6))
+    for rank in range(2):
+        assert f"; samples: {names}; look at their features" in (tmp_path / f"run.refused-{rank}").read_text()
 
 
 def test_losses_that_only_some_processes_have(tmp_path: Path) -> None:

@@ -249,6 +249,39 @@ def test_on_the_command_line(roibeam: Cli, world: Path) -> None:
     assert told.code == 0 and "no held-out evaluation" not in told.out + told.err
 
 
+def write_karpathy(world: Path) -> Path:
+    """The eight pictures with their captions in the splits of a Karpathy file; captions of `val` as COCO has them."""
+    given = json.loads((world / "captions.json").read_text())
+    splits = ["train"] * 3 + ["restval", "test", "val", "val", "test"]
+    images, asked = [], []
+    for number, (image, split) in enumerate(zip(given["images"], splits, strict=True)):
+        rows = [row for row in given["annotations"] if row["image_id"] == image["id"]]
+        asked += rows if split == "val" else []
+        sentences = [{"raw": row["caption"], "tokens": row["caption"].split(), "sentid": row["id"]} for row in rows]
+        images.append({"filename": image["file_name"], "imgid": number, "split": split, "sentences": sentences})
+    (world / "val-alone.json").write_text(json.dumps({**given, "annotations": asked}))
+    (world / "dataset_coco.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
+    return world / "dataset_coco.json"
+
+
+def test_of_a_karpathy_file_the_split_val_is_asked_about(roibeam: Cli, world: Path) -> None:
+    """Given for both, its training splits are trained on; a file of its captions of val alone asks the same."""
+    splits = write_karpathy(world)
+    options = ("--store", world / "store", "--captions", splits, *TINY_RUN)
+    found = {}
+    for name, asked in (("both", splits), ("alone", world / "val-alone.json")):
+        done = roibeam("pretrain", world / name, *options, "--validation", asked)
+        assert done.code == 0, done.err
+        assert "asked about 2 held-out captions of 2 images:" in done.out
+        assert "not trained on: the evaluations" not in done.out  # no image of val is a training image
+        found[name] = [{**line, "seconds": None} for line in evaluations(world / name)]
+        config = json.loads((world / name / "config.json").read_text())
+        found[f"{name}, digest"] = config["task"]["validation"]
+    assert found["both"] == found["alone"] and found["both, digest"] == found["alone, digest"]
+    pictures = [path.stem for path in sorted((world / "images").iterdir())]
+    assert trained_among(world / "both", pictures) == pictures[:4]
+
+
 def test_a_store_of_their_own(roibeam: Cli, world: Path, tiny_network: tuple[str, ...]) -> None:
     draw_samples(world / "other", count=3, seed=5)
     assert roibeam("extract", world / "other" / "images", world / "held", *tiny_network).code == 0
