@@ -10,7 +10,7 @@ from typing import Any
 from model.bert import BertSizes
 from pipelines.train_config import TrainConfig
 
-# Of every toy variant: meant for some minutes on 2 cores; end to end not timed yet.
+# Of every toy variant: for some minutes on 2 cores, see bench/toy_recipes.py.
 TOY_STEPS, TOY_RATE, TOY_BATCH = 400, 1e-3, 32
 TOY_STEPS_END_TO_END, TOY_ENCODER = 40, "toy"
 
