@@ -37,7 +37,7 @@ from pipelines.pretraining.record_photos import RecordPhotos
 from pipelines.pretraining.row_lengths import RowLengths, count_regions
 from pipelines.pretraining.run_data import corpus_of, gather
 from pipelines.pretraining.run_tokenizer import tokenizer_of_run
-from pipelines.pretraining.start import continued_model, new_model
+from pipelines.pretraining.start import check_system, continued_model, new_model
 from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, PretrainTask
 from pipelines.pretraining.trained_images import write_trained_images
@@ -131,6 +131,8 @@ def pretrain(
     run_dir, data = Path(run_dir), data or DataConfig()
     sampling = sampling or system.sampling()
     check_run_folder(run_dir, resume=resume)
+    if start is not None:
+        check_system(start, system)
     read = gather(
         sources,
         system=system,

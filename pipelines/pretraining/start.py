@@ -50,6 +50,18 @@ def new_model(
     return model
 
 
+def check_system(start: ModelCheckpoint, system: System) -> None:
+    """
+    Raises:
+        ValueError: when it is a model of another system.
+    """
+    if not isinstance(start.model, system.model_class):
+        raise ValueError(
+            f"{start.source} holds a {type(start.model).__name__}; {system.name} starts from a "
+            f"{system.model_class.__name__}: choose its --system"
+        )
+
+
 def continued_model(
     start: ModelCheckpoint, system: System, overrides: Mapping[str, Any], *, background_first: bool | None = None
 ) -> nn.Module:
@@ -64,11 +76,7 @@ def continued_model(
         ValueError: when it is a model of another system, a parameter that stays would have another shape, or nobody
             says where background is.
     """
-    if not isinstance(start.model, system.model_class):
-        raise ValueError(
-            f"{start.source} holds a {type(start.model).__name__}; {system.name} starts from a "
-            f"{system.model_class.__name__}: choose its --system"
-        )
+    check_system(start, system)
     config: Any = type(start.model.config)
     fields = {**start.model.config.to_diff_dict(), **overrides}
     fields = {name: value for name, value in fields.items() if name not in ("model_type", "transformers_version")}

@@ -19,7 +19,7 @@ from pipelines.model_checkpoint import ModelCheckpoint
 from pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
 from pipelines.pretraining.run import PretrainResult
 from pipelines.pretraining.run_tokenizer import tokenizer_of_run
-from pipelines.pretraining.start import continued_model, new_model
+from pipelines.pretraining.start import check_system, continued_model, new_model
 from pipelines.pretraining.systems import SYSTEMS, System
 from pipelines.pretraining.task import DataConfig, TextTask
 from pipelines.pretraining.text_rows import TextCorpus
@@ -72,6 +72,8 @@ def pretrain_on_text(
     run_dir, data = Path(run_dir), data or DataConfig()
     sampling = sampling or system.sampling()
     check_run_folder(run_dir, resume=resume)
+    if start is not None:
+        check_system(start, system)
     if system.text_only_fields is None:
         raise ValueError(f"{system.name} reads no text without images; name a --store, or train a VL-BERT")
     _check_read(data, "data", _OF_IMAGES)
