@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from extraction.detection_targets import IGNORE, AnchorTargets, RegionTargets
+from extraction.precision import at_least_float32
 
 # Region deltas are compared in these units, in which they have a variance of about 1 (BBOX_NORMALIZE_STDS .1 .1 .2 .2
 # of the original, which folds them into the weights when it saves; detectron2 keeps them as BBOX_REG_WEIGHTS). So a box
@@ -55,7 +56,7 @@ def objectness_loss(logits: Tensor, targets: AnchorTargets) -> Tensor:
     Args:
         logits: (n,), of all anchors of the photo.
     """
-    chosen = torch.cat([logits[targets.positive], logits[targets.negative]]).float()
+    chosen = at_least_float32(torch.cat([logits[targets.positive], logits[targets.negative]]))
     labels = torch.zeros_like(chosen)
     labels[: len(targets.positive)] = 1.0
     return functional.binary_cross_entropy_with_logits(chosen, labels, reduction="sum") / max(len(chosen), 1)
@@ -71,8 +72,9 @@ def proposal_box_loss(
         deltas: (n, 4), of all anchors of the photo, as the network says them.
         delta_weights: `Conventions.proposal_delta_weights`.
     """
-    said = deltas[targets.positive].float() / deltas.new_tensor(delta_weights, dtype=torch.float32)
-    error = functional.smooth_l1_loss(said, targets.deltas, beta=rules.proposal_beta, reduction="sum")
+    said = at_least_float32(deltas[targets.positive])
+    said = said / said.new_tensor(delta_weights)
+    error = functional.smooth_l1_loss(said, targets.deltas.to(said.dtype), beta=rules.proposal_beta, reduction="sum")
     return error / max(len(targets.positive) + len(targets.negative), 1)
 
 
@@ -82,7 +84,7 @@ def class_loss(logits: Tensor, targets: RegionTargets) -> Tensor:
     Args:
         logits: (R, C + 1), background last.
     """
-    total = functional.cross_entropy(logits.float(), targets.class_ids, ignore_index=IGNORE, reduction="sum")
+    total = functional.cross_entropy(at_least_float32(logits), targets.class_ids, ignore_index=IGNORE, reduction="sum")
     return total / (targets.class_ids != IGNORE).sum().clamp(min=1)
 
 
@@ -94,11 +96,12 @@ def region_box_loss(deltas: Tensor, targets: RegionTargets, delta_weights: Seque
         deltas: (R, C, 4), as the network says them.
         delta_weights: `Conventions.region_delta_weights`.
     """
-    units = torch.tensor(REGION_DELTA_UNITS, device=deltas.device)
     count = len(targets.deltas)
-    said = deltas[torch.arange(count, device=deltas.device), targets.class_ids[:count]].float()
+    said = at_least_float32(deltas[torch.arange(count, device=deltas.device), targets.class_ids[:count]])
+    units = said.new_tensor(REGION_DELTA_UNITS)
+    wanted = targets.deltas.to(said.dtype) * units
     said = said * (units / units.new_tensor(delta_weights))
-    error = functional.smooth_l1_loss(said, targets.deltas * units, beta=rules.region_beta, reduction="sum")
+    error = functional.smooth_l1_loss(said, wanted, beta=rules.region_beta, reduction="sum")
     return error / len(targets.class_ids)
 
 
@@ -114,6 +117,6 @@ def attribute_loss(logits: Tensor, attribute_ids: Tensor, rules: LossRules) -> T
     if not logits.shape[1]:
         return logits.sum()
     known = attribute_ids != IGNORE
-    log_probabilities = logits.float().log_softmax(dim=1).gather(1, attribute_ids.clamp(min=0))
+    log_probabilities = at_least_float32(logits).log_softmax(dim=1).gather(1, attribute_ids.clamp(min=0))
     of_regions = -log_probabilities.masked_fill(~known, 0.0).sum(dim=1) / known.sum(dim=1).clamp(min=1)
     return rules.attribute_weight * of_regions.sum() / known.any(dim=1).sum().clamp(min=1)

@@ -34,6 +34,7 @@ from extraction.detection_targets import (
     region_targets,
 )
 from extraction.detector import Detector
+from extraction.precision import at_least_float32
 from extraction.region_encoder import STAGES
 from extraction.resnet import Backbone, FrozenBatchNorm, NormFactory, build_res5
 from extraction.roi_heads import BoxPredictor, RoIHeads, pool_regions
@@ -49,8 +50,9 @@ class DetectionLosses:
     """What a batch of B photos gave.
 
     Attributes:
-        losses: for each name of `LOSSES` (B,) float32, one loss for each photo, already weighted. The loss to train on
-            is the sum over the names of the mean over the photos, of all batches and processes of a step.
+        losses: for each name of `LOSSES` (B,) float32, float64 of such weights: one loss for each photo, already
+            weighted. The loss to train on is the sum over the names of the mean over the photos, of all batches and
+            processes of a step.
         metrics: for each name how many, and of how many; scalars without gradients. "object_accuracy": sampled regions
             with an object whose class is the best, background counted; "attribute_accuracy": those with a known
             attribute whose best attribute is one of them; "proposal_recall": objects that a proposal shows.
@@ -120,9 +122,9 @@ class DetectorTraining(nn.Module):
         logits, deltas = self.proposal_generator.rpn_head(feature_map)
         samples = [self._sample(logits, deltas, batch, index) for index in range(len(batch))]
         anchor_logits, anchor_deltas = self._by_anchor(logits, deltas)
-        # In float32 also under autocast: half-precision coordinates move a box by whole cells.
+        # At least float32, also under autocast: half-precision coordinates move a box by whole cells.
         boxes = [each.regions.boxes for each in samples]
-        pooled = pool_regions(feature_map.float(), boxes, self.conventions, cells=self.config.pooled_cells)
+        pooled = pool_regions(at_least_float32(feature_map), boxes, self.conventions, cells=self.config.pooled_cells)
         features = self.roi_heads.res5(pooled).mean(dim=(2, 3))
         predictor = self.roi_heads.box_predictor
         said = predictor(features)

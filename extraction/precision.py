@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 _lock = threading.Condition()
 _inside = 0  # calls of all threads that are inside now, all of one kind
@@ -44,6 +45,11 @@ def plain_float32(device: torch.device, *, tf32: bool = False) -> Iterator[None]
             if not _inside:
                 _before.close()
                 _lock.notify_all()
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Half-precision numbers widened; float64 stays, so that weights of it train in it."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _set_switches(convolutions: str) -> None:

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from extraction.config import DetectorConfig
 from extraction.conventions import CONVENTIONS, Conventions
+from extraction.precision import at_least_float32
 from extraction.resnet import Backbone, build_res5
 from extraction.roi_heads import pool_regions
 from extraction.weights import part_state
@@ -108,7 +109,7 @@ class RegionEncoder(nn.Module):
             )
         feature_map = self._feature_map(pixels)
         # At least float32, also under autocast: half-precision coordinates move a box by whole cells.
-        precise = feature_map.to(torch.promote_types(feature_map.dtype, torch.float32))
+        precise = at_least_float32(feature_map)
         real = [rows[mask] for rows, mask in zip(boxes, region_mask, strict=True)]
         weights = None if cell_weights is None else cell_weights[region_mask]
         total = sum(map(len, real))

@@ -12,7 +12,7 @@ import numpy as np
 from end_to_end_examples import ENCODER
 from labelled_examples import labelled
 
-from extraction.conventions import CONVENTIONS
+from extraction.conventions import CONVENTIONS, Conventions
 from extraction.detection_targets import SamplingRules
 from pipelines.detection.labelled_batches import LabelledBatches
 from pipelines.detection.photos import LabelledPhotos
@@ -80,5 +80,5 @@ def write_instances(photos: LabelledPhotos, path: Path) -> Path:
     return path
 
 
-def labelled_batches(photos: LabelledPhotos, *, seed: int = 0) -> LabelledBatches:
-    return LabelledBatches(photos, DETECTOR, COMPUTES, flip=True, short_edges=(32, 48), seed=seed)
+def labelled_batches(photos: LabelledPhotos, *, conventions: Conventions = COMPUTES, seed: int = 0) -> LabelledBatches:
+    return LabelledBatches(photos, DETECTOR, conventions, flip=True, short_edges=(32, 48), seed=seed)

@@ -1,4 +1,5 @@
-"""Every pre-training objective of every system on ten drawn captions, in models of milliseconds a step."""
+"""Every pre-training objective of every system on ten drawn captions, texts of a task or lines of text; models of
+milliseconds a step."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.pretraining.sampler import Sampler
 from pipelines.pretraining.systems import SYSTEMS
+from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
 from pipelines.pretraining.text_rows import TextSampler
+from pipelines.task_texts import NLVR2, VCR, VQA, TaskText
 from pipelines.tokenizer import load_tokenizer
 
 NUM_IMAGES, NUM_CAPTIONS, WIDTH, NUM_CLASSES, GLOBAL_WIDTH = 5, 10, 8, 5, 3
@@ -37,6 +40,8 @@ class Objective:
     texts: rows of text alone that come with each caption.
     without_image: captions that lose their image.
     group: rows whose whole groups a batch must hold.
+    task: whose texts are in place of captions; none for "".
+    text_alone: whether lines are in place of captions, without any image.
     """
 
     system: str
@@ -46,6 +51,8 @@ class Objective:
     texts: float = 0.0
     without_image: frozenset[int] = frozenset()
     group: int = 1
+    task: str = ""
+    text_alone: bool = False
 
 
 _OFTEN: dict[str, Any] = {"word_probability": 0.3, "region_probability": 0.3}
@@ -64,11 +71,18 @@ _SIZES: Mapping[str, Mapping[str, Any]] = {
         "image_intermediate_size": 24, "pooled_size": 12,
     },
 }  # fmt: skip
+_OF_TASK = {"text_form": "task_text", "word_probability": 0.3}
 _OF_FEATURES = {"region_target_size": WIDTH}
 OBJECTIVES: Mapping[str, Objective] = {
     "vlbert": Objective("vlbert", _MASKED),
     "vlbert-without-image": Objective("vlbert", _MASKED | {"text_only_words"}, without_image=TEXT_ONLY),
     "vlbert-texts": Objective("vlbert", _MASKED | {"text_only_words"}, sampling={"min_text_words": 6}, texts=0.5),
+    "vlbert-text-alone": Objective(
+        "vlbert",
+        frozenset({"text_only_words"}),
+        sampling={"min_text_words": 6, "word_probability": 0.3},
+        text_alone=True,
+    ),
     "vlbert-paper": Objective(
         "vlbert",
         _MATCHED,
@@ -85,6 +99,11 @@ OBJECTIVES: Mapping[str, Objective] = {
     "visualbert-words-only": Objective(
         "visualbert", frozenset({"masked_words"}), {"with_match_head": False}, {"text_form": "words_only"}
     ),
+    "visualbert-vqa": Objective(
+        "visualbert", frozenset({"masked_words"}), {"with_match_head": False}, _OF_TASK, task=VQA
+    ),
+    "visualbert-vcr": Objective("visualbert", frozenset({"masked_words", "matching"}), sampling=_OF_TASK, task=VCR),
+    "visualbert-nlvr2": Objective("visualbert", frozenset({"masked_words", "matching"}), sampling=_OF_TASK, task=NLVR2),
     "imagebert": Objective("imagebert", _MATCHED | {"masked_region_features"}, sampling=_OFTEN),
     "imagebert-all-pairs": Objective(
         "imagebert",
@@ -144,7 +163,7 @@ def small_model(name: str, *, dropout: float) -> nn.Module:
     fields: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     fields |= {"intermediate_size": 24, "region_feature_size": WIDTH, "vocab_size": tokenizer().vocab_size}
     fields |= {**_SIZES.get(objective.system, {}), **system.region_label_fields(NUM_CLASSES, WIDTH)}
-    if objective.texts or objective.without_image:
+    if objective.texts or objective.without_image or objective.text_alone:
         fields |= dict(system.text_only_fields or {})
     fields |= objective.model
     dropouts = [field for field in system.sizes["small"]().to_dict() if field.endswith("_dropout")]
@@ -160,19 +179,29 @@ def small_rules(name: str, model_config: Any) -> SomeUnmasked:
     return SomeUnmasked(rules, objective.without_image)
 
 
-def small_corpus() -> Corpus:
-    """Two captions an image."""
+def small_corpus(task: str = "") -> Corpus:
+    """Two captions an image, or as many texts of a task, NLVR2's of two images each."""
     draw = np.random.default_rng(7)
     store = {f"image-{number}": record(number) for number in range(NUM_IMAGES)}
     texts = [" ".join(draw.choice(WORDS, int(draw.integers(3, 9)))) for _ in range(NUM_CAPTIONS)]
     places = [number * NUM_IMAGES // NUM_CAPTIONS for number in range(NUM_CAPTIONS)]
-    return Corpus(store, CaptionTable(list(store), list(zip(places, texts, strict=True))))
+    if not task:
+        return Corpus(store, CaptionTable(list(store), list(zip(places, texts, strict=True))))
+    rows: list[tuple[tuple[int, ...], TaskText]] = []
+    for number, (place, text) in enumerate(zip(places, texts, strict=True)):
+        following = [
+            " ".join(draw.choice(WORDS, int(draw.integers(1, 5)))) for _ in range({VQA: 3, VCR: 1}.get(task, 0))
+        ]
+        shown = (place, (place + 2) % NUM_IMAGES) if task == NLVR2 else (place,)
+        names = tuple(f"image-{each}" for each in shown)
+        rows.append((shown, TaskText("\n".join([text, *following]), names, None if task == VQA else number % 4 == 0)))
+    return TaskCorpus(store, TaskTable(list(store), rows, as_pair=task == VCR))
 
 
-def small_lines() -> list[str]:
+def small_lines(count: int = 7) -> list[str]:
     """A text corpus."""
     draw = np.random.default_rng(8)
-    return [" ".join(draw.choice(WORDS, int(draw.integers(4, 12)))) for _ in range(7)]
+    return [" ".join(draw.choice(WORDS, int(draw.integers(4, 12)))) for _ in range(count)]
 
 
 def record(number: int) -> RegionRecord:
@@ -194,7 +223,7 @@ def record(number: int) -> RegionRecord:
 
 
 class SomeUnmasked:
-    """A system's rules, but rows of `UNMASKED` have nothing to predict, and those of `without_image` no image."""
+    """A system's rules, but rows and lines of `UNMASKED` have nothing to predict, rows of `without_image` no image."""
 
     def __init__(self, rules: Sampler, without_image: frozenset[int]) -> None:
         self._rules, self._without_image = rules, without_image
@@ -207,7 +236,8 @@ class SomeUnmasked:
         self._rules.check(record)
 
     def text_sample(self, lines: Sequence[str], line: int, random: np.random.Generator) -> PretrainSample:
-        return cast(TextSampler, self._rules).text_sample(lines, line, random)
+        sample = cast(TextSampler, self._rules).text_sample(lines, line, random)
+        return _nothing_predicted(sample) if line in UNMASKED else sample
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         sample = self._rules.sample(corpus, row, random)

@@ -1,4 +1,5 @@
-"""Pre-training of every system through a region encoder of milliseconds, for tests of the loop in any process."""
+"""Pre-training of every system through a region encoder of milliseconds, beside a detector's training too; for tests of
+the loop in any process."""
 
 from __future__ import annotations
 
@@ -9,15 +10,23 @@ from typing import Any
 
 import end_to_end_examples as examples
 import torch
+from labelled_world import ATTRIBUTES, CLASSES, COMPUTES, DETECTOR, FEW, labelled_batches
+from objectives import TEXT_ONLY, SomeUnmasked
 from photo_store import CAPTIONS, NUM_CLASSES, PhotoStore
 from small_pretraining import in_floats_of, settings
 
+from extraction.conventions import Conventions
+from extraction.detector_heads import load_heads
+from extraction.region_encoder import RegionEncoder, load_encoder_weights
 from features.store import FeatureStore
 from model.end_to_end import EndToEndModel
 from pipelines.caption_table import CaptionTable
+from pipelines.detection.photos import LabelledPhotos
+from pipelines.joint_detector import JointDetector, LossWeights
 from pipelines.pretraining.corpus import Corpus
 from pipelines.pretraining.end_to_end import row_sizes
 from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules
+from pipelines.pretraining.labelled_photos import LabelledStream
 from pipelines.pretraining.record_photos import RecordPhotos
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.pretraining.task import DataConfig
@@ -25,17 +34,43 @@ from pipelines.rehearsal import WorstBatch
 from pipelines.tokenizer import load_tokenizer
 from pipelines.training import train
 
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Attributes:
+    system: its key.
+    make, fields: its model.
+    without_image: rows that lose their image.
+    detector: whether the detector that the encoder is of is trained on labelled photos too.
+    group: rows whose whole groups a batch must hold.
+    """
+
+    system: str
+    make: Callable[..., Any]
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    without_image: frozenset[int] = frozenset()
+    detector: bool = False
+    group: int = 1
+
+
+_PIXELS = {"masked_appearance": "pixels"}
 _CONTRASTIVE = {"region_loss": "contrastive", "num_negatives": 4, "negative_rows": 2, **examples.REGRESSION}
-# Name -> (system, its model, fields).
-CASES: Mapping[str, tuple[str, Callable[..., Any], Mapping[str, Any]]] = {
-    "vlbert": ("vlbert", examples.vlbert, {}),
-    "vilbert": ("vilbert", examples.vilbert, {"masked_appearance": "pixels"}),
-    "vilbert-contrastive": ("vilbert", examples.vilbert, _CONTRASTIVE),
-    "vilbert-single-stream": ("vilbert-single-stream", examples.single_stream, {}),
-    "visualbert": ("visualbert", examples.visualbert, {}),
-    "imagebert": ("imagebert", examples.imagebert, {"masked_appearance": "pixels"}),
-    "interbert": ("interbert", examples.interbert, {"masked_appearance": "pixels"}),
+CASES: Mapping[str, Case] = {
+    "vlbert": Case("vlbert", examples.vlbert),
+    "vlbert-without-image": Case("vlbert", examples.vlbert, {"with_text_only": True}, without_image=TEXT_ONLY),
+    "vlbert-detector": Case("vlbert", examples.vlbert, detector=True),
+    "vilbert": Case("vilbert", examples.vilbert, _PIXELS),
+    "vilbert-contrastive": Case("vilbert", examples.vilbert, _CONTRASTIVE, group=2),
+    "vilbert-single-stream": Case("vilbert-single-stream", examples.single_stream),
+    "visualbert": Case("visualbert", examples.visualbert),
+    "imagebert": Case("imagebert", examples.imagebert, _PIXELS),
+    "interbert": Case("interbert", examples.interbert, _PIXELS),
+    "interbert-detector": Case("interbert", examples.interbert, _PIXELS, detector=True),
 }
+_LEARNING_RATE = 1e-5  # see `KINKS` in rank_deviations.py
+# Of a step of four captions three photos come with the last three: the first of four processes has none.
+_PHOTOS_PER_CAPTION = 0.75
+_WEIGHTS = LossWeights(objectness=0.5, proposal_boxes=2.0, classes=1.5, region_boxes=0.25, attributes=3.0)
 _OFTEN = {"word_probability": 0.3, "region_probability": 0.3}
 
 
@@ -51,12 +86,21 @@ class _Task(EndToEndTask):
 
     def _in_its_floats(self, batch: EndToEndBatch) -> EndToEndBatch:
         dtype = next(self.model.parameters()).dtype
-        return EndToEndBatch(in_floats_of(batch.rows, dtype), in_floats_of(batch.images, dtype))
+        labelled = batch.labelled
+        if labelled is not None:
+            labelled = dataclasses.replace(labelled, photos=in_floats_of(labelled.photos, dtype))
+        return EndToEndBatch(in_floats_of(batch.rows, dtype), in_floats_of(batch.images, dtype), labelled)
 
 
 @dataclasses.dataclass(frozen=True)
 class EndToEndTraining:
-    """A run, to be called in a process of its own, without dropout."""
+    """A run, to be called in a process of its own, without dropout.
+
+    Attributes:
+        labelled: for a case with a detector.
+        padding_multiple: of the encoder's conventions. Its `long_edge` makes inputs alike, and with them what the
+            padding of a batch does to its features, however many photos the batch has.
+    """
 
     made: PhotoStore
     folder: Path
@@ -66,22 +110,31 @@ class EndToEndTraining:
     steps: int
     double: bool
     checkpoint_every: int = 1000
+    labelled: LabelledPhotos | None = None
+    padding_multiple: int = 1
 
     def __call__(self) -> None:
         config = settings(
-            steps=self.steps, accumulation=self.accumulation, checkpoint_every=self.checkpoint_every, keep=0
+            steps=self.steps,
+            accumulation=self.accumulation,
+            learning_rate=_LEARNING_RATE,
+            checkpoint_every=self.checkpoint_every,
+            keep=0,
         )
         torch.manual_seed(0)
         description = {"kind": "small", "data": {"batch_size": self.batch_size}}
         train(self.task(), config, self.folder, description=description, resume="auto")
 
     def task(self) -> EndToEndTask:
-        system_name, make, fields = CASES[self.case]
-        system, tokenizer = SYSTEMS[system_name], load_tokenizer("captions", CAPTIONS * 2)
-        names = [name for name in make().config.to_dict() if name.endswith("_dropout")]
-        model = make(**{**fields, **dict.fromkeys(names, 0.0), "vocab_size": tokenizer.vocab_size})
-        choices = examples.RELEASE if system.whole_image == "box" else examples.BLANK
-        joint = EndToEndModel(examples.awake(model), examples.encoder(), choices)
+        case = CASES[self.case]
+        system, tokenizer = SYSTEMS[case.system], load_tokenizer("captions", CAPTIONS * 2)
+        names = [name for name in case.make().config.to_dict() if name.endswith("_dropout")]
+        model = case.make(**{**case.fields, **dict.fromkeys(names, 0.0), "vocab_size": tokenizer.vocab_size})
+        joint, labelled = self._joint(examples.awake(model), system.whole_image), None
+        if case.detector:
+            assert self.labelled is not None
+            batches = labelled_batches(self.labelled, conventions=self._conventions)
+            labelled = LabelledStream(batches, _PHOTOS_PER_CAPTION)
         store = FeatureStore(self.made.path)
         rows = CaptionTable(list(store.ids()), self.made.rows())
         chosen = {"max_pieces": examples.POSITIONS} if hasattr(system.sampling, "max_pieces") else {}
@@ -90,11 +143,29 @@ class EndToEndTraining:
         return _Task(
             joint.double() if self.double else joint,
             Corpus(store, rows),
-            system.sampler(sampling, tokenizer, model.config, num_classes=NUM_CLASSES),
+            SomeUnmasked(
+                system.sampler(sampling, tokenizer, model.config, num_classes=NUM_CLASSES), case.without_image
+            ),
             RecordPhotos(store, rows.captioned_ids(), None),
             DataConfig(batch_size=self.batch_size),
             PhotoRules(short_edges=(32, 48)),
             row_sizes=row_sizes(store, rows),
             pad_id=tokenizer.pad_id,
             seed=0,
+            labelled=labelled,
         )
+
+    @property
+    def _conventions(self) -> Conventions:
+        return dataclasses.replace(COMPUTES, padding_multiple=self.padding_multiple)
+
+    def _joint(self, model: Any, whole_image: str) -> EndToEndModel:
+        choices = examples.RELEASE if whole_image == "box" else examples.BLANK
+        conventions = self._conventions
+        if not CASES[self.case].detector:
+            return EndToEndModel(model, examples.encoder(conventions=conventions), choices)
+        encoder = RegionEncoder(DETECTOR, conventions, frozen_stages=(1, 2))
+        load_encoder_weights("random:1", encoder)
+        heads = load_heads("random:1", DETECTOR, conventions)
+        names = {"class_names": CLASSES, "attribute_names": ATTRIBUTES}
+        return JointDetector(model, encoder, choices, heads, **names, sampling=FEW, weights=_WEIGHTS)

@@ -1,4 +1,4 @@
-"""Pre-training of any objective on ten drawn captions, for tests of the loop in any process."""
+"""Pre-training of any objective on ten drawn rows, for tests of the loop in any process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from objectives import OBJECTIVES, small_corpus, small_lines, small_model, small_rules, tokenizer
+from objectives import NUM_CAPTIONS, OBJECTIVES, small_corpus, small_lines, small_model, small_rules, tokenizer
 from torch import Tensor
 
 from model.inputs import VLBatch
-from pipelines.pretraining.task import DataConfig, PretrainTask
+from pipelines.pretraining.task import DataConfig, PretrainTask, RowsTask, TextTask
 from pipelines.train_config import TrainConfig
 from pipelines.training import TrainResult, train
 
@@ -21,7 +21,7 @@ AnyBatch = TypeVar("AnyBatch", bound=Any)
 SAMPLES = 4  # of a step of one row each: one for each of four processes
 
 
-class SmallTask(PretrainTask):
+class SmallTask(RowsTask):
     """In the float type of its model; it notes the samples of each batch in `seen`."""
 
     seen: list[str]
@@ -35,6 +35,14 @@ class SmallTask(PretrainTask):
     def evaluate(self) -> dict[str, float | None]:
         """The sum of the weights: an evaluation of no time."""
         return {"weights": float(sum(weight.detach().double().sum() for weight in self.model.parameters()))}
+
+
+class SmallPretrainTask(SmallTask, PretrainTask):
+    pass
+
+
+class SmallTextTask(SmallTask, TextTask):
+    pass
 
 
 def in_floats_of(batch: AnyBatch, dtype: torch.dtype) -> AnyBatch:
@@ -64,16 +72,17 @@ def make_task(
     objective: str = "vlbert", *, batch_size: int, dropout: float = 0.0, double: bool = False, workers: int = 0
 ) -> SmallTask:
     torch.manual_seed(0)
-    model, texts = small_model(objective, dropout=dropout), OBJECTIVES[objective].texts
-    task = SmallTask(
-        model.double() if double else model,
-        small_corpus(),
-        small_rules(objective, model.config),
-        DataConfig(batch_size, workers=workers, texts_per_caption=texts or 1.0),
-        pad_id=tokenizer().pad_id,
-        seed=3,
-        lines=small_lines() if texts else None,
-    )
+    model, chosen = small_model(objective, dropout=dropout), OBJECTIVES[objective]
+    model = model.double() if double else model
+    rules = small_rules(objective, model.config)
+    data = DataConfig(batch_size, workers=workers, texts_per_caption=chosen.texts or 1.0)
+    numbers = {"pad_id": tokenizer().pad_id, "seed": 3}
+    task: SmallTask
+    if chosen.text_alone:
+        task = SmallTextTask(model, small_lines(NUM_CAPTIONS), rules, data, **numbers)
+    else:
+        lines = small_lines() if chosen.texts else None
+        task = SmallPretrainTask(model, small_corpus(chosen.task), rules, data, **numbers, lines=lines)
     task.seen = []
     return task
 

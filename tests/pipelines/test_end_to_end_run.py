@@ -13,6 +13,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from end_to_end_examples import ENCODER, FEATURES
+from labelled_world import write_labelled
 from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
 from rank_deviations import BOUNDS, InTurn, largest_difference, log_in
 from ranks import run_ranks, said
@@ -263,11 +264,13 @@ def test_a_killed_run_goes_on_to_the_same_bits(
 @pytest.mark.parametrize("kind", BOUNDS)
 def test_two_processes_are_two_micro_batches_of_one(made: PhotoStore, tmp_path: Path, kind: str) -> None:
     """Of every system. Photos are padded to the largest of their micro-batch, which both must therefore share."""
-    logs = {}
+    labelled, logs = write_labelled(tmp_path / "labelled"), {}
     for ranks in (1, 2):
         folder = tmp_path / str(ranks)
         runs = [
-            EndToEndTraining(made, folder / case, case, 2, 2 // ranks, steps=4, double=kind == "float64")
+            EndToEndTraining(
+                made, folder / case, case, 2, 2 // ranks, steps=4, double=kind == "float64", labelled=labelled
+            )
             for case in CASES
         ]
         assert run_ranks(InTurn(runs), ranks, folder) == [0] * ranks, said(folder)
