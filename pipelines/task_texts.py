@@ -22,6 +22,20 @@ TRAINING = "train"
 _FIRST_LINE = 2**20  # bytes; VCR's and NLVR2's lines have some kB
 
 
+class Mention(NamedTuple):
+    """A word that names a region.
+
+    Attributes:
+        line: of the text, counted from 0.
+        word: of the line, counted from 0.
+        region: of the first image: the number of the box that the task gives, in its order.
+    """
+
+    line: int
+    word: int
+    region: int
+
+
 class TaskText(NamedTuple):
     """One text.
 
@@ -30,11 +44,13 @@ class TaskText(NamedTuple):
             which one is drawn for each sample. Words are parted by single spaces.
         names: what the task calls its images.
         fits: whether the text is right, where the task says so: VCR's choice, NLVR2's statement.
+        mentions: words that name regions, where the task says so: VCR's tags.
     """
 
     text: str
     names: tuple[str, ...]
     fits: bool | None
+    mentions: tuple[Mention, ...] = ()
 
     @property
     def most_words(self) -> int:
@@ -121,7 +137,12 @@ class TaskTexts:
             _refuse_other_split(each.split, each.where)
             image = image_id_of(each.image, id_rule=self._id_rule)
             for context, choice, is_right in each.choices:
-                yield TaskText(f"{' '.join(context.split())}\n{' '.join(choice.split())}", (image,), is_right)
+                mentions = [
+                    Mention(line, word, region)
+                    for line, text in enumerate((context, choice))
+                    for word, region in text.objects
+                ]
+                yield TaskText(f"{context.words}\n{choice.words}", (image,), is_right, tuple(mentions))
 
     def _nlvr2(self) -> Iterator[TaskText]:
         for each in read_nlvr2(self._parts[NLVR2]):

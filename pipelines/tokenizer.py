@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,19 @@ class CaptionTokenizer:
             ids=np.array([self.cls_id, *encoding.ids, self.sep_id], dtype=np.int64),
             word_ids=np.array([-1, *words, -1], dtype=np.int64),
         )
+
+    def first_pieces(self, caption: str, words: Sequence[int]) -> np.ndarray:
+        """(n,) int64, of each word (counted between white space) the first piece's place among those of `encode`; 0 is
+        of a word that leaves none."""
+        spans = [match.span() for match in re.finditer(r"\S+", caption)]
+        pieces = np.array(self._backend.encode(caption, add_special_tokens=False).offsets, np.int64).reshape(-1, 2)
+        found = np.zeros(len(words), np.int64)
+        for place, word in enumerate(words):
+            start, end = spans[word]
+            first = int(np.searchsorted(pieces[:, 1], start, side="right"))
+            if first < len(pieces) and pieces[first, 0] < end:
+                found[place] = 1 + first
+        return found
 
     def count_pieces(self, caption: str) -> int:
         """How long `encode` makes it, in a fraction of the time."""

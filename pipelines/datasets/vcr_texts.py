@@ -24,11 +24,18 @@ NAMES = (
 _Tokens = Sequence[str | list[int]]
 
 
+class VcrText(NamedTuple):
+    """Words parted by single spaces, and which of them name an object: (place among the words, its number)."""
+
+    words: str
+    objects: tuple[tuple[int, int], ...]
+
+
 class VcrChoice(NamedTuple):
     """What precedes a choice (the question; of a rationale its right answer too), the choice, whether it is right."""
 
-    context: str
-    choice: str
+    context: VcrText
+    choice: VcrText
     is_right: bool
 
 
@@ -81,9 +88,8 @@ def _choices(row: dict[str, Any], where: str) -> Iterator[VcrChoice]:
             raise ValueError(f"{where}: {kind}_label must be in 0..{NUM_CHOICES - 1}, got {shown(label)}")
         read = [_tokens(choice, objects, f"{where}: {kind}_choices") for choice in choices]
         for index, choice in enumerate(read):
-            words = _words([*context, *choice], objects)
-            length = _count_words(context)
-            yield VcrChoice(" ".join(words[:length]), " ".join(words[length:]), index == label)
+            names = _Names(objects)
+            yield VcrChoice(names.text(context), names.text(choice), index == label)
         context = [*question, *read[label]]
 
 
@@ -101,23 +107,28 @@ def _tokens(value: Any, objects: Sequence[str], where: str) -> _Tokens:
     raise ValueError(f"{where} must be a list of words and object numbers, got {shown(value)}")
 
 
-def _words(tokens: _Tokens, objects: Sequence[str]) -> list[str]:
-    """One word for each word and each object of a tag. One object keeps its name throughout."""
-    names: dict[int, str] = {}
-    people = 0
-    words: list[str] = []
-    for token in tokens:
-        for each in [token] if isinstance(token, str) else token:
-            if isinstance(each, str):
-                words.append(each)
+class _Names:
+    """What the objects of an image are called in one row: an object keeps its name throughout."""
+
+    def __init__(self, objects: Sequence[str]) -> None:
+        self._objects, self._names, self._people = objects, dict[int, str](), 0
+
+    def text(self, tokens: _Tokens) -> VcrText:
+        """One name for each object of a tag; a name of several words is where its first one stands."""
+        words: list[str] = []
+        named: list[tuple[int, int]] = []
+        for token in tokens:
+            if isinstance(token, str):
+                words += token.split()
                 continue
-            if each not in names:
-                is_person = objects[each] == "person"
-                names[each] = NAMES[people % len(NAMES)] if is_person else objects[each]
-                people += is_person
-            words.append(names[each])
-    return words
+            for number in token:
+                named.append((len(words), number))
+                words += self._name(number).split()
+        return VcrText(" ".join(words), tuple(named))
 
-
-def _count_words(tokens: _Tokens) -> int:
-    return sum(1 if isinstance(token, str) else len(token) for token in tokens)
+    def _name(self, number: int) -> str:
+        if number not in self._names:
+            is_person = self._objects[number] == "person"
+            self._names[number] = NAMES[self._people % len(NAMES)] if is_person else self._objects[number]
+            self._people += is_person
+        return self._names[number]

@@ -67,7 +67,8 @@ def _legend() -> str:
         f'<p class="quiet">{boxes} &nbsp; '
         f'<span class="piece hidden">[MASK]<b>word</b></span> hidden, to predict &nbsp; '
         f'<span class="piece swapped">other<b>word</b></span> replaced, to predict &nbsp; '
-        f'<span class="piece kept">word</span> left, to predict</p>\n'
+        f'<span class="piece kept">word</span> left, to predict &nbsp; '
+        f'<span class="piece">word<sub>3</sub></span> names region 3</p>\n'
     )
 
 
@@ -104,13 +105,14 @@ def _pieces(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) ->
     batch = inspected.batch
     real = batch.text_mask[row]
     labels = None if batch.text_labels is None else batch.text_labels[row][real].tolist()
-    segments, before = batch.text_segments[row][real].tolist(), 0
+    segments, before, named = batch.text_segments[row][real].tolist(), 0, _named_regions(batch, row)
     for place, piece in enumerate(batch.text_ids[row][real].tolist()):
         label = IGNORE_INDEX if labels is None else labels[place]
         if segments[place] != before:
             before = segments[place]
             yield f'<span class="segment">segment {before}</span> '
         text = escaped(tokenizer.piece(piece), 40)
+        text += "".join(f"<sub>{region}</sub>" for region in named.get(place, ()))
         if label == IGNORE_INDEX:
             yield f'<span class="piece">{text}</span> '
         elif piece == label:
@@ -118,6 +120,17 @@ def _pieces(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) ->
         else:
             kind = "hidden" if piece == tokenizer.mask_id else "swapped"
             yield f'<span class="piece {kind}">{text}<b>{escaped(tokenizer.piece(label), 40)}</b></span> '
+
+
+def _named_regions(batch: VLBatch, row: int) -> dict[int, list[int]]:
+    """Place of a piece -> the regions that it names."""
+    named: dict[int, list[int]] = {}
+    if batch.aligned_words is not None:
+        for region, places in enumerate(batch.aligned_words[row].tolist()):
+            for place in places:
+                if place >= 0:
+                    named.setdefault(place, []).append(region)
+    return named
 
 
 def _images(batch: VLBatch, row: int) -> Iterator[str]:
@@ -138,6 +151,7 @@ def _boxes(batch: VLBatch, row: int, numbers: list[int], image_hw: tuple[float, 
     parts = [f'<svg class="photo compared" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{label}">']
     parts.append(f'<rect class="empty" width="{width:g}" height="{height:g}"/>')
     predicted, masked = _predicted(batch, row), batch.masked_regions[row]
+    numbered = {region for regions in _named_regions(batch, row).values() for region in regions}
     for number in sorted(numbers, key=lambda n: (bool(predicted[n]), bool(masked[n]))):
         colour = _HIDDEN if bool(masked[number]) else _PREDICTED if bool(predicted[number]) else _SEEN
         x1, y1, x2, y2 = batch.region_boxes[row, number].tolist()
@@ -146,7 +160,7 @@ def _boxes(batch: VLBatch, row: int, numbers: list[int], image_hw: tuple[float, 
             f'<rect x="{x1:.1f}" y="{y1:.1f}" width="{x2 - x1:.1f}" height="{y2 - y1:.1f}" {fill} stroke="{colour}" '
             f'stroke-width="{(2.5 if bool(predicted[number]) else 1) * pixel:.2f}"/>'
         )
-        if bool(predicted[number]):
+        if bool(predicted[number]) or number in numbered:
             font = 11 * pixel
             parts.append(
                 f'<rect x="{x1:.1f}" y="{y1:.1f}" width="{(0.62 * len(str(number)) + 0.3) * font:.1f}" '

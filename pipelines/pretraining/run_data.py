@@ -20,7 +20,7 @@ from pipelines.pretraining.evaluation import EvaluationSet, evaluation_set
 from pipelines.pretraining.record_photos import RecordPhotos
 from pipelines.pretraining.systems import System
 from pipelines.pretraining.task import DataConfig
-from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
+from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable, check_named_regions
 from pipelines.pretraining.text_rows import TextCorpus
 from pipelines.pretraining.validation import KeptOut, join_validation
 from pipelines.task_texts import TaskTexts
@@ -91,6 +91,9 @@ def gather(
     joined = join_sources(sources, most_pieces=most_pieces, guard=guard, share=data.share, share_seed=data.share_seed)
     asked: JoinedSource | None = None
     kept_out: KeptOut | None = None
+    for each in joined:
+        if isinstance(each.rows, TaskTable) and system.aligns_words(sampling):
+            check_named_regions(each.store, each.rows)
     if validation is not None:
         stores = [each.store for each in joined]
         asked, kept_out = join_validation(

@@ -37,6 +37,8 @@ class PretrainSample:
         height, width: of the image, pixels.
         region_images: (R,) int64, which of the row's images each region is from, for a row with several; `height` and
             `width` are those of the first.
+        aligned_words: (R, A) int64, positions of the text pieces that name a region, -1 where there are no more; None
+            where no word names one.
         twin: one more row of the same caption and image, masked in another way; it comes right after this one.
         draw_seed: of what a model draws itself to make a loss of this row.
     """
@@ -58,6 +60,7 @@ class PretrainSample:
     text_only: bool | None = None
     contrasted: bool = False
     region_images: np.ndarray | None = None
+    aligned_words: np.ndarray | None = None
     twin: PretrainSample | None = None
     draw_seed: int = 0
 
@@ -106,6 +109,7 @@ def collate(samples: Sequence[PretrainSample], *, pad_id: int) -> VLBatch:
         region_targets=_targets(samples, predicted) if with_targets else None,
         region_target_mask=predicted if with_targets else None,
         region_images=_region_images(samples, regions, most),
+        aligned_words=_aligned_words(samples, most),
         match_labels=torch.tensor(matches) if with_match else None,
         text_only=torch.tensor([bool(sample.text_only) for sample in samples]) if with_text_only else None,
         sample_ids=tuple(sample.sample_id for sample in samples),
@@ -155,6 +159,19 @@ def _region_images(samples: Sequence[PretrainSample], lengths: Sequence[int], sh
         one if each.region_images is None else each.region_images for one, each in zip(of_one, samples, strict=True)
     ]
     return _padded(given, lengths, shape, np.int64)
+
+
+def _aligned_words(samples: Sequence[PretrainSample], shape: tuple[int, int]) -> Tensor | None:
+    """(B, R, A) int64; None when no row has any."""
+    given = [sample.aligned_words for sample in samples]
+    widths = [words.shape[1] for words in given if words is not None]
+    if not widths:
+        return None
+    padded: np.ndarray = np.full((*shape, max(widths)), -1, np.int64)
+    for row, words in enumerate(given):
+        if words is not None:
+            padded[row, : words.shape[0], : words.shape[1]] = words
+    return torch.from_numpy(padded)
 
 
 def _whole_images(samples: Sequence[PretrainSample], width: int) -> Tensor | None:

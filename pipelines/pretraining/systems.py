@@ -53,6 +53,7 @@ class System:
             system has none, else its rules are a `TextSampler`.
         text_only_sampling: settings of the rules that rows of text alone follow.
         reads_task_text: whether the rules make samples of a `TaskCorpus`.
+        aligns_words: settings of the rules -> whether its words are aligned with the regions that they name.
         most_pieces: settings of the rules -> how many pieces of a caption are read, [CLS] and [SEP] counted; None
             where that is not said.
         review: captions and settings of the rules -> what the rules treat otherwise, for people; ValueError where they
@@ -74,6 +75,7 @@ class System:
     text_only_fields: Mapping[str, Any] | None = None
     text_only_sampling: tuple[str, ...] = ()
     reads_task_text: bool = False
+    aligns_words: Callable[[Any], bool] = field(default=lambda sampling: False)
     feature_width: Callable[[Any, int], int] = field(default=lambda sampling, width: width)
     most_pieces: Callable[[Any], int | None] = field(default=lambda sampling: None)
     review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
@@ -124,6 +126,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             layout=lambda config: (("text", "regions"),),
             needs_classes=False,
             reads_task_text=True,
+            aligns_words=lambda sampling: sampling.aligned_words != "none",
             feature_width=lambda sampling, width: width + BOX_NUMBERS * sampling.box_numbers,
             most_pieces=lambda sampling: sampling.max_pieces,
             review=review_captions,

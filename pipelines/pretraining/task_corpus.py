@@ -9,20 +9,24 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from features.counted import counted
 from features.record import RegionRecord
+from features.store import FeatureStore
 from pipelines.caption_table import CaptionTable
 from pipelines.pretraining.corpus import Corpus, RecordStore, reader
-from pipelines.task_texts import TaskText
+from pipelines.task_texts import Mention, TaskText
 
+GIVE_BOXES = "extract with the task's boxes (--boxes vcr1images/), or set sampling.aligned_words=none"
 _NONE = -1  # no second image; not said whether it fits
 
 
 class TaskRow(NamedTuple):
-    """A row's text, see `TaskText`: its beginning, what may follow, and whether it is right."""
+    """A row's text, see `TaskText`: its beginning, what may follow, whether it is right, which words name regions."""
 
     first: str
     following: tuple[str, ...]
     fits: bool | None
+    mentions: tuple[Mention, ...] = ()
 
 
 class TaskTable(CaptionTable):
@@ -38,21 +42,40 @@ class TaskTable(CaptionTable):
         self, ids: Sequence[str], rows: Iterable[tuple[tuple[int, ...], TaskText]], *, as_pair: bool = False
     ) -> None:
         seconds, fits = array("q"), array("b")
+        mentions, ends = array("i"), array("q", [0])
 
         def first_images() -> Iterable[tuple[int, str]]:
             for places, text in rows:
                 seconds.append(places[1] if len(places) > 1 else _NONE)
                 fits.append(_NONE if text.fits is None else int(text.fits))
+                mentions.extend(number for mention in text.mentions for number in mention)
+                ends.append(len(mentions) // len(Mention._fields))
                 yield places[0], text.text
 
         super().__init__(ids, first_images())
         self._seconds, self._fits = np.array(seconds, np.int64), np.array(fits, np.int8)
+        self._mentions, self._ends = np.array(mentions, np.int32).reshape(-1, len(Mention._fields)), np.array(ends)
         self.as_pair = as_pair
 
     def text(self, row: int) -> TaskRow:
         first, *following = self._captions[row].split("\n")
         fits = int(self._fits[row])
-        return TaskRow(first, tuple(following), None if fits == _NONE else bool(fits))
+        mentions = self._mentions[self._ends[row] : self._ends[row + 1]].tolist()
+        return TaskRow(
+            first, tuple(following), None if fits == _NONE else bool(fits), tuple(Mention(*each) for each in mentions)
+        )
+
+    @property
+    def names_regions(self) -> bool:
+        """Whether a word of any row names a region."""
+        return len(self._mentions) > 0
+
+    def most_named(self) -> np.ndarray:
+        """(rows,) int64, the largest number of a region that the row's words name; -1 where they name none."""
+        rows = np.repeat(np.arange(len(self)), np.diff(self._ends))
+        largest = np.full(len(self), -1)
+        np.maximum.at(largest, rows, self._mentions[:, Mention._fields.index("region")])
+        return largest
 
     def ids_of(self, row: int) -> list[str]:
         """Of its images, in their order."""
@@ -73,7 +96,8 @@ class TaskTable(CaptionTable):
     def facts(self) -> bytes:
         """What tells two tables of the same texts and first images apart, for a digest."""
         seconds = [self._ids[int(place)] if place != _NONE else "" for place in self._seconds]
-        return "\n".join(seconds).encode("utf-8") + self._fits.tobytes() + bytes([self.as_pair])
+        facts = "\n".join(seconds).encode("utf-8") + self._fits.tobytes() + bytes([self.as_pair])
+        return facts + self._ends.tobytes() + self._mentions.tobytes()
 
     def _rows_within(self, wanted: np.ndarray) -> np.ndarray:
         return np.flatnonzero(wanted[self._places] & (wanted[self._seconds] | (self._seconds == _NONE)))
@@ -83,7 +107,8 @@ class TaskTable(CaptionTable):
             for row in map(int, rows):
                 second = int(self._seconds[row])
                 places = (int(self._places[row]), *([] if second == _NONE else [second]))
-                yield places, TaskText(self._captions[row], tuple(self.ids_of(row)), self.text(row).fits)
+                text = self.text(row)
+                yield places, TaskText(self._captions[row], tuple(self.ids_of(row)), text.fits, text.mentions)
 
         return type(self)(self._ids, texts(), as_pair=self.as_pair)
 
@@ -99,6 +124,10 @@ class TaskCorpus(Corpus):
     def as_pair(self) -> bool:
         return self._texts.as_pair
 
+    @property
+    def names_regions(self) -> bool:
+        return self._texts.names_regions
+
     def text(self, row: int) -> TaskRow:
         return self._texts.text(row)
 
@@ -108,3 +137,25 @@ class TaskCorpus(Corpus):
     def records(self, row: int) -> list[RegionRecord]:
         """Of all images of the row, in their order."""
         return [self._reads(image_id) for image_id in self._texts.ids_of(row)]
+
+
+def check_named_regions(store: FeatureStore, rows: TaskTable) -> None:
+    """Raises ValueError where no word names a region, or regions of the store are not the boxes that words name."""
+    if not rows.names_regions:
+        raise ValueError(
+            "sampling.aligned_words: no word of these texts names a box, as VCR's do; set sampling.aligned_words=none"
+        )
+    if store.fingerprint.details.get("regions") != "given":
+        raise ValueError(
+            f"{store.path}: words of the texts name boxes, and the store does not say that its regions are given "
+            f"boxes; {GIVE_BOXES}"
+        )
+    named = rows.most_named()
+    regions = rows.by_row(store.num_regions_of(rows.captioned_ids()))
+    short = np.flatnonzero(named >= regions)
+    if len(short):
+        row = int(short[0])
+        raise ValueError(
+            f"{store.path}: a word names box {named[row]}, counted from 0, of {rows.record_id(row)!r}, which has "
+            f"{regions[row]} ({counted(len(short), 'row')} like it); {GIVE_BOXES}"
+        )

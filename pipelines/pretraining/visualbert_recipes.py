@@ -110,6 +110,10 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
             batch_size=128,
             learning_rate=1e-4,
             data=_COCO,
+            left_open=(
+                "The release's ResNet-50 looks at boxes of another detector here, at VCR's own in the second phase; "
+                "with --boxes in both extractions both stores have features of one space.",
+            ),
         ),
         "visualbert-coco-flickr": _phase(
             "VisualBERT, first phase for Flickr30k Entities: COCO captions, features with six numbers of their box",
@@ -142,8 +146,9 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
             batch_size=32,
             epochs=1,
             warmup=0.1879,
-            data="VCR, training questions: each with four answers, and with its right answer and four rationales",
-            sampling=_TASK_TEXT,
+            data="VCR, training questions: each with four answers, and with its right answer and four rationales; "
+            "features of VCR's own boxes (extract --boxes vcr1images/)",
+            sampling=VisualBertSampling(text_form=TASK_TEXT, aligned_words="first_piece"),
             after="visualbert-coco-vcr",
             figures=(
                 Figure("VCR", "Q->A, val", 70.8, "Table 4"),
@@ -157,8 +162,11 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
             left_open=(
                 _RIGHT_OPEN,
                 "Of a question's eight texts the release takes one, eight times, by a slip; here each once.",
-                "The release also trains part of its ResNet-50 (not without COCO, says the paper's footnote 3), and "
-                "aligns words with the regions they name; here the features are the store's.",
+                "The release also trains part of its ResNet-50 (not without COCO, says the paper's footnote 3); here "
+                "features are the store's. It shows the boxes that a question's texts name, and the whole image as one "
+                "more; here all boxes of the image.",
+                "A word that names a box should be aligned by its first piece; the release takes the word's number for "
+                "the piece's, by a slip (sampling.aligned_words=release).",
             ),
         ),
         "visualbert-task-nlvr2": _phase(

@@ -8,6 +8,7 @@ One caption tells of the image; the other does as well (match 1), or is of anoth
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,12 +24,14 @@ from pipelines.pretraining.pairs import draw_pair, draw_second_caption
 from pipelines.pretraining.region_choice import strongest_regions
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.pretraining.sampler import Lengths, RowSize
-from pipelines.pretraining.task_corpus import TaskCorpus
+from pipelines.pretraining.task_corpus import GIVE_BOXES, TaskCorpus
+from pipelines.task_texts import Mention
 from pipelines.tokenizer import CaptionTokenizer
 
 TASK_TEXT = "task_text"
 TEXT_FORMS = ("two_captions", "one_caption", "words_only", TASK_TEXT)
 CUTS = ("longer_end", "release_front")
+ALIGNED = ("none", "first_piece", "release")
 BOX_NUMBERS = 6  # left, top, right, bottom, width, height, as shares of the image
 
 
@@ -51,6 +54,10 @@ class VisualBertSampling:
         with_regions: False is the ablation that reads the captions alone ("w/o grounded pre-training", C1).
         box_numbers: six numbers of its box stand behind each feature, as the release does for Flickr30k; the model is
             that much wider.
+        aligned_words: of VCR's texts, whose tags name boxes: "first_piece" adds the position of each such word's first
+            piece to the box, as the release means to and the model's `alignment` says; "release" that of the word's
+            number, by its slip, which is another piece behind a word of several; "none" nothing. The store's regions
+            must be VCR's boxes.
         word_probability: how often a piece is predicted.
         word_masked_share: how many of the predicted pieces become [MASK]; half of the others become random ones.
         mismatched_probability: how often the second caption, or the one, is of another image.
@@ -62,6 +69,7 @@ class VisualBertSampling:
     max_regions: int = 0
     with_regions: bool = True
     box_numbers: bool = False
+    aligned_words: str = "none"
     word_probability: float = 0.15
     word_masked_share: float = 0.8
     mismatched_probability: float = 0.5
@@ -69,12 +77,28 @@ class VisualBertSampling:
     def __post_init__(self) -> None:
         check_choice(self, "text_form", TEXT_FORMS)
         check_choice(self, "cut", CUTS)
+        check_choice(self, "aligned_words", ALIGNED)
         check_probabilities(self, "word_probability", "word_masked_share", "mismatched_probability")
         if self.max_pieces < 5 or self.max_regions < 0:
             raise ValueError(
                 f"VisualBertSampling: max_pieces must be at least 5 and max_regions not negative, got "
                 f"{self.max_pieces} and {self.max_regions}"
             )
+
+
+class _Texts(NamedTuple):
+    """What is read in one row.
+
+    Attributes:
+        pieces: (n,) of one or two texts, without [CLS] and [SEP].
+        named: (n, 2) of each: the region that a piece names, -1 for none, and the number of the naming word; None where
+            nothing is aligned.
+        match: whether the texts fit; None where nobody asks.
+    """
+
+    pieces: list[np.ndarray]
+    named: list[np.ndarray] | None
+    match: int | None
 
 
 class VisualBertSampler:
@@ -111,10 +135,11 @@ class VisualBertSampler:
 
     def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
         records = corpus.records(row) if isinstance(corpus, TaskCorpus) else [corpus.record(row)]
-        texts, match = self._texts(corpus, row, random)
-        features, boxes, region_images = self._regions(records)
+        texts = self._texts(corpus, row, random)
+        shown = [self._shown(record) for record in records]
+        features, boxes, region_images = self._regions(records, shown)
         nothing = np.zeros(len(boxes), bool)
-        text_ids, text_labels, text_segments = self._masked(texts, random)
+        text_ids, text_labels, text_segments = self._masked(texts.pieces, random)
         return PretrainSample(
             sample_id=" and ".join(record.image_id for record in records),
             text_ids=text_ids,
@@ -123,10 +148,11 @@ class VisualBertSampler:
             features=features,
             boxes=boxes,
             region_images=region_images,
+            aligned_words=self._aligned(texts, records[0], shown[0], len(boxes), len(text_ids)),
             masked=nothing,
             predicted=nothing,
             region_targets=None,
-            match=match,
+            match=texts.match,
             height=records[0].height,
             width=records[0].width,
         )
@@ -135,7 +161,7 @@ class VisualBertSampler:
         sampling, regions = self._sampling, lengths.regions(row) if self._sampling.with_regions else 0
         num_images = 1
         if isinstance(corpus, TaskCorpus):
-            texts, _ = self._texts(corpus, row, random)
+            texts = self._texts(corpus, row, random).pieces
             num_images = corpus.num_images(row)
         else:
             caption_rows, _ = self._captions(corpus, row, random)
@@ -156,27 +182,70 @@ class VisualBertSampler:
             return [pair.caption_row], int(pair.matched)
         return [row], None
 
-    def _texts(self, corpus: Corpus, row: int, random: np.random.Generator) -> tuple[list[np.ndarray], int | None]:
-        """The pieces of one or two texts without [CLS] and [SEP]; whether they fit, None where nobody asks."""
+    def _texts(self, corpus: Corpus, row: int, random: np.random.Generator) -> _Texts:
         if not isinstance(corpus, TaskCorpus):
             caption_rows, matched = self._captions(corpus, row, random)
-            return [self._pieces(corpus.caption(each)) for each in caption_rows], matched
-        first, following, fits = corpus.text(row)
-        texts = [self._pieces(first)]
-        if following:
-            texts.append(self._pieces(following[int(random.integers(len(following)))]))
-        match = None if fits is None or not self._config.with_match_head else int(fits)
-        return texts if corpus.as_pair else [np.concatenate(texts)], match
+            return _Texts([self._pieces(corpus.caption(each)) for each in caption_rows], None, matched)
+        text = corpus.text(row)
+        lines = [0, 1 + int(random.integers(len(text.following)))] if text.following else [0]
+        words = [text.first if line == 0 else text.following[line - 1] for line in lines]
+        pieces = [self._pieces(each) for each in words]
+        match = None if text.fits is None or not self._config.with_match_head else int(text.fits)
+        named = None
+        if self._sampling.aligned_words != "none" and self._sampling.with_regions and text.mentions:
+            of_lines = [[each for each in text.mentions if each.line == line] for line in lines]
+            named = [self._named(*each) for each in zip(words, pieces, of_lines, strict=True)]
+        if corpus.as_pair:
+            return _Texts(pieces, named, match)
+        return _Texts([np.concatenate(pieces)], None if named is None else [np.concatenate(named)], match)
 
-    def _regions(self, records: list[RegionRecord]) -> tuple[torch.Tensor, np.ndarray, np.ndarray | None]:
+    def _named(self, text: str, pieces: np.ndarray, mentions: list[Mention]) -> np.ndarray:
+        """See `_Texts`, of one of them."""
+        named = np.full((len(pieces), 2), -1)
+        firsts = self._tokenizer.first_pieces(text, [mention.word for mention in mentions])
+        for mention, first in zip(mentions, firsts, strict=True):
+            if first:
+                named[first - 1] = mention.region, mention.word
+        return named
+
+    def _aligned(
+        self, texts: _Texts, record: RegionRecord, shown: np.ndarray, num_regions: int, num_pieces: int
+    ) -> np.ndarray | None:
+        """See `PretrainSample.aligned_words`; ValueError for a region that the record has not."""
+        if texts.named is None:
+            return None
+        words: list[list[int]] = [[] for _ in range(num_regions)]
+        places, start = {int(region): place for place, region in enumerate(shown)}, 1
+        for named in self._cut(texts.named):
+            for piece in np.flatnonzero(named[:, 0] >= 0):
+                region, word = map(int, named[piece])
+                if region >= record.num_regions:
+                    raise ValueError(
+                        f"record {record.image_id!r}: a word names region {region}, the record has "
+                        f"{record.num_regions}; {GIVE_BOXES}"
+                    )
+                position = start + (word if self._sampling.aligned_words == "release" else int(piece))
+                if region in places and position < num_pieces - 1:
+                    words[places[region]].append(position)
+            start += len(named) + 1
+        most = max(map(len, words), default=0)
+        return np.array([each + [-1] * (most - len(each)) for each in words], np.int64) if most else None
+
+    def _shown(self, record: RegionRecord) -> np.ndarray:
+        """(n,) int64, numbers of the record's regions."""
+        sampling = self._sampling
+        return strongest_regions(record, sampling.max_regions) if sampling.with_regions else np.arange(0)
+
+    def _regions(
+        self, records: list[RegionRecord], shown: list[np.ndarray]
+    ) -> tuple[torch.Tensor, np.ndarray, np.ndarray | None]:
         """Features and boxes of the regions that are shown, image by image; of several images, which each is from."""
-        sampling, features, boxes = self._sampling, [], []
-        for record in records:
-            regions = strongest_regions(record, sampling.max_regions) if sampling.with_regions else np.arange(0)
-            shown = as_tensor(record.features[regions])
-            if sampling.box_numbers:
-                shown = torch.cat([shown.float(), torch.from_numpy(box_numbers(record, regions))], dim=1)
-            features.append(shown)
+        features, boxes = [], []
+        for record, regions in zip(records, shown, strict=True):
+            given = as_tensor(record.features[regions])
+            if self._sampling.box_numbers:
+                given = torch.cat([given.float(), torch.from_numpy(box_numbers(record, regions))], dim=1)
+            features.append(given)
             boxes.append(record.boxes[regions])
         if len(records) == 1:
             return features[0], boxes[0], None

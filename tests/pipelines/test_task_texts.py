@@ -9,19 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from captioned_records import WIDTH, FakeStore, make_record
+from captioned_records import WIDTH
 from dataset_examples import error_of
+from task_corpora import corpus_of, joined, store_of
 
 from model.inputs import IGNORE_INDEX
 from model.visualbert import VisualBertConfig
 from pipelines.captions import CaptionJoin
 from pipelines.datasets.vcr_texts import read_vcr_questions
-from pipelines.pretraining.captioned_store import join_task_texts
 from pipelines.pretraining.row_lengths import RowLengths, count_regions
 from pipelines.pretraining.sample import collate
 from pipelines.pretraining.systems import SYSTEMS
 from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
-from pipelines.pretraining.usable_captions import UsableCaptions
 from pipelines.pretraining.visualbert_samples import VisualBertSampler, VisualBertSampling, review_captions
 from pipelines.task_texts import NLVR2, VCR, VQA, TaskText, TaskTexts
 from pipelines.tokenizer import load_tokenizer
@@ -38,22 +37,6 @@ def files(shared_data: Path, task: str) -> list[Path]:
         VCR: [folder / "vcr" / "train.jsonl"],
         NLVR2: [folder / "nlvr2" / "train.json"],
     }[task]
-
-
-def store_of(texts: TaskTexts) -> FakeStore:
-    names = dict.fromkeys(name for text in texts.texts() for name in text.names)
-    return FakeStore({name: make_record(name, seed) for seed, name in enumerate(names)})
-
-
-def joined(texts: TaskTexts) -> tuple[FakeStore, TaskTable]:
-    store = store_of(texts)
-    rows, report = join_task_texts(store, texts, UsableCaptions(128), 1.0)  # type: ignore[arg-type]
-    assert report.joined == report.captions == len(rows)
-    return store, rows
-
-
-def corpus_of(texts: TaskTexts) -> TaskCorpus:
-    return TaskCorpus(*joined(texts))
 
 
 # --- what the files say ---
@@ -96,8 +79,10 @@ def test_a_person_that_only_the_choice_names_gets_a_name_of_its_own(tmp_path: Pa
     }  # fmt: skip
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
     (question,) = read_vcr_questions(str(tmp_path / "train.jsonl"))
-    assert question.choices[0][:2] == ("Who is Casey ?", "Riley knows Casey cup .")
-    assert question.choices[5] == ("Who is Casey ? Riley knows Casey cup .", "so", True)
+    assert question.choices[0][0].words == "Who is Casey ?"
+    assert question.choices[0][1] == ("Riley knows Casey cup .", ((0, 0), (2, 1), (3, 2)))
+    context = ("Who is Casey ? Riley knows Casey cup .", ((2, 1), (4, 0), (6, 1), (7, 2)))
+    assert question.choices[5] == (context, ("so", ()), True)
 
 
 def test_nlvr2_of_the_pack(shared_data: Path) -> None:
@@ -175,7 +160,7 @@ def test_vqa_samples_are_a_question_and_one_of_its_answers_in_one_text(shared_da
     corpus = corpus_of(TaskTexts(files(shared_data, VQA)))
     sampler, tokenizer = sampler_for(corpus, head=False)
     row = max(range(len(corpus)), key=lambda row: len(set(corpus.text(row).following)))
-    first, following, _ = corpus.text(row)
+    first, following, *_ = corpus.text(row)
     assert len(set(following)) > 1
     seen, predicted = set(), 0
     for seed in range(200):
@@ -195,7 +180,7 @@ def test_vcr_samples_are_two_texts_and_ask_whether_the_choice_is_right(shared_da
     sampler, tokenizer = sampler_for(corpus)
     for row in range(8):
         sample = sampler.sample(corpus, row, np.random.default_rng(row))
-        first, (choice,), fits = corpus.text(row)
+        first, (choice,), fits, _ = corpus.text(row)
         assert [plain(part) for part in words(sample, tokenizer)] == [plain(first), plain(choice)]
         assert sample.match == int(fits is True) == int(row in (0, 4))
     alone, _ = sampler_for(corpus, head=False)

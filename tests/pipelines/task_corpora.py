@@ -1,0 +1,26 @@
+"""The texts of a task with made records of their images."""
+
+from __future__ import annotations
+
+from captioned_records import FakeStore, make_record
+
+from pipelines.pretraining.captioned_store import join_task_texts
+from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
+from pipelines.pretraining.usable_captions import UsableCaptions
+from pipelines.task_texts import TaskTexts
+
+
+def store_of(texts: TaskTexts) -> FakeStore:
+    names = dict.fromkeys(name for text in texts.texts() for name in text.names)
+    return FakeStore({name: make_record(name, seed) for seed, name in enumerate(names)})
+
+
+def joined(texts: TaskTexts) -> tuple[FakeStore, TaskTable]:
+    store = store_of(texts)
+    rows, report = join_task_texts(store, texts, UsableCaptions(128), 1.0)  # type: ignore[arg-type]
+    assert report.joined == report.captions == len(rows)
+    return store, rows
+
+
+def corpus_of(texts: TaskTexts) -> TaskCorpus:
+    return TaskCorpus(*joined(texts))

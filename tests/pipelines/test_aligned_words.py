@@ -1,0 +1,154 @@
+"""VisualBERT's alignment of words with the boxes that they name, as VCR's texts have it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from captioned_records import WIDTH, FakeStore, make_record
+from task_corpora import corpus_of
+
+from model.inputs import IGNORE_INDEX
+from model.visualbert import VisualBertConfig
+from pipelines.pretraining.sample import collate
+from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
+from pipelines.pretraining.visualbert_samples import VisualBertSampler, VisualBertSampling
+from pipelines.task_texts import Mention, TaskText, TaskTexts
+from pipelines.tokenizer import load_tokenizer
+
+Cli = Callable[..., Any]
+
+NAMING = {
+    "img_fn": "a/b.jpg", "annot_id": "train-0", "objects": ["person", "cup", "person", "sports ball"],
+    "answer_label": 0, "rationale_label": 1, "question": ["Xylophonists", "like", [2, 1], "?"],
+    "answer_choices": [[[0], "'s", [3], "and", [2], "."]] + [["no"]] * 3, "rationale_choices": [["so"]] * 4,
+}  # fmt: skip
+
+
+def naming(tmp_path: Path, **settings: Any) -> tuple[TaskCorpus, VisualBertSampler]:
+    """Of one question whose words name boxes, and a sampler whose first word has several pieces."""
+    (tmp_path / "train.jsonl").write_text(json.dumps(NAMING) + "\n")
+    corpus = corpus_of(TaskTexts([tmp_path / "train.jsonl"]))
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "xylo", "##phonists", "like", "casey", "riley", "cup"]
+    vocabulary += ["?", "'", "s", "sports", "ball", "and", ".", "no", "so"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
+    config = VisualBertConfig(vocab_size=len(vocabulary), region_feature_size=WIDTH)
+    sampling = VisualBertSampling(text_form="task_text", **settings)
+    return corpus, VisualBertSampler(sampling, load_tokenizer(str(tmp_path / "vocab.txt")), config, num_classes=0)
+
+
+def named_by_region(corpus: TaskCorpus, sampler: VisualBertSampler, row: int) -> dict[int, list[int]]:
+    words = sampler.sample(corpus, row, np.random.default_rng(0)).aligned_words
+    assert words is not None and words.shape[0] == corpus.record(row).num_regions
+    places = {region: [place for place in of_one if place >= 0] for region, of_one in enumerate(words.tolist())}
+    return {region: of_one for region, of_one in places.items() if of_one}
+
+
+def test_words_that_name_boxes_are_read_with_their_places(tmp_path: Path) -> None:
+    corpus, _ = naming(tmp_path)
+    assert corpus.text(0).first == "Xylophonists like Casey cup ?"
+    assert corpus.text(0).following == ("Riley 's sports ball and Casey .",)
+    assert corpus.text(0).mentions == ((0, 2, 2), (0, 3, 1), (1, 0, 0), (1, 2, 3), (1, 5, 2))
+    assert corpus.text(5).mentions[2:] == ((0, 5, 0), (0, 7, 3), (0, 10, 2)) and corpus.text(1).mentions == (
+        (0, 2, 2),
+        (0, 3, 1),
+    )
+
+
+def test_boxes_are_aligned_with_the_first_piece_of_each_word_that_names_them(tmp_path: Path) -> None:
+    corpus, sampler = naming(tmp_path, aligned_words="first_piece")
+    # [CLS] xylo ##phonists like casey cup ? [SEP] riley ' s sports ball and casey . [SEP]
+    assert named_by_region(corpus, sampler, 0) == {0: [8], 1: [5], 2: [4, 14], 3: [11]}
+    # The release counts words where it should count pieces: those behind a word of several are off.
+    corpus, sampler = naming(tmp_path, aligned_words="release")
+    assert named_by_region(corpus, sampler, 0) == {0: [8], 1: [4], 2: [3, 13], 3: [10]}
+    corpus, sampler = naming(tmp_path)
+    assert sampler.sample(corpus, 0, np.random.default_rng(0)).aligned_words is None
+
+
+def test_alignment_follows_texts_that_are_cut_and_regions_that_are_chosen(tmp_path: Path) -> None:
+    corpus, sampler = naming(tmp_path, aligned_words="first_piece", max_pieces=12)
+    # [CLS] xylo ##phonists like casey cup [SEP] riley ' s sports [SEP]
+    assert named_by_region(corpus, sampler, 0) == {0: [7], 1: [5], 2: [4], 3: [10]}
+    corpus, sampler = naming(tmp_path, aligned_words="first_piece", cut="release_front", max_pieces=12)
+    sample = sampler.sample(corpus, 0, np.random.default_rng(0))
+    ids = np.where(sample.text_labels == IGNORE_INDEX, sample.text_ids, sample.text_labels)
+    found = named_by_region(corpus, sampler, 0)
+    assert {int(ids[place]) for places in found.values() for place in places} <= {8, 9, 10, 14} and 2 in found
+    record = corpus.record(0)
+    corpus, sampler = naming(tmp_path, aligned_words="first_piece", max_regions=record.num_regions - 2)
+    best = np.sort(np.argsort(-record.class_scores, kind="stable")[:-2]).tolist()
+    words = sampler.sample(corpus, 0, np.random.default_rng(0)).aligned_words
+    assert words is not None and best != list(range(len(best)))
+    whole = {0: [8], 1: [5], 2: [4, 14], 3: [11]}
+    assert [[place for place in one if place >= 0] for one in words.tolist()] == [whole.get(each, []) for each in best]
+
+
+def test_alignment_is_padded_in_a_batch_and_read_by_the_model(tmp_path: Path) -> None:
+    corpus, sampler = naming(tmp_path, aligned_words="first_piece")
+    samples = [sampler.sample(corpus, row, np.random.default_rng(row)) for row in (0, 1, 5)]
+    batch = collate(samples, pad_id=0)
+    assert batch.aligned_words is not None and batch.aligned_words.shape == (3, len(samples[0].boxes), 2)
+    assert batch.aligned_words[0, 2].tolist() == [4, 14] and batch.aligned_words[1, 2].tolist() == [4, -1]
+    assert batch.aligned_words[1, 0].tolist() == [-1, -1]
+    corpus, without = naming(tmp_path)
+    assert collate([without.sample(corpus, 0, np.random.default_rng(0))], pad_id=0).aligned_words is None
+
+
+def test_a_region_that_a_word_names_and_the_record_has_not(tmp_path: Path) -> None:
+    _, sampler = naming(tmp_path, aligned_words="first_piece")
+    text = TaskText("Riley", ("a/b",), True, (Mention(0, 0, 3),))
+    few = TaskCorpus(FakeStore({"a/b": make_record("a/b", 0, num_regions=3)}), TaskTable(["a/b"], [((0,), text)]))
+    with pytest.raises(ValueError, match=r"'a/b': a word names region 3, the record has 3; extract with the task's"):
+        sampler.sample(few, 0, np.random.default_rng(0))
+
+
+def test_a_run_on_vcr_and_its_own_boxes(
+    roibeam: Cli, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    folder = shared_data / "formats" / "vcr"
+    photos = folder / "vcr1images"
+    for store, boxes in (("given", ("--boxes", photos)), ("detected", ())):
+        done = roibeam("extract", photos, tmp_path / store, *boxes, *tiny_network)
+        assert done.code == 0, done.err
+    tiny = ("hidden_size=24", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=48")
+    options: tuple[Any, ...] = ("--system", "visualbert", "--task-text", folder / "train.jsonl", "--steps", 2)
+    options += ("--batch-size", 8, "--set", "sampling.text_form=task_text")
+    options += tuple(part for each in tiny for part in ("--set", f"model.{each}"))
+    aligned = ("--set", "sampling.aligned_words=first_piece")
+    given = ("--store", tmp_path / "given")
+    done = roibeam("pretrain", tmp_path / "run", *given, *options, *aligned, "--inspect-batch", 8)
+    assert done.code == 0, done.err
+    page = (tmp_path / "run" / "batch.html").read_text()
+    assert len(re.findall(r"<sub>\d+</sub>", page)) > 8
+    without = roibeam("pretrain", tmp_path / "without", *given, *options)
+    assert without.code == 0, without.err
+    losses = [
+        json.loads((tmp_path / run / "log.jsonl").read_text().splitlines()[0])["loss"] for run in ("run", "without")
+    ]
+    assert losses[0] != losses[1]
+    refused = roibeam("pretrain", tmp_path / "no", "--store", tmp_path / "detected", *options, *aligned)
+    assert refused.code == 1 and "does not say that its regions are given boxes; extract with" in refused.err
+    # Boxes of another file, of which one photo has too few.
+    rows = [
+        {"image_id": str(path.relative_to(photos).with_suffix("")), "boxes": [[0, 0, 9, 9]] * count}
+        for path, count in zip(sorted(photos.rglob("*.jpg")), [1, *[40] * 99], strict=False)
+    ]
+    (tmp_path / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = roibeam("extract", photos, tmp_path / "few", "--boxes", tmp_path / "boxes.jsonl", *tiny_network)
+    assert done.code == 0, done.err
+    refused = roibeam("pretrain", tmp_path / "no", "--store", tmp_path / "few", *options, *aligned)
+    assert refused.code == 1 and re.search(
+        r"a word names box \d, counted from 0, of 'pack/\d+', which has 1", refused.err
+    )
+    nlvr2 = shared_data / "formats" / "nlvr2"
+    done = roibeam("extract", nlvr2 / "images", tmp_path / "nlvr2", *tiny_network)
+    assert done.code == 0, done.err
+    other = ("--system", "visualbert", "--task-text", nlvr2 / "train.json", "--set", "sampling.text_form=task_text")
+    refused = roibeam("pretrain", tmp_path / "no", "--store", tmp_path / "nlvr2", *other, *aligned)
+    assert refused.code == 1 and "no word of these texts names a box, as VCR's do" in refused.err
