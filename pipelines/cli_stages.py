@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 # What says how the command runs or where it starts, not what a stage is.
 _OF_THE_WHOLE = ("out", "stage", "resume", "as_json", "from_run")
+# Of the options, those that name files and those that name stores.
+_FILES, _STORES = ("captions", "task_text", "text_corpus", "validation"), ("store", "validation_store")
 # What changes no result, so a stage that is done stays done.
 _FREE = frozenset({"resume", "as_json", "inspect_batch", "threads", "device", "stage_to", "stage_gb"})
 
@@ -71,13 +75,15 @@ def run_stages(
     from pipelines.training import is_main_process
 
     run = StagedRun(out, [stage.options for stage in stages])
+    done = {number for number in range(1, len(stages) + 1) if resume is not False and run.is_done(number)}
+    _check_ahead(context, stages, done)
     if is_main_process():
         run.save()
     how = ["--json"] * as_json + ([] if resume is None else ["--resume" if resume else "--no-resume"])
     names = [stage.name for stage in stages]
     for number, stage in enumerate(stages, start=1):
         folder = run.folder(number)
-        if run.is_done(number) and resume is not False:
+        if number in done:
             logger.info("stage %d of %d (%s) is done: %s", number, len(stages), stage.name, folder)
             continue
         logger.info("stage %d of %d: %s", number, len(stages), stage.name)
@@ -130,6 +136,41 @@ def _stage(context: typer.Context, common: Mapping[str, list[str]], own: str, nu
         words = ["--recipe", str(recipe), *words]
     arguments = [*(word for value in kept.values() for word in value), *words]
     return Stage(recipe or f"stage {number}", arguments, list(_decisive(context, arguments)))
+
+
+def _check_ahead(context: typer.Context, stages: Sequence[Stage], done: Collection[int]) -> None:
+    """What a later stage would stop at, said before the first one has trained for days.
+
+    Raises:
+        ValueError: when a file or store of a stage is not there, or two stores have features of different spaces.
+    """
+    from features.store import FeatureStore
+    from pipelines.given_stores import OWN_CAPTIONS
+    from pipelines.pretraining.captioned_store import check_pair_agrees
+
+    with ExitStack() as opened:
+        first: FeatureStore | None = None
+        for number, stage in enumerate(stages, start=1):
+            if number in done:  # and read no more: its data may be gone
+                continue
+            values, _, _ = context.command.make_parser(context).parse_args(list(stage.arguments))
+            where = f"stage {number} ({stage.name})"
+            for name in _FILES:
+                for file in _as_list(values.get(name)):
+                    if file != OWN_CAPTIONS and "://" not in file and not os.path.exists(file):
+                        raise ValueError(f"{where}: {_spelled(context, name)}: no such file: {file!r}")
+            for path in (each for name in _STORES for each in _as_list(values.get(name)) if "://" not in each):
+                try:
+                    store = opened.enter_context(FeatureStore(path))
+                    if first is not None:
+                        check_pair_agrees(first, store, names_may_be_missing=True)
+                except (ValueError, OSError) as error:
+                    raise ValueError(f"{where}: {error}") from None
+                first = first or store
+
+
+def _as_list(value: Any) -> list[str]:
+    return [] if value is None else [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)]
 
 
 def options_given(context: typer.Context) -> dict[str, list[str]]:

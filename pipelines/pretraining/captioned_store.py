@@ -165,21 +165,29 @@ def check_stores_agree(stores: Sequence[FeatureStore]) -> None:
     Raises:
         ValueError: naming the first store and one that does not fit it.
     """
-    first = stores[0]
     for other in stores[1:]:
-        both, left, right = f"{first.path} and {other.path}", first.fingerprint, other.fingerprint
-        remedy = "extract both with the same detector and settings, or train on one of them"
-        if left.feature_space != right.feature_space:
-            difference = space_difference(left, right, {}) or f"{left.feature_space} / {right.feature_space}"
-            raise ValueError(f"{both} are of different feature spaces: {difference}; {remedy}")
-        if first.feature_dim != other.feature_dim:
-            raise ValueError(f"{both}: features have width {first.feature_dim} / {other.feature_dim}; {remedy}")
-        mine, yours = first.vocabulary["classes"], other.vocabulary["classes"]
-        if mine != yours:
-            raise ValueError(
-                f"{both} have different class names ({_names(mine)} / {_names(yours)}), so class 7 of one may be "
-                f"another thing in the other; {remedy}"
-            )
+        check_pair_agrees(stores[0], other, names_may_be_missing=False)
+
+
+def check_pair_agrees(first: FeatureStore, other: FeatureStore, *, names_may_be_missing: bool) -> None:
+    """As `check_stores_agree`, of two.
+
+    Args:
+        names_may_be_missing: class names are compared where both have some.
+    """
+    both, left, right = f"{first.path} and {other.path}", first.fingerprint, other.fingerprint
+    remedy = "extract both with the same detector and settings, or train on one of them"
+    if left.feature_space != right.feature_space:
+        difference = space_difference(left, right, {}) or f"{left.feature_space} / {right.feature_space}"
+        raise ValueError(f"{both} are of different feature spaces: {difference}; {remedy}")
+    if first.feature_dim != other.feature_dim:
+        raise ValueError(f"{both}: features have width {first.feature_dim} / {other.feature_dim}; {remedy}")
+    mine, yours = first.vocabulary["classes"], other.vocabulary["classes"]
+    if mine != yours and not (names_may_be_missing and not (mine and yours)):
+        raise ValueError(
+            f"{both} have different class names ({_names(mine)} / {_names(yours)}), so class 7 of one may be "
+            f"another thing in the other; {remedy}"
+        )
 
 
 def _names(classes: Sequence[str] | None) -> str:

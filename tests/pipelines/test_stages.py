@@ -327,6 +327,23 @@ def test_another_command_on_a_run_in_stages(roibeam: Cli, world: World, tmp_path
     assert "--store: name the store" in missing
 
 
+def test_what_a_later_stage_would_stop_at_is_said_before_the_first_one(
+    roibeam: Cli, world: World, tmp_path: Path
+) -> None:
+    captions, out = world.folder / "a.json", tmp_path / "new"
+    pictures, other = world.folder / "samples" / "images", tmp_path / "other"
+    assert roibeam("extract", pictures, other, *NETWORK, "--weights", "random:8").code == 0
+    for wrong, words in (
+        ("--captions none.json", "stage 2 (stage 2): --captions: no such file: 'none.json'"),
+        ("--store nowhere", "stage 2 (stage 2): nowhere: no feature store here"),
+        (f"--store {other}", "are of different feature spaces: "),
+    ):
+        given = ("--store", world.folder / "store", "--captions", captions, "--stage", "--steps 1", "--stage", wrong)
+        done = roibeam("pretrain", out, *given)
+        assert done.code == 1 and words in done.err and "Traceback" not in done.err, done.err
+        assert not (out / "stage-1").exists()
+
+
 def test_free_options_may_differ_where_a_stage_is_done(tmp_path: Path) -> None:
     run = StagedRun(tmp_path / "run", [["--steps 3"], ["--steps 4"]])
     run.save()
