@@ -100,6 +100,8 @@ class EndToEndTraining:
         labelled: for a case with a detector.
         padding_multiple: of the encoder's conventions. Its `long_edge` makes inputs alike, and with them what the
             padding of a batch does to its features, however many photos the batch has.
+        fixed_masks: as of `DataConfig`.
+        seed: of the task's draws.
     """
 
     made: PhotoStore
@@ -112,6 +114,8 @@ class EndToEndTraining:
     checkpoint_every: int = 1000
     labelled: LabelledPhotos | None = None
     padding_multiple: int = 1
+    fixed_masks: bool = False
+    seed: int = 0
 
     def __call__(self) -> None:
         config = settings(
@@ -147,11 +151,11 @@ class EndToEndTraining:
                 system.sampler(sampling, tokenizer, model.config, num_classes=NUM_CLASSES), case.without_image
             ),
             RecordPhotos(store, rows.captioned_ids(), None),
-            DataConfig(batch_size=self.batch_size),
+            DataConfig(batch_size=self.batch_size, fixed_masks=self.fixed_masks),
             PhotoRules(short_edges=(32, 48)),
             row_sizes=row_sizes(store, rows),
             pad_id=tokenizer.pad_id,
-            seed=0,
+            seed=self.seed,
             labelled=labelled,
         )
 

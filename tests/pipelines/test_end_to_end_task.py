@@ -338,6 +338,17 @@ def test_no_batch_is_larger_where_images_are_drawn_too(made: PhotoStore, tmp_pat
     assert others > 5 and regions == max(3 + number % 6 for number in range(8))
 
 
+def test_masks_of_one_epoch_do_not_make_the_worst_batch_smaller(made: PhotoStore, tmp_path: Path) -> None:
+    """Its one draw of the photo with the most regions may show another photo."""
+    rehearsed = set()
+    for seed in range(16):
+        training = EndToEndTraining(
+            made, tmp_path, "imagebert", 1, accumulation=1, steps=1, double=False, fixed_masks=True, seed=seed
+        )
+        rehearsed.add(training.task().worst_batch().batch.images.boxes.shape[1])
+    assert rehearsed == {max(3 + number % 6 for number in range(8))}
+
+
 def test_rules_that_are_none(made: PhotoStore) -> None:
     with pytest.raises(ValueError, match="read_ahead must be at least 1, got 0"):
         PhotoRules(read_ahead=0)
