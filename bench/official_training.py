@@ -2,10 +2,10 @@
 
 From their checkouts, none of which is changed; nothing of theirs is copied here. Model, losses, optimizer, schedule,
 clipping and the order of these are theirs, run by their own entry points. Stand-ins there are for data sets (samples
-are given), for packages that a step never calls (TensorBoard, apex, tensorpack, AllenNLP, compiled RoI pooling), and
-for CUDA. Three things are set: models are double and without dropout; where a loader rounds to float32 it does not;
-`zero_grad` fills with zeros, as torch did when these codes were written, so that a tensor without a gradient in some
-step goes on by its running means.
+are given), for packages that a step never calls (TensorBoard, apex, tensorpack, AllenNLP but for its batches, compiled
+RoI pooling), and for CUDA. Three things are set: models are double and without dropout; where a loader rounds to
+float32 it does not; `zero_grad` fills with zeros, as torch did when these codes were written, so that a tensor without
+a gradient in some step goes on by its running means.
 """
 
 from __future__ import annotations

@@ -1,17 +1,22 @@
-"""Official training of UCLA's VisualBERT: visualbert/models/model_wrapper.py ModelWrapper.step."""
+"""Official training of UCLA's VisualBERT: visualbert/models/model_wrapper.py ModelWrapper.step.
+
+Its batches come from the official collate (dataloaders/coco_dataset.py, with the fields of bert_field.py and the
+padding values of bert_data_utils.py). Of AllenNLP beneath it, what stands in is padding to the longest of each
+dimension over the batch, and stacking (`official_visualbert_data`).
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from official_training import PADDED_REGIONS, PADDED_TEXT, Options, Recorder, labels_of, padded, stand_in
-from torch import Tensor, nn
+from official_training import Options, Recorder, labels_of, stand_in
+from official_visualbert_data import official_data
+from torch import nn
 from trajectory_cases import FEATURE_SIZE, ROWS, Case
 from trajectory_samples import Step
 
@@ -72,20 +77,29 @@ def train(case: Case, checkout: Path, folder: Path, samples: list[Step], recorde
     )
     model = wrapper.ModelWrapper(arguments, ROWS * ours.steps)
     model.train()
+    data = official_data(checkout, "coco_dataset")
     for step in samples:
-        output = model.step(_visualbert_batch(step[0]))
+        batch = data.COCODataset.collate_fn([_instance(data, row) for row in step[0]])
+        # AllenNLP's fields of real numbers are float32, as the features that were drawn.
+        output = model.step({name: each.double() if each.is_floating_point() else each for name, each in batch.items()})
         recorder.losses.append(output["loss"].item())
 
 
-def _visualbert_batch(rows: Sequence[PretrainSample]) -> dict[str, Tensor]:
-    """Arguments of `VisualBERTFixedImageEmbedding.forward`, as the fields of a COCO batch."""
+def _instance(data: Any, row: PretrainSample) -> Any:
+    """What `COCODataset.__getitem__` hands to its collate, with the words and regions that were drawn."""
     fields = {
-        "bert_input_ids": padded((row.text_ids for row in rows), PADDED_TEXT),
-        "bert_input_mask": padded((np.ones(len(row.text_ids), np.int64) for row in rows), PADDED_TEXT),
-        "bert_input_type_ids": padded((row.text_segments for row in rows), PADDED_TEXT),
-        "masked_lm_labels": padded((labels_of(row.text_labels) for row in rows), PADDED_TEXT, fill=-1),
-        "is_random_next": np.array([[row.match] for row in rows]),
-        "image_dim_variable": np.array([len(row.boxes) for row in rows]),
-        "image_feat_variable": padded((row.features.numpy() for row in rows), PADDED_REGIONS, FEATURE_SIZE),
+        "image_feat_variable": data.ArrayField(row.features.numpy()),
+        "image_dim_variable": data.IntArrayField(np.array(len(row.boxes))),
     }
-    return {name: torch.from_numpy(array) for name, array in fields.items()}
+    fields["label"] = fields["image_dim_variable"]
+    words = data.InputFeatures(
+        unique_id=row.sample_id,
+        tokens=None,
+        input_ids=row.text_ids,
+        input_mask=np.ones(len(row.text_ids)),
+        input_type_ids=row.text_segments,
+        is_correct=row.match,
+        lm_label_ids=labels_of(row.text_labels),
+    )
+    words.insert_field_into_dict(fields)
+    return data.Instance(fields)

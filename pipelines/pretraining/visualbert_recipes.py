@@ -137,6 +137,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
             left_open=(
                 "The release adds VQA's validation questions and draws among answers of its 3,129; here training "
                 "questions and all answers.",
+                "The release reads questions without their commas, as Pythia prepared them; here as VQA has them.",
                 'The release spells the answer letter by letter ("y e s"), by a slip; here it is a word.',
             ),
         ),
@@ -203,6 +204,7 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
                 Figure(_ENTITIES, "R@10, dev", 86.31, "Table 6"),
                 Figure(_ENTITIES, "R@10, test", 86.51, "Table 6"),
             ),
+            left_open=("The release takes only captions that have a phrase with a box; here all.",),
         ),
     }
 )
