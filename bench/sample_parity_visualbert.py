@@ -244,7 +244,8 @@ def vcr(checkout: Path, tokenizer: CaptionTokenizer, vocab: Path, errors: Errors
     """Questions with four answers and with the right one and four rationales, and whether the choice is right.
 
     The release takes one text of each line, number `line % 8`, whichever is asked for (complete_shuffle, by a slip), so
-    every question stands on eight lines. It runs with use_alignment, whose image_text_alignment is in `sample`.
+    every question stands on eight lines. Its words are aligned with boxes (use_alignment), of which the whole image is
+    the first and those that no text of the question names are left out; all photos have the boxes of `OBJECTS`.
     """
     module = official_data(checkout, "vcr")
     lines = [question for place in range(TEXTS) for question in [_vcr_question(place)] * EIGHT]
@@ -261,9 +262,11 @@ def vcr(checkout: Path, tokenizer: CaptionTokenizer, vocab: Path, errors: Errors
         "train", "answer",
         vcr_annots_dir=str(folder / "annotations"), vcr_image_dir=str(folder / "images"), **settings,
     )  # fmt: skip
-    records = _named(make_records().values(), (f"made/{image}" for image in range(IMAGES)))
+    richest = max(make_records().values(), key=lambda record: record.num_regions)
+    photo = _with_regions(richest, np.arange(len(OBJECTS)))
+    records = _named([photo] * IMAGES, (f"made/{image}" for image in range(IMAGES)))
     corpus = _task_corpus([folder / "annotations" / "train.jsonl"], records)
-    sampler = _sampler(tokenizer, asks=True, cut="release_front")
+    sampler = _sampler(tokenizer, asks=True, cut="release_front", aligned_words="release")
     named_otherwise = cut_otherwise = 0
     for case in range(2 * len(lines)):
         draws, line = Draws(case), case % len(lines)
@@ -271,7 +274,7 @@ def vcr(checkout: Path, tokenizer: CaptionTokenizer, vocab: Path, errors: Errors
         if not _names_agree(lines[line], line % EIGHT):
             named_otherwise += 1
             continue
-        first, (choice,), _ = corpus.text(row)
+        first, (choice,), *_ = corpus.text(row)
         context, too_much = tokenizer.count_pieces(first) - 2, tokenizer.count_pieces(choice) + 1 - MAX_PIECES
         if context + too_much > 0 and context > UNCUT_CONTEXT:
             cut_otherwise += 1
@@ -280,8 +283,26 @@ def vcr(checkout: Path, tokenizer: CaptionTokenizer, vocab: Path, errors: Errors
         _, instance = theirs[EIGHT * line]
         sample = arrays_of(instance)
         ours = sampler.sample(corpus, row, OurRandom(draws, 0, pairs=False))  # type: ignore[arg-type]
-        errors.add("VisualBERT VCR", _text_fields(ours, sample))
+        shown, _ = theirs._get_dets_to_use(theirs.items[line])
+        aligned = instance.fields["image_text_alignment"].field_list[1:]
+        words = {box: each.array for box, each in zip(shown, aligned, strict=True)}
+        compared = {"aligned words": (_positions(_of_ours(ours)), _positions(words))}
+        errors.add("VisualBERT VCR", _text_fields(ours, sample) | compared)
     print(f"VisualBERT VCR: left out {named_otherwise} texts with other names, {cut_otherwise} cut otherwise")
+
+
+def _of_ours(sample: PretrainSample) -> dict[int, np.ndarray]:
+    """Positions of the words that name each box."""
+    words = [] if sample.aligned_words is None else sample.aligned_words
+    return {box: each[each >= 0] for box, each in enumerate(words)}
+
+
+def _positions(words: Mapping[int, np.ndarray]) -> np.ndarray:
+    """(boxes, positions), how many words name a box where."""
+    counted = np.zeros((len(OBJECTS), 4 * MAX_PIECES))  # words of a cut text are counted from its beginning
+    for box, positions in words.items():
+        np.add.at(counted[box], positions.astype(int), 1)
+    return counted
 
 
 def _vcr_question(place: int) -> dict[str, Any]:
@@ -356,7 +377,10 @@ def nlvr2(checkout: Path, tokenizer: CaptionTokenizer, vocab: Path, errors: Erro
 
 def _strongest_first(record: RegionRecord) -> RegionRecord:
     """Regions in the order in which the release's features stand: of too many it takes the first."""
-    order = np.argsort(-record.class_scores)
+    return _with_regions(record, np.argsort(-record.class_scores))
+
+
+def _with_regions(record: RegionRecord, order: np.ndarray) -> RegionRecord:
     return replace(
         record,
         boxes=record.boxes[order],

@@ -224,8 +224,10 @@ class VisualBertSampler:
                         f"record {record.image_id!r}: a word names region {region}, the record has "
                         f"{record.num_regions}; {GIVE_BOXES}"
                     )
-                position = start + (word if self._sampling.aligned_words == "release" else int(piece))
-                if region in places and position < num_pieces - 1:
+                position, end = start + int(piece), num_pieces - 1
+                if self._sampling.aligned_words == "release":
+                    position, end = start + word, self._config.max_position_embeddings
+                if region in places and position < end:
                     words[places[region]].append(position)
             start += len(named) + 1
         most = max(map(len, words), default=0)
