@@ -139,34 +139,68 @@ def _stage(context: typer.Context, common: Mapping[str, list[str]], own: str, nu
 
 
 def _check_ahead(context: typer.Context, stages: Sequence[Stage], done: Collection[int]) -> None:
-    """What a later stage would stop at, said before the first one has trained for days.
+    """Says before the first stage has trained for days what a later one would stop at: settings that are none, files or
+    local stores that are not there, stores with features of different spaces or without the boxes that words name.
 
+    Args:
+        done: stages whose data is read no more, and may be gone.
     Raises:
-        ValueError: when a file or store of a stage is not there, or two stores have features of different spaces.
+        ValueError: naming the stage.
     """
     from features.store import FeatureStore
-    from pipelines.given_stores import OWN_CAPTIONS
     from pipelines.pretraining.captioned_store import check_pair_agrees
+    from pipelines.pretraining.task_corpus import check_given_boxes
 
     with ExitStack() as opened:
         first: FeatureStore | None = None
         for number, stage in enumerate(stages, start=1):
-            if number in done:  # and read no more: its data may be gone
+            if number in done:
                 continue
             values, _, _ = context.command.make_parser(context).parse_args(list(stage.arguments))
-            where = f"stage {number} ({stage.name})"
-            for name in _FILES:
-                for file in _as_list(values.get(name)):
-                    if file != OWN_CAPTIONS and "://" not in file and not os.path.exists(file):
-                        raise ValueError(f"{where}: {_spelled(context, name)}: no such file: {file!r}")
-            for path in (each for name in _STORES for each in _as_list(values.get(name)) if "://" not in each):
-                try:
+            try:
+                aligns_words = _check_settings(values)
+                _check_files(context, values)
+                for path in (each for name in _STORES for each in _as_list(values.get(name)) if "://" not in each):
                     store = opened.enter_context(FeatureStore(path))
                     if first is not None:
-                        check_pair_agrees(first, store, names_may_be_missing=True)
-                except (ValueError, OSError) as error:
-                    raise ValueError(f"{where}: {error}") from None
-                first = first or store
+                        check_pair_agrees(first, store, in_one_run=False)
+                    if aligns_words:
+                        check_given_boxes(store)
+                    first = first or store
+            except (ValueError, OSError) as error:
+                name = f"stage {number}"
+                raise ValueError(f"{name if stage.name == name else f'{name} ({stage.name})'}: {error}") from None
+
+
+def _check_settings(values: Mapping[str, Any]) -> bool:
+    """Whether --set makes words be aligned with the regions that they name; ValueError for a setting that is none.
+
+    Settings of the model and of the encoder are left to the stage.
+    """
+    from pipelines.overrides import apply_overrides
+    from pipelines.pretraining.recipes import recipe_named
+    from pipelines.pretraining.systems import system_named
+    from pipelines.pretraining.task import DataConfig
+    from pipelines.train_config import TrainConfig
+
+    published = None if values.get("recipe") is None else recipe_named(str(values["recipe"]))
+    system = system_named(published.system if published else values.get("system") or "vlbert")
+    sections = {
+        "train": TrainConfig(steps=2**40),
+        "data": DataConfig(),
+        "sampling": published.sampling if published else system.sampling(),
+    }
+    settings = [each for each in _as_list(values.get("settings")) if each.partition(".")[0].strip() in sections]
+    return system.aligns_words(apply_overrides(sections, settings)["sampling"])
+
+
+def _check_files(context: typer.Context, values: Mapping[str, Any]) -> None:
+    from pipelines.given_stores import OWN_CAPTIONS
+
+    for name in _FILES:
+        for file in _as_list(values.get(name)):
+            if file != OWN_CAPTIONS and not os.path.isfile(file):
+                raise ValueError(f"{_spelled(context, name)}: no such file: {file!r}")
 
 
 def _as_list(value: Any) -> list[str]:

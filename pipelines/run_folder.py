@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pipelines.checkpoint import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
@@ -56,7 +57,15 @@ def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
         raise ValueError(f"{run_dir} already holds a run; resume it, or choose another folder")
 
 
-def check_same_run(folder: Path, now: Mapping[str, Any]) -> None:
+def defaults_of(config: object) -> dict[str, Any]:
+    """The fields of a dataclass, or of its instance, that have a default, with it."""
+    fields = dataclasses.fields(config)  # type: ignore[arg-type]
+    return {each.name: each.default for each in fields if each.default is not dataclasses.MISSING}
+
+
+def check_same_run(
+    folder: Path, now: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> None:
     """Whether the run whose configuration `folder` holds may go on as `now`.
 
     Another number of processes, micro-batches or samples in one, or budget of each, may share out the same global
@@ -65,12 +74,15 @@ def check_same_run(folder: Path, now: Mapping[str, Any]) -> None:
     Args:
         folder: a run's, or one of its checkpoints.
         now: the resolved configuration.
+        defaults: by section of the task's configuration: a setting that did not exist yet had this value.
     Raises:
         ValueError: naming what differs.
     """
     saved = saved_config(folder)
-    # A setting that did not exist yet had the value that is its default.
-    saved["train"] = {each.name: each.default for each in dataclasses.fields(TrainConfig)} | saved["train"]
+    saved["train"] = defaults_of(TrainConfig) | saved["train"]
+    for section in defaults.keys() & saved["task"].keys():
+        known = {name: defaults[section][name] for name in defaults[section].keys() & now["task"][section].keys()}
+        saved["task"][section] = {**known, **saved["task"][section]}
     before, after = _flatten(saved), _flatten(now)
     same_batch = before.get("global_batch") == after.get("global_batch")
     changed = {

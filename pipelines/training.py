@@ -25,6 +25,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -166,6 +167,7 @@ def train(
     run_dir: Path,
     *,
     description: Mapping[str, Any],
+    defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     recorded: Mapping[str, Any] | None = None,
     resume: Resume = False,
     stop_at_step: int | None = None,
@@ -176,6 +178,7 @@ def train(
 
     Args:
         description: the task's resolved configuration; a resumed run must have the same one.
+        defaults: of its sections, what settings were in runs of before they existed.
         recorded: facts worth keeping that may differ on resume (paths, versions, store numerics).
         resume: True goes on from the newest checkpoint in `run_dir`; from the start, with a warning, when there is none
             yet. "auto" is for a command that is given again and again: goes on where `run_dir` holds this run, else
@@ -200,7 +203,7 @@ def train(
     resolved = json.loads(json.dumps(resolved))  # tuples become lists, as they will be when read back
     newest = latest_checkpoint(run_dir)
     if newest is not None or (resume == "auto" and (run_dir / CONFIG_NAME).exists()):
-        check_same_run(newest or run_dir, resolved)
+        check_same_run(newest or run_dir, resolved, defaults)
 
     groups = chosen_groups(task.model, task.parameter_groups, config)
     optimizer = build_optimizer(groups, config, device=accelerator.device)

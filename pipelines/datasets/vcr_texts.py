@@ -122,8 +122,9 @@ class _Names:
                 words += token.split()
                 continue
             for number in token:
-                named.append((len(words), number))
-                words += self._name(number).split()
+                name = self._name(number).split()
+                named += [(len(words), number)] * bool(name)
+                words += name
         return VcrText(" ".join(words), tuple(named))
 
     def _name(self, number: int) -> str:

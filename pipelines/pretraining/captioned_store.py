@@ -166,24 +166,24 @@ def check_stores_agree(stores: Sequence[FeatureStore]) -> None:
         ValueError: naming the first store and one that does not fit it.
     """
     for other in stores[1:]:
-        check_pair_agrees(stores[0], other, names_may_be_missing=False)
+        check_pair_agrees(stores[0], other, in_one_run=True)
 
 
-def check_pair_agrees(first: FeatureStore, other: FeatureStore, *, names_may_be_missing: bool) -> None:
+def check_pair_agrees(first: FeatureStore, other: FeatureStore, *, in_one_run: bool) -> None:
     """As `check_stores_agree`, of two.
 
     Args:
-        names_may_be_missing: class names are compared where both have some.
+        in_one_run: else one after the other, where class names are compared only if both have some.
     """
     both, left, right = f"{first.path} and {other.path}", first.fingerprint, other.fingerprint
-    remedy = "extract both with the same detector and settings, or train on one of them"
+    remedy = "extract both with the same detector and settings" + ", or train on one of them" * in_one_run
     if left.feature_space != right.feature_space:
         difference = space_difference(left, right, {}) or f"{left.feature_space} / {right.feature_space}"
         raise ValueError(f"{both} are of different feature spaces: {difference}; {remedy}")
     if first.feature_dim != other.feature_dim:
         raise ValueError(f"{both}: features have width {first.feature_dim} / {other.feature_dim}; {remedy}")
     mine, yours = first.vocabulary["classes"], other.vocabulary["classes"]
-    if mine != yours and not (names_may_be_missing and not (mine and yours)):
+    if mine != yours and (in_one_run or (mine and yours)):
         raise ValueError(
             f"{both} have different class names ({_names(mine)} / {_names(yours)}), so class 7 of one may be "
             f"another thing in the other; {remedy}"

@@ -44,7 +44,7 @@ from pipelines.pretraining.trained_images import write_trained_images
 from pipelines.pretraining.trained_with import check_feature_space, digest_of_classes
 from pipelines.pretraining.validation import Search, Validation, told
 from pipelines.probe import Names
-from pipelines.run_folder import Resume, check_run_folder
+from pipelines.run_folder import Resume, check_run_folder, defaults_of
 from pipelines.train_config import TrainConfig
 from pipelines.training import TrainResult, is_main_process, num_processes, train
 from pipelines.training_page import write_training_page
@@ -259,6 +259,7 @@ def pretrain(
         train_config,
         run_dir,
         description=description,
+        defaults={"data": defaults_of(data), "sampling": defaults_of(sampling)},
         recorded=recorded,
         resume=resume,
         stop_at_step=stop_at_step,

@@ -11,6 +11,7 @@ import numpy as np
 
 from features.counted import counted
 from features.record import RegionRecord
+from features.staging import StagedStore
 from features.store import FeatureStore
 from pipelines.caption_table import CaptionTable
 from pipelines.pretraining.corpus import Corpus, RecordStore, reader
@@ -27,6 +28,10 @@ class TaskRow(NamedTuple):
     following: tuple[str, ...]
     fits: bool | None
     mentions: tuple[Mention, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self.first, *self.following
 
 
 class TaskTable(CaptionTable):
@@ -97,7 +102,7 @@ class TaskTable(CaptionTable):
         """What tells two tables of the same texts and first images apart, for a digest."""
         seconds = [self._ids[int(place)] if place != _NONE else "" for place in self._seconds]
         facts = "\n".join(seconds).encode("utf-8") + self._fits.tobytes() + bytes([self.as_pair])
-        return facts + self._ends.tobytes() + self._mentions.tobytes()
+        return facts + (self._ends.tobytes() + self._mentions.tobytes() if self.names_regions else b"")
 
     def _rows_within(self, wanted: np.ndarray) -> np.ndarray:
         return np.flatnonzero(wanted[self._places] & (wanted[self._seconds] | (self._seconds == _NONE)))
@@ -124,10 +129,6 @@ class TaskCorpus(Corpus):
     def as_pair(self) -> bool:
         return self._texts.as_pair
 
-    @property
-    def names_regions(self) -> bool:
-        return self._texts.names_regions
-
     def text(self, row: int) -> TaskRow:
         return self._texts.text(row)
 
@@ -139,17 +140,33 @@ class TaskCorpus(Corpus):
         return [self._reads(image_id) for image_id in self._texts.ids_of(row)]
 
 
-def check_named_regions(store: FeatureStore, rows: TaskTable) -> None:
-    """Raises ValueError where no word names a region, or regions of the store are not the boxes that words name."""
-    if not rows.names_regions:
-        raise ValueError(
-            "sampling.aligned_words: no word of these texts names a box, as VCR's do; set sampling.aligned_words=none"
-        )
-    if store.fingerprint.details.get("regions") != "given":
+def check_given_boxes(store: FeatureStore) -> None:
+    """Raises ValueError where the regions of a store are not all of the boxes that its extraction was given."""
+    details = store.fingerprint.details
+    if details.get("regions") != "given":
         raise ValueError(
             f"{store.path}: words of the texts name boxes, and the store does not say that its regions are given "
             f"boxes; {GIVE_BOXES}"
         )
+    if details.get("region_filters"):
+        raise ValueError(
+            f"{store.path}: words of the texts name boxes by number, and this copy left some of them out; take the "
+            f"store it was copied from, or {GIVE_BOXES}"
+        )
+
+
+def check_named_regions(store: FeatureStore, rows: TaskTable) -> None:
+    """Raises ValueError where no word names a region, or regions of the store are not the boxes that words name.
+
+    Of a store that is being copied here as it is read, how many regions a record has shows when it is read.
+    """
+    if not rows.names_regions:
+        raise ValueError(
+            "sampling.aligned_words: no word of these texts names a box, as VCR's do; set sampling.aligned_words=none"
+        )
+    check_given_boxes(store)
+    if isinstance(store, StagedStore):
+        return
     named = rows.most_named()
     regions = rows.by_row(store.num_regions_of(rows.captioned_ids()))
     short = np.flatnonzero(named >= regions)

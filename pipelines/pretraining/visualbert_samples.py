@@ -24,8 +24,7 @@ from pipelines.pretraining.pairs import draw_pair, draw_second_caption
 from pipelines.pretraining.region_choice import strongest_regions
 from pipelines.pretraining.sample import PretrainSample
 from pipelines.pretraining.sampler import Lengths, RowSize
-from pipelines.pretraining.task_corpus import GIVE_BOXES, TaskCorpus
-from pipelines.task_texts import Mention
+from pipelines.pretraining.task_corpus import GIVE_BOXES, TaskCorpus, TaskRow
 from pipelines.tokenizer import CaptionTokenizer
 
 TASK_TEXT = "task_text"
@@ -78,6 +77,11 @@ class VisualBertSampling:
         check_choice(self, "text_form", TEXT_FORMS)
         check_choice(self, "cut", CUTS)
         check_choice(self, "aligned_words", ALIGNED)
+        if self.aligned_words != "none" and not (self.text_form == TASK_TEXT and self.with_regions):
+            raise ValueError(
+                f"VisualBertSampling: aligned_words={self.aligned_words} is of a task's texts with regions, got "
+                f"text_form={self.text_form}, with_regions={str(self.with_regions).lower()}; leave it at none"
+            )
         check_probabilities(self, "word_probability", "word_masked_share", "mismatched_probability")
         if self.max_pieces < 5 or self.max_regions < 0:
             raise ValueError(
@@ -91,14 +95,13 @@ class _Texts(NamedTuple):
 
     Attributes:
         pieces: (n,) of one or two texts, without [CLS] and [SEP].
-        named: (n, 2) of each: the region that a piece names, -1 for none, and the number of the naming word; None where
-            nothing is aligned.
-        match: whether the texts fit; None where nobody asks.
+        match: whether they fit; None where nobody asks.
+        lines: of a task's text those that are read, see `TaskText`; none of captions.
     """
 
     pieces: list[np.ndarray]
-    named: list[np.ndarray] | None
     match: int | None
+    lines: tuple[int, ...] = ()
 
 
 class VisualBertSampler:
@@ -148,7 +151,7 @@ class VisualBertSampler:
             features=features,
             boxes=boxes,
             region_images=region_images,
-            aligned_words=self._aligned(texts, records[0], shown[0], len(boxes), len(text_ids)),
+            aligned_words=self._aligned(corpus, row, texts, records[0], shown[0]),
             masked=nothing,
             predicted=nothing,
             region_targets=None,
@@ -185,38 +188,23 @@ class VisualBertSampler:
     def _texts(self, corpus: Corpus, row: int, random: np.random.Generator) -> _Texts:
         if not isinstance(corpus, TaskCorpus):
             caption_rows, matched = self._captions(corpus, row, random)
-            return _Texts([self._pieces(corpus.caption(each)) for each in caption_rows], None, matched)
+            return _Texts([self._pieces(corpus.caption(each)) for each in caption_rows], matched)
         text = corpus.text(row)
-        lines = [0, 1 + int(random.integers(len(text.following)))] if text.following else [0]
-        words = [text.first if line == 0 else text.following[line - 1] for line in lines]
-        pieces = [self._pieces(each) for each in words]
+        lines = (0, 1 + int(random.integers(len(text.following)))) if text.following else (0,)
+        pieces = [self._pieces(text.lines[line]) for line in lines]
         match = None if text.fits is None or not self._config.with_match_head else int(text.fits)
-        named = None
-        if self._sampling.aligned_words != "none" and self._sampling.with_regions and text.mentions:
-            of_lines = [[each for each in text.mentions if each.line == line] for line in lines]
-            named = [self._named(*each) for each in zip(words, pieces, of_lines, strict=True)]
-        if corpus.as_pair:
-            return _Texts(pieces, named, match)
-        return _Texts([np.concatenate(pieces)], None if named is None else [np.concatenate(named)], match)
-
-    def _named(self, text: str, pieces: np.ndarray, mentions: list[Mention]) -> np.ndarray:
-        """See `_Texts`, of one of them."""
-        named = np.full((len(pieces), 2), -1)
-        firsts = self._tokenizer.first_pieces(text, [mention.word for mention in mentions])
-        for mention, first in zip(mentions, firsts, strict=True):
-            if first:
-                named[first - 1] = mention.region, mention.word
-        return named
+        return _Texts(pieces if corpus.as_pair else [np.concatenate(pieces)], match, lines)
 
     def _aligned(
-        self, texts: _Texts, record: RegionRecord, shown: np.ndarray, num_regions: int, num_pieces: int
+        self, corpus: Corpus, row: int, texts: _Texts, record: RegionRecord, shown: np.ndarray
     ) -> np.ndarray | None:
-        """See `PretrainSample.aligned_words`; ValueError for a region that the record has not."""
-        if texts.named is None:
+        """See `PretrainSample.aligned_words`, of the shown regions; ValueError for a region that the record has not."""
+        if self._sampling.aligned_words == "none" or not isinstance(corpus, TaskCorpus) or not corpus.as_pair:
             return None
-        words: list[list[int]] = [[] for _ in range(num_regions)]
-        places, start = {int(region): place for place, region in enumerate(shown)}, 1
-        for named in self._cut(texts.named):
+        text, start = corpus.text(row), 1
+        words: list[list[int]] = [[] for _ in shown]
+        places = {int(region): place for place, region in enumerate(shown)}
+        for named in self._cut([self._named(text, *each) for each in zip(texts.lines, texts.pieces, strict=True)]):
             for piece in np.flatnonzero(named[:, 0] >= 0):
                 region, word = map(int, named[piece])
                 if region >= record.num_regions:
@@ -224,14 +212,22 @@ class VisualBertSampler:
                         f"record {record.image_id!r}: a word names region {region}, the record has "
                         f"{record.num_regions}; {GIVE_BOXES}"
                     )
-                position, end = start + int(piece), num_pieces - 1
-                if self._sampling.aligned_words == "release":
-                    position, end = start + word, self._config.max_position_embeddings
-                if region in places and position < end:
+                position = start + (word if self._sampling.aligned_words == "release" else int(piece))
+                if region in places and position < self._config.max_position_embeddings - 1:
                     words[places[region]].append(position)
             start += len(named) + 1
         most = max(map(len, words), default=0)
         return np.array([each + [-1] * (most - len(each)) for each in words], np.int64) if most else None
+
+    def _named(self, text: TaskRow, line: int, pieces: np.ndarray) -> np.ndarray:
+        """(n, 2) of the pieces of a line: the region that each names, -1 for none, and the number of that word."""
+        mentions = [mention for mention in text.mentions if mention.line == line]
+        named = np.full((len(pieces), 2), -1)
+        firsts = self._tokenizer.first_pieces(text.lines[line], [mention.word for mention in mentions])
+        for mention, first in zip(mentions, firsts, strict=True):
+            if first:
+                named[first - 1] = mention.region, mention.word
+        return named
 
     def _shown(self, record: RegionRecord) -> np.ndarray:
         """(n,) int64, numbers of the record's regions."""

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from captioned_records import WIDTH, FakeStore, make_record
-from task_corpora import corpus_of
+from task_corpora import corpus_of, joined
 
-from model.inputs import IGNORE_INDEX
 from model.visualbert import VisualBertConfig
+from pipelines.pretraining.captioned_store import digest_of_captions
 from pipelines.pretraining.sample import collate
 from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
 from pipelines.pretraining.visualbert_samples import VisualBertSampler, VisualBertSampling
@@ -60,6 +60,40 @@ def test_words_that_name_boxes_are_read_with_their_places(tmp_path: Path) -> Non
     )
 
 
+def test_what_is_left_of_the_rows_keeps_its_places(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(
+        "".join(json.dumps(NAMING | {"img_fn": f"a/{name}.jpg"}) + "\n" for name in "bcd")
+    )
+    corpus = corpus_of(TaskTexts([tmp_path / "train.jsonl"]))
+    store, rows = joined(TaskTexts([tmp_path / "train.jsonl"]))
+    for fewer in (rows.without(["a/b"]), rows.share_of_images(0.7, 0)):
+        assert len(fewer) == 16 and fewer.names_regions
+        assert [fewer.text(row).mentions for row in range(16)] == [corpus.text(row).mentions for row in range(16)]
+        assert fewer.most_named().tolist() == [3, 2, 2, 2, 3, 3, 3, 3] * 2
+    assert not TaskTable(list(store), [((0,), TaskText("x", ("a/b",), None))]).names_regions
+
+
+def test_mentions_are_in_the_digest_of_texts_that_have_some(tmp_path: Path) -> None:
+    texts = [TaskText("x y", ("a",), True, mentions) for mentions in ((), (Mention(0, 1, 0),), (Mention(0, 1, 1),))]
+    tables = [TaskTable(["a"], [((0,), text)]) for text in texts]
+    assert len({digest_of_captions([table]) for table in tables}) == 3
+    # Without any it is what runs have recorded that began before there were some.
+    assert tables[0].facts() == b"" + b"\x01" + bytes([False])
+
+
+def test_an_object_without_a_name_is_named_nowhere(tmp_path: Path) -> None:
+    row = NAMING | {"objects": ["person", " ", "person", "ball"], "question": ["Who", [2], "is", [1]]}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
+    corpus = corpus_of(TaskTexts([tmp_path / "train.jsonl"]))
+    assert corpus.text(1)[:2] == ("Who Casey is", ("no",)) and corpus.text(1).mentions == ((0, 1, 2),)
+
+
+@pytest.mark.parametrize("settings", [{"text_form": "two_captions"}, {"text_form": "task_text", "with_regions": False}])
+def test_alignment_where_nothing_can_be_aligned(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="aligned_words=release is of a task's texts with regions, got text_form="):
+        VisualBertSampling(aligned_words="release", **settings)
+
+
 def test_boxes_are_aligned_with_the_first_piece_of_each_word_that_names_them(tmp_path: Path) -> None:
     corpus, sampler = naming(tmp_path, aligned_words="first_piece")
     # [CLS] xylo ##phonists like casey cup ? [SEP] riley ' s sports ball and casey . [SEP]
@@ -75,11 +109,9 @@ def test_alignment_follows_texts_that_are_cut_and_regions_that_are_chosen(tmp_pa
     corpus, sampler = naming(tmp_path, aligned_words="first_piece", max_pieces=12)
     # [CLS] xylo ##phonists like casey cup [SEP] riley ' s sports [SEP]
     assert named_by_region(corpus, sampler, 0) == {0: [7], 1: [5], 2: [4], 3: [10]}
-    corpus, sampler = naming(tmp_path, aligned_words="first_piece", cut="release_front", max_pieces=12)
-    sample = sampler.sample(corpus, 0, np.random.default_rng(0))
-    ids = np.where(sample.text_labels == IGNORE_INDEX, sample.text_ids, sample.text_labels)
-    found = named_by_region(corpus, sampler, 0)
-    assert {int(ids[place]) for places in found.values() for place in places} <= {8, 9, 10, 14} and 2 in found
+    # [CLS] xylo ##phonists like casey cup ? [SEP] ball and casey . [SEP]: the first piece of "sports ball" is gone.
+    corpus, sampler = naming(tmp_path, aligned_words="first_piece", cut="release_front", max_pieces=13)
+    assert named_by_region(corpus, sampler, 0) == {1: [5], 2: [4, 10]}
     record = corpus.record(0)
     corpus, sampler = naming(tmp_path, aligned_words="first_piece", max_regions=record.num_regions - 2)
     best = np.sort(np.argsort(-record.class_scores, kind="stable")[:-2]).tolist()
@@ -102,8 +134,9 @@ def test_alignment_is_padded_in_a_batch_and_read_by_the_model(tmp_path: Path) ->
 
 def test_a_region_that_a_word_names_and_the_record_has_not(tmp_path: Path) -> None:
     _, sampler = naming(tmp_path, aligned_words="first_piece")
-    text = TaskText("Riley", ("a/b",), True, (Mention(0, 0, 3),))
-    few = TaskCorpus(FakeStore({"a/b": make_record("a/b", 0, num_regions=3)}), TaskTable(["a/b"], [((0,), text)]))
+    text = TaskText("Riley\nno", ("a/b",), True, (Mention(0, 0, 3),))
+    store = FakeStore({"a/b": make_record("a/b", 0, num_regions=3)})
+    few = TaskCorpus(store, TaskTable(["a/b"], [((0,), text)], as_pair=True))
     with pytest.raises(ValueError, match=r"'a/b': a word names region 3, the record has 3; extract with the task's"):
         sampler.sample(few, 0, np.random.default_rng(0))
 
@@ -146,6 +179,11 @@ def test_a_run_on_vcr_and_its_own_boxes(
     assert refused.code == 1 and re.search(
         r"a word names box \d, counted from 0, of 'pack/\d+', which has 1", refused.err
     )
+    # A copy that left regions out numbers the others anew.
+    copied = roibeam("store", "copy", tmp_path / "given", tmp_path / "copy", "--max-regions", 30)
+    assert copied.code == 0, copied.err
+    refused = roibeam("pretrain", tmp_path / "no", "--store", tmp_path / "copy", *options, *aligned)
+    assert refused.code == 1 and "name boxes by number, and this copy left some of them out" in refused.err
     nlvr2 = shared_data / "formats" / "nlvr2"
     done = roibeam("extract", nlvr2 / "images", tmp_path / "nlvr2", *tiny_network)
     assert done.code == 0, done.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from captioned_records import FakeStore
 from disturbed_runs import NETWORK, Command, Ended, Run
 from ranks import run_ranks, said
 from safetensors.torch import load_file
@@ -20,6 +22,7 @@ from toy_training import assert_equal_checkpoints, log_of
 from training_fail_points import BACKWARD, JSON, LOG_LINE, NAMED, RENAME, TENSORS, Killed
 
 from pipelines.model_checkpoint import load_model
+from pipelines.pretraining.captioned_store import check_pair_agrees
 from pipelines.pretraining.recipes import RECIPES, stages_before
 from pipelines.pretraining.trained_images import trained_among
 from pipelines.stages import StagedRun, furthest_stage
@@ -334,14 +337,54 @@ def test_what_a_later_stage_would_stop_at_is_said_before_the_first_one(
     pictures, other = world.folder / "samples" / "images", tmp_path / "other"
     assert roibeam("extract", pictures, other, *NETWORK, "--weights", "random:8").code == 0
     for wrong, words in (
-        ("--captions none.json", "stage 2 (stage 2): --captions: no such file: 'none.json'"),
-        ("--store nowhere", "stage 2 (stage 2): nowhere: no feature store here"),
+        ("--captions none.json", "stage 2: --captions: no such file: 'none.json'"),
+        (f"--captions {tmp_path}", "stage 2: --captions: no such file: "),
+        ("--store nowhere", "stage 2: nowhere: no feature store here"),
         (f"--store {other}", "are of different feature spaces: "),
+        ("--set train.stpes=5", "stage 2: --set 'train.stpes=5': train has no field 'stpes'"),
+        (
+            "--system visualbert --set sampling.aligned_words=release",
+            "VisualBertSampling: aligned_words=release is of a task's texts",
+        ),
+        (
+            "--recipe visualbert-task-vcr-without-coco --task-text train.jsonl",
+            "stage 2 (visualbert-task-vcr-without-coco): --task-text: no such file: 'train.jsonl'",
+        ),
+        (
+            f"--recipe visualbert-task-vcr-without-coco --task-text {captions}",
+            "does not say that its regions are given boxes; extract with the task's boxes",
+        ),
     ):
         given = ("--store", world.folder / "store", "--captions", captions, "--stage", "--steps 1", "--stage", wrong)
         done = roibeam("pretrain", out, *given)
         assert done.code == 1 and words in done.err and "Traceback" not in done.err, done.err
         assert not (out / "stage-1").exists()
+
+
+def test_the_data_of_a_stage_that_is_done_may_be_gone(roibeam: Cli, world: World, tmp_path: Path) -> None:
+    shutil.copytree(world.folder / "store", tmp_path / "store")
+    manifest = tmp_path / "store" / "manifest.json"
+    own = world.folder / "a.json"
+    given = ("--captions", own, "--steps", 1, "--batch-size", 2, "--set", "model.hidden_size=24")
+    given += ("--set", "model.num_attention_heads=2", "--stage", f"--store {tmp_path / 'store'}")
+    given += ("--stage", f"--store {world.folder / 'store'} --seed 1")
+    first = roibeam("pretrain", tmp_path / "run", *given)
+    assert first.code == 0, first.err
+    manifest.unlink()
+    assert roibeam("pretrain", tmp_path / "run", *given).code == 0
+    missing = roibeam("pretrain", tmp_path / "other", *given)
+    assert missing.code == 1 and "stage 1: " in missing.err and "no manifest.json" in missing.err
+
+
+def test_class_names_of_another_stage_may_be_unknown() -> None:
+    first, unknown, other = FakeStore(), FakeStore(), FakeStore()
+    unknown.vocabulary, other.vocabulary = {"classes": None}, {"classes": ["a", "b"]}
+    remedy = "extract both with the same detector and settings"
+    check_pair_agrees(first, unknown, in_one_run=False)
+    with pytest.raises(ValueError, match=rf"have different class names .*; {remedy}, or train on one of them$"):
+        check_pair_agrees(first, unknown, in_one_run=True)
+    with pytest.raises(ValueError, match=rf"have different class names .*; {remedy}$"):
+        check_pair_agrees(first, other, in_one_run=False)
 
 
 def test_free_options_may_differ_where_a_stage_is_done(tmp_path: Path) -> None:

@@ -289,6 +289,29 @@ def test_resume_refuses_another_configuration(tmp_path):
     run(tmp_path / "run", settings=config(log_every=1, keep=1), resume=True)  # changes nothing that is learned
 
 
+def test_a_setting_that_did_not_exist_yet_had_its_default(tmp_path):
+    train(ToyTask(), config(), tmp_path / "run", description={"rules": {"old": 1}}, stop_at_step=4)
+    for new, described in ((2, {"old": 1, "new": 2}), (2, {"old": 1})):  # some settings are not described
+        train(
+            ToyTask(),
+            config(),
+            tmp_path / "run",
+            description={"rules": described},
+            defaults={"rules": {"old": 0, "new": new}, "others": {"x": 1}},
+            resume=True,
+            stop_at_step=4,
+        )
+    with pytest.raises(ValueError, match=r"task.rules.new: 2 -> 3"):
+        train(
+            ToyTask(),
+            config(),
+            tmp_path / "run",
+            description={"rules": {"old": 1, "new": 3}},
+            defaults={"rules": {"new": 2}},
+            resume=True,
+        )
+
+
 def test_a_longer_run_goes_on_with_a_warning(tmp_path, caplog):
     run(tmp_path / "run")
     result = run(tmp_path / "run", settings=config(steps=15), resume=True)
