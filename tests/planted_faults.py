@@ -299,6 +299,21 @@ FAULTS = (
         "torch.from_numpy(record.class_ids[chosen].astype(np.int64)) + 1] = 1.0",
         "tests/pipelines/test_pretraining.py::test_regions_come_by_score_with_their_targets",
     ),
+    Fault(
+        "words are aligned with regions one piece too early",
+        "pipelines/pretraining/visualbert_samples.py",
+        "text, start = corpus.text(row), 1",
+        "text, start = corpus.text(row), 0",
+        "tests/pipelines/test_aligned_words.py::"
+        "test_boxes_are_aligned_with_the_first_piece_of_each_word_that_names_them",
+    ),
+    Fault(
+        "padding of aligned words is taken for the first piece",
+        COLLATE,
+        "padded: np.ndarray = np.full((*shape, max(widths)), -1, np.int64)",
+        "padded: np.ndarray = np.full((*shape, max(widths)), 0, np.int64)",
+        "tests/pipelines/test_aligned_words.py::test_alignment_is_padded_in_a_batch",
+    ),
     # Several stores, and steps under a token budget.
     Fault(
         "partners come from all stores",

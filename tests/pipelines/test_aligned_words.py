@@ -121,7 +121,7 @@ def test_alignment_follows_texts_that_are_cut_and_regions_that_are_chosen(tmp_pa
     assert [[place for place in one if place >= 0] for one in words.tolist()] == [whole.get(each, []) for each in best]
 
 
-def test_alignment_is_padded_in_a_batch_and_read_by_the_model(tmp_path: Path) -> None:
+def test_alignment_is_padded_in_a_batch(tmp_path: Path) -> None:
     corpus, sampler = naming(tmp_path, aligned_words="first_piece")
     samples = [sampler.sample(corpus, row, np.random.default_rng(row)) for row in (0, 1, 5)]
     batch = collate(samples, pad_id=0)
