@@ -10,11 +10,8 @@ FLINK ?= build/flink
 COMMAND ?= start
 # Keeps the working directory off the import path: our packages have common names (model, features, ...).
 export PYTHONSAFEPATH := 1
-# One test process for each of two cores; more threads in each would only wait for one another. The slow ones wait for
-# processes of their own now and then: a third one works meanwhile.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rs
-WORKERS := 2
-test-rest test-slow test-faults test-soak: WORKERS := 3
+# One test process for each of two cores; more threads in each would only wait for one another.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
