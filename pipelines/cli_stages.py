@@ -200,7 +200,7 @@ def _check_files(context: typer.Context, values: Mapping[str, Any]) -> None:
     for name in _FILES:
         for file in _as_list(values.get(name)):
             if file != OWN_CAPTIONS and not os.path.isfile(file):
-                raise ValueError(f"{_spelled(context, name)}: no such file: {file!r}")
+                raise ValueError(f"{_spelled(context, name)}: no file here: {file!r}")
 
 
 def _as_list(value: Any) -> list[str]:

@@ -337,8 +337,8 @@ def test_what_a_later_stage_would_stop_at_is_said_before_the_first_one(
     pictures, other = world.folder / "samples" / "images", tmp_path / "other"
     assert roibeam("extract", pictures, other, *NETWORK, "--weights", "random:8").code == 0
     for wrong, words in (
-        ("--captions none.json", "stage 2: --captions: no such file: 'none.json'"),
-        (f"--captions {tmp_path}", "stage 2: --captions: no such file: "),
+        ("--captions none.json", "stage 2: --captions: no file here: 'none.json'"),
+        (f"--captions {tmp_path}", "stage 2: --captions: no file here: "),
         ("--store nowhere", "stage 2: nowhere: no feature store here"),
         (f"--store {other}", "are of different feature spaces: "),
         ("--set train.stpes=5", "stage 2: --set 'train.stpes=5': train has no field 'stpes'"),
@@ -348,7 +348,7 @@ def test_what_a_later_stage_would_stop_at_is_said_before_the_first_one(
         ),
         (
             "--recipe visualbert-task-vcr-without-coco --task-text train.jsonl",
-            "stage 2 (visualbert-task-vcr-without-coco): --task-text: no such file: 'train.jsonl'",
+            "stage 2 (visualbert-task-vcr-without-coco): --task-text: no file here: 'train.jsonl'",
         ),
         (
             f"--recipe visualbert-task-vcr-without-coco --task-text {captions}",
