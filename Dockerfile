@@ -17,13 +17,10 @@ RUN python3 -m venv /opt/roibeam && python3 -c 'import tomllib; print(*tomllib.l
     && /opt/roibeam/bin/pip install --no-cache-dir -c constraints.txt -r requirements.txt \
     && useradd --create-home --uid 1000 worker && mkdir /data && chown worker /data
 COPY README.md LICENSE ./
-COPY extraction extraction
-COPY features features
-COPY model model
-COPY pipelines pipelines
+COPY src src
 RUN /opt/roibeam/bin/pip install --no-cache-dir --no-deps . && rm -rf build *.egg-info
 COPY docker/entrypoint.sh /opt/roibeam/entrypoint.sh
-# What pipelines/allocator_arenas.py does, for workers that Beam's boot starts.
+# What pipelines/extract/shard/allocator_arenas.py does, for workers that Beam's boot starts.
 ENV MALLOC_ARENA_MAX=1
 USER worker
 WORKDIR /data

@@ -44,13 +44,13 @@ test-all: test test-slow test-cluster ## everything but the soaks
 	$(MAKE) test-faults FAULTS="faults and slow"
 
 flink-packages: setup ## fetch Flink and Beam's job server for it into FLINK, once (pip, mvn)
-	$(BIN)/python -m pipelines.runners.flink_cluster fetch $(FLINK)
+	$(BIN)/python -m roibeam.pipelines.extract.runners.flink_cluster fetch $(FLINK)
 
 test-cluster: flink-packages ## a real Flink (Java 11 or 17), a TaskManager killed in mid-run
 	ROIBEAM_FLINK=$(abspath $(FLINK)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m cluster $(ARGS)
 
 flink-cluster: flink-packages ## start a small Flink on this machine to try `--runner flink` on; COMMAND=stop ends it
-	$(BIN)/python -m pipelines.runners.flink_cluster $(COMMAND) $(FLINK)
+	$(BIN)/python -m roibeam.pipelines.extract.runners.flink_cluster $(COMMAND) $(FLINK)
 
 test-soak: setup ## hours of faults and mutations; with ROIBEAM_SOAK=0.1 a tenth of them
 	$(PYTEST) -m soak $(ARGS)

@@ -1,5 +1,5 @@
 """Attention of one packed batch on a CPU, row after row and all rows padded, forward and backward: where the first one
-begins to pay. `Attention` changes between them at `model.transformer._PAYS_FOR_A_KERNEL`.
+begins to pay. `Attention` changes between them at `roibeam.model.common.transformer._PAYS_FOR_A_KERNEL`.
 
     python bench/attention_ways.py
 """
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.packing import Packing
-from model.transformer import padded_attention, row_attention
+from roibeam.model.common.packing import Packing
+from roibeam.model.common.transformer import padded_attention, row_attention
 
 ROUNDS = 9
 HEADS = ((2, 16), (4, 16), (4, 32), (12, 64))  # number, width

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from extraction.config import CONFIGS, DetectorConfig
-from extraction.conventions import CONVENTIONS
-from extraction.decode import decode_image
-from model.end_to_end import BLANK_PIXELS, EndToEndChoices
-from pipelines.image_batch import prepare_input
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.photos.decode import decode_image
+from roibeam.model.end_to_end import BLANK_PIXELS, EndToEndChoices
+from roibeam.pipelines.pretraining.end_to_end.image_batch import prepare_input
 
 
 def changed_outside(

@@ -17,13 +17,13 @@ from pathlib import Path
 
 IMPORTS = """
 import sys
-from extraction.images import ImageRef
-from pipelines.caption_files import CaptionFile
-from pipelines.caption_table import CaptionTable, TextColumn
-from pipelines.captions import CaptionJoin
-from pipelines.given_captions import give_captions
-from pipelines.image_table import ImageTable
-from pipelines.sources import Source
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable, TextColumn
+from roibeam.pipelines.sources.captions.join import CaptionJoin
+from roibeam.pipelines.sources.captions.given_captions import give_captions
+from roibeam.pipelines.sources.image_table import ImageTable
+from roibeam.pipelines.sources.source_kinds import Source
 path, rows = sys.argv[1], int(sys.argv[2])
 ids = (f"images/{row // 1000:05d}/{row:08d}" for row in range(rows) if row % 3)
 """

@@ -4,8 +4,9 @@
 
 Everything is compared with the preset "hf" at the sizes of --detector. First each preset, then "hf" with one field
 changed at a time, then the selection policies. Weights are those of --weights in the row order of "hf"; where a
-convention wants its head rows in another order they are moved (extraction/head_layout.py), as loading a published file
-does. The last rows of the second table leave them where they are: what a mistake about the layout costs.
+convention wants its head rows in another order they are moved (extraction/weights/head_layout.py), as loading a
+published file does. The last rows of the second table leave them where they are: what a mistake about the layout
+costs.
 
 Columns: largest difference of a feature of the same 21 boxes as a share of the largest value (worst photo), mean
 cosine, share of these boxes with the same best class, largest change of the best attribute's score; then the share of
@@ -26,10 +27,13 @@ import numpy as np
 import torch
 from torchvision.ops import box_iou
 
-from extraction import CONFIGS, CONVENTIONS, SELECTIONS, Conventions, Detector, DetectorConfig, build_detector
-from extraction.conventions import IMPLEMENTED
-from extraction.head_layout import HF_LAYOUT, HeadLayout, relayout
-from extraction.regions import Regions
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, IMPLEMENTED, Conventions
+from roibeam.extraction.regions import Regions
+from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.weights.head_layout import HF_LAYOUT, HeadLayout, relayout
+from roibeam.extraction.weights.loading import build_detector
 
 HF = CONVENTIONS["hf"]
 POLICIES = ("butd-10-100", "hf-36")

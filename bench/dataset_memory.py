@@ -22,7 +22,8 @@ READERS = {
     "`json.load` alone": "json.load(open(path, encoding='utf-8'))",
 }
 IMPORTS = (
-    "import json, sys; path = sys.argv[1]; from pipelines.datasets.coco import read_coco_boxes, read_coco_instances; "
+    "import json, sys; path = sys.argv[1]; "
+    "from roibeam.pipelines.sources.datasets.coco import read_coco_boxes, read_coco_instances; "
 )
 
 

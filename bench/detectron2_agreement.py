@@ -28,10 +28,13 @@ import torch
 from torch import Tensor
 from torchvision.ops import box_iou
 
-from extraction import CONFIGS, SELECTIONS, Detector, build_detector
-from extraction.detectron2_adapter import Detectron2Detector, build_detectron2_detector
-from extraction.detectron2_vg import vg_config
-from extraction.regions import Regions
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.detectron2.adapter import Detectron2Detector, build_detectron2_detector
+from roibeam.extraction.detectron2.vg import vg_config
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.regions import Regions
+from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.weights.loading import build_detector
 
 PHOTOS = ("input", "COCO_train2014_000000131486", "COCO_train2014_000000387267")
 PRESETS = {"small": "small", "full": "vg-r101-c4"}

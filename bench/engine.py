@@ -29,22 +29,24 @@ import cv2
 import numpy as np
 from store_rounds import MIN_ROUNDS, status_mb, table, take_turns
 
-from extraction import engine, photo_loading
-from extraction.config import CONFIGS
-from extraction.extract_options import ExtractOptions
-from extraction.images import ImageRef
-from extraction.regions import Regions
-from extraction.selection import SELECTIONS
-from features import shard
-from features.growing_lmdb import GrowingLmdb
-from features.record import RegionRecord
-from features.shard import ShardWriter
-from pipelines import locations, shard_job
-from pipelines.beam_extraction import run_extraction
-from pipelines.job import DetectorSpec, ExtractJob, place_detector, shared_fingerprint
-from pipelines.plan import Plan, extend_plan
-from pipelines.publish import StoreText
-from pipelines.vocabulary import Vocabulary
+from roibeam.extraction.engine import extract_regions as engine
+from roibeam.extraction.engine import photo_loading
+from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.extraction.regions import Regions
+from roibeam.extraction.selection import SELECTIONS
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard import writer as shard
+from roibeam.features.shard.growing_lmdb import GrowingLmdb
+from roibeam.features.shard.writer import ShardWriter
+from roibeam.pipelines.extract.beam_extraction import run_extraction
+from roibeam.pipelines.extract.plan.shard_plan import Plan, extend_plan
+from roibeam.pipelines.extract.shard import shard_job
+from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob, place_detector, shared_fingerprint
+from roibeam.pipelines.extract.store_manifest import StoreText
+from roibeam.pipelines.foundation.files import locations
+from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 HEIGHT, WIDTH = 480, 640
 FEATURE_DIM, NUM_CLASSES = 2048, 1600

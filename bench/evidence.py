@@ -111,7 +111,7 @@ class Evidence:
     def one(self, run: Run) -> None:
         from evidence_measures import Asked
 
-        from features.store import FeatureStore
+        from roibeam.features.store import FeatureStore
 
         arm = ARMS[run.arm]
         self._train(run)

@@ -15,20 +15,25 @@ import numpy as np
 import torch
 from evidence_runs import MATCHING, OVERLAP_NAMES, REGIONS, RETRIEVAL, WORDS, WORDS_ALONE
 
-from features.record import RegionRecord
-from features.store import FeatureStore
-from model.inputs import IGNORE_INDEX
-from pipelines.caption_files import CaptionFile
-from pipelines.joint_checkpoint import JointCheckpoint, load_model_or_joint
-from pipelines.pretraining.captioned_store import join_captions, known_classes
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.evaluation import EvaluationSet, evaluation_set, matching_measures, scored_rows
-from pipelines.pretraining.evaluation_samples import EvaluationRow, EvaluationSamples
-from pipelines.pretraining.photo_features import PhotoFeatures, open_photos
-from pipelines.pretraining.retrieval import retrieve
-from pipelines.tokenizer import load_tokenizer
-from pipelines.toyworld.captions import PLURALS
-from pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.data.captioned_store import join_captions, known_classes
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.evaluation.evaluation_samples import EvaluationRow, EvaluationSamples
+from roibeam.pipelines.pretraining.evaluation.measures import (
+    EvaluationSet,
+    evaluation_set,
+    matching_measures,
+    scored_rows,
+)
+from roibeam.pipelines.pretraining.evaluation.photo_features import PhotoFeatures, open_photos
+from roibeam.pipelines.pretraining.evaluation.retrieval import retrieve
+from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+from roibeam.pipelines.toyworld.captions import PLURALS
+from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
 
 SEED = 20  # of wrong pictures and of the regions asked about
 BATCH = 64

@@ -13,7 +13,7 @@ from evidence_statistics import Answers, Estimate, difference, read_answers, sha
 from evidence_world import SEED, Sizes
 from toyworld_ceiling import true_counts
 
-from pipelines.toyworld.truth import truthful_recall
+from roibeam.pipelines.toyworld.truth import truthful_recall
 
 _HEAD = """\
 # Evidence: what small models learn on the toy world

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from features.store import FeatureStore
-from model.inputs import IGNORE_INDEX
-from pipelines.caption_files import CaptionFile
-from pipelines.model_checkpoint import load_model
-from pipelines.overrides import apply_overrides
-from pipelines.pretraining.captioned_store import join_captions, known_classes
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.sample import PretrainSample
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.tokenizer import load_tokenizer
+from roibeam.features.store import FeatureStore
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.pipelines.cli.options.overrides import apply_overrides
+from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.data.captioned_store import join_captions, known_classes
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.samples.sample import PretrainSample
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 
 SAMPLES = 8000  # one half to learn from, the other to be asked about
 PLACES = 40  # of words, and of regions, that it sees

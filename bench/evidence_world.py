@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.tokenizer import load_tokenizer
-from pipelines.toyworld.draw import draw_samples
-from pipelines.toyworld.picture import Picture, describe
-from pipelines.toyworld.scene import generate
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.picture import Picture, describe
+from roibeam.pipelines.toyworld.scene import generate
 
 SEED = 7  # of the world; the toy detector was trained on that of seed 0
-ROIBEAM = (sys.executable, "-P", "-c", "from pipelines.cli import main; main()")
+ROIBEAM = (sys.executable, "-P", "-c", "from roibeam.pipelines.cli.main import main; main()")
 SECONDS_A_PICTURE = 0.12  # drawn, and its regions found
 
 

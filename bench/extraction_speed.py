@@ -26,12 +26,16 @@ from store_rounds import MIN_ROUNDS, Ratio, status_mb, table, take_turns
 from torch import Tensor, nn
 from torch.nn import functional
 
-from extraction import Detector, ExtractOptions, Failure, HeadOutputs, ImageRef, build_detector, extract
-from extraction.decode import decode_image
-from extraction.modes import MODES, bf16_instructions
-from extraction.precision import plain_float32
-from extraction.preprocess import NetworkInput, preprocess
-from extraction.region_records import to_record
+from roibeam.extraction.detector import Detector, HeadOutputs
+from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.engine.region_records import to_record
+from roibeam.extraction.fast.modes import MODES, bf16_instructions
+from roibeam.extraction.network.precision import plain_float32
+from roibeam.extraction.photos.decode import decode_image
+from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.extraction.photos.preprocess import NetworkInput, preprocess
+from roibeam.extraction.weights.loading import build_detector
 
 PORT = "port"
 BARS = {"exact": 1.7, "bf16": 3.5}  # of the port's images/s, on a CPU

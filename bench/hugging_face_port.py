@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from extraction import Detector
-from extraction.preprocess import NetworkInput
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.photos.preprocess import NetworkInput
 
 FILES = ("modeling_frcnn.py", "processing_image.py", "utils.py")
 

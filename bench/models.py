@@ -34,13 +34,15 @@ from official_models import official_vilbert, official_vlbert
 from store_rounds import MIN_ROUNDS, Ratio, status_mb, table, take_turns
 from torch import Tensor, nn
 
-from model import vilbert_checkpoint, visualbert_checkpoint, vlbert_checkpoint
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_config import vilbert_config
-from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import vlbert_base
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.vilbert import checkpoint as vilbert_checkpoint
+from roibeam.model.vilbert.config import vilbert_config
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.visualbert import checkpoint as visualbert_checkpoint
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.model.vlbert import checkpoint as vlbert_checkpoint
+from roibeam.model.vlbert.config import vlbert_base
+from roibeam.model.vlbert.model import VLBertForPreTraining
 
 ROWS, WORDS, REGIONS = 8, (8, 30), (10, 100)
 VOCABULARY, FEATURES, LABELS = 30522, 2048, 1601

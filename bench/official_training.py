@@ -33,7 +33,7 @@ from trajectory_cases import Case
 from trajectory_runs import Moment
 from trajectory_samples import LONGEST_TEXT, MOST_REGIONS, draw_parameter
 
-from model.inputs import IGNORE_INDEX
+from roibeam.model.inputs import IGNORE_INDEX
 
 PADDED_TEXT, PADDED_REGIONS = LONGEST_TEXT + 2, MOST_REGIONS + 1  # longer than any: padding must not matter
 

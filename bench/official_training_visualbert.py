@@ -20,7 +20,7 @@ from torch import nn
 from trajectory_cases import FEATURE_SIZE, ROWS, Case
 from trajectory_samples import Step
 
-from pipelines.pretraining.sample import PretrainSample
+from roibeam.pipelines.pretraining.samples.sample import PretrainSample
 
 
 def train(case: Case, checkout: Path, folder: Path, samples: list[Step], recorder: Recorder) -> None:

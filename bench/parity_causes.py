@@ -20,15 +20,17 @@ import cv2
 import numpy as np
 import torch
 
-from extraction import CONFIGS, ImageRef, build_detector, extract
-from extraction.extract_options import ExtractOptions
-from extraction.images import Failure
-from features.comparison import StoreComparison, compare
-from features.fingerprint import Fingerprint
-from features.manifest import ShardManifest, data_file_name
-from features.publish import publish_shard, publish_store
-from features.record_source import RecordSource
-from features.shard import ShardWriter
+from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.features.comparison.compare import StoreComparison, compare
+from roibeam.features.comparison.record_source import RecordSource
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.shard.manifest import ShardManifest, data_file_name
+from roibeam.features.shard.publish import publish_shard, publish_store
+from roibeam.features.shard.writer import ShardWriter
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ WORDS = (
 IMPORTS = """
 import json, sys
 from pathlib import Path
-from pipelines.plan import extend_plan, read_plan
-from pipelines.planning import new_images
-from pipelines.sources import open_source
+from roibeam.pipelines.extract.plan.shard_plan import extend_plan, read_plan
+from roibeam.pipelines.extract.new_work import new_images
+from roibeam.pipelines.sources.source_kinds import open_source
 """
 PLAN = """
 captions, store = sys.argv[1], Path(sys.argv[2])

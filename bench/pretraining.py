@@ -27,22 +27,26 @@ from store_formats import FINGERPRINT
 from store_rounds import MIN_ROUNDS, status_mb, table
 from torch import nn
 
-from extraction.config import CONFIGS
-from extraction.region_encoder import RegionEncoder
-from features import FeatureStore, RegionRecord, ShardManifest, ShardWriter, publish_shard, publish_store
-from model.end_to_end import EndToEndChoices, EndToEndModel
-from pipelines.caption_table import CaptionTable
-from pipelines.optimizer import build_optimizer, chosen_groups
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.end_to_end import row_sizes
-from pipelines.pretraining.end_to_end_task import EndToEndTask, PhotoRules
-from pipelines.pretraining.record_photos import RecordPhotos
-from pipelines.pretraining.systems import SYSTEMS, System
-from pipelines.pretraining.task import DataConfig, PretrainTask
-from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
-from pipelines.train_config import TrainConfig
-from pipelines.train_step import TrainStep
-from pipelines.training import TrainTask, make_accelerator
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.region_encoder import RegionEncoder
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import ShardManifest
+from roibeam.features.shard.publish import publish_shard, publish_store
+from roibeam.features.shard.writer import ShardWriter
+from roibeam.features.store import FeatureStore
+from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
+from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask, PhotoRules
+from roibeam.pipelines.pretraining.systems import SYSTEMS, System
+from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.loop import TrainTask, make_accelerator
+from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
+from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.train_step import TrainStep
 
 CLASSES, WIDTH = 1600, 2048
 WORDS = "a man in a blue coat rides his bicycle along the beach while two dogs run after red ball".split()

@@ -17,8 +17,8 @@ import numpy as np
 from published_codes import CaffeCode, MilvlgCode
 from published_proposals import CONFIG, WHOLE_PIXELS, head_outputs, map_size
 
-from extraction import CONVENTIONS
-from extraction.anchors import cell_anchors
+from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.conventions import CONVENTIONS
 
 INPUT_HW = (96, 128)
 LIMITS = (100, 60)

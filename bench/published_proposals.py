@@ -28,11 +28,12 @@ import torch
 from published_codes import CaffeCode, GenerateTsv, MilvlgCode, foreground, vlbert_resize
 from torch import Tensor
 
-from extraction import CONFIGS, CONVENTIONS, SELECTIONS, Conventions, DetectorConfig, SelectionPolicy
-from extraction.anchors import cell_anchors
-from extraction.preprocess import preprocess
-from extraction.rpn import ProposalGenerator, choose_proposals
-from extraction.selection import select_regions
+from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.rpn import ProposalGenerator, choose_proposals
+from roibeam.extraction.photos.preprocess import preprocess
+from roibeam.extraction.selection import SELECTIONS, SelectionPolicy, select_regions
 
 CONFIG = CONFIGS["vg-r101-c4-600"]
 # Size of the photo, height and width; the network's input and the factor follow.

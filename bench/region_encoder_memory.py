@@ -10,8 +10,8 @@ import argparse
 
 import torch
 
-from extraction.config import CONFIGS
-from extraction.region_encoder import RegionEncoder
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.region_encoder import RegionEncoder
 
 
 def kept_megabytes(encoder: RegionEncoder, photos: int, regions: int) -> float:

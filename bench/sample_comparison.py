@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from features.record import RegionRecord
-from model.inputs import IGNORE_INDEX
-from pipelines.pretraining.corpus import Corpus
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.pipelines.pretraining.data.corpus import Corpus
 
 NUM_CLASSES, WIDTH, IMAGES = 20, 16, 12
 # Sums over regions in another order; everything else is equal to the bit.

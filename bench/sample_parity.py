@@ -29,14 +29,14 @@ from typing import Any
 import numpy as np
 from official_models import stand_in
 
-from features.record import RegionRecord
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.regions import elements_with_whole_image
-from pipelines.caption_table import CaptionTable
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.sample import PretrainSample, collate, in_float32
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.model.common.regions import elements_with_whole_image
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.samples.sample import PretrainSample, collate, in_float32
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 NUM_CLASSES, WIDTH, MAX_REGIONS, MAX_PIECES = 1600, 2048, 36, 36  # fixed numbers of the official codes
 IMAGES, CAPTIONS_PER_IMAGE, BATCH = 24, 2, 8

@@ -39,11 +39,11 @@ from sample_comparison import (
 )
 from sample_parity_visualbert import visualbert
 
-from model.vlbert_config import vlbert_config
-from pipelines.caption_table import CaptionTable
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling
-from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.model.vlbert.config import vlbert_config
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 
 def vlbert_captions(checkout: Path, tokenizer: CaptionTokenizer, vocab: Path, errors: Errors) -> None:

@@ -43,18 +43,18 @@ from sample_comparison import (
     make_texts,
 )
 
-from features.record import RegionRecord
-from model.visualbert import VisualBertConfig
-from pipelines.caption_table import CaptionTable
-from pipelines.datasets.flickr30k import read_sentence_folder
-from pipelines.pretraining.captioned_store import join_task_texts
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.sample import PretrainSample
-from pipelines.pretraining.task_corpus import TaskCorpus
-from pipelines.pretraining.usable_captions import UsableCaptions
-from pipelines.pretraining.visualbert_samples import VisualBertSampler, VisualBertSampling
-from pipelines.task_texts import TaskTexts
-from pipelines.tokenizer import CaptionTokenizer
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.model.visualbert.model import VisualBertConfig
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.pretraining.data.captioned_store import join_task_texts
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus
+from roibeam.pipelines.pretraining.data.task_texts import TaskTexts
+from roibeam.pipelines.pretraining.data.usable_captions import UsableCaptions
+from roibeam.pipelines.pretraining.samples.sample import PretrainSample
+from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.sources.datasets.flickr30k import read_sentence_folder
 
 MAX_PIECES, MAX_REGIONS = 128, 36
 TEXTS = 2 * IMAGES

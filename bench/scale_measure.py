@@ -40,19 +40,19 @@ from typing import Any
 import numpy as np
 from scale_inputs import MEASURED
 
-from extraction.config import DetectorConfig
-from extraction.conventions import CONVENTIONS
-from extraction.decode import decode_image
-from extraction.preprocess import input_size
-from features.manifest import ShardManifest
-from features.output_folder import output_folder
-from pipelines.cli import app
-from pipelines.heartbeat import read_heartbeats
-from pipelines.runners.flink_cluster import FlinkCluster
-from pipelines.toyworld.draw import draw_samples
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.photos.decode import decode_image
+from roibeam.extraction.photos.preprocess import input_size
+from roibeam.features.folders.output_folder import output_folder
+from roibeam.features.shard.manifest import ShardManifest
+from roibeam.pipelines.cli.main import app
+from roibeam.pipelines.extract.runners.flink_cluster import FlinkCluster
+from roibeam.pipelines.extract.shard.heartbeat import read_heartbeats
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 QUANTILES = np.linspace(0, 1, 201)
-ROIBEAM = [sys.executable, "-P", "-c", "from pipelines.cli import main; main()"]
+ROIBEAM = [sys.executable, "-P", "-c", "from roibeam.pipelines.cli.main import main; main()"]
 SMALL = (
     "--detector", "small", "--weights", "random:1", "--threads", "1", "--set", "detector.short_edge=48",
     "--set", "detector.long_edge=80", "--set", "detector.proposals_after_nms=16", "--set", "detector.base_channels=4",

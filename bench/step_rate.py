@@ -18,18 +18,18 @@ import torch
 from store_rounds import MIN_ROUNDS, table, take_turns
 from torch import nn
 
-from extraction.config import CONFIGS
-from extraction.region_encoder import RegionEncoder
-from model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
-from model.imagebert import ImageBertForPreTraining, imagebert_base
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.interbert import InterBertForPreTraining
-from model.interbert_config import interbert_config
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_config import vilbert_config
-from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import vlbert_base
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.region_encoder import RegionEncoder
+from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
+from roibeam.model.imagebert.model import ImageBertForPreTraining, imagebert_base
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.interbert.config import interbert_config
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.vilbert.config import vilbert_config
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.model.vlbert.config import vlbert_base
+from roibeam.model.vlbert.model import VLBertForPreTraining
 
 WORDS, REGIONS, FEATURES, LABELS, VOCABULARY = 20, 36, 2048, 1601, 30522
 HEIGHT, WIDTH = 600, 1000

@@ -26,7 +26,8 @@ import numpy as np
 from store_formats import LIMIT, OURS, written_formats
 from store_rounds import MIN_ROUNDS, Ratio, load_harness, table, take_turns
 
-from features import BatchBuffers, FeatureStore
+from roibeam.features.batch import BatchBuffers
+from roibeam.features.store import FeatureStore
 
 PEERS = (
     "uniter_lmdb_msgpack",

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from features import RegionRecord, ShardWriter
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.writer import ShardWriter
 
 WIDTH = 2048
 

@@ -26,7 +26,10 @@ import numpy as np
 from store_formats import LIMIT, OURS, written_formats
 from store_rounds import MIN_ROUNDS, Ratio, load_harness, table, take_turns
 
-from features import BatchBuffers, FeatureStore, ShardManifest, ShardReader
+from roibeam.features.batch import BatchBuffers
+from roibeam.features.shard.manifest import ShardManifest
+from roibeam.features.shard.reader import ShardReader
+from roibeam.features.store import FeatureStore
 
 PEERS = (
     "uniter_lmdb_msgpack",

@@ -30,16 +30,12 @@ from pathlib import Path
 import numpy as np
 from store_rounds import status_mb, table
 
-from features import (
-    FeatureStore,
-    Fingerprint,
-    RegionRecord,
-    ShardManifest,
-    ShardWriter,
-    publish_shard,
-    publish_store,
-)
-from features.manifest import STORE_MANIFEST_NAME, data_file_name
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardManifest, data_file_name
+from roibeam.features.shard.publish import publish_shard, publish_store
+from roibeam.features.shard.writer import ShardWriter
+from roibeam.features.store import FeatureStore
 
 DESCRIPTORS = 1024
 FINGERPRINT = Fingerprint("imported:benchmark")

@@ -22,16 +22,16 @@ import torch
 from pretraining import CLASSES, WIDTH, WORDS, write_store
 from store_rounds import MIN_ROUNDS, Ratio, table, take_turns
 
-from features import FeatureStore
-from model.inputs import VLBatch
-from pipelines.caption_table import CaptionTable
-from pipelines.pretraining.budgeted_task import BudgetedTask
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.row_lengths import RowLengths, count_regions
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.pretraining.task import DataConfig, PretrainTask
-from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
-from pipelines.training import steps_of
+from roibeam.features.store import FeatureStore
+from roibeam.model.inputs import VLBatch
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_regions
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.loop import steps_of
 
 IMAGE_HW = (480, 640)
 PADDING_STEPS = 8  # that padded shares are of

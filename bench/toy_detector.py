@@ -18,14 +18,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from extraction.detector_folder import CONFIG_NAME, SHIPPED, WEIGHTS_NAME, read_detector_folder
-from extraction.state import is_weight, weights_digest
-from extraction.weights import build_detector
-from pipelines.checkpoint import latest_checkpoint
-from pipelines.detection.evaluation import evaluate_detector
-from pipelines.detection.photos import open_labelled_photos
-from pipelines.detection.report import DetectionReport
-from pipelines.toyworld.write import write_world
+from roibeam.extraction.detector_folder import CONFIG_NAME, SHIPPED, WEIGHTS_NAME, read_detector_folder
+from roibeam.extraction.network.state import is_weight, weights_digest
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.pipelines.detector.evaluation import evaluate_detector
+from roibeam.pipelines.detector.photos import open_labelled_photos
+from roibeam.pipelines.detector.report import DetectionReport
+from roibeam.pipelines.toyworld.write import write_world
+from roibeam.pipelines.training.checkpoint import latest_checkpoint
 
 BIN = Path(sys.executable).parent
 PROCESSES = 2

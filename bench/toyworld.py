@@ -19,13 +19,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from pipelines.toyworld.draw import draw_chunk
-from pipelines.toyworld.picture import Picture, describe
-from pipelines.toyworld.render import render
-from pipelines.toyworld.scene import generate
-from pipelines.toyworld.splits import PLACES
-from pipelines.toyworld.statistics import Statistics
-from pipelines.toyworld.world import CATEGORIES
+from roibeam.pipelines.toyworld.draw import draw_chunk
+from roibeam.pipelines.toyworld.picture import Picture, describe
+from roibeam.pipelines.toyworld.render import render
+from roibeam.pipelines.toyworld.scene import generate
+from roibeam.pipelines.toyworld.splits import PLACES
+from roibeam.pipelines.toyworld.statistics import Statistics
+from roibeam.pipelines.toyworld.world import CATEGORIES
 
 NAMES = list(CATEGORIES)
 Labelled = tuple[Picture, np.ndarray]

@@ -11,10 +11,10 @@ import time
 
 import numpy as np
 
-from pipelines.toyworld.captions import Caption, write_captions
-from pipelines.toyworld.relations import find_relations
-from pipelines.toyworld.scene import generate
-from pipelines.toyworld.truth import KnownScene, parse_caption, truthful_recall
+from roibeam.pipelines.toyworld.captions import Caption, write_captions
+from roibeam.pipelines.toyworld.relations import find_relations
+from roibeam.pipelines.toyworld.scene import generate
+from roibeam.pipelines.toyworld.truth import KnownScene, parse_caption, truthful_recall
 
 PLACES = (1, 5, 10)
 

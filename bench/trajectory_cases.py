@@ -8,14 +8,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from model import interbert_checkpoint, vilbert_checkpoint, visualbert_checkpoint, vlbert_checkpoint
-from model.interbert import InterBertForPreTraining
-from model.vilbert import ViLbertForPreTraining
-from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_options import config_from_official as vlbert_config_from_official
-from pipelines.release_settings import release_settings
-from pipelines.train_config import TrainConfig
+from roibeam.model.interbert import checkpoint as interbert_checkpoint
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.vilbert import checkpoint as vilbert_checkpoint
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.visualbert import checkpoint as visualbert_checkpoint
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.model.vlbert import checkpoint as vlbert_checkpoint
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.model.vlbert.options import config_from_official as vlbert_config_from_official
+from roibeam.pipelines.training.release_settings import release_settings
+from roibeam.pipelines.training.train_config import TrainConfig
 
 STEPS = 20
 ROWS = 4  # with an image, in a micro-batch

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from trajectory_cases import STEPS, Case
 from trajectory_samples import draw_parameter, draw_samples
 
-from model.inputs import VLBatch
-from pipelines.parameter_groups import group_parameters
-from pipelines.pretraining.sample import PretrainSample
-from pipelines.pretraining.task import DataConfig, PretrainTask
-from pipelines.training import train
+from roibeam.model.inputs import VLBatch
+from roibeam.pipelines.pretraining.samples.sample import PretrainSample
+from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.parameter_groups import group_parameters
 
 
 class Moment(NamedTuple):

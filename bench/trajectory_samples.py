@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from trajectory_cases import FEATURE_SIZE, NUM_LABELS, ROWS, VOCABULARY, Case
 
-from model.inputs import IGNORE_INDEX
-from pipelines.pretraining.sample import PretrainSample
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.pipelines.pretraining.samples.sample import PretrainSample
 
 LONGEST_TEXT, MOST_REGIONS = 9, 6
 MASK_PIECE = 3

@@ -62,7 +62,7 @@ class CliResult(NamedTuple):
 @pytest.fixture
 def roibeam(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., CliResult]:
     """Runs the command line in this process: roibeam("extract", folder, out, ...) -> exit code, stdout, stderr."""
-    from pipelines.cli import main
+    from roibeam.pipelines.cli.main import main
 
     def run(*args: object) -> CliResult:
         monkeypatch.setattr(sys, "argv", ["roibeam", *map(str, args)])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("features", "extraction", "model", "pipelines", "bench", "tests", "pyproject.toml")
+COPIED = ("src", "bench", "tests", "pyproject.toml")
 
 
 class Fault(NamedTuple):
@@ -48,10 +48,11 @@ def _processes(test: str) -> str:
     return f"tests/pipelines/test_training_processes.py::{test}"
 
 
-LOOP, SCHEDULE, RULES = "pipelines/training.py", "pipelines/optimizer.py", "pipelines/parameter_groups.py"
-STEP = "pipelines/train_step.py"
-STEPS, COLLATE = "pipelines/release_optimizers.py", "pipelines/pretraining/sample.py"
-TERMS = "model/pretraining.py"
+TRAINING = "src/roibeam/pipelines/training"
+LOOP, STEP, RULES = f"{TRAINING}/loop.py", f"{TRAINING}/train_step.py", f"{TRAINING}/parameter_groups.py"
+SCHEDULE, STEPS = f"{TRAINING}/optimizer/build.py", f"{TRAINING}/optimizer/release_optimizers.py"
+COLLATE = "src/roibeam/pipelines/pretraining/samples/sample.py"
+TERMS = "src/roibeam/model/pretraining.py"
 ANY_BATCH = (
     "tests/pipelines/test_pretraining_vilbert.py::test_contrastive_negatives_do_not_depend_on_the_size_of_batches"
 )
@@ -136,7 +137,7 @@ FAULTS = (
     ),
     Fault(
         "a resumed run has another dropout",
-        "pipelines/checkpoint.py",
+        "src/roibeam/pipelines/training/checkpoint.py",
         "_restore_random_state(load_file(own))",
         "load_file(own)",
         _loop("test_resumed_runs_end_in_the_same_bits[stops0]"),
@@ -158,7 +159,7 @@ FAULTS = (
     ),
     Fault(
         "every worker makes the first one's batches",
-        "pipelines/pretraining/batch_workers.py",
+        "src/roibeam/pipelines/pretraining/data/batch_workers.py",
         "islice(self._places(), worker.id, None,",
         "islice(self._places(), 0, None,",
         _processes("test_samples_from_workers_are_those_of_one_process"),
@@ -179,7 +180,7 @@ FAULTS = (
     ),
     Fault(
         "each micro-batch adds an epsilon",
-        "model/losses.py",
+        "src/roibeam/model/common/losses.py",
         "self.count + other.count, self.epsilon)",
         "self.count + other.count, self.epsilon + other.epsilon)",
         "tests/model/test_vlbert_options.py::test_float64_goes_all_the_way",
@@ -193,7 +194,7 @@ FAULTS = (
     ),
     Fault(
         "a sample that is not finite is named by its own process alone",
-        "pipelines/not_finite.py",
+        "src/roibeam/pipelines/training/not_finite.py",
         "gather_object(names), gather_object(guilty)",
         "gather_object(names), guilty",
         _processes("test_what_is_not_finite_in_one_process_stops_all_and_is_named_by_all[poisoned0-1-sample-4-1]"),
@@ -294,14 +295,14 @@ FAULTS = (
     ),
     Fault(
         "background is the first class",
-        "pipelines/pretraining/class_targets.py",
+        "src/roibeam/pipelines/pretraining/samples/class_targets.py",
         "torch.from_numpy(record.class_ids[chosen].astype(np.int64))] = 1.0",
         "torch.from_numpy(record.class_ids[chosen].astype(np.int64)) + 1] = 1.0",
         "tests/pipelines/test_pretraining.py::test_regions_come_by_score_with_their_targets",
     ),
     Fault(
         "words are aligned with regions one piece too early",
-        "pipelines/pretraining/visualbert_samples.py",
+        "src/roibeam/pipelines/pretraining/samples/visualbert.py",
         "text, start = corpus.text(row), 1",
         "text, start = corpus.text(row), 0",
         "tests/pipelines/test_aligned_words.py::"
@@ -317,28 +318,28 @@ FAULTS = (
     # Several stores, and steps under a token budget.
     Fault(
         "partners come from all stores",
-        "pipelines/pretraining/corpus.py",
+        "src/roibeam/pipelines/pretraining/data/corpus.py",
         "drawn = row - place + int(random.integers(others))",
         "drawn = int(random.integers(len(self) - (end - first)))",
         "tests/pipelines/test_pretraining_sources.py::test_partners_are_drawn_inside_a_source_as_if_there_were_no_other",
     ),
     Fault(
         "each epoch begins a store anew",
-        "pipelines/source_mixture.py",
+        "src/roibeam/pipelines/training/source_mixture.py",
         "numbers = np.arange(epoch * count, (epoch + 1) * count)",
         "numbers = np.arange(count)",
         "tests/pipelines/test_source_mixture.py::test_each_source_gives_its_share_and_is_read_in_rounds_of_its_own[alone]",
     ),
     Fault(
         "all processes take the first one's share of a step",
-        "pipelines/pretraining/budgeted_task.py",
+        "src/roibeam/pipelines/pretraining/budgeted_task.py",
         "self._planned(places, num_ranks)[rank]",
         "self._planned(places, num_ranks)[0]",
         "tests/pipelines/test_budgeted_task.py::test_steps_have_their_samples_whatever_processes_and_workers",
     ),
     Fault(
         "lengths are those of the row's own caption",
-        "pipelines/pretraining/vlbert_samples.py",
+        "src/roibeam/pipelines/pretraining/samples/vlbert.py",
         "lengths.pieces(pair.caption_row),",
         "lengths.pieces(row),",
         "tests/pipelines/test_budgeted_task.py::"
@@ -346,28 +347,28 @@ FAULTS = (
     ),
     Fault(
         "validation asks about the test split",
-        "pipelines/given_stores.py",
+        "src/roibeam/pipelines/cli/options/given_stores.py",
         'split="val"',
         'split="test"',
         "tests/pipelines/test_validation.py::test_of_a_karpathy_file_the_split_val_is_asked_about",
     ),
     Fault(
         "the next stage starts from the weights that the average is of",
-        "pipelines/model_checkpoint.py",
+        "src/roibeam/pipelines/model_files/model_checkpoint.py",
         "_as_float32(read_tensors(folder / WEIGHTS))",
         '_as_float32(read_tensors(folder.parent / "trained.safetensors"))',
         "tests/pipelines/test_stages.py::test_the_average_goes_on_to_the_next_stage_where_a_new_one_starts_from_it",
     ),
     Fault(
         "random pieces of a group of words are one piece",
-        "model/group_masking.py",
+        "src/roibeam/model/interbert/group_masking.py",
         "generator.integers(vocab_size, size=len(places))",
         "generator.integers(vocab_size)",
         "tests/model/test_group_masking.py::test_every_share_of_what_becomes_of_it[mask_segments-20000]",
     ),
     Fault(
         "labelled photos are mirrored alike in every epoch",
-        "pipelines/detection/labelled_batches.py",
+        "src/roibeam/pipelines/detector/labelled_batches.py",
         "[_PHOTO, self._seed, epoch, place]",
         "[_PHOTO, self._seed, 0, place]",
         "tests/pipelines/test_draw_frequencies.py::"
@@ -375,7 +376,7 @@ FAULTS = (
     ),
     Fault(
         "the last region of other images is no negative",
-        "model/pretraining.py",
+        "src/roibeam/model/pretraining.py",
         "others[torch.randint(len(others), ",
         "others[torch.randint(len(others) - 1, ",
         "tests/pipelines/test_draw_frequencies.py::test_negatives_of_a_run_s_rows_come_alike[4000]",
@@ -383,70 +384,70 @@ FAULTS = (
     # Models.
     Fault(
         "the decoder of words is not the word embedding",
-        "model/heads.py",
+        "src/roibeam/model/common/heads.py",
         "F.linear(self.norm(self.activation(self.dense(states))), word_embeddings_VH, self.bias)",
         "F.linear(self.norm(self.activation(self.dense(states))), word_embeddings_VH.detach(), self.bias)",
         _first_steps("vl-bert"),
     ),
     Fault(
         "ViLBERT takes a match for a mismatch",
-        "model/vilbert.py",
+        "src/roibeam/model/vilbert/model.py",
         "MATCH_LOGIT = 0",
         "MATCH_LOGIT = 1",
         _first_steps("vilbert"),
     ),
     Fault(
         "VisualBERT takes a match for a mismatch",
-        "model/visualbert.py",
+        "src/roibeam/model/visualbert/model.py",
         "MATCH_LOGIT = 1",
         "MATCH_LOGIT = 0",
         _first_steps("visualbert"),
     ),
     Fault(
         "IMG is predicted and the last region is not",
-        "model/vilbert.py",
+        "src/roibeam/model/vilbert/model.py",
         "region_states=elements[:, 1:]",
         "region_states=elements[:, :-1]",
         _first_steps("vilbert"),
     ),
     Fault(
         "IMG shows masked regions",
-        "model/regions.py",
+        "src/roibeam/model/common/regions.py",
         "whole = mean_feature(features, visible,",
         "whole = mean_feature(features, batch.region_mask,",
         _first_steps("vilbert"),
     ),
     Fault(
         "masked regions keep their features",
-        "model/regions.py",
+        "src/roibeam/model/common/regions.py",
         'shown = batch.region_mask if masked_appearance == "pixels" else visible',
         "shown = batch.region_mask",
         _first_steps("interbert"),
     ),
     Fault(
         "regions of mismatched pairs are predicted",
-        "model/interbert.py",
+        "src/roibeam/model/interbert/model.py",
         "matched = predicted & match.eq(1)[:, None]\n        chosen",
         "matched = predicted\n        chosen",
         _first_steps("interbert"),
     ),
     Fault(
         "positions of regions start again at 0",
-        "model/vlbert_embeddings.py",
+        "src/roibeam/model/vlbert/embeddings.py",
         "first_free = text_mask.sum(dim=1)",
         "first_free = text_mask.sum(dim=1) * 0",
         _first_steps("vl-bert"),
     ),
     Fault(
         "VL-BERT's whole image shows masked regions",
-        "model/vlbert_embeddings.py",
+        "src/roibeam/model/vlbert/embeddings.py",
         "visible = (region_mask & ~masked_regions).unsqueeze(-1)",
         "visible = region_mask.unsqueeze(-1)",
         _first_steps("vl-bert"),
     ),
     Fault(
         "the mask stands in after the projection, and hides the box",
-        "model/vlbert.py",
+        "src/roibeam/model/vlbert/model.py",
         """
             features = torch.where(masked, self.masked_region_feature.weight.to(features.dtype), features)
         # A row without an image may bring no size.
@@ -467,7 +468,7 @@ FAULTS = (
     ),
     Fault(
         "words of text alone share the mean of the captions'",
-        "model/vlbert.py",
+        "src/roibeam/model/vlbert/model.py",
         'terms.losses["text_only_words"] = own.losses["masked_words"]',
         'terms.losses["text_only_words"] = own.losses["masked_words"] + terms.losses["masked_words"]',
         _first_steps("vl-bert"),
@@ -475,21 +476,21 @@ FAULTS = (
     # A detector trained beside, and evaluation end to end.
     Fault(
         "the detector's losses lose their weights",
-        "pipelines/joint_detector.py",
+        "src/roibeam/pipelines/model_files/joint_detector.py",
         "getattr(self.weights, name) * term.total",
         "term.total",
         "tests/pipelines/test_joint_detector.py::test_losses_are_those_of_model_and_detector_apart",
     ),
     Fault(
         "labelled photos of the other processes are not passed over",
-        "pipelines/pretraining/labelled_photos.py",
+        "src/roibeam/pipelines/pretraining/data/labelled_photos.py",
         "range(begin - number)",
         "range(0)",
         "tests/pipelines/test_joint_detector.py::test_labelled_photos_do_not_depend_on_batch_size_or_processes[0.5]",
     ),
     Fault(
         "an evaluation shows masked regions",
-        "pipelines/pretraining/photo_features.py",
+        "src/roibeam/pipelines/pretraining/evaluation/photo_features.py",
         "hides = bool(batch.masked_regions[row].any())",
         "hides = False",
         "tests/pipelines/test_evaluation_end_to_end.py::test_batches_and_what_was_kept_change_no_feature",
@@ -572,8 +573,8 @@ def _exit_code(copy: Path, test: str) -> int:
             os.dup2(silence, 1)
             os.dup2(silence, 2)
             os.chdir(copy)
-            sys.path.insert(0, str(copy))
-            os.environ["PYTHONPATH"] = str(copy)  # of the processes that a test starts
+            sys.path.insert(0, str(copy / "src"))
+            os.environ["PYTHONPATH"] = str(copy / "src")  # of the processes that a test starts
             sys.dont_write_bytecode = True
             import pytest
 

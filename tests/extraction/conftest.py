@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from extraction import Detector, build_detector
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.weights.loading import build_detector
 
 DETECTRON2_PATH_VARIABLE = "ROIBEAM_DETECTRON2_PATH"
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "detector"

@@ -10,10 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from extraction import CONVENTIONS, Detector, DetectorConfig, load_weights
-from extraction.caffemodel import read_caffemodel
-from extraction.random_weights import random_state
-from extraction.weight_families import name_tables
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.weights.caffemodel import read_caffemodel
+from roibeam.extraction.weights.families import name_tables
+from roibeam.extraction.weights.loading import load_weights
+from roibeam.extraction.weights.random_weights import random_state
 
 HEAD = "roi_heads.box_predictor."
 TINY = DetectorConfig(

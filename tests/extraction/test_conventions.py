@@ -20,15 +20,15 @@ import torch
 from PIL import Image
 from torch import nn
 
-from extraction import CONFIGS, CONVENTIONS, Conventions, Detector
-from extraction.anchors import cell_anchors
-from extraction.conventions import DELTA_CAP, IMPLEMENTED
-from extraction.decode import decode_image
-from extraction.detector import HeadOutputs
-from extraction.preprocess import input_size, preprocess
-from extraction.resnet import Bottleneck, NormedConv, Stem, build_res5
-from extraction.roi_heads import BoxPredictor, RegionOutputs, RoIHeads, pool_regions
-from extraction.rpn import ProposalGenerator, Proposals, choose_proposals
+from roibeam.extraction.detector import Detector, HeadOutputs
+from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.network.conventions import CONVENTIONS, DELTA_CAP, IMPLEMENTED, Conventions
+from roibeam.extraction.network.resnet import Bottleneck, NormedConv, Stem, build_res5
+from roibeam.extraction.network.roi_heads import BoxPredictor, RegionOutputs, RoIHeads, pool_regions
+from roibeam.extraction.network.rpn import ProposalGenerator, Proposals, choose_proposals
+from roibeam.extraction.photos.decode import decode_image
+from roibeam.extraction.photos.preprocess import input_size, preprocess
 
 HF = CONVENTIONS["hf"]
 TINY = replace(

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from extraction import CONFIGS, CONVENTIONS, Conventions, Detector, build_detector
-from extraction.anchors import cell_anchors
-from extraction.head_layout import CAFFE_LAYOUT, HF_LAYOUT, HeadLayout, relayout
-from extraction.preprocess import preprocess
-from extraction.roi_heads import RegionOutputs
-from extraction.rpn import ProposalGenerator, choose_proposals
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.roi_heads import RegionOutputs
+from roibeam.extraction.network.rpn import ProposalGenerator, choose_proposals
+from roibeam.extraction.photos.preprocess import preprocess
+from roibeam.extraction.weights.head_layout import CAFFE_LAYOUT, HF_LAYOUT, HeadLayout, relayout
+from roibeam.extraction.weights.loading import build_detector
 
 HF, CAFFE = CONVENTIONS["hf"], CONVENTIONS["caffe"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from extraction.decode import DecodeError, decode_image
+from roibeam.extraction.photos.decode import DecodeError, decode_image
 
 AWKWARD_REASONS = {
     "html_404_named.jpg": "not an image",
@@ -196,7 +196,7 @@ def test_decoding_threads_leave_the_warning_filters_alone_and_print_no_warning()
 import io, sys, warnings
 from concurrent.futures import ThreadPoolExecutor
 from PIL import Image
-from extraction.decode import decode_image
+from roibeam.extraction.photos.decode import decode_image
 
 class Swapped(Exception): pass
 def swap(*args, **options): raise Swapped

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from extraction import CONFIGS, CONVENTIONS
-from extraction.detection_batch import PhotoObjects, collate_training_photos, prepare_training_photo
-from extraction.preprocess import preprocess
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.photos.preprocess import preprocess
+from roibeam.extraction.training.batch import PhotoObjects, collate_training_photos, prepare_training_photo
 
 CONFIG = replace(CONFIGS["small"], short_edge=60, long_edge=100)
 IMAGE = np.random.default_rng(0).integers(0, 256, (120, 160, 3), np.uint8)

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from extraction import CONFIGS, CONVENTIONS, build_detector
-from extraction.detection_batch import PhotoObjects, collate_training_photos, prepare_training_photo
-from extraction.detection_losses import LossRules
-from extraction.detection_targets import SamplingRules
-from extraction.detector_training import DetectorTraining
-from extraction.detectron2_adapter import build_detectron2_detector
-from extraction.detectron2_vg import vg_config
+from roibeam.extraction.detectron2.adapter import build_detectron2_detector
+from roibeam.extraction.detectron2.vg import vg_config
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.training.batch import PhotoObjects, collate_training_photos, prepare_training_photo
+from roibeam.extraction.training.batch_losses import DetectorTraining
+from roibeam.extraction.training.losses import LossRules
+from roibeam.extraction.training.targets import SamplingRules
+from roibeam.extraction.weights.loading import build_detector
 
 CONFIG = CONFIGS["small"]
 EVERYTHING = SamplingRules(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from extraction.detection_losses import (
+from roibeam.extraction.training.losses import (
     LossRules,
     attribute_loss,
     class_loss,
@@ -16,7 +16,7 @@ from extraction.detection_losses import (
     proposal_box_loss,
     region_box_loss,
 )
-from extraction.detection_targets import IGNORE, AnchorTargets, RegionTargets
+from roibeam.extraction.training.targets import IGNORE, AnchorTargets, RegionTargets
 
 RULES = LossRules()
 ONES = (1.0, 1.0, 1.0, 1.0)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from extraction import CONVENTIONS
-from extraction.boxes import decode_deltas
-from extraction.detection_targets import (
+from roibeam.extraction.network.boxes import decode_deltas
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.training.targets import (
     IGNORE,
     Objects,
     SamplingRules,

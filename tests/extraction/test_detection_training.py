@@ -11,23 +11,26 @@ import pytest
 import torch
 from torch import nn
 
-from extraction import CONVENTIONS, Detector, DetectorConfig, SelectionPolicy, build_detector
-from extraction.anchors import grid_anchors
-from extraction.boxes import decode_deltas
-from extraction.config import FEATURE_STRIDE
-from extraction.detection_batch import PhotoObjects, collate_training_photos, prepare_training_photo
-from extraction.detection_targets import SamplingRules, overlaps
-from extraction.detector_training import (
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.network.anchors import grid_anchors
+from roibeam.extraction.network.boxes import decode_deltas
+from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.resnet import FrozenBatchNorm, group_norm
+from roibeam.extraction.network.state import is_weight
+from roibeam.extraction.selection import SelectionPolicy
+from roibeam.extraction.training.batch import PhotoObjects, collate_training_photos, prepare_training_photo
+from roibeam.extraction.training.batch_losses import (
     LOSSES,
     DetectorTraining,
     build_trainable_detector,
     initialise,
     trained_attribute_logits,
 )
-from extraction.head_layout import CAFFE_LAYOUT, HF_LAYOUT, relayout
-from extraction.random_weights import random_state
-from extraction.resnet import FrozenBatchNorm, group_norm
-from extraction.state import is_weight
+from roibeam.extraction.training.targets import SamplingRules, overlaps
+from roibeam.extraction.weights.head_layout import CAFFE_LAYOUT, HF_LAYOUT, relayout
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.extraction.weights.random_weights import random_state
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

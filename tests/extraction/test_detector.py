@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from extraction import CONFIGS, CONVENTIONS, SELECTIONS, Conventions, Detector, DetectorConfig, build_detector
-from extraction.preprocess import input_size, preprocess
-from extraction.roi_heads import RegionOutputs
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.roi_heads import RegionOutputs
+from roibeam.extraction.photos.preprocess import input_size, preprocess
+from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.weights.loading import build_detector
 
 
 def head_rows(detector, feature_map, boxes):

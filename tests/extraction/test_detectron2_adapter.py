@@ -20,14 +20,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import extraction
-from extraction import CONFIGS, SELECTIONS, DetectorConfig, ImageRef, SelectionPolicy, build_detector, extract
-from extraction.detectron2_adapter import Detectron2Detector, build_detectron2_detector
-from extraction.detectron2_network import read_detectron2_config
-from extraction.detectron2_vg import register_vg_detector, vg_config
-from extraction.roi_heads import RegionOutputs
-from extraction.state import CELL_ANCHORS, is_weight
-from features.record import RegionRecord
+import roibeam.extraction
+from roibeam.extraction.detectron2.adapter import Detectron2Detector, build_detectron2_detector
+from roibeam.extraction.detectron2.network import read_detectron2_config
+from roibeam.extraction.detectron2.vg import register_vg_detector, vg_config
+from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.roi_heads import RegionOutputs
+from roibeam.extraction.network.state import CELL_ANCHORS, is_weight
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.extraction.selection import SELECTIONS, SelectionPolicy
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.features.record.region_record import RegionRecord
 
 PHOTOS = ["input", "COCO_train2014_000000131486", "COCO_train2014_000000387267"]
 CASES = [("small", name) for name in PHOTOS] + [pytest.param(("full", "input"), marks=pytest.mark.slow)]
@@ -36,7 +40,7 @@ HEADS = [field.name for field in dataclasses.fields(RegionOutputs)]
 
 
 def test_nothing_imports_detectron2_before_it_is_asked_to():
-    for path in Path(extraction.__file__).parent.glob("*.py"):
+    for path in Path(roibeam.extraction.__file__).parent.rglob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -14,15 +14,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from extraction.conventions import CONVENTIONS, Conventions
-from extraction.detector import Detector
-from extraction.engine import extract, images_on_their_way
-from extraction.extract_options import ExtractOptions
-from extraction.images import Box, Failure, ImageRef
-from extraction.photo_loading import MAX_FILE_BYTES, read_local_file
-from extraction.region_records import to_record
-from extraction.regions import Regions
-from features.record import RegionRecord, TopKDistribution
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.engine.extract_regions import extract, images_on_their_way
+from roibeam.extraction.engine.photo_loading import MAX_FILE_BYTES, read_local_file
+from roibeam.extraction.engine.region_records import to_record
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.photos.image_ref import Box, Failure, ImageRef
+from roibeam.extraction.regions import Regions
+from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 
 
 class FakeDetector:

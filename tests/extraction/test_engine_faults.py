@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from extraction.background_threads import wait_for_threads
-from extraction.detector_calls import DetectorCalls
-from extraction.engine import ExtractionStopped, extract, images_on_their_way
-from extraction.extract_options import ExtractOptions
-from extraction.images import Failure, ImageRef
-from extraction.loader_threads import MAX_LEFT_BEHIND
-from extraction.regions import Regions
-from features.record import RegionRecord
+from roibeam.extraction.engine.background_threads import wait_for_threads
+from roibeam.extraction.engine.detector_calls import DetectorCalls
+from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.engine.extract_regions import ExtractionStopped, extract, images_on_their_way
+from roibeam.extraction.engine.loader_threads import MAX_LEFT_BEHIND
+from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.extraction.regions import Regions
+from roibeam.features.record.region_record import RegionRecord
 
 pytestmark = pytest.mark.faults
 OutOfMemory = Callable[[], BaseException]
@@ -300,7 +300,7 @@ class TestWatchdog:
     def test_a_decoder_that_hangs_is_given_up(
         self, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from extraction import photo_loading
+        from roibeam.extraction.engine import photo_loading
 
         decode = photo_loading.decode_image
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from extraction import CONFIGS, build_detector
-from extraction.modes import bf16_instructions
+from roibeam.extraction.fast.modes import bf16_instructions
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.weights.loading import build_detector
 
 COUNTS = (1, 3, 36, 300)
 # (height, width, threads, base_channels); many threads on few cores take their time, above all beside other tests.

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from extraction import CONFIGS, CONVENTIONS, SELECTIONS, Detector, build_detector
-from extraction.blanking import blank_regions
-from extraction.roi_heads import pool_regions
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.network.blanking import blank_regions
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.roi_heads import pool_regions
+from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.weights.loading import build_detector
 
 HEIGHT, WIDTH = 90, 120
 BOXES = np.array([[10, 20, 60, 80], [0, 0, WIDTH, HEIGHT], [30.5, 10.25, 31.5, 70]], np.float32)

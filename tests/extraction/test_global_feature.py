@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.transforms import functional as transforms
 
-from extraction.global_feature import GLOBAL_NETWORKS, GlobalFeature, build_global_feature
+from roibeam.extraction.global_feature import GLOBAL_NETWORKS, GlobalFeature, build_global_feature
 
 QUICK = ("densenet121", "resnet18", "googlenet")
 NETWORKS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in GLOBAL_NETWORKS]

@@ -9,10 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from extraction import CONVENTIONS, Detector, DetectorConfig, load_weights
-from extraction.anchors import cell_anchors
-from extraction.head_layout import CAFFE_LAYOUT, HF_LAYOUT, HeadLayout, relayout, relayout_words
-from extraction.state import CELL_ANCHORS
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.state import CELL_ANCHORS
+from roibeam.extraction.weights.head_layout import CAFFE_LAYOUT, HF_LAYOUT, HeadLayout, relayout, relayout_words
+from roibeam.extraction.weights.loading import load_weights
 
 RPN, HEAD = "proposal_generator.rpn_head.", "roi_heads.box_predictor."
 TINY = DetectorConfig(

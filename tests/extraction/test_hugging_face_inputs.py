@@ -26,9 +26,15 @@ from transformers import (
     VisualBertModel,
 )
 
-from extraction import CONFIGS, Detector, ExtractOptions, ImageRef, build_detector, extract, hugging_face_inputs
-from extraction.hugging_face_inputs import RegionProcessor
-from features.record import RegionRecord
+from roibeam.extraction import hugging_face_inputs
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.hugging_face_inputs import RegionProcessor
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.features.record.region_record import RegionRecord
 
 README = Path(__file__).parents[2] / "README.md"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat", "on", "the", "beach", "where", "is", "?"]

@@ -11,13 +11,17 @@ import pytest
 import torch
 from torch import nn
 
-from extraction import CONFIGS, CONVENTIONS, MODES, Detector, build_detector, weights_digest
-from extraction.detector_training import build_trainable_detector
-from extraction.fused_resnet import FusedConv, folded, has_fused_kernels
-from extraction.modes import mode_named
-from extraction.preprocess import preprocess
-from extraction.resnet import FrozenBatchNorm, NormedConv, group_norm
-from extraction.roi_heads import RegionOutputs
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.fast.fused_resnet import FusedConv, folded, has_fused_kernels
+from roibeam.extraction.fast.modes import MODES, mode_named
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.resnet import FrozenBatchNorm, NormedConv, group_norm
+from roibeam.extraction.network.roi_heads import RegionOutputs
+from roibeam.extraction.network.state import weights_digest
+from roibeam.extraction.photos.preprocess import preprocess
+from roibeam.extraction.training.batch_losses import build_trainable_detector
+from roibeam.extraction.weights.loading import build_detector
 
 TINY = dataclasses.replace(CONFIGS["small"], base_channels=4)
 HEADS = tuple(field.name for field in dataclasses.fields(RegionOutputs))
@@ -187,7 +191,7 @@ def test_a_mode_that_would_do_nothing_is_refused():
 
 
 def test_bf16_without_instructions_for_it_is_said_to_be_slow(monkeypatch, caplog):
-    monkeypatch.setattr("extraction.modes.bf16_instructions", lambda: "none")
+    monkeypatch.setattr("roibeam.extraction.fast.modes.bf16_instructions", lambda: "none")
     build_detector(TINY, weights="random:1")
     assert not caplog.messages
     build_detector(TINY, weights="random:1", mode="bf16")
@@ -204,7 +208,9 @@ def test_processors_without_fused_kernels_compute_the_same(
     boxes = np.array([[0, 0, 60, 50], [10, 20, 119, 89]], np.float32)
     found = []
     for is_there in (True, False):
-        monkeypatch.setattr("extraction.fused_resnet.has_fused_kernels", lambda *_, is_there=is_there: is_there)
+        monkeypatch.setattr(
+            "roibeam.extraction.fast.fused_resnet.has_fused_kernels", lambda *_, is_there=is_there: is_there
+        )
         (regions,) = build_detector("small", weights="random:1", mode=mode)([photo], boxes=[boxes])
         found.append(regions.features)
     assert np.abs(found[0] - found[1]).max() <= tolerance * np.abs(found[0]).max()

@@ -9,13 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from extraction import CONFIGS, CONVENTIONS, SELECTIONS, Detector, Failure, ImageRef, Regions, build_detector, extract
-from extraction.cuda_conv import CudaConv
-from extraction.modes import MODES
-from extraction.recorded_calls import RecordedCalls
-from extraction.region_max import WindowMax
-from extraction.rpn import choose_proposals
-from extraction.suppression import suppress
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.fast.cuda_conv import CudaConv
+from roibeam.extraction.fast.modes import MODES
+from roibeam.extraction.fast.recorded_calls import RecordedCalls
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.region_max import WindowMax
+from roibeam.extraction.network.rpn import choose_proposals
+from roibeam.extraction.network.suppression import suppress
+from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.extraction.regions import Regions
+from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.weights.loading import build_detector
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from extraction import SELECTIONS, SelectionPolicy
-from extraction.selection import _CHOICES, select_regions
+from roibeam.extraction.selection import _CHOICES, SELECTIONS, SelectionPolicy, select_regions
 
 BUTD = replace(SELECTIONS["butd-10-100"], min_regions=0)
 SINGLE = SELECTIONS["hf-36"]

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from extraction.precision import plain_float32
+from roibeam.extraction.network.precision import plain_float32
 
 CPU = torch.device("cpu")
 

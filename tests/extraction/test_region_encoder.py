@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from extraction import build_detector
-from extraction.config import DetectorConfig
-from extraction.conventions import CONVENTIONS
-from extraction.region_batch import collate_photos, prepare_photo
-from extraction.region_encoder import STAGES, RegionEncoder, load_encoder_weights
-from extraction.weight_families import family_names
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.region_batch import collate_photos, prepare_photo
+from roibeam.extraction.region_encoder import STAGES, RegionEncoder, load_encoder_weights
+from roibeam.extraction.weights.families import family_names
+from roibeam.extraction.weights.loading import build_detector
 
 TINY = DetectorConfig(
     depth=50, base_channels=4, num_classes=5, num_attributes=3, rpn_hidden_channels=8, short_edge=48, long_edge=80

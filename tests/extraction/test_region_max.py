@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision.ops import roi_pool
 
-from extraction.region_max import RegionMax, WindowMax
+from roibeam.extraction.network.region_max import RegionMax, WindowMax
 
 CHUNK = 16
 both = pytest.mark.parametrize("look_up", [RegionMax, WindowMax])

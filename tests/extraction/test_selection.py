@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from extraction import SELECTIONS, SelectionPolicy
-from extraction.selection import classwise_max, select_classwise_max, select_regions, select_single_nms
+from roibeam.extraction.selection import (
+    SELECTIONS,
+    SelectionPolicy,
+    classwise_max,
+    select_classwise_max,
+    select_regions,
+    select_single_nms,
+)
 
 LADDER = SELECTIONS["hf-36"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from extraction import weight_sources
-from extraction.weight_sources import default_cache_dir, fetch_weights
+from roibeam.extraction.weights import sources as weight_sources
+from roibeam.extraction.weights.sources import default_cache_dir, fetch_weights
 
 DATA = b"weights " * 5000
 CHECKSUM = hashlib.sha256(DATA).hexdigest()

@@ -11,13 +11,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from extraction import CONFIGS, Detector, DetectorConfig, build_detector, load_weights, weights_digest
-from extraction.anchors import cell_anchors
-from extraction.conventions import CONVENTIONS
-from extraction.random_weights import random_state
-from extraction.state import CELL_ANCHORS
-from extraction.weight_conversion import convert_weights
-from extraction.weights import read_tensors
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.state import CELL_ANCHORS, weights_digest
+from roibeam.extraction.weights.conversion import convert_weights
+from roibeam.extraction.weights.loading import build_detector, load_weights, read_tensors
+from roibeam.extraction.weights.random_weights import random_state
 
 TINY = DetectorConfig(
     depth=50,

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from features.fingerprint import Fingerprint, feature_space_of
-from features.manifest import ShardManifest, StoreManifest, data_file_name
-from features.publish import publish_shard, publish_store
-from features.record import FEATURE_DTYPES, RegionRecord, TopKDistribution
-from features.shard import ShardWriter
+from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
+from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, TopKDistribution
+from roibeam.features.shard.manifest import ShardManifest, StoreManifest, data_file_name
+from roibeam.features.shard.publish import publish_shard, publish_store
+from roibeam.features.shard.writer import ShardWriter
 
 DETAILS = {"conventions": "example", "feature_dim": 8, "selection": ["score", 0.5]}
 FINGERPRINT = Fingerprint(feature_space_of(DETAILS), {"threads": 1}, DETAILS)

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 from store_examples import make_record, write_store
 
-from features.layout import checksum
-from features.manifest import STORE_MANIFEST_NAME, ShardManifest
-from features.offset_index import IndexRow
-from features.record import RegionRecord
-from features.shard_reader import ShardReader
-from features.store import FeatureStore
-from features.verify import verify_store
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.layout import checksum
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardManifest
+from roibeam.features.shard.offset_index import IndexRow
+from roibeam.features.shard.reader import ShardReader
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
 
 PAGE = 4096
 _META_PAGE, _OVERFLOW_PAGE = 0x08, 0x04

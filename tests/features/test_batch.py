@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from store_examples import make_record, write_store
 
-from features.batch import LARGE_FIELDS, BatchBuffers, RegionBatch, assemble
-from features.record import RegionRecord, TopKDistribution
-from features.region_filter import RegionFilter
-from features.store import FeatureStore
+from roibeam.features.batch import LARGE_FIELDS, BatchBuffers, RegionBatch, assemble
+from roibeam.features.record.region_record import RegionRecord, TopKDistribution
+from roibeam.features.region_filter import RegionFilter
+from roibeam.features.store import FeatureStore
 
 COUNTS = (3, 0, 5, 1)
 OF_REGIONS = (

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from store_examples import make_record, write_store
 
-from features.batch_stream import BatchStream
-from features.rank_plan import plan_ranks
-from features.region_filter import RegionFilter
-from features.store import FeatureStore
+from roibeam.features.reading.batch_stream import BatchStream
+from roibeam.features.reading.rank_plan import plan_ranks
+from roibeam.features.region_filter import RegionFilter
+from roibeam.features.store import FeatureStore
 
 SIZES = (7, 4, 0, 11)
 TOTAL = sum(SIZES)

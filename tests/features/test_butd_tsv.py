@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from butd_tsv_examples import CAFFE, CLS_PROB, LXMERT, encoded, fields, line
 
-from features.exchange import butd_tsv
-from features.exchange.butd_tsv import ButdTsv, read_butd_tsv
-from features.manifest import DeadLetter
-from features.record import RegionRecord
-from features.shard_sequence import Repeat
+from roibeam.features.exchange import butd_tsv
+from roibeam.features.exchange.butd_tsv import ButdTsv, read_butd_tsv
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import DeadLetter
+from roibeam.features.shard.sequence import Repeat
 
 LAYOUTS = {"caffe": CAFFE, "caffe-cls-prob": CLS_PROB, "lxmert": LXMERT}
 

@@ -14,16 +14,16 @@ import pytest
 from butd_tsv_examples import CAFFE, LXMERT, fields, line
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
-from features import distribution_error as distribution_error_module
-from features import region_matching
-from features.comparison import StoreComparison, compare
-from features.cosines import Cosines
-from features.distribution_error import distribution_error
-from features.fingerprint import Fingerprint, feature_space_of
-from features.publish import publish_shard, publish_store
-from features.record import RegionRecord, TopKDistribution
-from features.record_source import RecordSource
-from features.region_matching import match_regions
+from roibeam.features.comparison import distribution_error as distribution_error_module
+from roibeam.features.comparison import region_matching
+from roibeam.features.comparison.compare import StoreComparison, compare
+from roibeam.features.comparison.cosines import Cosines
+from roibeam.features.comparison.distribution_error import distribution_error
+from roibeam.features.comparison.record_source import RecordSource
+from roibeam.features.comparison.region_matching import match_regions
+from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
+from roibeam.features.record.region_record import RegionRecord, TopKDistribution
+from roibeam.features.shard.publish import publish_shard, publish_store
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from features.exchange.aside import written_aside
-from features.exchange.continued import ContinuedFile, ContinuedFolder
-from features.exchange.lmdb_output import LmdbOutput
+from roibeam.features.exchange.aside import written_aside
+from roibeam.features.exchange.continued import ContinuedFile, ContinuedFolder
+from roibeam.features.exchange.lmdb_output import LmdbOutput
 
 PIECES = [b"first line\n", b"second line\n", b"third line\n"]
 WHOLE = b"".join(PIECES)

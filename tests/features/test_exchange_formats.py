@@ -14,13 +14,13 @@ import pytest
 from exchange_examples import PAIR, measured, records, survives
 from fuzz_child import soak_seeds
 
-from features.exchange.aside import written_aside
-from features.exchange.butd_tsv_format import FORMAT as TSV
-from features.exchange.check_report import CheckReport
-from features.exchange.formats import FORMATS, format_named, format_of, recognise
-from features.manifest import DeadLetter
-from features.record_source import RecordSource
-from features.shard_sequence import Repeat
+from roibeam.features.comparison.record_source import RecordSource
+from roibeam.features.exchange.aside import written_aside
+from roibeam.features.exchange.butd_tsv_format import FORMAT as TSV
+from roibeam.features.exchange.check_report import CheckReport
+from roibeam.features.exchange.formats import FORMATS, format_named, format_of, recognise
+from roibeam.features.shard.manifest import DeadLetter
+from roibeam.features.shard.sequence import Repeat
 
 SUFFIX = {"mmf-lmdb": ".lmdb", "vilbert-lmdb": ".lmdb"}
 
@@ -88,7 +88,7 @@ def test_names_and_files_that_are_no_format(tmp_path: Path) -> None:
 def test_a_format_is_imported_when_it_is_asked_for(tmp_path: Path) -> None:
     TSV.write([measured()], tmp_path / "f.tsv")
     code = (
-        "import sys; from features.exchange.formats import recognise; found = recognise(sys.argv[1]);"
+        "import sys; from roibeam.features.exchange.formats import recognise; found = recognise(sys.argv[1]);"
         "assert found.name == 'butd-tsv'; assert not {'h5py', 'torch'} & set(sys.modules), sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code, tmp_path / "f.tsv"], check=True)

@@ -12,9 +12,9 @@ import pytest
 from exchange_examples import PAIR, letters, measured, outcomes, records, survives
 from fuzz_child import soak_seeds
 
-from features.exchange.lxmert_h5 import FORMAT
-from features.manifest import DeadLetter
-from features.record import RegionRecord
+from roibeam.features.exchange.lxmert_h5 import FORMAT
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import DeadLetter
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_the_true_output(shared_data: Path) -> None:
     path = shared_data / "formats" / "lxmert_h5" / "three_images.h5"
     found = outcomes(FORMAT, path, "float32")
     assert not [one for one in found if isinstance(one, DeadLetter)]
-    from features.exchange.butd_tsv import ButdTsv
+    from roibeam.features.exchange.butd_tsv import ButdTsv
 
     with ButdTsv(shared_data / "formats" / "butd_tsv" / "train2014_obj36.tsv") as tsv:
         for record in found:

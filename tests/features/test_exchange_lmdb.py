@@ -15,13 +15,13 @@ from exchange_examples import PAIR, letters, measured, outcomes, records, surviv
 from fuzz_child import soak_seeds
 from lmdb_examples import read_lmdb, write_lmdb, write_pickles
 
-from features.exchange.lmdb_entries import LmdbEntries
-from features.exchange.mmf_lmdb import FORMAT as MMF
-from features.exchange.plain_pickle import plain_pickle
-from features.exchange.vilbert_lmdb import FORMAT as VILBERT
-from features.manifest import DeadLetter
-from features.record import RegionRecord, TopKDistribution
-from features.safe_pickle import loads_pickle
+from roibeam.features.exchange.lmdb_entries import LmdbEntries
+from roibeam.features.exchange.mmf_lmdb import FORMAT as MMF
+from roibeam.features.exchange.plain_pickle import plain_pickle
+from roibeam.features.exchange.vilbert_lmdb import FORMAT as VILBERT
+from roibeam.features.record.region_record import RegionRecord, TopKDistribution
+from roibeam.features.safe_pickle.read import loads_pickle
+from roibeam.features.shard.manifest import DeadLetter
 
 
 def without(record: RegionRecord, *fields: str) -> RegionRecord:
@@ -332,9 +332,11 @@ def test_writing_refuses_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_map_grows_and_keeps_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("features.exchange.lmdb_output._FIRST_MAP_BYTES", 2**15)
-    monkeypatch.setattr("features.growing_lmdb._LEAST_MAP_BYTES", 0)
-    monkeypatch.setattr("features.growing_lmdb.GrowingLmdb.is_due", property(lambda lmdb: lmdb._pending_bytes > 2**16))
+    monkeypatch.setattr("roibeam.features.exchange.lmdb_output._FIRST_MAP_BYTES", 2**15)
+    monkeypatch.setattr("roibeam.features.shard.growing_lmdb._LEAST_MAP_BYTES", 0)
+    monkeypatch.setattr(
+        "roibeam.features.shard.growing_lmdb.GrowingLmdb.is_due", property(lambda lmdb: lmdb._pending_bytes > 2**16)
+    )
     kept = [measured(f"{number:04}", 20, seed=number % 5) for number in range(150)]
     VILBERT.write(kept, tmp_path / "a.lmdb", layout="volta")
     found = records(VILBERT, tmp_path / "a.lmdb")

@@ -16,12 +16,12 @@ from exchange_examples import PAIR, letters, measured, outcomes, records, surviv
 from fuzz_child import soak_seeds
 from lmdb_examples import read_lmdb, write_lmdb
 
-from features.exchange.entry_record import EntryError
-from features.exchange.flat_json import FlatJsonError, flat_items, flat_strings
-from features.exchange.numpy_msgpack import arrays_from_msgpack, arrays_to_msgpack
-from features.exchange.uniter_lmdb import FORMAT
-from features.manifest import DeadLetter
-from features.record import RegionRecord
+from roibeam.features.exchange.entry_record import EntryError
+from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, flat_strings
+from roibeam.features.exchange.numpy_msgpack import arrays_from_msgpack, arrays_to_msgpack
+from roibeam.features.exchange.uniter_lmdb import FORMAT
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import DeadLetter
 
 # {"conf": np.array([0.5, 1], np.float16)} by msgpack 1.2 and msgpack-numpy 0.4.8, use_bin_type=True.
 PACKED = (

@@ -12,8 +12,8 @@ import pytest
 from exchange_examples import letters, measured, outcomes, records, survives
 from fuzz_child import soak_seeds
 
-from features.exchange.mmf_npy import FORMAT
-from features.record import RegionRecord
+from roibeam.features.exchange.mmf_npy import FORMAT
+from roibeam.features.record.region_record import RegionRecord
 
 
 def save(path: Path, features: np.ndarray, **info: Any) -> None:

@@ -16,10 +16,10 @@ import pytest
 from exchange_examples import letters, measured, outcomes, records, survives
 from fuzz_child import soak_seeds
 
-from features.exchange.milvlg_npz import FORMAT
-from features.exchange.npy_bytes import npz_values
-from features.exchange.npy_output import npy_bytes
-from features.record import RegionRecord
+from roibeam.features.exchange.milvlg_npz import FORMAT
+from roibeam.features.exchange.npy_bytes import npz_values
+from roibeam.features.exchange.npy_output import npy_bytes
+from roibeam.features.record.region_record import RegionRecord
 
 
 class Runs:

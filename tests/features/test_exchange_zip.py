@@ -19,13 +19,13 @@ import pytest
 from exchange_examples import PAIR, letters, measured, outcomes, records, survives
 from fuzz_child import soak_seeds
 
-from features.exchange import zip_output
-from features.exchange.vlbert_zip import FORMAT
-from features.exchange.zip_members import ZipMembers
-from features.exchange.zip_output import ZipOutput
-from features.manifest import DeadLetter
-from features.record import RegionRecord
-from features.shard_sequence import Repeat
+from roibeam.features.exchange import zip_output
+from roibeam.features.exchange.vlbert_zip import FORMAT
+from roibeam.features.exchange.zip_members import ZipMembers
+from roibeam.features.exchange.zip_output import ZipOutput
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import DeadLetter
+from roibeam.features.shard.sequence import Repeat
 
 
 def encoded(array: np.ndarray) -> str:

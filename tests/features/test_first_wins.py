@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from features.durable_files import write_bytes_atomically
+from roibeam.features.folders.durable_files import write_bytes_atomically
 
 
 def no_links(source: object, target: object) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 from store_examples import FINGERPRINT, make_record, write_shard
 
-from features.digest import record_digest
-from features.layout import encode_meta, encode_regions
-from features.manifest import DeadLetter
-from features.offset_index import IndexRow, encode_index
-from features.publish import publish_store
-from features.record import RegionRecord
-from features.store import FeatureStore
-from features.verify import verify_store
+from roibeam.features.record.digest import record_digest
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.layout import encode_meta, encode_regions
+from roibeam.features.shard.manifest import DeadLetter
+from roibeam.features.shard.offset_index import IndexRow, encode_index
+from roibeam.features.shard.publish import publish_store
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
 
 STORE = Path(__file__).parent / "data" / "store-v1"
 STORE_DIGEST = "76420894c14de31250de0c4f4298528fc2ea677b9c3a25770b756fef85912b0a"

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_examples import make_record, numbers, write_store
 
-from features import layout
-from features.digest import record_digest
-from features.layout import RegionMeta, decode, decode_meta, encode_meta, encode_regions
-from features.record import FEATURE_DTYPES, RegionRecord
-from features.store import FeatureStore
-from features.verify import verify_store
+from roibeam.features.record.digest import record_digest
+from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord
+from roibeam.features.shard import layout
+from roibeam.features.shard.layout import RegionMeta, decode, decode_meta, encode_meta, encode_regions
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
 
 RECORD = make_record("k", 3, attributes=True, distribution="top-k", image_feature=True)
 META, REGIONS = encode_meta(RECORD), encode_regions(RECORD)

@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 from store_examples import DETAILS, FINGERPRINT, make_record, write_shard, write_store
 
-from features import manifest as manifest_module
-from features.durable_files import write_json_atomically
-from features.fingerprint import Fingerprint, feature_space_of
-from features.manifest import DeadLetter, ShardManifest, StoreManifest, data_file_name, shard_manifest_name
+from roibeam.features.folders.durable_files import write_json_atomically
+from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
+from roibeam.features.shard import manifest as manifest_module
+from roibeam.features.shard.manifest import (
+    DeadLetter,
+    ShardManifest,
+    StoreManifest,
+    data_file_name,
+    shard_manifest_name,
+)
 
 MISSING = object()
 

@@ -4,9 +4,9 @@ import struct
 
 import pytest
 
-from features import offset_index
-from features.layout import checksum
-from features.offset_index import IndexRow, OffsetIndex, encode_index
+from roibeam.features.shard import offset_index
+from roibeam.features.shard.layout import checksum
+from roibeam.features.shard.offset_index import IndexRow, OffsetIndex, encode_index
 
 ROWS = [
     IndexRow(f"key{i:03}".encode() * (1 + i % 3), 100 * i, 40 + i, 10_000 + i * 200, 150 + i, i, bytes([i]) * 32)

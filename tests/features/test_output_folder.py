@@ -18,10 +18,10 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from features import object_folder
-from features.object_folder import ObjectFolder
-from features.output_folder import LocalFolder, OutputFolder, output_folder
-from features.scratch_folder import PREFIX, scratch_folder
+from roibeam.features.folders import object_folder
+from roibeam.features.folders.object_folder import ObjectFolder
+from roibeam.features.folders.output_folder import LocalFolder, OutputFolder, output_folder
+from roibeam.features.folders.scratch_folder import PREFIX, scratch_folder
 
 
 class FaultyObjects(MemoryFileSystem):
@@ -134,7 +134,7 @@ def test_scratch_is_empty_local_and_gone_afterwards(folder: OutputFolder, tmp_pa
 
 def test_scratch_of_a_killed_process_goes_and_of_a_living_one_stays(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from features.scratch_folder import scratch_folder\n"
+        "import os, sys; from roibeam.features.folders.scratch_folder import scratch_folder\n"
         "with scratch_folder(sys.argv[1]) as folder: (folder / 'data.lmdb').touch(); os._exit(9)"
     )
     assert subprocess.run([sys.executable, "-c", program, tmp_path], check=False).returncode == 9
@@ -222,7 +222,9 @@ def test_a_missing_driver_names_its_package() -> None:
 
 
 def test_a_local_folder_needs_no_fsspec() -> None:
-    program = "import sys; from features.output_folder import LocalFolder; print('fsspec' in sys.modules)"
+    program = (
+        "import sys; from roibeam.features.folders.output_folder import LocalFolder; print('fsspec' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

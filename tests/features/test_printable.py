@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from features.printable import printable
+from roibeam.features.printable import printable
 
 
 @pytest.mark.parametrize(

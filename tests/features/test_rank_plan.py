@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from features.manifest import ShardEntry
-from features.rank_plan import plan_ranks
+from roibeam.features.reading.rank_plan import plan_ranks
+from roibeam.features.shard.manifest import ShardEntry
 
 
 def shard(number: int, data_bytes: int, num_records: int = 1) -> ShardEntry:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from store_examples import make_record
 
-from features.record import RegionRecord, TopKDistribution
+from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 
 RECORD = make_record(num_regions=2, attributes=True)
 IDS, HALVES, REST = np.zeros((2, 1), np.uint16), np.zeros((2, 1), np.float16), np.zeros(2, np.float16)

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from soak_share import SHARE
 
-from features.safe_pickle import UnsafePickleError, load_pickle, loads_pickle
+from roibeam.features.safe_pickle.read import UnsafePickleError, load_pickle, loads_pickle
 
 PROTOCOLS = range(6)
 

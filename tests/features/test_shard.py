@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from store_examples import FINGERPRINT, MEMBERS_DIGEST, make_record, write_shard
 
-from features.digest import content_digest, record_digest
-from features.layout import encode_meta, encode_regions
-from features.manifest import ShardManifest, ShardSummary
-from features.shard import ShardWriter
-from features.shard_reader import ShardReader, stream_digests
+from roibeam.features.record.digest import content_digest, record_digest
+from roibeam.features.shard.layout import encode_meta, encode_regions
+from roibeam.features.shard.manifest import ShardManifest, ShardSummary
+from roibeam.features.shard.reader import ShardReader, stream_digests
+from roibeam.features.shard.writer import ShardWriter
 
 MIB = 2**20
 
@@ -153,7 +153,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
 import resource, sys
 sys.path[:0] = sys.argv[2:]
 from store_examples import make_record
-from features.shard import ShardWriter
+from roibeam.features.shard.writer import ShardWriter
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     with ShardWriter(sys.argv[1], planned_bytes=0, commit_bytes=50_000) as writer:
@@ -244,8 +244,8 @@ def test_truncation_is_an_error_and_not_a_signal(shard: tuple[Path, ShardManifes
     code = """
 import sys, os, dataclasses
 sys.path[:0] = sys.argv[2:]
-from features.manifest import ShardManifest
-from features.shard_reader import ShardReader
+from roibeam.features.shard.manifest import ShardManifest
+from roibeam.features.shard.reader import ShardReader
 path = sys.argv[1]
 manifest = ShardManifest.read(os.path.join(os.path.dirname(path), "part-00000.json"))
 length = manifest.data_bytes

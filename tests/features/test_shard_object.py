@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from store_examples import make_record, write_store
 
-from features.manifest import ShardManifest
-from features.output_folder import output_folder
-from features.shard_object import ShardObject
-from features.shard_reader import ShardReader
+from roibeam.features.folders.output_folder import output_folder
+from roibeam.features.shard.manifest import ShardManifest
+from roibeam.features.shard.reader import ShardReader
+from roibeam.features.shard.remote_reader import ShardObject
 
 
 def test_records_and_digests_are_those_of_the_file(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from extraction.head_layout import HeadLayout
-from features.fingerprint import Fingerprint, feature_space_of
-from features.space_difference import LAYOUT_CONVENTIONS, space_difference
+from roibeam.extraction.weights.head_layout import HeadLayout
+from roibeam.features.comparison.space_difference import LAYOUT_CONVENTIONS, space_difference
+from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 
 
 @pytest.mark.parametrize(

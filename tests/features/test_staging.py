@@ -16,11 +16,11 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from store_examples import make_record, write_store
 
-from features.manifest import STORE_MANIFEST_NAME, StoreManifest
-from features.rank_plan import plan_ranks
-from features.staging import StagedStore
-from features.store import FeatureStore
-from features.verify import verify_store
+from roibeam.features.reading.rank_plan import plan_ranks
+from roibeam.features.reading.staging import StagedStore
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
 
 SHARDS = 4
 

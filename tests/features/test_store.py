@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
-from features.fingerprint import Fingerprint
-from features.publish import publish_store
-from features.store import FeatureStore
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.shard.publish import publish_store
+from roibeam.features.store import FeatureStore
 
 
 def record(number: int, **rest: object):

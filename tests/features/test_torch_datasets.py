@@ -15,11 +15,11 @@ import torch
 from store_examples import make_record, write_store
 from torch.utils.data import DataLoader, SequentialSampler, Subset
 
-from features.batch_stream import BatchStream
-from features.rank_plan import plan_ranks
-from features.region_filter import RegionFilter
-from features.store import FeatureStore
-from features.torch_datasets import RegionBatchSampler, RegionDataset, RegionIterable
+from roibeam.features.reading.batch_stream import BatchStream
+from roibeam.features.reading.rank_plan import plan_ranks
+from roibeam.features.reading.torch_datasets import RegionBatchSampler, RegionDataset, RegionIterable
+from roibeam.features.region_filter import RegionFilter
+from roibeam.features.store import FeatureStore
 
 SIZES = (7, 4, 0, 12)
 TOTAL = sum(SIZES)

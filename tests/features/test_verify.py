@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from store_examples import make_record, write_shard, write_store
 
-from features.layout import checksum, encode_meta
-from features.manifest import ShardManifest, data_file_name
-from features.shard_reader import ShardReader
-from features.store import FeatureStore
-from features.verify import Problem, verify_store
+from roibeam.features.shard.layout import checksum, encode_meta
+from roibeam.features.shard.manifest import ShardManifest, data_file_name
+from roibeam.features.shard.reader import ShardReader
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import Problem, verify_store
 
 
 @pytest.fixture

@@ -9,19 +9,19 @@ import numpy as np
 import torch
 from vilbert_examples import tiny
 
-from extraction.config import DetectorConfig
-from extraction.region_encoder import RegionEncoder, load_encoder_weights
-from model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
-from model.imagebert import ImageBertConfig, ImageBertForPreTraining
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.interbert import InterBertForPreTraining
-from model.interbert_config import interbert_config
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
-from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import VLBertConfig, vlbert_config
-from pipelines.image_batch import photo_inputs
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
+from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
+from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.interbert.config import interbert_config
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.model.vlbert.config import VLBertConfig, vlbert_config
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.pretraining.end_to_end.image_batch import photo_inputs
 
 VOCAB_SIZE, LABELS, POSITIONS = 40, 7, 16
 # The shape of the published network at a sixteenth of its width, two blocks in each stage.

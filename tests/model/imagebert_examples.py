@@ -2,7 +2,7 @@
 
 from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, randomised
 
-from model.imagebert import ImageBertConfig, ImageBertForPreTraining
+from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 
 
 def tiny(**overrides):

@@ -2,8 +2,8 @@
 
 from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, randomised
 
-from model.interbert import InterBertForPreTraining
-from model.interbert_config import interbert_config
+from roibeam.model.interbert.config import interbert_config
+from roibeam.model.interbert.model import InterBertForPreTraining
 
 SIZES = {
     "vocab_size": VOCAB_SIZE,

@@ -13,15 +13,15 @@ import torch
 from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch, randomised
 from vilbert_examples import tiny as tiny_vilbert
 
-from model.imagebert import ImageBertConfig, ImageBertForPreTraining
-from model.inputs import IGNORE_INDEX
-from model.interbert import InterBertForPreTraining
-from model.interbert_config import interbert_config
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
-from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import vlbert_config
+from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.interbert.config import interbert_config
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.model.vlbert.config import vlbert_config
+from roibeam.model.vlbert.model import VLBertForPreTraining
 
 GLOBAL_FEATURES = 5
 PER_REGION = ("region_features", "region_boxes", "region_mask", "masked_regions", "region_targets")

@@ -5,13 +5,13 @@ import torch
 import transformers
 from vilbert_examples import POSITIONS, VOCAB_SIZE, make_batch, randomised, tiny
 
-from model.bert_checkpoint import load_start, tidy_bert
-from model.imagebert import ImageBertConfig, ImageBertForPreTraining
-from model.imagebert_checkpoint import state_from_bert as imagebert_state
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_checkpoint import state_from_bert as vilbert_state
-from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.visualbert_checkpoint import state_from_bert as visualbert_state
+from roibeam.model.common.bert_checkpoint import load_start, tidy_bert
+from roibeam.model.imagebert.checkpoint import state_from_bert as imagebert_state
+from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
+from roibeam.model.vilbert.checkpoint import state_from_bert as vilbert_state
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.visualbert.checkpoint import state_from_bert as visualbert_state
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 
 SIZES = {"vocab_size": VOCAB_SIZE, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}
 SIZES |= {"intermediate_size": 32, "max_position_embeddings": POSITIONS}

@@ -26,12 +26,12 @@ from end_to_end_examples import (
     vlbert,
 )
 
-from extraction.blanking import blank_regions
-from model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
-from model.inputs import IGNORE_INDEX
-from model.losses import cross_entropy
-from model.retrieval_losses import retrieval_losses
-from model.task_heads import (
+from roibeam.extraction.network.blanking import blank_regions
+from roibeam.model.common.losses import cross_entropy
+from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
+from roibeam.model.imagebert.retrieval_losses import retrieval_losses
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.task_heads import (
     GroundingHead,
     GroundingHeadConfig,
     ImagePairHead,
@@ -41,7 +41,7 @@ from model.task_heads import (
     RegionHead,
     RegionHeadConfig,
 )
-from model.task_losses import answer_bce, answer_kl, class_bce, grounding_loss, region_bce, score_regression
+from roibeam.model.task_losses import answer_bce, answer_kl, class_bce, grounding_loss, region_bce, score_regression
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from model_examples import EXAMPLES, build, make_full_batch, padded, tensors
 
-from model.inputs import IGNORE_INDEX
-from model.packing import Packing, computing_padding
-from model.transformer import Attention, TransformerEncoder, TransformerLayer
+from roibeam.model.common.packing import Packing, computing_padding
+from roibeam.model.common.transformer import Attention, TransformerEncoder, TransformerLayer
+from roibeam.model.inputs import IGNORE_INDEX
 
 RAGGED = {
     "ragged": lambda: make_full_batch(),

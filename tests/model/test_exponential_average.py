@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from model.exponential_average import ExponentialAverage
+from roibeam.model.common.exponential_average import ExponentialAverage
 
 
 class Net(nn.Module):

@@ -9,16 +9,16 @@ import pytest
 import torch
 from soak_share import many
 
-from model.group_masking import (
+from roibeam.model.common.masking import overlaps_with_inclusive_sides
+from roibeam.model.common.regions import mean_feature
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.interbert.group_masking import (
     mask_one_span,
     mask_region_groups,
     mask_region_groups_as_released,
     mask_segments,
     regions_around,
 )
-from model.inputs import IGNORE_INDEX
-from model.masking import overlaps_with_inclusive_sides
-from model.regions import mean_feature
 
 GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "interbert" / "group_masking.npz"
 MASK_ID, VOCAB_SIZE = 103, 30_000

@@ -11,8 +11,8 @@ import torch
 from imagebert_examples import make_model, tiny
 from vilbert_examples import FEATURES, LABELS, make_batch, randomised
 
-from model.imagebert import ImageBertConfig, ImageBertForPreTraining, detected_classes, imagebert_small
-from model.inputs import IGNORE_INDEX
+from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining, detected_classes, imagebert_small
+from roibeam.model.inputs import IGNORE_INDEX
 
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
 EVERYTHING = {"global_feature_size": 5, "final_separator": "next"}

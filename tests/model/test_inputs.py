@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from model.inputs import VLBatch
+from roibeam.model.inputs import VLBatch
 
 
 def make_batch(**changes):

@@ -7,11 +7,11 @@ import torch
 from interbert_examples import make_model, tiny
 from vilbert_examples import FEATURES, LABELS, POSITIONS, make_batch, randomised, take_rows
 
-from model.inputs import IGNORE_INDEX
-from model.interbert import InterBertForPreTraining
-from model.interbert_config import PRESETS, InterBertConfig, interbert_config
-from model.interbert_tasks import PADDED_SCORE, InterBertForTasks
-from model.packing import Packing
+from roibeam.model.common.packing import Packing
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.interbert.config import PRESETS, InterBertConfig, interbert_config
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.interbert.tasks import PADDED_SCORE, InterBertForTasks
 
 KINDS = ["release", "paper", "single-stream"]
 

@@ -6,16 +6,16 @@ import transformers
 from interbert_examples import SIZES, make_model, tiny
 from vilbert_examples import POSITIONS, VOCAB_SIZE, make_batch, randomised
 
-from model.bert_checkpoint import load_start
-from model.interbert import InterBertForPreTraining, InterBertModel
-from model.interbert_checkpoint import (
+from roibeam.model.common.bert_checkpoint import load_start
+from roibeam.model.interbert.checkpoint import (
     config_from_official,
     state_from_bert,
     state_from_official,
     state_to_official,
 )
-from model.interbert_config import interbert_config
-from model.interbert_tasks import InterBertForTasks
+from roibeam.model.interbert.config import interbert_config
+from roibeam.model.interbert.model import InterBertForPreTraining, InterBertModel
+from roibeam.model.interbert.tasks import InterBertForTasks
 
 JOINT = SIZES["num_hidden_layers"]
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.interbert import InterBertForPreTraining
-from model.interbert_checkpoint import config_from_official, key_table, state_from_official
-from model.interbert_tasks import InterBertForTasks
-from model.packing import computing_padding
-from model.retrieval_losses import binary_loss
+from roibeam.model.common.packing import computing_padding
+from roibeam.model.imagebert.retrieval_losses import binary_loss
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.interbert.checkpoint import config_from_official, key_table, state_from_official
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.interbert.tasks import InterBertForTasks
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "interbert"
 pytestmark = pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found at {GOLDENS}")

@@ -10,7 +10,7 @@ from mypy import api as mypy_api
 from torch.nn import functional as F
 from vilbert_examples import take_rows
 
-from model.inputs import IGNORE_INDEX, VLOutput
+from roibeam.model.inputs import IGNORE_INDEX, VLOutput
 
 MASKING = [name for name, example in EXAMPLES.items() if example.masks_regions]
 # Summation order differs with the shape.
@@ -349,7 +349,7 @@ def test_the_interface(name):
 def test_the_interface_as_mypy_sees_it(tmp_path, monkeypatch):
     """Parameters and results of `PreTrainingModel`, which nothing checks at run time."""
     classes = {type(build(name)) for name in EXAMPLES}
-    lines = ["from model.pretraining import PreTrainingModel"]
+    lines = ["from roibeam.model.pretraining import PreTrainingModel"]
     lines += [f"from {kind.__module__} import {kind.__name__}" for kind in classes]
     lines += [f"def check_{kind.__name__}(m: {kind.__name__}) -> PreTrainingModel: return m" for kind in classes]
     lines += ["class Other:", "    pass", "def check_other(m: Other) -> PreTrainingModel: return m"]

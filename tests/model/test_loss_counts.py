@@ -6,7 +6,7 @@ import pytest
 import torch
 from model_examples import EXAMPLES, build, make_full_batch
 
-from model.inputs import IGNORE_INDEX
+from roibeam.model.inputs import IGNORE_INDEX
 
 
 def variants():

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from model.inputs import IGNORE_INDEX
-from model.losses import accuracy, cross_entropy, soft_cross_entropy
+from roibeam.model.common.losses import accuracy, cross_entropy, soft_cross_entropy
+from roibeam.model.inputs import IGNORE_INDEX
 
 
 def test_cross_entropy_counts_labelled_rows_only():

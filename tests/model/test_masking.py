@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from soak_share import many
 
-from model.inputs import IGNORE_INDEX
-from model.masking import mask_pieces, mask_regions, mask_words
+from roibeam.model.common.masking import mask_pieces, mask_regions, mask_words
+from roibeam.model.inputs import IGNORE_INDEX
 
 MASK_ID, VOCAB_SIZE = 103, 30_000
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from model.packing import Packing
-from model.transformer import (
+from roibeam.model.common.packing import Packing
+from roibeam.model.common.transformer import (
     TransformerEncoder,
     TransformerLayer,
     mapped_attention,

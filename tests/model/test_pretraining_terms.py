@@ -6,9 +6,9 @@ import pytest
 import torch
 from vilbert_examples import FEATURES, make_batch, randomised, tiny
 
-from model.losses import contrastive
-from model.pretraining import draw_negatives
-from model.vilbert import ViLbertForPreTraining
+from roibeam.model.common.losses import contrastive
+from roibeam.model.pretraining import draw_negatives
+from roibeam.model.vilbert.model import ViLbertForPreTraining
 
 
 def draw(regions, count=400, share=0.7, seed=0, group=64):

@@ -7,8 +7,14 @@ import torch
 from imagebert_examples import make_model
 from vilbert_examples import make_batch, randomised, tiny
 
-from model.retrieval_losses import RETRIEVAL_LOSSES, binary_loss, multi_class_loss, retrieval_losses, triplet_loss
-from model.vilbert import ViLbertForPreTraining
+from roibeam.model.imagebert.retrieval_losses import (
+    RETRIEVAL_LOSSES,
+    binary_loss,
+    multi_class_loss,
+    retrieval_losses,
+    triplet_loss,
+)
+from roibeam.model.vilbert.model import ViLbertForPreTraining
 
 # Probabilities of a match 3/4, 1/2 and 1/4; the first is right in one group, the last in the other.
 LOG_ODDS = torch.tensor([[math.log(3), 0.0, -math.log(3)]] * 2, dtype=torch.float64)

@@ -7,10 +7,10 @@ import torch
 from model_examples import EXAMPLES, build, make_full_batch, padded
 from vilbert_examples import randomised
 
-from model.inputs import IGNORE_INDEX
-from model.losses import cross_entropy
-from model.retrieval_losses import binary_loss, multi_class_loss
-from model.task_heads import (
+from roibeam.model.common.losses import cross_entropy
+from roibeam.model.imagebert.retrieval_losses import binary_loss, multi_class_loss
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.task_heads import (
     GroundingHead,
     GroundingHeadConfig,
     ImagePairHead,
@@ -25,15 +25,8 @@ from model.task_heads import (
     load_task_head,
     read_summary,
 )
-from model.task_losses import (
-    answer_bce,
-    answer_kl,
-    class_bce,
-    grounding_loss,
-    region_bce,
-    score_regression,
-)
-from model.vilbert import ViLbertForPreTraining
+from roibeam.model.task_losses import answer_bce, answer_kl, class_bce, grounding_loss, region_bce, score_regression
+from roibeam.model.vilbert.model import ViLbertForPreTraining
 
 ANSWERS = 6
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from model.inputs import IGNORE_INDEX
-from model.task_losses import (
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.task_losses import (
     answer_bce,
     answer_kl,
     capped_score,

@@ -7,12 +7,12 @@ import pytest
 import torch
 from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch, randomised, take_rows, tiny
 
-from model.inputs import IGNORE_INDEX
-from model.losses import SumCount
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_config import DEPTHS, PRESETS, ViLbertConfig, vilbert_config
-from model.vilbert_encoder import Step, layer_plan
-from model.vilbert_tasks import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.common.losses import SumCount
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.vilbert.config import DEPTHS, PRESETS, ViLbertConfig, vilbert_config
+from roibeam.model.vilbert.encoder import Step, layer_plan
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
 
 
 def make_model(**overrides):

@@ -4,17 +4,17 @@ import pytest
 import torch
 from vilbert_examples import make_batch, randomised, tiny
 
-from model.key_table import KeyTable
-from model.vilbert import ViLbertForPreTraining, ViLbertModel
-from model.vilbert_checkpoint import (
+from roibeam.model.common.key_table import KeyTable
+from roibeam.model.vilbert.checkpoint import (
     TABLES,
     config_from_official,
     release_of,
     state_from_official,
     state_to_official,
 )
-from model.vilbert_config import vilbert_config
-from model.vilbert_tasks import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.vilbert.config import vilbert_config
+from roibeam.model.vilbert.model import ViLbertForPreTraining, ViLbertModel
+from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
 
 KINDS = [
     (ViLbertForPreTraining, "release", {}),

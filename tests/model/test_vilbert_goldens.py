@@ -9,13 +9,13 @@ import torch
 from torch.nn import functional as F
 from vilbert_examples import take_rows
 
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.masking import mask_overlapping_regions, overlaps_with_inclusive_sides
-from model.packing import computing_padding
-from model.regions import mean_feature
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_checkpoint import config_from_official, name_from_official, state_from_official
-from model.vilbert_tasks import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.common.masking import mask_overlapping_regions, overlaps_with_inclusive_sides
+from roibeam.model.common.packing import computing_padding
+from roibeam.model.common.regions import mean_feature
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.vilbert.checkpoint import config_from_official, name_from_official, state_from_official
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vilbert"
 pytestmark = pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found at {GOLDENS}")

@@ -10,11 +10,16 @@ import transformers
 from vilbert_examples import make_batch, randomised, take_rows, tiny
 from vilbert_options import CASES, NUMBERS, OPTIONS, REGIONS, ROWS, inputs, is_compared, weight
 
-from model.bert_checkpoint import load_start
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.vilbert import ViLbertForPreTraining, ViLbertModel
-from model.vilbert_checkpoint import config_from_official, state_from_official, state_from_roberta, state_to_official
-from model.vilbert_config import vilbert_config
+from roibeam.model.common.bert_checkpoint import load_start
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.vilbert.checkpoint import (
+    config_from_official,
+    state_from_official,
+    state_from_roberta,
+    state_to_official,
+)
+from roibeam.model.vilbert.config import vilbert_config
+from roibeam.model.vilbert.model import ViLbertForPreTraining, ViLbertModel
 
 RECORDED = json.loads(NUMBERS.read_text("utf-8"))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch, randomised
 
-from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
 
 
 def make_model():

@@ -12,12 +12,12 @@ import torch
 import transformers
 from vilbert_examples import FEATURES, POSITIONS, VOCAB_SIZE, make_batch, randomised
 
-from model.inputs import IGNORE_INDEX
-from model.packing import computing_padding
-from model.task_losses import grounding_loss
-from model.visualbert import PRESETS, VisualBertConfig, VisualBertForPreTraining, visualbert_config
-from model.visualbert_checkpoint import config_from_official, state_from_official, state_to_official
-from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels
+from roibeam.model.common.packing import computing_padding
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.task_losses import grounding_loss
+from roibeam.model.visualbert.checkpoint import config_from_official, state_from_official, state_to_official
+from roibeam.model.visualbert.model import PRESETS, VisualBertConfig, VisualBertForPreTraining, visualbert_config
+from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
 
 
 def tiny(**overrides):

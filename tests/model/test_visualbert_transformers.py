@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vilbert_examples import randomised
 
-from model.inputs import VLBatch
-from model.visualbert import VisualBertModel
-from model.visualbert_checkpoint import config_from_official, state_from_official
+from roibeam.model.inputs import VLBatch
+from roibeam.model.visualbert.checkpoint import config_from_official, state_from_official
+from roibeam.model.visualbert.model import VisualBertModel
 
 VOCAB_SIZE = 40
 

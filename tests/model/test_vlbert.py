@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_checkpoint import state_from_official, state_to_official
-from model.vlbert_config import VLBertConfig, vlbert_base, vlbert_small
-from model.vlbert_embeddings import average_visible_regions, image_elements
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.vlbert.checkpoint import state_from_official, state_to_official
+from roibeam.model.vlbert.config import VLBertConfig, vlbert_base, vlbert_small
+from roibeam.model.vlbert.embeddings import average_visible_regions, image_elements
+from roibeam.model.vlbert.model import VLBertForPreTraining
 
 VOCAB_SIZE, FEATURES, LABELS = 300, 32, 41
 

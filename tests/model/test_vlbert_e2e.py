@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 import torch
 
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_checkpoint import split_official, state_from_official
-from model.vlbert_config import VLBertConfig
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.vlbert.checkpoint import split_official, state_from_official
+from roibeam.model.vlbert.config import VLBertConfig
+from roibeam.model.vlbert.model import VLBertForPreTraining
 
 FEATURES, LABELS = 16, 5
 

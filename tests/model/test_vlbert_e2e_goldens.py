@@ -16,18 +16,18 @@ import numpy as np
 import pytest
 import torch
 
-from extraction.config import DetectorConfig
-from extraction.conventions import CONVENTIONS
-from extraction.region_batch import RegionBatch, collate_photos, prepare_photo
-from extraction.region_encoder import RegionEncoder
-from extraction.resnet import Backbone, Stem, build_stage
-from extraction.state import check_state
-from extraction.weight_families import name_weights
-from model.inputs import IGNORE_INDEX, VLBatch, VLOutput
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_checkpoint import name_from_official, split_official, state_from_official
-from model.vlbert_config import VLBertConfig
-from model.vlbert_embeddings import image_elements
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.network.resnet import Backbone, Stem, build_stage
+from roibeam.extraction.network.state import check_state
+from roibeam.extraction.region_batch import RegionBatch, collate_photos, prepare_photo
+from roibeam.extraction.region_encoder import RegionEncoder
+from roibeam.extraction.weights.families import name_weights
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
+from roibeam.model.vlbert.checkpoint import name_from_official, split_official, state_from_official
+from roibeam.model.vlbert.config import VLBertConfig
+from roibeam.model.vlbert.embeddings import image_elements
+from roibeam.model.vlbert.model import VLBertForPreTraining
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
 pytestmark = pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found at {GOLDENS}")

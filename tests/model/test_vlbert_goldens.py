@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_checkpoint import name_from_official, state_from_official
-from model.vlbert_config import VLBertConfig
-from model.vlbert_embeddings import ImageElements, embed_coordinates
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.vlbert.checkpoint import name_from_official, state_from_official
+from roibeam.model.vlbert.config import VLBertConfig
+from roibeam.model.vlbert.embeddings import ImageElements, embed_coordinates
+from roibeam.model.vlbert.model import VLBertForPreTraining
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
 pytestmark = pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found at {GOLDENS}")

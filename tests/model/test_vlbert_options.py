@@ -7,10 +7,22 @@ import torch
 from torch.nn import functional as F
 from vlbert_examples import FEATURES, make_batch, make_model
 
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.vlbert import VLBertForPreTraining, mean_of_rows
-from model.vlbert_config import PRESETS, VLBertConfig, vlbert_base, vlbert_config, vlbert_small, vlbert_task_config
-from model.vlbert_embeddings import average_visible_regions, elements_of_pieces, embed_coordinates, image_elements
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.vlbert.config import (
+    PRESETS,
+    VLBertConfig,
+    vlbert_base,
+    vlbert_config,
+    vlbert_small,
+    vlbert_task_config,
+)
+from roibeam.model.vlbert.embeddings import (
+    average_visible_regions,
+    elements_of_pieces,
+    embed_coordinates,
+    image_elements,
+)
+from roibeam.model.vlbert.model import VLBertForPreTraining, mean_of_rows
 
 
 def words(rows, regions, *pairs):

@@ -7,14 +7,14 @@ import torch
 from torch.nn import functional as F
 from vlbert_examples import SIZES, make_batch, make_model
 
-from model.bert_checkpoint import load_start
-from model.inputs import VLOutput
-from model.vlbert_checkpoint import TABLES, kind_of, split_official, state_from_official, state_to_official
-from model.vlbert_config import vlbert_task_config
-from model.vlbert_options import config_from_official
-from model.vlbert_start import state_from_bert, task_start
-from model.vlbert_tasks import PADDED_SCORE, VLBertForReferring, VLBertForVcr, VLBertForVqa
-from model.vlbert_text import join_question_answer
+from roibeam.model.common.bert_checkpoint import load_start
+from roibeam.model.inputs import VLOutput
+from roibeam.model.vlbert.checkpoint import TABLES, kind_of, split_official, state_from_official, state_to_official
+from roibeam.model.vlbert.config import vlbert_task_config
+from roibeam.model.vlbert.options import config_from_official
+from roibeam.model.vlbert.start import state_from_bert, task_start
+from roibeam.model.vlbert.tasks import PADDED_SCORE, VLBertForReferring, VLBertForVcr, VLBertForVqa
+from roibeam.model.vlbert.text import join_question_answer
 
 PARTS = ("weight", "bias")
 MODELS = {"vqa": VLBertForVqa, "vcr": VLBertForVcr, "refcoco": VLBertForReferring}

@@ -4,8 +4,8 @@ import dataclasses
 
 import torch
 
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.vilbert_config import ViLbertConfig
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.vilbert.config import ViLbertConfig
 
 VOCAB_SIZE, FEATURES, LABELS, POSITIONS = 90, 12, 7, 24
 

@@ -2,9 +2,9 @@
 
 import torch
 
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import vlbert_config
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.vlbert.config import vlbert_config
+from roibeam.model.vlbert.model import VLBertForPreTraining
 
 VOCAB_SIZE, FEATURES, LABELS = 60, 16, 7
 SIZES = {

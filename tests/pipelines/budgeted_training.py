@@ -13,18 +13,18 @@ import torch
 from objectives import NUM_CLASSES, WIDTH, WORDS, tokenizer
 from small_pretraining import digest, in_floats_of
 
-from features.record import RegionRecord
-from model.inputs import VLBatch
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import vlbert_small
-from pipelines.caption_table import CaptionTable
-from pipelines.pretraining.budgeted_task import BudgetedTask
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.row_lengths import RowLengths
-from pipelines.pretraining.task import DataConfig, PretrainTask
-from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling
-from pipelines.train_config import TrainConfig
-from pipelines.training import train
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.model.inputs import VLBatch
+from roibeam.model.vlbert.config import vlbert_small
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.data.row_lengths import RowLengths
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling
+from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.train_config import TrainConfig
 
 NUM_ROWS, BUDGET = 30, 60
 

@@ -8,15 +8,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from features.fingerprint import Fingerprint
-from features.record import RegionRecord
-from pipelines.caption_files import Caption
-from pipelines.caption_table import CaptionTable
-from pipelines.pretraining.captioned_store import CaptionedStore
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.run import pretrain
-from pipelines.pretraining.task import DataConfig
-from pipelines.train_config import TrainConfig
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.pretrain_run import pretrain
+from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.sources.captions.caption_files import Caption
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.train_config import TrainConfig
 
 NUM_CLASSES, WIDTH, GLOBAL_WIDTH = 20, 48, 7
 CAPTIONS = [

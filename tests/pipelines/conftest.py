@@ -15,7 +15,7 @@ pytest.register_assert_rewrite("disturbed_runs")
 @pytest.fixture(scope="module")
 def faulty_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six photos and an empty file among them, sample_00003_bad.jpg."""
-    from pipelines.toyworld.draw import draw_samples
+    from roibeam.pipelines.toyworld.draw import draw_samples
 
     folder = tmp_path_factory.mktemp("faults")
     draw_samples(folder, count=6)

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow.parquet as pq
 from fail_points import FailPoint, install
 
-from features.store import FeatureStore
-from features.verify import verify_store
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
 
 # A network of milliseconds; one thread, so that processes forked from one another compute alike.
 NETWORK = (
@@ -31,11 +31,11 @@ BAD: list[Letter] = [("sample_00003_bad", "decode", "empty file")]  # of the pho
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
     [
-        "pipelines.cli",
-        "pipelines.extraction_run",
-        "pipelines.detector_choice",
-        "pipelines.store_import",
-        "pipelines.store_export",
+        "roibeam.pipelines.cli.main",
+        "roibeam.pipelines.extract.extraction_run",
+        "roibeam.pipelines.model_files.detector_choice",
+        "roibeam.pipelines.stores.import_store",
+        "roibeam.pipelines.stores.export_store",
         "pydantic",
     ]
 )
@@ -105,7 +105,7 @@ class Command:
     arguments: tuple[str, ...]
 
     def __call__(self) -> None:
-        from pipelines import cli
+        from roibeam.pipelines.cli import main as cli
 
         sys.argv = ["roibeam", *self.arguments]
         cli.main()
@@ -113,9 +113,9 @@ class Command:
 
 def export_in_small_steps(store: Path, out: Path, name: str) -> None:
     """`store export`, with commits of a few records where the format has commits, and its log."""
-    from features.exchange.lmdb_output import LmdbOutput
-    from pipelines.our_logs import show_our_logs
-    from pipelines.store_export import export_store
+    from roibeam.features.exchange.lmdb_output import LmdbOutput
+    from roibeam.pipelines.foundation.console.our_logs import show_our_logs
+    from roibeam.pipelines.stores.export_store import export_store
 
     LmdbOutput.__init__.__kwdefaults__["commit_bytes"] = 10_000
     show_our_logs()
@@ -124,7 +124,7 @@ def export_in_small_steps(store: Path, out: Path, name: str) -> None:
 
 def plan_only(command: Command, where: Path) -> None:
     """A run that ends where its workers would begin; leaves in `where` what they would get: the job, and the shards."""
-    from pipelines import extraction_run
+    from roibeam.pipelines.extract import extraction_run
 
     def keep(job: Any, shards: Any, *_: object, **__: object) -> None:
         where.write_bytes(pickle.dumps((job, list(shards))))

@@ -19,11 +19,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from extraction.detector import Detector
-from extraction.photo_loading import PhotoLoad
-from features.record import RegionRecord
-from features.shard import ShardWriter
-from pipelines.logged_progress import LoggedProgress
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.engine.photo_loading import PhotoLoad
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.writer import ShardWriter
+from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
 
 PLAN = "plan"  # before plan.json gets its name
 READ, DECODE = "read", "decode"  # of the n-th image

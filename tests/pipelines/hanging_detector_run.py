@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from pipelines import cli, job
+from roibeam.pipelines.cli import main as cli
+from roibeam.pipelines.extract.shard import job
 
 
 def main() -> None:

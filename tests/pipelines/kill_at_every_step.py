@@ -19,9 +19,10 @@ from disturbed_runs import NETWORK
 from forks import KILLED, in_a_fork
 from soak_share import share_of
 
-from features.verify import verify_store
-from pipelines import cli, extraction_run
-from pipelines.toyworld.draw import draw_samples
+from roibeam.features.verify import verify_store
+from roibeam.pipelines.cli import main as cli
+from roibeam.pipelines.extract import extraction_run
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 
 def run(photos: Path, store: Path, kill_at: int | None, output: Path, options: list[str]) -> tuple[int, list[str]]:

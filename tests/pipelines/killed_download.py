@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from faulty_server import serve
 from forks import KILLED, in_a_fork
 
-from pipelines.download.limits import DownloadLimits
-from pipelines.download.run import DownloadOptions, run_download
+from roibeam.pipelines.sources.download.download_run import DownloadOptions, run_download
+from roibeam.pipelines.sources.download.limits import DownloadLimits
 
 KINDS = ["good", "404", "png", "html", "moved", "good", "gzip", "opted-out"]
 LIMITS = DownloadLimits(connections=2, per_host=2, attempts=1)

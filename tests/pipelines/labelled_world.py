@@ -12,10 +12,10 @@ import numpy as np
 from end_to_end_examples import ENCODER
 from labelled_examples import labelled
 
-from extraction.conventions import CONVENTIONS, Conventions
-from extraction.detection_targets import SamplingRules
-from pipelines.detection.labelled_batches import LabelledBatches
-from pipelines.detection.photos import LabelledPhotos
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.training.targets import SamplingRules
+from roibeam.pipelines.detector.labelled_batches import LabelledBatches
+from roibeam.pipelines.detector.photos import LabelledPhotos
 
 CLASSES, ATTRIBUTES = ("ball", "box", "cup"), ("red", "blue")
 DETECTOR = replace(

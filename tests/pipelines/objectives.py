@@ -13,17 +13,17 @@ from typing import Any, cast
 import numpy as np
 from torch import nn
 
-from features.record import RegionRecord
-from model.inputs import IGNORE_INDEX
-from pipelines.caption_table import CaptionTable
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.sample import PretrainSample
-from pipelines.pretraining.sampler import Sampler
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
-from pipelines.pretraining.text_rows import TextSampler
-from pipelines.task_texts import NLVR2, VCR, VQA, TaskText
-from pipelines.tokenizer import load_tokenizer
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable
+from roibeam.pipelines.pretraining.data.task_texts import NLVR2, VCR, VQA, TaskText
+from roibeam.pipelines.pretraining.samples.sample import PretrainSample
+from roibeam.pipelines.pretraining.samples.sampler import Sampler
+from roibeam.pipelines.pretraining.samples.text_rows import TextSampler
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 NUM_IMAGES, NUM_CAPTIONS, WIDTH, NUM_CLASSES, GLOBAL_WIDTH = 5, 10, 8, 5, 3
 WORDS = "a the red blue green dog cat ball house tree runs sits under over near two three small large old".split()

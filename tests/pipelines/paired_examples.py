@@ -9,13 +9,13 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from features.fingerprint import Fingerprint
-from features.record import RegionRecord
-from pipelines.caption_table import CaptionTable
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.pretraining.task import DataConfig, PretrainTask
-from pipelines.tokenizer import load_tokenizer
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 NUM_CLASSES, WIDTH, IMAGE = 20, 12, 400
 CAPTIONS = [

@@ -12,10 +12,10 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[1] / "features"))
 from store_examples import FINGERPRINT, write_shard
 
-from extraction.images import ImageRef
-from features.publish import publish_store
-from features.record import RegionRecord
-from pipelines.plan import extend_plan
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.publish import publish_store
+from roibeam.pipelines.extract.plan.shard_plan import extend_plan
 
 NUM_CLASSES = 6
 HEIGHTS_WIDTHS = [(48, 64), (60, 50), (40, 72), (64, 48), (50, 50), (45, 60), (72, 40), (52, 64)]

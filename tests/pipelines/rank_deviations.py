@@ -1,7 +1,7 @@
 """How far training on several processes is from training on one: every objective, on what is stored and end to end, the
 same global batch, no dropout.
 
-    PYTHONPATH=. python tests/pipelines/rank_deviations.py [--steps 50]
+    python tests/pipelines/rank_deviations.py [--steps 50]
 
 Prints the largest relative difference of any number of any step's line in the log; exit code 1 above a bound.
 """
@@ -26,7 +26,7 @@ from ranks import run_ranks, said
 from small_end_to_end import CASES, EndToEndTraining
 from small_pretraining import SAMPLES, Training, settings
 
-from pipelines.detection.photos import LabelledPhotos
+from roibeam.pipelines.detector.photos import LabelledPhotos
 
 BOUNDS = {"float64": 1e-10, "float32": 1e-5}
 # The share of an end-to-end run's steps in float32 whose gradient norms need not agree. A ReLU of the encoder that is

@@ -11,7 +11,9 @@ from pathlib import Path
 
 # Children start as forks of a process that has imported everything and computed nothing.
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["pipelines.training", "pipelines.pretraining.task", "small_pretraining"])
+_processes.set_forkserver_preload(
+    ["roibeam.pipelines.training.loop", "roibeam.pipelines.pretraining.task", "small_pretraining"]
+)
 
 
 def run_ranks(work: Callable[[], object], num_ranks: int, folder: Path, *, seconds: float = 120) -> list[int]:

@@ -16,18 +16,20 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from extraction import CONVENTIONS, SELECTIONS, Detector, DetectorConfig, HeadOutputs, SelectionPolicy, build_detector
-from extraction.conventions import Conventions
-from extraction.preprocess import preprocess
-from extraction.random_weights import random_tensor
-from extraction.region_batch import collate_photos, prepare_photo
-from extraction.region_encoder import RegionEncoder, load_encoder_weights
-from extraction.roi_heads import pool_regions
-from extraction.rpn import choose_proposals
-from extraction.selection import classwise_max
-from extraction.weight_families import family_names
-from model.vlbert_config import VLBertConfig
-from model.vlbert_embeddings import RegionProjection, embed_coordinates
+from roibeam.extraction.detector import Detector, HeadOutputs
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.roi_heads import pool_regions
+from roibeam.extraction.network.rpn import choose_proposals
+from roibeam.extraction.photos.preprocess import preprocess
+from roibeam.extraction.region_batch import collate_photos, prepare_photo
+from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
+from roibeam.extraction.selection import SELECTIONS, SelectionPolicy, classwise_max
+from roibeam.extraction.weights.families import family_names
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.extraction.weights.random_weights import random_tensor
+from roibeam.model.vlbert.config import VLBertConfig
+from roibeam.model.vlbert.embeddings import RegionProjection, embed_coordinates
 
 SALT = 7
 SET = "tiny"

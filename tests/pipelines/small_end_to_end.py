@@ -15,24 +15,24 @@ from objectives import TEXT_ONLY, SomeUnmasked
 from photo_store import CAPTIONS, NUM_CLASSES, PhotoStore
 from small_pretraining import in_floats_of, settings
 
-from extraction.conventions import Conventions
-from extraction.detector_heads import load_heads
-from extraction.region_encoder import RegionEncoder, load_encoder_weights
-from features.store import FeatureStore
-from model.end_to_end import EndToEndModel
-from pipelines.caption_table import CaptionTable
-from pipelines.detection.photos import LabelledPhotos
-from pipelines.joint_detector import JointDetector, LossWeights
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.end_to_end import row_sizes
-from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules
-from pipelines.pretraining.labelled_photos import LabelledStream
-from pipelines.pretraining.record_photos import RecordPhotos
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.pretraining.task import DataConfig
-from pipelines.rehearsal import WorstBatch
-from pipelines.tokenizer import load_tokenizer
-from pipelines.training import train
+from roibeam.extraction.network.conventions import Conventions
+from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
+from roibeam.extraction.training.heads import load_heads
+from roibeam.features.store import FeatureStore
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.pipelines.detector.photos import LabelledPhotos
+from roibeam.pipelines.model_files.joint_detector import JointDetector, LossWeights
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.data.labelled_photos import LabelledStream
+from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
+from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.rehearsal import WorstBatch
 
 
 @dataclasses.dataclass(frozen=True)

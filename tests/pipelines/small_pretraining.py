@@ -12,10 +12,10 @@ import torch
 from objectives import NUM_CAPTIONS, OBJECTIVES, small_corpus, small_lines, small_model, small_rules, tokenizer
 from torch import Tensor
 
-from model.inputs import VLBatch
-from pipelines.pretraining.task import DataConfig, PretrainTask, RowsTask, TextTask
-from pipelines.train_config import TrainConfig
-from pipelines.training import TrainResult, train
+from roibeam.model.inputs import VLBatch
+from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask, RowsTask, TextTask
+from roibeam.pipelines.training.loop import TrainResult, train
+from roibeam.pipelines.training.train_config import TrainConfig
 
 AnyBatch = TypeVar("AnyBatch", bound=Any)
 SAMPLES = 4  # of a step of one row each: one for each of four processes

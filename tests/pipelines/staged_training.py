@@ -18,7 +18,7 @@ class KilledAtMark:
     named: bool
 
     def __call__(self) -> None:
-        from pipelines import stages
+        from roibeam.pipelines.training.run_folder import stages
 
         replace, came = Path.replace, 0
 

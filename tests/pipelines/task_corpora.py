@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from captioned_records import FakeStore, make_record
 
-from pipelines.pretraining.captioned_store import join_task_texts
-from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
-from pipelines.pretraining.usable_captions import UsableCaptions
-from pipelines.task_texts import TaskTexts
+from roibeam.pipelines.pretraining.data.captioned_store import join_task_texts
+from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable
+from roibeam.pipelines.pretraining.data.task_texts import TaskTexts
+from roibeam.pipelines.pretraining.data.usable_captions import UsableCaptions
 
 
 def store_of(texts: TaskTexts) -> FakeStore:

@@ -11,9 +11,9 @@ import pytest
 from small_pretraining import make_task, settings
 from toy_training import assert_equal_checkpoints, log_of
 
-from model.transformer import Attention
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.training import TrainResult, train
+from roibeam.model.common.transformer import Attention
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.training.loop import TrainResult, train
 
 PLAIN = settings(steps=4, accumulation=2)
 AGAIN = dataclasses.replace(PLAIN, activation_checkpointing=True)

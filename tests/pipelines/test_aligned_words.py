@@ -13,13 +13,13 @@ import pytest
 from captioned_records import WIDTH, FakeStore, make_record
 from task_corpora import corpus_of, joined
 
-from model.visualbert import VisualBertConfig
-from pipelines.pretraining.captioned_store import digest_of_captions
-from pipelines.pretraining.sample import collate
-from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
-from pipelines.pretraining.visualbert_samples import VisualBertSampler, VisualBertSampling
-from pipelines.task_texts import Mention, TaskText, TaskTexts
-from pipelines.tokenizer import load_tokenizer
+from roibeam.model.visualbert.model import VisualBertConfig
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.data.captioned_store import digest_of_captions
+from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable
+from roibeam.pipelines.pretraining.data.task_texts import Mention, TaskText, TaskTexts
+from roibeam.pipelines.pretraining.samples.sample import collate
+from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling
 
 Cli = Callable[..., Any]
 

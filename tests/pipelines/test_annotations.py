@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from features.durable_files import write_json_atomically
-from features.manifest import ANNOTATIONS_NAME, StoreManifest
-from features.store import FeatureStore
-from features.verify import verify_store
-from pipelines.annotations import Annotation, annotation_of, read_annotations, write_annotations
-from pipelines.toyworld.draw import draw_samples
+from roibeam.features.folders.durable_files import write_json_atomically
+from roibeam.features.shard.manifest import ANNOTATIONS_NAME, StoreManifest
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
+from roibeam.pipelines.extract.annotations import Annotation, annotation_of, read_annotations, write_annotations
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 TINY_MODEL = ("--steps", 3, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from model.inputs import IGNORE_INDEX, VLBatch
-from pipelines.pretraining.batch_page import InspectedBatch, batch_html
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.probe import Names
-from pipelines.tokenizer import load_tokenizer
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.batch_page import InspectedBatch, batch_html
+from roibeam.pipelines.pretraining.probing.probe import Names
+from roibeam.pipelines.pretraining.systems import SYSTEMS
 
 CAPTION = "a <red> ball on the beach"
 

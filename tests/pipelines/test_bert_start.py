@@ -17,20 +17,20 @@ import pytest
 import torch
 from transformers import BertConfig, BertForPreTraining, BertModel
 
-from model.imagebert import ImageBertConfig, ImageBertForPreTraining
-from model.inputs import VLBatch
-from model.interbert import InterBertForPreTraining
-from model.interbert_config import interbert_config
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_config import ViLbertConfig
-from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
-from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import VLBertConfig, vlbert_task_config
-from model.vlbert_tasks import VLBertForVqa
-from pipelines.bert_start import read_bert, start_from_bert
-from pipelines.model_checkpoint import load_model
-from pipelines.toyworld.draw import draw_samples
+from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
+from roibeam.model.inputs import VLBatch
+from roibeam.model.interbert.config import interbert_config
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.model.vlbert.config import VLBertConfig, vlbert_task_config
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.model.vlbert.tasks import VLBertForVqa
+from roibeam.pipelines.model_files.bert_start import read_bert, start_from_bert
+from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -138,7 +138,7 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path) -> None:
 
 _READ = """
 import sys
-from pipelines.bert_start import read_bert
+from roibeam.pipelines.model_files.bert_start import read_bert
 bert = read_bert(sys.argv[1])
 print(bert.sizes["hidden_size"], len(bert.state))
 """

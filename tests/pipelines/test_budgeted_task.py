@@ -27,15 +27,15 @@ from safetensors.torch import load_file
 from small_pretraining import digest, in_floats_of
 from torch import nn
 
-from pipelines.pretraining.budgeted_task import BudgetedTask
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.end_to_end_task import EndToEndTask
-from pipelines.pretraining.row_lengths import RowLengths, count_regions
-from pipelines.pretraining.run import pretrain
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.pretraining.task import DataConfig
-from pipelines.tokenizer import CaptionTokenizer, load_tokenizer
-from pipelines.train_config import TrainConfig
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_regions
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask
+from roibeam.pipelines.pretraining.pretrain_run import pretrain
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -97,7 +97,7 @@ def test_lengths_that_are_planned_with_are_those_of_the_samples(rules: str, toke
 
 
 def test_regions_are_counted_from_the_index(tokenizer: CaptionTokenizer) -> None:
-    from pipelines.caption_table import CaptionTable
+    from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
     store, _ = make_rows()
     table = CaptionTable(list(store), [(7, "a"), (2, "b"), (7, "c"), (0, "d")])

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pipelines.caption_files import Caption, CaptionFile
-from pipelines.caption_table import CaptionTable, TextColumn
-from pipelines.captions import CaptionJoin, JoinReport, check_match
-from pipelines.given_captions import give_captions
-from pipelines.image_finder import Ambiguous, Found, ImageFinder
-from pipelines.scratch_database import ScratchDatabase
-from pipelines.sources import open_source
+from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
+from roibeam.pipelines.sources.captions.caption_files import Caption, CaptionFile
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable, TextColumn
+from roibeam.pipelines.sources.captions.given_captions import give_captions
+from roibeam.pipelines.sources.captions.join import CaptionJoin, JoinReport, check_match
+from roibeam.pipelines.sources.image_finder import Ambiguous, Found, ImageFinder
+from roibeam.pipelines.sources.source_kinds import open_source
 
 Cli = Callable[..., Any]
 

@@ -11,7 +11,7 @@ import pytest
 import typer
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipelines.cli import app
+from roibeam.pipelines.cli.main import app
 
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "docs" / "cluster.md").read_text(encoding="utf-8")

@@ -26,12 +26,12 @@ from reference_folder import (
     write_reference_folder,
 )
 
-from extraction.conventions import CONVENTIONS
-from pipelines.conformance.checks import near, near_thinned, within
-from pipelines.conformance.detector_selection import place_error
-from pipelines.conformance.detector_ties import best_score_bounds
-from pipelines.conformance.runner import CaseResult, run_conformance
-from pipelines.conformance.tolerances import DETECTOR, Closeness
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.pipelines.conformance.checks import near, near_thinned, within
+from roibeam.pipelines.conformance.detector.selection import place_error
+from roibeam.pipelines.conformance.detector.ties import best_score_bounds
+from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
+from roibeam.pipelines.conformance.tolerances import DETECTOR, Closeness
 
 PHOTO = next(iter(PHOTOS))
 CASE = f"{SET}_{PHOTO}"

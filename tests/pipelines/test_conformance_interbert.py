@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.interbert_checkpoint import config_from_official, state_to_official
-from model.interbert_tasks import InterBertForTasks
-from model.packing import computing_padding
-from model.retrieval_losses import binary_loss
-from pipelines.conformance.runner import CaseResult, run_conformance
+from roibeam.model.common.packing import computing_padding
+from roibeam.model.imagebert.retrieval_losses import binary_loss
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.interbert.checkpoint import config_from_official, state_to_official
+from roibeam.model.interbert.tasks import InterBertForTasks
+from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "interbert"
 

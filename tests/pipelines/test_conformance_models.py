@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.packing import computing_padding
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_checkpoint import config_from_official, state_to_official
-from pipelines.conformance.checks import close
-from pipelines.conformance.runner import CaseResult, run_conformance
-from pipelines.conformance.tolerances import Allclose
+from roibeam.model.common.packing import computing_padding
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.vilbert.checkpoint import config_from_official, state_to_official
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.pipelines.conformance.checks import close
+from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
+from roibeam.pipelines.conformance.tolerances import Allclose
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens"
 

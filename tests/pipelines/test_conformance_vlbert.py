@@ -13,16 +13,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from extraction import CONVENTIONS, DetectorConfig
-from extraction.region_encoder import RegionEncoder
-from extraction.weight_families import family_names
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_checkpoint import TABLES, state_to_official
-from model.vlbert_embeddings import ImageElements
-from model.vlbert_options import config_from_official
-from model.vlbert_tasks import VLBertForReferring
-from pipelines.conformance.runner import CaseResult, run_conformance
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.region_encoder import RegionEncoder
+from roibeam.extraction.weights.families import family_names
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.vlbert.checkpoint import TABLES, state_to_official
+from roibeam.model.vlbert.embeddings import ImageElements
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.model.vlbert.options import config_from_official
+from roibeam.model.vlbert.tasks import VLBertForReferring
+from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
 Arrays = dict[str, np.ndarray]
@@ -394,7 +395,7 @@ def test_the_reference_arrays_pass(case: str) -> None:
 
 @needs_goldens
 def test_all_reference_files_are_known() -> None:
-    from pipelines.conformance.runner import plan_cases
+    from roibeam.pipelines.conformance.runner import plan_cases
 
     assert all(case.case is not None for case in plan_cases(GOLDENS))
 

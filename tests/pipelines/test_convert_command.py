@@ -12,8 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from extraction import CONFIGS, Detector, build_detector, weights_digest
-from features.safe_pickle import load_pickle
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.network.state import weights_digest
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.features.safe_pickle.read import load_pickle
 
 SMALL = ("--detector", "small", "--set", "detector.base_channels=4", "--set", "detector.rpn_hidden_channels=8")
 

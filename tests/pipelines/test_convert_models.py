@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_config import ViLbertConfig
-from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
-from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from pipelines.model_checkpoint import load_model
-from pipelines.published_models import writer_of
+from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.model_files.published_models import writer_of
 
 SIZES = {
     "vocab_size": 30,

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.cuda_device import own_device
+from roibeam.pipelines.extract.shard.cuda_device import own_device
 
 SIT = """
 import sys
 from pathlib import Path
-from pipelines.cuda_device import take_seat
+from roibeam.pipelines.extract.shard.cuda_device import take_seat
 names = sys.argv[2:]
 print(take_seat(names, Path(sys.argv[1])), take_seat(names, Path(sys.argv[1])), flush=True)
 sys.stdin.read()

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from dataset_examples import error_of, write
 
-from pipelines.datasets import json_members, visual_genome
-from pipelines.datasets.coco import read_coco, read_coco_instances
-from pipelines.datasets.json_members import read_json_members
-from pipelines.datasets.labelled_image import LabelledImage
-from pipelines.datasets.rows import BadRow
-from pipelines.datasets.visual_genome import (
+from roibeam.pipelines.sources.datasets import json_members, visual_genome
+from roibeam.pipelines.sources.datasets.coco import read_coco, read_coco_instances
+from roibeam.pipelines.sources.datasets.json_members import read_json_members
+from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
+from roibeam.pipelines.sources.datasets.rows import BadRow
+from roibeam.pipelines.sources.datasets.visual_genome import (
     NameList,
     SplitRow,
     read_annotation,

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from dataset_examples import error_of, write
 
-from pipelines.caption_files import read_captions
-from pipelines.datasets import rows
-from pipelines.datasets.coco import read_coco
-from pipelines.datasets.karpathy import KarpathySentence, read_karpathy
-from pipelines.datasets.rows import BadRow, CaptionRow, read_lines
-from pipelines.datasets.sbu import read_sbu
-from pipelines.datasets.text_corpus import TextLine, read_text_corpus
-from pipelines.sources import open_source
+from roibeam.pipelines.sources.captions.caption_files import read_captions
+from roibeam.pipelines.sources.datasets import rows
+from roibeam.pipelines.sources.datasets.coco import read_coco
+from roibeam.pipelines.sources.datasets.karpathy import KarpathySentence, read_karpathy
+from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, read_lines
+from roibeam.pipelines.sources.datasets.sbu import read_sbu
+from roibeam.pipelines.sources.datasets.text_corpus import TextLine, read_text_corpus
+from roibeam.pipelines.sources.source_kinds import open_source
 
 # ---- Karpathy's splits
 

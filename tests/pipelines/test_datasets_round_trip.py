@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.caption_files import read_captions
-from pipelines.datasets.coco import read_coco, read_coco_instances
-from pipelines.datasets.conceptual_captions import read_caption_tsv
-from pipelines.datasets.karpathy import read_karpathy
-from pipelines.datasets.labelled_image import LabelledImage
-from pipelines.datasets.rows import CaptionRow
-from pipelines.datasets.sbu import read_sbu
-from pipelines.datasets.text_corpus import TextLine, read_text_corpus
-from pipelines.datasets.visual_genome import read_names, read_visual_genome
-from pipelines.toyworld.formats import open_writers, sentence, write_corpus
-from pipelines.toyworld.picture import Picture, describe
-from pipelines.toyworld.scene import generate
-from pipelines.toyworld.splits import CYCLE
-from pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
+from roibeam.pipelines.sources.captions.caption_files import read_captions
+from roibeam.pipelines.sources.datasets.coco import read_coco, read_coco_instances
+from roibeam.pipelines.sources.datasets.conceptual_captions import read_caption_tsv
+from roibeam.pipelines.sources.datasets.karpathy import read_karpathy
+from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
+from roibeam.pipelines.sources.datasets.rows import CaptionRow
+from roibeam.pipelines.sources.datasets.sbu import read_sbu
+from roibeam.pipelines.sources.datasets.text_corpus import TextLine, read_text_corpus
+from roibeam.pipelines.sources.datasets.visual_genome import read_names, read_visual_genome
+from roibeam.pipelines.toyworld.formats import open_writers, sentence, write_corpus
+from roibeam.pipelines.toyworld.picture import Picture, describe
+from roibeam.pipelines.toyworld.scene import generate
+from roibeam.pipelines.toyworld.splits import CYCLE
+from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
 
 
 @pytest.fixture(scope="module")

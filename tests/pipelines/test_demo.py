@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from features.store import FeatureStore
+from roibeam.features.store import FeatureStore
 
 
 @pytest.mark.slow

@@ -13,13 +13,16 @@ import torch
 from labelled_examples import labelled, random_boxes
 from torch import Tensor, nn
 
-from extraction import CONFIGS, CONVENTIONS, SELECTIONS, Detector, DetectorConfig, HeadOutputs, build_detector
-from extraction.conventions import Conventions
-from extraction.roi_heads import RegionOutputs
-from extraction.rpn import Proposals
-from pipelines.datasets.labelled_image import LabelledImage
-from pipelines.detection.class_detections import class_detections
-from pipelines.detection.evaluation import DetectionReport, evaluate_detector, report_lines
+from roibeam.extraction.detector import Detector, HeadOutputs
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.roi_heads import RegionOutputs
+from roibeam.extraction.network.rpn import Proposals
+from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.pipelines.detector.class_detections import class_detections
+from roibeam.pipelines.detector.evaluation import DetectionReport, evaluate_detector, report_lines
+from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
 
 NUM_CLASSES, NUM_ATTRIBUTES = 20, 12
 CLASSES = tuple(f"class {number}" for number in range(NUM_CLASSES))

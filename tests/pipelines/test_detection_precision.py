@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from labelled_examples import Found, labelled, random_photo
 
-from pipelines.datasets.labelled_image import LabelledImage
-from pipelines.detection.attribute_accuracy import AttributeCounter, count_attribute_detections
-from pipelines.detection.average_precision import AveragePrecisions, PrecisionCounter, area_under_curve
-from pipelines.detection.matching import IGNORED, NO_OBJECT, match_detections, shown_objects
+from roibeam.pipelines.detector.attribute_accuracy import AttributeCounter, count_attribute_detections
+from roibeam.pipelines.detector.average_precision import AveragePrecisions, PrecisionCounter, area_under_curve
+from roibeam.pipelines.detector.matching import IGNORED, NO_OBJECT, match_detections, shown_objects
+from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
 
 
 def matched(image: LabelledImage, found: Found) -> np.ndarray:

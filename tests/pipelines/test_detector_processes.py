@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extraction.detector_training import LOSSES
-from pipelines.toyworld.write import write_world
+from roibeam.extraction.training.batch_losses import LOSSES
+from roibeam.pipelines.toyworld.write import write_world
 
 OPTIONS = [
     "--detector", "toy", "--conventions", "vlbert-e2e", "--device", "cpu", "--weights", "random:1", "--steps", "4",

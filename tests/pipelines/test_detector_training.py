@@ -16,18 +16,18 @@ from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from extraction.config import DetectorConfig
-from extraction.conventions import CONVENTIONS
-from extraction.detection_targets import SamplingRules
-from extraction.detector_folder import read_detector_folder
-from extraction.detector_training import LOSSES, DetectorTraining, build_trainable_detector, initialise
-from extraction.weights import build_detector
-from pipelines.detection.photos import open_labelled_photos, read_photo
-from pipelines.detection.task import DetectorTask, PhotoRules
-from pipelines.detection.training import Start, build_start, train_detector
-from pipelines.not_finite import blame
-from pipelines.toyworld.write import write_world
-from pipelines.train_config import TrainConfig
+from roibeam.extraction.detector_folder import read_detector_folder
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.training.batch_losses import LOSSES, DetectorTraining, build_trainable_detector, initialise
+from roibeam.extraction.training.targets import SamplingRules
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.pipelines.detector.photos import open_labelled_photos, read_photo
+from roibeam.pipelines.detector.task import DetectorTask, PhotoRules
+from roibeam.pipelines.detector.training import Start, build_start, train_detector
+from roibeam.pipelines.toyworld.write import write_world
+from roibeam.pipelines.training.not_finite import blame
+from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

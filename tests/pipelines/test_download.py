@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from faulty_server import EXPECTED, OK, SLOW, FaultyServer, image, serve
 
-from pipelines.caption_files import read_captions
-from pipelines.download.limits import DownloadLimits
-from pipelines.download.outputs import Coverage
-from pipelines.download.run import DownloadOptions, run_download
-from pipelines.sources import open_source
+from roibeam.pipelines.sources.captions.caption_files import read_captions
+from roibeam.pipelines.sources.download.download_run import DownloadOptions, run_download
+from roibeam.pipelines.sources.download.limits import DownloadLimits
+from roibeam.pipelines.sources.download.outputs import Coverage
+from roibeam.pipelines.sources.source_kinds import open_source
 
 LIMITS = DownloadLimits(
     connections=32, per_host=32, attempts=2, connect_seconds=5, stall_seconds=0.5, total_seconds=1.5,

@@ -21,14 +21,14 @@ from forks import in_a_fork, run_script
 from killed_download import content
 from soak_share import SHARE
 
-from pipelines.cli import main
-from pipelines.download.failures import LocalFaultError
-from pipelines.download.limits import DownloadLimits
-from pipelines.download.run import DownloadOptions, run_download
-from pipelines.store_lock import store_lock
+from roibeam.pipelines.cli.main import main
+from roibeam.pipelines.foundation.files.folder_lock import store_lock
+from roibeam.pipelines.sources.download.download_run import DownloadOptions, run_download
+from roibeam.pipelines.sources.download.failures import LocalFaultError
+from roibeam.pipelines.sources.download.limits import DownloadLimits
 
 pytestmark = pytest.mark.faults
-COMMAND = [sys.executable, "-c", "from pipelines.cli import main; main()", "download"]
+COMMAND = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()", "download"]
 KILL_SCRIPT = Path(__file__).with_name("killed_download.py")
 ALLOWED = ("--allow-private", "127.0.0.1")
 

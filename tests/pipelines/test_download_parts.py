@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.datasets.rows import BadRow, UrlRow
-from pipelines.download.addresses import AddressRule, PrivateAddressError, is_public
-from pipelines.download.body import Body
-from pipelines.download.failures import DownloadError, LocalFaultError
-from pipelines.download.fetcher import _retry_after
-from pipelines.download.host_gates import HostGates
-from pipelines.download.image_files import StoredImage
-from pipelines.download.journal import FailedRow, Journal
-from pipelines.download.opt_out import refusal
-from pipelines.download.outage import OutageWatch
-from pipelines.download.url_list import UrlList
+from roibeam.pipelines.sources.datasets.rows import BadRow, UrlRow
+from roibeam.pipelines.sources.download.addresses import AddressRule, PrivateAddressError, is_public
+from roibeam.pipelines.sources.download.body import Body
+from roibeam.pipelines.sources.download.failures import DownloadError, LocalFaultError
+from roibeam.pipelines.sources.download.fetcher import _retry_after
+from roibeam.pipelines.sources.download.host_gates import HostGates
+from roibeam.pipelines.sources.download.image_files import StoredImage
+from roibeam.pipelines.sources.download.journal import FailedRow, Journal
+from roibeam.pipelines.sources.download.opt_out import refusal
+from roibeam.pipelines.sources.download.outage import OutageWatch
+from roibeam.pipelines.sources.download.url_list import UrlList
 
 
 @pytest.mark.parametrize(

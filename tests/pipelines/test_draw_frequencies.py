@@ -16,14 +16,14 @@ from paired_examples import assert_share
 from small_pretraining import make_task
 from soak_share import many
 
-from model.inputs import IGNORE_INDEX
-from model.pretraining import draw_negatives
-from pipelines.detection.labelled_batches import LabelledBatches
-from pipelines.detection.photos import LabelledPhotos
-from pipelines.pretraining.end_to_end_task import PhotoRules
-from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
-from pipelines.pretraining.visualbert_samples import VisualBertSampler, VisualBertSampling
-from pipelines.task_texts import TaskText
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.pretraining import draw_negatives
+from roibeam.pipelines.detector.labelled_batches import LabelledBatches
+from roibeam.pipelines.detector.photos import LabelledPhotos
+from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable
+from roibeam.pipelines.pretraining.data.task_texts import TaskText
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
+from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling
 
 DRAWS = pytest.mark.parametrize("draws", [20_000, many(1_000_000)])
 ROWS = 1_000  # of an epoch

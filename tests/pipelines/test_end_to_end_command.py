@@ -17,10 +17,10 @@ from labelled_world import write_instances, write_labelled
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, PhotoStore, image_id, write_photo_store
 from toy_training import log_of
 
-from model.inputs import IGNORE_INDEX
-from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
-from pipelines.pretraining.mirrored_words import swap_left_right
-from pipelines.toyworld.draw import draw_samples
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
+from roibeam.pipelines.pretraining.samples.mirrored_words import swap_left_right
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 TINY_MODEL = (

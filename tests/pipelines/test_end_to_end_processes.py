@@ -9,8 +9,8 @@ from rank_deviations import BOUNDS, SAMPLES, Photos, too_far, trained_end_to_end
 from small_end_to_end import CASES, EndToEndTraining
 from soak_share import share_of
 
-from extraction.detector_training import LOSSES
-from pipelines.joint_detector import PREFIX
+from roibeam.extraction.training.batch_losses import LOSSES
+from roibeam.pipelines.model_files.joint_detector import PREFIX
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

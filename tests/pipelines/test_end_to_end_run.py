@@ -23,18 +23,18 @@ from torch import nn
 from toy_training import assert_equal_checkpoints, log_of
 from training_fail_points import BACKWARD, TENSORS, Killed
 
-from extraction.conventions import CONVENTIONS
-from features.store import FeatureStore
-from model.end_to_end import EndToEndChoices
-from pipelines.caption_files import Caption
-from pipelines.joint_checkpoint import load_joint
-from pipelines.pretraining.captioned_store import CaptionedStore
-from pipelines.pretraining.end_to_end import EncoderOptions, EndToEnd, choose_encoder
-from pipelines.pretraining.end_to_end_task import PhotoRules
-from pipelines.pretraining.run import PretrainResult, pretrain
-from pipelines.pretraining.task import DataConfig
-from pipelines.rehearsal import WorstBatch, rehearse
-from pipelines.train_config import TrainConfig
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.features.store import FeatureStore
+from roibeam.model.end_to_end import EndToEndChoices
+from roibeam.pipelines.model_files.joint_checkpoint import load_joint
+from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
+from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EncoderOptions, EndToEnd, choose_encoder
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
+from roibeam.pipelines.pretraining.pretrain_run import PretrainResult, pretrain
+from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.sources.captions.caption_files import Caption
+from roibeam.pipelines.training.rehearsal import WorstBatch, rehearse
+from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -104,7 +104,7 @@ def test_the_largest_batch_comes_first_and_leaves_no_trace(
     told = [record.getMessage() for record in caplog.records]
     first = next(at for at, line in enumerate(told) if line.startswith("the largest batch, 4 photos of "))
     assert first < next(at for at, line in enumerate(told) if line.startswith("step 1/4"))
-    monkeypatch.setattr("pipelines.training.rehearse", lambda *_, **__: None)
+    monkeypatch.setattr("roibeam.pipelines.training.loop.rehearse", lambda *_, **__: None)
     caplog.clear()
     with caplog.at_level(logging.INFO):
         without = run(made, tmp_path / "without")

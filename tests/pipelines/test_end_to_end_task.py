@@ -15,22 +15,22 @@ from end_to_end_examples import ENCODER, FEATURES, awake, encoder
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, NUM_CLASSES, PhotoStore, draw_record, image_id, write_photo_store
 from small_end_to_end import EndToEndTraining
 
-from extraction.blanking import blank_regions
-from extraction.conventions import CONVENTIONS
-from extraction.preprocess import input_size
-from features.store import FeatureStore
-from model.end_to_end import EndToEndChoices, EndToEndModel
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import VLBertConfig
-from pipelines.caption_table import CaptionTable
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.end_to_end import row_sizes
-from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules
-from pipelines.pretraining.labelled_photos import LabelledStream
-from pipelines.pretraining.record_photos import RecordPhotos
-from pipelines.pretraining.task import DataConfig
-from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling
-from pipelines.tokenizer import load_tokenizer
+from roibeam.extraction.network.blanking import blank_regions
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.photos.preprocess import input_size
+from roibeam.features.store import FeatureStore
+from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.model.vlbert.config import VLBertConfig
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.data.labelled_photos import LabelledStream
+from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
+from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling
+from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from test_evaluation import MODELS, build
 
-from pipelines.cli import main
-from pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.cli.main import main
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 TINY_MODEL = ("--steps", 2, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
@@ -61,8 +61,8 @@ def one_line(result: Any) -> str:
 
 def save_model(world: Path, name: str, folder: Path) -> Path:
     """A model of another system in a folder, with the run's tokenizer, for the store's features."""
-    from features.store import FeatureStore
-    from pipelines.tokenizer import load_tokenizer
+    from roibeam.features.store import FeatureStore
+    from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 
     with FeatureStore(world / "store") as store:
         width, classes = store.feature_dim, len(store.vocabulary["classes"] or ())

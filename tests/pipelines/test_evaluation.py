@@ -13,24 +13,24 @@ import pytest
 import torch
 from test_probe import MODELS, SIZES, VILBERT, WITHOUT_MATCH, WITHOUT_REGIONS, build
 
-from features.fingerprint import Fingerprint
-from features.record import RegionRecord
-from features.store import FeatureStore
-from model.imagebert import ImageBertConfig, ImageBertForPreTraining
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_config import ViLbertConfig
-from pipelines.caption_files import Caption
-from pipelines.caption_table import CaptionTable
-from pipelines.model_checkpoint import ModelCheckpoint
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.evaluation import evaluation_set, masked_measures, matching_measures
-from pipelines.pretraining.evaluation_results import compare_results, read_results
-from pipelines.pretraining.evaluation_run import EvaluationConfig, evaluate_checkpoint
-from pipelines.pretraining.evaluation_samples import EvaluationSamples
-from pipelines.pretraining.pair_scores import JointScorer, pair_scorer
-from pipelines.pretraining.trained_images import trained_among, write_trained_images
-from pipelines.tokenizer import load_tokenizer
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
+from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.data.trained_images import trained_among, write_trained_images
+from roibeam.pipelines.pretraining.evaluation.evaluation_results import compare_results, read_results
+from roibeam.pipelines.pretraining.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
+from roibeam.pipelines.pretraining.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.pretraining.evaluation.measures import evaluation_set, masked_measures, matching_measures
+from roibeam.pipelines.pretraining.evaluation.pair_scores import JointScorer, pair_scorer
+from roibeam.pipelines.sources.captions.caption_files import Caption
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -16,22 +16,22 @@ from end_to_end_examples import FEATURES, SIZES, awake, encoder, imagebert, vilb
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, NUM_CLASSES, PhotoStore, image_id, write_photo_store
 from test_end_to_end_command import TINY_ENCODER, TINY_MODEL, one_line
 
-from features.store import FeatureStore
-from model.end_to_end import EndToEndChoices, EndToEndModel
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import VLBertConfig
-from pipelines.caption_files import Caption
-from pipelines.caption_table import CaptionTable
-from pipelines.image_batch import photo_inputs
-from pipelines.joint_checkpoint import JointCheckpoint
-from pipelines.model_checkpoint import load_model
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.evaluation_results import read_results
-from pipelines.pretraining.evaluation_run import EvaluationConfig, evaluate_checkpoint
-from pipelines.pretraining.evaluation_samples import EvaluationSamples
-from pipelines.pretraining.photo_features import PhotoFeatures
-from pipelines.pretraining.record_photos import RecordPhotos
-from pipelines.tokenizer import load_tokenizer
+from roibeam.features.store import FeatureStore
+from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.model.vlbert.config import VLBertConfig
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint
+from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
+from roibeam.pipelines.pretraining.end_to_end.image_batch import photo_inputs
+from roibeam.pipelines.pretraining.evaluation.evaluation_results import read_results
+from roibeam.pipelines.pretraining.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
+from roibeam.pipelines.pretraining.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.pretraining.evaluation.photo_features import PhotoFeatures
+from roibeam.pipelines.sources.captions.caption_files import Caption
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from bench_module import BENCH
 
-from pipelines.overrides import apply_overrides
-from pipelines.pretraining.systems import system_named
+from roibeam.pipelines.cli.options.overrides import apply_overrides
+from roibeam.pipelines.pretraining.systems import system_named
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,9 +16,9 @@ sys.path.append(str(Path(__file__).parents[1] / "features"))
 from exchange_examples import measured
 from store_examples import FINGERPRINT, write_shard
 
-from features.exchange.formats import format_named
-from features.publish import publish_store
-from features.store import FeatureStore
+from roibeam.features.exchange.formats import format_named
+from roibeam.features.shard.publish import publish_store
+from roibeam.features.store import FeatureStore
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 NUM_RECORDS = 12

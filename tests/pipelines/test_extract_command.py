@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from features.store import FeatureStore
-from pipelines.cli_store import _shard_of_record
-from pipelines.plan import read_members, read_plan
-from pipelines.toyworld.draw import draw_samples
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.cli.store.info import _shard_of_record
+from roibeam.pipelines.extract.plan.shard_plan import read_members, read_plan
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 

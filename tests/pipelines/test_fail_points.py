@@ -11,9 +11,9 @@ import pytest
 from disturbed_runs import Run
 from fail_points import COMMIT, SHARD_MANIFEST, STORE_MANIFEST, SYNC, WRITE, FailPoint, kill
 
-from features.store import FeatureStore
-from features.verify import verify_store
-from pipelines.store_import import import_features
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
+from roibeam.pipelines.stores.import_store import import_features
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

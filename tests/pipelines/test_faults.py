@@ -17,11 +17,11 @@ import pytest
 from forks import run_script
 from soak_share import SHARE
 
-from features.store import FeatureStore
-from pipelines.locations import SourceGoneError, read_image
-from pipelines.plan import members_path, plan_path
-from pipelines.store_lock import store_lock
-from pipelines.toyworld.draw import draw_samples
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.extract.plan.shard_plan import members_path, plan_path
+from roibeam.pipelines.foundation.files.folder_lock import store_lock
+from roibeam.pipelines.foundation.files.locations import SourceGoneError, read_image
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 pytestmark = pytest.mark.faults
 Cli = Callable[..., Any]

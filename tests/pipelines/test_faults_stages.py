@@ -27,7 +27,7 @@ from fail_points import (
     kill,
 )
 
-from features.verify import verify_store
+from roibeam.features.verify import verify_store
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 ONCE = (PLAN, DEAD_LETTERS, STORE_MANIFEST, REPORT, SUMMARY)  # stages that a run passes once

@@ -14,8 +14,8 @@ import pytest
 from disturbed_runs import BAD, Extraction, Run, assert_mended, plan_only
 from fail_points import DEAD_LETTERS, MOVE, READ, REPORT, SHARD_MANIFEST, STORE_MANIFEST, WRITE, FailPoint, hold
 
-from features.manifest import ShardManifest
-from features.verify import verify_store
+from roibeam.features.shard.manifest import ShardManifest
+from roibeam.features.verify import verify_store
 
 ONE_SHARD = ("--shard-size", "100")
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -44,7 +44,7 @@ class Twins:
 
     def attempt(self, name: str, *held_at: tuple[str, int]) -> Run:
         """Starts one; it waits at each of these stages until it is let on."""
-        from pipelines.shard_job import extract_shard
+        from roibeam.pipelines.extract.shard.shard_job import extract_shard
 
         points = [
             FailPoint(stage, count, functools.partial(hold, self.folder, f"{name} {stage}")) for stage, count in held_at

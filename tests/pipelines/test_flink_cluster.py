@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from features.manifest import ShardManifest
-from features.store import FeatureStore
-from pipelines.runners.flink_cluster import FlinkCluster
-from pipelines.toyworld.draw import draw_samples
+from roibeam.features.shard.manifest import ShardManifest
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.extract.runners.flink_cluster import FlinkCluster
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
-ROIBEAM = [sys.executable, "-c", "from pipelines.cli import main; main()"]
+ROIBEAM = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()"]
 NUM_IMAGES = 2000
 SHARD_SIZE = 50
 NUM_SHARDS = NUM_IMAGES // SHARD_SIZE

@@ -14,18 +14,20 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from extraction import CONFIGS, CONVENTIONS, build_detector
-from features.exchange.butd_tsv import ButdTsv
-from features.record import RegionRecord
-from features.store import FeatureStore
-from pipelines.datasets.box_lines import read_box_lines
-from pipelines.datasets.coco import read_coco_boxes
-from pipelines.datasets.image_ids import IMAGE_EXTENSIONS, short_name
-from pipelines.datasets.vcr import read_vcr_boxes
-from pipelines.given_boxes import give_boxes
-from pipelines.image_finder import ImageFinder
-from pipelines.sources import open_source
-from pipelines.toyworld.draw import draw_samples
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.features.exchange.butd_tsv import ButdTsv
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS, short_name
+from roibeam.pipelines.sources.datasets.box_lines import read_box_lines
+from roibeam.pipelines.sources.datasets.coco import read_coco_boxes
+from roibeam.pipelines.sources.datasets.vcr import read_vcr_boxes
+from roibeam.pipelines.sources.given_boxes import give_boxes
+from roibeam.pipelines.sources.image_finder import ImageFinder
+from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 TINY = replace(CONFIGS["small"], short_edge=48, long_edge=80, proposals_after_nms=16, base_channels=4)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from end_to_end_examples import BLANK, BOXES, ENCODER, MASKED, RELEASE, WHOLE, encoder, photos
 
-from extraction.conventions import CONVENTIONS
-from extraction.region_batch import collate_photos, prepare_photo
-from pipelines.image_batch import photo_inputs
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.region_batch import collate_photos, prepare_photo
+from roibeam.pipelines.pretraining.end_to_end.image_batch import photo_inputs
 
 
 def test_regions_and_pixels_are_those_of_prepared_photos():

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from extraction.images import ImageRef
-from pipelines.image_table import ImageTable
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.pipelines.sources.image_table import ImageTable
 
 
 def told(name: str, *captions: str, labels: tuple[str, ...] = ()) -> ImageRef:

@@ -18,14 +18,14 @@ from captioned_records import (
 )
 from soak_share import many
 
-from model.imagebert import ImageBertConfig, ImageBertForPreTraining
-from model.inputs import IGNORE_INDEX
-from pipelines.pretraining.imagebert_samples import ImageBertSampler, ImageBertSampling
-from pipelines.pretraining.sample import collate
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.pretraining.task import DataConfig
-from pipelines.tokenizer import load_tokenizer
-from pipelines.train_config import TrainConfig
+from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler, ImageBertSampling
+from roibeam.pipelines.pretraining.samples.sample import collate
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -22,13 +22,13 @@ from end_to_end_examples import (
 )
 from safetensors.torch import load_file, save_file
 
-from extraction.region_encoder import RegionEncoder, load_encoder_weights
-from extraction.resnet import Backbone
-from model.end_to_end import EndToEndChoices, EndToEndModel
-from model.vlbert_config import vlbert_task_config
-from model.vlbert_tasks import VLBertForVcr
-from pipelines.joint_checkpoint import load_joint, save_joint
-from pipelines.vlbert_joint import load_official_joint, official_joint_state, save_official_joint
+from roibeam.extraction.network.resnet import Backbone
+from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
+from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.model.vlbert.config import vlbert_task_config
+from roibeam.model.vlbert.tasks import VLBertForVcr
+from roibeam.pipelines.model_files.joint_checkpoint import load_joint, save_joint
+from roibeam.pipelines.model_files.vlbert_joint import load_official_joint, official_joint_state, save_official_joint
 
 VLBERT_TASK_SIZES = {name: value for name, value in VLBERT_SIZES.items() if name != "num_region_labels"}
 NOTHING = [np.zeros(4, bool), np.zeros(2, bool)]

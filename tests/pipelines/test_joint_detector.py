@@ -17,19 +17,19 @@ from labelled_world import ATTRIBUTES, CLASSES, COMPUTES, DETECTOR, FEW, labelle
 from photo_store import PhotoStore, write_photo_store
 from test_end_to_end_task import make_task, vlbert
 
-from extraction.detector_heads import DetectorHeads, load_heads, new_heads
-from extraction.detector_training import LOSSES, DetectorTraining
-from extraction.region_encoder import RegionEncoder, load_encoder_weights
-from extraction.weights import build_detector
-from model.end_to_end import EndToEndModel
-from model.losses import PreTrainingOutput
-from pipelines.detection.photos import LabelledPhotos
-from pipelines.detection.task import DetectorTask, PhotoRules
-from pipelines.joint_checkpoint import load_joint, save_joint
-from pipelines.joint_detector import PREFIX, JointDetector, LossWeights
-from pipelines.not_finite import blame
-from pipelines.pretraining.end_to_end_task import EndToEndBatch, EndToEndTask
-from pipelines.pretraining.labelled_photos import LabelledRules, LabelledStream
+from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
+from roibeam.extraction.training.batch_losses import LOSSES, DetectorTraining
+from roibeam.extraction.training.heads import DetectorHeads, load_heads, new_heads
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.model.common.losses import PreTrainingOutput
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.pipelines.detector.photos import LabelledPhotos
+from roibeam.pipelines.detector.task import DetectorTask, PhotoRules
+from roibeam.pipelines.model_files.joint_checkpoint import load_joint, save_joint
+from roibeam.pipelines.model_files.joint_detector import PREFIX, JointDetector, LossWeights
+from roibeam.pipelines.pretraining.data.labelled_photos import LabelledRules, LabelledStream
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
+from roibeam.pipelines.training.not_finite import blame
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -289,7 +289,7 @@ def test_anchors_that_no_conventions_compute_are_refused(tmp_path: Path) -> None
 
 def test_heads_and_encoder_are_the_detector_of_the_same_file(photos: LabelledPhotos) -> None:
     """Bit for bit what the whole detector says of a photo."""
-    from pipelines.detection.photos import read_photo
+    from roibeam.pipelines.detector.photos import read_photo
 
     whole = build_detector(DETECTOR, weights="random:1", conventions=COMPUTES)
     ours = load_heads("random:1", DETECTOR, COMPUTES).detector(encoder())

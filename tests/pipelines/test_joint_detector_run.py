@@ -16,20 +16,20 @@ from safetensors.torch import load_file
 from test_end_to_end_command import TINY_ENCODER, TINY_MODEL, one_line
 from test_end_to_end_run import TRAIN, assert_same, log, run
 
-from extraction.detector_training import LOSSES
-from extraction.weights import build_detector
-from model.end_to_end import EndToEndChoices
-from pipelines.detection.evaluation import evaluate_detector
-from pipelines.detection.photos import LabelledPhotos
-from pipelines.joint_checkpoint import load_joint, region_encoder_of
-from pipelines.joint_detector import PREFIX, JointDetector, LossWeights
-from pipelines.pretraining.detector_change import JudgedPhotos
-from pipelines.pretraining.detector_part import DetectorPart
-from pipelines.pretraining.end_to_end import EndToEnd
-from pipelines.pretraining.end_to_end_task import PhotoRules
-from pipelines.pretraining.labelled_photos import LabelledRules
-from pipelines.pretraining.run import PretrainResult
-from pipelines.vocabulary import Vocabulary
+from roibeam.extraction.training.batch_losses import LOSSES
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.model.end_to_end import EndToEndChoices
+from roibeam.pipelines.detector.evaluation import evaluate_detector
+from roibeam.pipelines.detector.photos import LabelledPhotos
+from roibeam.pipelines.model_files.joint_checkpoint import load_joint, region_encoder_of
+from roibeam.pipelines.model_files.joint_detector import PREFIX, JointDetector, LossWeights
+from roibeam.pipelines.pretraining.data.labelled_photos import LabelledRules
+from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
+from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
+from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
+from roibeam.pipelines.pretraining.pretrain_run import PretrainResult
+from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from model.end_to_end import EndToEndChoices, EndToEndModel
-from model.inputs import IGNORE_INDEX, VLBatch
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_checkpoint import split_official
-from model.vlbert_options import config_from_official
-from pipelines.conformance.vlbert_pixels import build_region_encoder
-from pipelines.image_batch import photo_inputs
-from pipelines.vlbert_joint import load_official_joint, official_joint_state
+from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.vlbert.checkpoint import split_official
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.model.vlbert.options import config_from_official
+from roibeam.pipelines.conformance.vlbert.pixels import build_region_encoder
+from roibeam.pipelines.model_files.vlbert_joint import load_official_joint, official_joint_state
+from roibeam.pipelines.pretraining.end_to_end.image_batch import photo_inputs
 
 GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert" / "pretrain_e2e_narrow.npz"
 LOSSES = {"masked_words": "mlm", "masked_regions": "mvrc", "matching": "relationship"}

@@ -20,11 +20,11 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from features.store import FeatureStore
-from features.verify import verify_store
-from model.visualbert import VisualBertForPreTraining
-from pipelines.model_checkpoint import load_model
-from pipelines.toyworld.draw import draw_samples
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
+from roibeam.model.visualbert.model import VisualBertForPreTraining
+from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 KEPT = Path(__file__).parents[1] / "data" / "kept"
@@ -122,7 +122,7 @@ def write(folder: Path) -> None:
     shutil.rmtree(last)  # as a run leaves it that was killed before its last checkpoint
     for page in ("store/report.html", "store/run_summary.json", "run/report.html", "run/curves.svg"):
         (folder / page).unlink()
-    from model.visualbert import VisualBertConfig
+    from roibeam.model.visualbert.model import VisualBertConfig
 
     torch.manual_seed(0)
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from pipelines import logged_progress
-from pipelines.logged_progress import LoggedProgress
+from roibeam.pipelines.foundation.console import progress_log as logged_progress
+from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
 
 
 def test_a_line_every_ten_seconds_and_one_at_the_end(

@@ -12,22 +12,22 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from model.imagebert import ImageBertConfig, ImageBertForPreTraining
-from model.inputs import VLBatch
-from model.interbert import InterBertForPreTraining
-from model.interbert_config import InterBertConfig
-from model.interbert_tasks import InterBertForTasks
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_config import ViLbertConfig
-from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
-from model.vilbert_tasks import ViLbertForMultiTask, ViLbertForTasks
-from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.visualbert_tasks import VisualBertForGrounding, VisualBertForLabels
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import vlbert_config, vlbert_task_config
-from model.vlbert_tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
-from pipelines.model_checkpoint import load_model
-from pipelines.published_models import COORDINATE_EMBEDDING_SIZE, writer_of
+from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
+from roibeam.model.inputs import VLBatch
+from roibeam.model.interbert.config import InterBertConfig
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.interbert.tasks import InterBertForTasks
+from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
+from roibeam.model.vlbert.config import vlbert_config, vlbert_task_config
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
+from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.model_files.published_models import COORDINATE_EMBEDDING_SIZE, writer_of
 
 BERT = {
     "vocab_size": 60,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from end_to_end_examples import encoder, imagebert, interbert, single_stream, vilbert, visualbert, vlbert
 
-from model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "end-to-end.md").read_text(encoding="utf-8")

@@ -7,8 +7,9 @@ from dataclasses import asdict
 
 import pytest
 
-from extraction import CONVENTIONS, SELECTIONS
-from pipelines.overrides import apply_overrides
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.selection import SELECTIONS
+from roibeam.pipelines.cli.options.overrides import apply_overrides
 
 SECTIONS = {"conventions": CONVENTIONS["hf"], "selection": SELECTIONS["butd-10-100"]}
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from features.store import FeatureStore
+from roibeam.features.store import FeatureStore
 
 Cli = Callable[..., Any]
 REASONS = {

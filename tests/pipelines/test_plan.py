@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extraction.images import ImageRef
-from pipelines.datasets.image_boxes import ImageBoxes
-from pipelines.given_boxes import GivenBoxes
-from pipelines.plan import (
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.pipelines.extract.plan.shard_plan import (
     extend_plan,
     members_digest,
     members_path,
@@ -23,6 +21,8 @@ from pipelines.plan import (
     read_plan,
     shard_size_for,
 )
+from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes
+from roibeam.pipelines.sources.given_boxes import GivenBoxes
 
 SOURCE = {"kind": "folder", "location": "/x", "image_root": "/x", "id_rule": "no-extension"}
 SETTINGS = {"feature_space": {"weights": "f"}, "distribution": "full"}

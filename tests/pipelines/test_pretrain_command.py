@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 TINY_MODEL = ("--steps", 4, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",

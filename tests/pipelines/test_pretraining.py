@@ -16,23 +16,23 @@ from objectives import small_model
 from safetensors.torch import load_file
 from transformers import PretrainedConfig
 
-from features.fingerprint import Fingerprint, feature_space_of
-from features.record import RegionRecord, TopKDistribution
-from model.inputs import IGNORE_INDEX
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import VLBertConfig, vlbert_small
-from model.vlbert_embeddings import average_visible_regions
-from pipelines.caption_files import Caption
-from pipelines.caption_table import CaptionTable
-from pipelines.model_checkpoint import load_model
-from pipelines.pretraining.captioned_store import CaptionedStore
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.run import pretrain
-from pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
-from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling, make_sample
-from pipelines.tokenizer import load_tokenizer
-from pipelines.train_config import TrainConfig
-from pipelines.training import train
+from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
+from roibeam.features.record.region_record import RegionRecord, TopKDistribution
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.vlbert.config import VLBertConfig, vlbert_small
+from roibeam.model.vlbert.embeddings import average_visible_regions
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.pretrain_run import pretrain
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling, make_sample
+from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
+from roibeam.pipelines.sources.captions.caption_files import Caption
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.train_config import TrainConfig
 
 GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
 NUM_CLASSES, WIDTH = 20, 48

@@ -20,9 +20,9 @@ from paired_examples import (
 )
 from soak_share import many
 
-from model.inputs import IGNORE_INDEX
-from model.masking import overlaps_with_inclusive_sides
-from pipelines.pretraining.interbert_samples import MASKINGS, InterBertSampling
+from roibeam.model.common.masking import overlaps_with_inclusive_sides
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.pipelines.pretraining.samples.interbert import MASKINGS, InterBertSampling
 
 DRAWS = [20_000, many(1_000_000)]
 

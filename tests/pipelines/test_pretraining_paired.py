@@ -23,13 +23,13 @@ from paired_examples import (
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel
 
-from model.inputs import IGNORE_INDEX
-from model.interbert import InterBertForPreTraining
-from pipelines.bert_start import read_bert
-from pipelines.pretraining.run import pretrain
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.pretraining.task import DataConfig
-from pipelines.train_config import TrainConfig
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.pipelines.model_files.bert_start import read_bert
+from roibeam.pipelines.pretraining.pretrain_run import pretrain
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.training.train_config import TrainConfig
 
 # Name of a way to sample -> system, settings.
 WAYS = {

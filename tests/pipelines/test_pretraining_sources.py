@@ -14,19 +14,19 @@ from captioned_records import CAPTIONS, TINY, WIDTH, FakeStore, captioned, make_
 from safetensors.torch import load_file
 from torch import nn
 
-from features.fingerprint import Fingerprint
-from model.inputs import VLBatch
-from pipelines.caption_table import CaptionTable
-from pipelines.held_out import HeldOut
-from pipelines.pretraining.captioned_store import CaptionedStore, LeakGuard
-from pipelines.pretraining.corpus import Corpus
-from pipelines.pretraining.pairs import draw_pair, draw_second_caption
-from pipelines.pretraining.run import PretrainResult, pretrain
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.pretraining.task import DataConfig, PretrainTask
-from pipelines.pretraining.trained_images import trained_among
-from pipelines.tokenizer import load_tokenizer
-from pipelines.train_config import TrainConfig
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.model.inputs import VLBatch
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore, LeakGuard
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.data.trained_images import trained_among
+from roibeam.pipelines.pretraining.pretrain_run import PretrainResult, pretrain
+from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_caption
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.sources.captions.held_out import HeldOut
+from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -257,7 +257,7 @@ def test_stores_that_do_not_fit_each_other(tmp_path: Path, other: dict[str, Any]
 
 
 def test_spaces_are_told_apart_by_what_they_are_made_of(tmp_path: Path) -> None:
-    from features.fingerprint import feature_space_of
+    from roibeam.features.record.fingerprint import feature_space_of
 
     details = [{"selection": {"max_regions": count}, "dtype": "float16"} for count in (36, 100)]
     prints = [Fingerprint(feature_space_of(each), details=each) for each in details]

@@ -22,12 +22,12 @@ from paired_examples import (
 )
 from soak_share import many
 
-from features.record import TopKDistribution
-from model.inputs import IGNORE_INDEX
-from model.masking import overlaps_with_inclusive_sides
-from model.regions import elements_with_whole_image
-from pipelines.pretraining.sample import collate, in_float32
-from pipelines.pretraining.vilbert_samples import ViLbertSampling
+from roibeam.features.record.region_record import TopKDistribution
+from roibeam.model.common.masking import overlaps_with_inclusive_sides
+from roibeam.model.common.regions import elements_with_whole_image
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.pipelines.pretraining.samples.sample import collate, in_float32
+from roibeam.pipelines.pretraining.samples.vilbert import ViLbertSampling
 
 SYSTEMS = ["vilbert", "vilbert-single-stream"]
 DRAWS = [20_000, many(1_000_000)]

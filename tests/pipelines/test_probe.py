@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 import torch
 
-from features.record import RegionRecord
-from model.bert import BertSizes
-from model.imagebert import ImageBertConfig, ImageBertForPreTraining
-from model.interbert import InterBertForPreTraining
-from model.interbert_config import interbert_config
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_config import ViLbertConfig
-from model.vilbert_single_stream import SingleStreamConfig, SingleStreamForPreTraining
-from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import vlbert_config
-from pipelines.probe import Names, pair_batch, probe, words_to_regions
-from pipelines.tokenizer import load_tokenizer
-from pipelines.toyworld.draw import draw_samples
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.model.common.bert import BertSizes
+from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
+from roibeam.model.interbert.config import interbert_config
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.model.vlbert.config import vlbert_config
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.probing.probe import Names, pair_batch, probe, words_to_regions
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 WIDTH, CLASSES = 12, ("cat", "dog", "hat")
 CAPTIONS = ["a cat in a hat", "a dog and a cat in a hat", "the dog on a hat"]

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from features.output_folder import LocalFolder
-from pipelines.heartbeat import Beat, Heartbeat, read_heartbeats
-from pipelines.plan import Plan, PlannedShard
-from pipelines.progress import Standing
-from pipelines.progress_view import FinishedShard
-from pipelines.run_summary import RunEnd, run_summary
-from pipelines.store_status import Status, status_json, status_text
-from pipelines.toyworld.draw import draw_samples
+from roibeam.features.folders.output_folder import LocalFolder
+from roibeam.pipelines.extract.plan.shard_plan import Plan, PlannedShard
+from roibeam.pipelines.extract.report.run_state import FinishedShard
+from roibeam.pipelines.extract.report.run_summary import RunEnd, run_summary
+from roibeam.pipelines.extract.report.store_status import Status, status_json, status_text
+from roibeam.pipelines.extract.shard.heartbeat import Beat, Heartbeat, read_heartbeats
+from roibeam.pipelines.foundation.console.progress import Standing
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 PLAN = Plan({}, {}, tuple(PlannedShard(number, 100, "") for number in range(40)))

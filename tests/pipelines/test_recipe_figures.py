@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.pretraining.recipes import RECIPES
+from roibeam.pipelines.pretraining.recipes.published import RECIPES
 
 # recipe | where | the row
 PRINTED = """

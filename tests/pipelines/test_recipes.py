@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from disturbed_runs import NETWORK, Command, Run
 
-from pipelines.pretraining.recipes import RECIPES, recipe_named, stages_before
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.toyworld.draw import draw_samples
-from pipelines.train_config import TrainConfig
+from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named, stages_before
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.training.train_config import TrainConfig
 
 Cli = Callable[..., Any]
 

@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from model.interbert import InterBertForPreTraining
-from model.interbert_config import InterBertConfig
-from model.vilbert import ViLbertForPreTraining
-from model.vilbert_config import ViLbertConfig
-from model.vilbert_tasks import ViLbertForMultiTask, ViLbertForTasks
-from model.visualbert import VisualBertConfig, VisualBertForPreTraining
-from model.vlbert import VLBertConfig, VLBertForPreTraining
-from pipelines.optimizer import build_optimizer, chosen_groups, clip_each, learning_rate_at
-from pipelines.parameter_groups import PARAMETER_RULES, group_parameters
-from pipelines.release_settings import RELEASE_SETTINGS, release_settings
-from pipelines.train_config import OPTIMIZERS, TrainConfig
+from roibeam.model.interbert.config import InterBertConfig
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.model.vlbert.model import VLBertConfig, VLBertForPreTraining
+from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups, clip_each, learning_rate_at
+from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES, group_parameters
+from roibeam.pipelines.training.release_settings import RELEASE_SETTINGS, release_settings
+from roibeam.pipelines.training.train_config import OPTIMIZERS, TrainConfig
 
 CPU = torch.device("cpu")
 SIZES = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}

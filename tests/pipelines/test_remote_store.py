@@ -15,16 +15,16 @@ import pytest
 from forks import KILLED, in_a_fork
 from object_store import URL, ObjectStore, register
 
-from features import object_folder
-from features.output_folder import output_folder
-from features.staging import StagedStore
-from features.store import FeatureStore
-from features.verify import verify_store
-from pipelines import shard_job
-from pipelines.plan import read_plan
-from pipelines.store_folder import tidy_store
-from pipelines.store_status import StatusView
-from pipelines.toyworld.draw import draw_samples
+from roibeam.features.folders import object_folder
+from roibeam.features.folders.output_folder import output_folder
+from roibeam.features.reading.staging import StagedStore
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
+from roibeam.pipelines.extract.plan.shard_plan import read_plan
+from roibeam.pipelines.extract.report.store_status import StatusView
+from roibeam.pipelines.extract.shard import shard_job
+from roibeam.pipelines.extract.shard.store_folder import tidy_store
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 SHARDS = 3

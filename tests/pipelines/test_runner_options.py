@@ -36,19 +36,19 @@ from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.transforms import environments
 from apache_beam.utils.subprocess_server import JavaJarServer
 
-from extraction.config import DetectorConfig
-from extraction.extract_options import ExtractOptions
-from extraction.selection import SELECTIONS
-from features.fingerprint import Fingerprint
-from pipelines.beam_extraction import _cause, extraction_pipeline
-from pipelines.job import DetectorSpec, ExtractJob
-from pipelines.plan import PlannedShard
-from pipelines.publish import StoreText
-from pipelines.runners.flink_job import ended_with_the_run
-from pipelines.runners.flink_packages import FLINK_VERSION
-from pipelines.runners.option_sets import WORKER_POOL, check_cluster, pipeline_options, runner_flags
-from pipelines.runners.worker_pool import WorkerPool
-from pipelines.vocabulary import Vocabulary
+from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.selection import SELECTIONS
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.pipelines.extract.beam_extraction import _cause, extraction_pipeline
+from roibeam.pipelines.extract.plan.shard_plan import PlannedShard
+from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
+from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
+from roibeam.pipelines.extract.runners.option_sets import WORKER_POOL, check_cluster, pipeline_options, runner_flags
+from roibeam.pipelines.extract.runners.worker_pool import WorkerPool
+from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob
+from roibeam.pipelines.extract.store_manifest import StoreText
+from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 CLOUD = [
     "--project=my-project",
@@ -244,7 +244,7 @@ def test_ctrl_c_cancels_the_job_of_the_run_and_no_other(job_manager: tuple[str, 
 
 
 def test_the_script_for_flink_says_its_own_lines_only(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pipelines.runners.flink_cluster", "status", str(tmp_path)]
+    command = [sys.executable, "-m", "roibeam.pipelines.extract.runners.flink_cluster", "status", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, f"flink_cluster: {tmp_path}: no cluster was started here\n")
 
@@ -304,7 +304,7 @@ def test_a_job_service_that_dies_is_one_line() -> None:
 def test_a_dry_run_shows_the_options(
     roibeam: Callable[..., Any], tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
-    from pipelines.toyworld.draw import draw_samples
+    from roibeam.pipelines.toyworld.draw import draw_samples
 
     draw_samples(tmp_path, count=1)
     arguments = ("extract", tmp_path / "images", tmp_path / "store", *tiny_network, "--dry-run", "--runner", "dataflow")

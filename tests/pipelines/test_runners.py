@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from features.manifest import ShardManifest
-from features.store import FeatureStore
-from pipelines.toyworld.draw import draw_samples
+from roibeam.features.shard.manifest import ShardManifest
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
-ROIBEAM = [sys.executable, "-c", "from pipelines.cli import main; main()"]
-OUR_PROCESSES = "pipelines.runners.worker_process"
+ROIBEAM = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()"]
+OUR_PROCESSES = "roibeam.pipelines.extract.runners.worker_process"
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_beam_counts_what_the_manifests_say(
 def test_threads_of_a_process_share_one_model(
     roibeam: Cli, photos: Path, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipelines import job
+    from roibeam.pipelines.extract.shard import job
 
     built = []
     build = job.build_detector

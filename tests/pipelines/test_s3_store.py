@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from features.staging import StagedStore
-from features.store import FeatureStore
-from features.verify import verify_store
-from pipelines.toyworld.draw import draw_samples
+from roibeam.features.reading.staging import StagedStore
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 pytestmark = pytest.mark.slow
 KEYS = {"key": "k", "secret": "s"}
@@ -38,7 +38,7 @@ def endpoint() -> Iterator[str]:
 
 def roibeam(endpoint: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     settings = {"FSSPEC_S3_ENDPOINT_URL": endpoint, "FSSPEC_S3_KEY": KEYS["key"], "FSSPEC_S3_SECRET": KEYS["secret"]}
-    command = [sys.executable, "-c", "from pipelines.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **settings})
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from pipelines.sample_order import GROUP, GROUPS, SampleOrder
+from roibeam.pipelines.training.sample_order import GROUP, GROUPS, SampleOrder
 
 SHAPES = np.random.default_rng(0).uniform(0.5, 2.0, 1300)
 

@@ -1,6 +1,6 @@
 """Samples beside those of the official data codes, as `bench/sample_parity.py` recorded them (a few numbers of each).
 
-    PYTHONPATH=. python bench/sample_parity.py --vilbert vilbert_beta/ --vilbert-mt vilbert-multi-task/ \\
+    python bench/sample_parity.py --vilbert vilbert_beta/ --vilbert-mt vilbert-multi-task/ \\
         --interbert InterBERT/ --record tests/pipelines/data/official_samples.npz
 """
 

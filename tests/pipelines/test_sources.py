@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.caption_files import Caption, read_captions
-from pipelines.datasets.coco import read_coco
-from pipelines.datasets.conceptual_captions import BadRow, CaptionRow, read_caption_tsv
-from pipelines.datasets.image_ids import image_id_of, path_below
-from pipelines.sources import check_images_are_there, open_source
+from roibeam.pipelines.foundation.files.image_ids import image_id_of, path_below
+from roibeam.pipelines.sources.captions.caption_files import Caption, read_captions
+from roibeam.pipelines.sources.datasets.coco import read_coco
+from roibeam.pipelines.sources.datasets.conceptual_captions import BadRow, CaptionRow, read_caption_tsv
+from roibeam.pipelines.sources.source_kinds import check_images_are_there, open_source
 
 
 def touch(folder: Path, *names: str) -> None:

@@ -16,13 +16,13 @@ sys.path.append(str(Path(__file__).parents[1] / "features"))
 from exchange_examples import measured
 from store_examples import FINGERPRINT, make_record, write_shard
 
-from features.exchange.butd_tsv_format import FORMAT as TSV
-from features.exchange.formats import FORMATS, format_named
-from features.manifest import StoreManifest
-from features.publish import publish_store
-from features.store import FeatureStore
-from features.verify import verify_store
-from pipelines.store_export import export_store
+from roibeam.features.exchange.butd_tsv_format import FORMAT as TSV
+from roibeam.features.exchange.formats import FORMATS, format_named
+from roibeam.features.shard.manifest import StoreManifest
+from roibeam.features.shard.publish import publish_store
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
+from roibeam.pipelines.stores.export_store import export_store
 
 Roibeam = Callable[..., Any]
 

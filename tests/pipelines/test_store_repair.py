@@ -22,19 +22,19 @@ import typer
 from forks import KILLED, in_a_fork, run_script
 from typer.testing import CliRunner, Result
 
-from features.fingerprint import Fingerprint
-from features.imported import imported_fingerprint
-from features.manifest import ShardManifest, StoreManifest
-from features.publish import publish_store
-from features.record import RegionRecord
-from features.shard_reader import ShardReader
-from features.shard_sequence import write_shard_sequence
-from features.store import FeatureStore
-from features.verify import verify_store
-from pipelines.cli_store_repair import repair_command
-from pipelines.store_damage import find_damage
-from pipelines.store_repair import RepairSource, repair_store
-from pipelines.toyworld.draw import draw_samples
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.record.imported import imported_fingerprint
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import ShardManifest, StoreManifest
+from roibeam.features.shard.publish import publish_store
+from roibeam.features.shard.reader import ShardReader
+from roibeam.features.shard.sequence import write_shard_sequence
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
+from roibeam.pipelines.cli.store.repair import repair_command
+from roibeam.pipelines.stores.damage import find_damage
+from roibeam.pipelines.stores.repair_store import RepairSource, repair_store
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 NETWORK = (
     "--detector", "small", "--weights", "random:1", "--threads", "1", "--set", "detector.short_edge=48",
@@ -53,7 +53,7 @@ def draw_photos(folder: Path) -> Path:
 
 
 def extract(photos: Path, store: Path) -> None:
-    from pipelines import cli
+    from roibeam.pipelines.cli import main as cli
 
     sys.argv = ["roibeam", "extract", str(photos), str(store), *NETWORK]
     with pytest.raises(SystemExit) as stopped:
@@ -287,7 +287,7 @@ def test_an_interrupted_repair_leaves_the_store_as_it_was_and_the_next_one_goes_
         def emit(self, record: logging.LogRecord) -> None:
             raise KeyboardInterrupt
 
-    logger = logging.getLogger("pipelines.store_repair")
+    logger = logging.getLogger("roibeam.pipelines.stores.repair_store")
     handler = Interrupt()
     level = logger.level
     logger.setLevel(logging.INFO)

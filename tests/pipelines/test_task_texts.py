@@ -13,17 +13,17 @@ from captioned_records import WIDTH
 from dataset_examples import error_of
 from task_corpora import corpus_of, joined, store_of
 
-from model.inputs import IGNORE_INDEX
-from model.visualbert import VisualBertConfig
-from pipelines.captions import CaptionJoin
-from pipelines.datasets.vcr_texts import read_vcr_questions
-from pipelines.pretraining.row_lengths import RowLengths, count_regions
-from pipelines.pretraining.sample import collate
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.pretraining.task_corpus import TaskCorpus, TaskTable
-from pipelines.pretraining.visualbert_samples import VisualBertSampler, VisualBertSampling, review_captions
-from pipelines.task_texts import NLVR2, VCR, VQA, TaskText, TaskTexts
-from pipelines.tokenizer import load_tokenizer
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.visualbert.model import VisualBertConfig
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_regions
+from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable
+from roibeam.pipelines.pretraining.data.task_texts import NLVR2, VCR, VQA, TaskText, TaskTexts
+from roibeam.pipelines.pretraining.samples.sample import collate
+from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling, review_captions
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.sources.captions.join import CaptionJoin
+from roibeam.pipelines.sources.datasets.vcr_texts import read_vcr_questions
 
 Cli = Callable[..., Any]
 QUESTIONS = "v2_OpenEnded_mscoco_train2014_questions.json"
@@ -103,7 +103,7 @@ def test_a_statement_needs_both_of_its_images(shared_data: Path) -> None:
     store = store_of(texts)
     del store["train-2-0-img1"]
     join = CaptionJoin(store.ids())
-    from pipelines.caption_files import Caption
+    from roibeam.pipelines.sources.captions.caption_files import Caption
 
     named = ((text, [Caption(text.text, name) for name in text.names]) for text in texts.texts())
     rows = TaskTable(list(store), join.joined(named))
@@ -123,7 +123,7 @@ def test_a_statement_needs_both_of_its_images(shared_data: Path) -> None:
 
 
 def test_what_else_the_texts_say_is_in_the_digest(shared_data: Path) -> None:
-    from pipelines.pretraining.captioned_store import digest_of_captions
+    from roibeam.pipelines.pretraining.data.captioned_store import digest_of_captions
 
     table = TaskTable(["a", "b", "c"], [((0, 1), TaskText("x", ("a", "b"), True))])
     for places, fits in (((0, 2), True), ((0, 1), False), ((0,), True)):

@@ -17,11 +17,11 @@ from captioned_records import LEARNER, TINY
 from ranks import run_ranks, said
 from text_training import LINES, SHORT, SMALL, run_on_text
 
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.pretraining.task import DataConfig, TextTask
-from pipelines.pretraining.vlbert_samples import VLBertSampler
-from pipelines.tokenizer import load_tokenizer
-from pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.pretraining.task import DataConfig, TextTask
+from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -5,7 +5,7 @@ from captioned_records import CAPTIONS
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from pipelines.tokenizer import load_tokenizer
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from extraction.detector_folder import SHIPPED, WEIGHTS_NAME, read_detector_folder
-from extraction.state import weights_digest
-from extraction.weights import build_detector
-from pipelines.detection.evaluation import evaluate_detector
-from pipelines.detection.photos import open_labelled_photos
-from pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
-from pipelines.toyworld.write import write_world
+from roibeam.extraction.detector_folder import SHIPPED, WEIGHTS_NAME, read_detector_folder
+from roibeam.extraction.network.state import weights_digest
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.pipelines.detector.evaluation import evaluate_detector
+from roibeam.pipelines.detector.photos import open_labelled_photos
+from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
+from roibeam.pipelines.toyworld.write import write_world
 
 FOLDER = SHIPPED["toy"]
 

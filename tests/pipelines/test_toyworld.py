@@ -19,25 +19,25 @@ import numpy as np
 import pytest
 from toyworld_judge import is_true
 
-from pipelines.datasets.coco import read_coco, read_coco_instances
-from pipelines.datasets.conceptual_captions import read_caption_tsv
-from pipelines.datasets.karpathy import read_karpathy
-from pipelines.datasets.rows import BadRow
-from pipelines.datasets.sbu import read_sbu
-from pipelines.datasets.text_corpus import TextLine, read_text_corpus
-from pipelines.datasets.visual_genome import read_names, read_visual_genome
-from pipelines.tokenizer import load_tokenizer
-from pipelines.toyworld import world
-from pipelines.toyworld import write as toyworld_write
-from pipelines.toyworld.picture import Picture, describe, read_pictures
-from pipelines.toyworld.randomness import IntegerStream
-from pipelines.toyworld.raster import SUBPIXEL, bounds, fill, outlines, run_lengths
-from pipelines.toyworld.render import render
-from pipelines.toyworld.scene import Drawing, generate
-from pipelines.toyworld.shapes import SHAPES
-from pipelines.toyworld.splits import CYCLE, PLACES, place_of
-from pipelines.toyworld.statistics import Statistics
-from pipelines.toyworld.write import CHUNK, write_world
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.sources.datasets.coco import read_coco, read_coco_instances
+from roibeam.pipelines.sources.datasets.conceptual_captions import read_caption_tsv
+from roibeam.pipelines.sources.datasets.karpathy import read_karpathy
+from roibeam.pipelines.sources.datasets.rows import BadRow
+from roibeam.pipelines.sources.datasets.sbu import read_sbu
+from roibeam.pipelines.sources.datasets.text_corpus import TextLine, read_text_corpus
+from roibeam.pipelines.sources.datasets.visual_genome import read_names, read_visual_genome
+from roibeam.pipelines.toyworld import world
+from roibeam.pipelines.toyworld import write as toyworld_write
+from roibeam.pipelines.toyworld.picture import Picture, describe, read_pictures
+from roibeam.pipelines.toyworld.randomness import IntegerStream
+from roibeam.pipelines.toyworld.raster import SUBPIXEL, bounds, fill, outlines, run_lengths
+from roibeam.pipelines.toyworld.render import render
+from roibeam.pipelines.toyworld.scene import Drawing, generate
+from roibeam.pipelines.toyworld.shapes import SHAPES
+from roibeam.pipelines.toyworld.splits import CYCLE, PLACES, place_of
+from roibeam.pipelines.toyworld.statistics import Statistics
+from roibeam.pipelines.toyworld.write import CHUNK, write_world
 
 SEED, IMAGES = 7, CHUNK + CYCLE
 
@@ -322,7 +322,8 @@ def test_a_run_that_was_killed_within_its_first_file_leaves_no_foreign_folder(
     tmp_path: Path, roibeam: Callable[..., Any]
 ) -> None:
     killed = (
-        "import os, sys; from features.durable_files import write_json_atomically; os.fsync = lambda _: os._exit(9); "
+        "import os, sys; from roibeam.features.folders.durable_files import write_json_atomically; "
+        "os.fsync = lambda _: os._exit(9); "
         "write_json_atomically(sys.argv[1], {})"
     )
     command = [sys.executable, "-c", killed, str(tmp_path / ".plan.json")]

@@ -7,11 +7,11 @@ import re
 import pytest
 from toyworld_judge import is_true
 
-from pipelines.toyworld.captions import MIN_VISIBLE, OPENINGS, RELATION_PHRASES, Caption
-from pipelines.toyworld.picture import Picture, describe
-from pipelines.toyworld.scene import Relation, Scene, SceneObject, generate
-from pipelines.toyworld.truth import Existence, KnownScene, Number, parse_caption, truthful_recall
-from pipelines.toyworld.world import ATTRIBUTES
+from roibeam.pipelines.toyworld.captions import MIN_VISIBLE, OPENINGS, RELATION_PHRASES, Caption
+from roibeam.pipelines.toyworld.picture import Picture, describe
+from roibeam.pipelines.toyworld.scene import Relation, Scene, SceneObject, generate
+from roibeam.pipelines.toyworld.truth import Existence, KnownScene, Number, parse_caption, truthful_recall
+from roibeam.pipelines.toyworld.world import ATTRIBUTES
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import torch
 from accelerate import Accelerator
 from toy_training import ToyTask, assert_equal_checkpoints, config, log_of, run
 
-from pipelines import training
-from pipelines.train_config import TrainConfig
+from roibeam.pipelines.training import loop as training
+from roibeam.pipelines.training.train_config import TrainConfig
 
 
 @pytest.fixture(autouse=True, params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])

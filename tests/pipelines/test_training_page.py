@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from toy_training import ToyTask, config, log_of, run
 
-from pipelines.training import train
-from pipelines.training_page import write_training_page
+from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.run_folder.training_page import write_training_page
 
 SCORES = [0.1, 0.5, 0.9, 0.7, None]  # before the first step, then after 3, 6, 9 and 12
 

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 from captioned_records import CAPTIONS, TINY, FakeStore, captioned, make_record, make_store
 
-from pipelines.caption_table import CaptionTable
-from pipelines.datasets.labelled_image import LabelledImage
-from pipelines.detection.photos import LabelledPhotos
-from pipelines.model_checkpoint import load_model
-from pipelines.pretraining.evaluation_run import EvaluationConfig, evaluate_checkpoint
-from pipelines.pretraining.run import PretrainResult, pretrain
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.pretraining.task import DataConfig
-from pipelines.pretraining.trained_images import trained_among
-from pipelines.pretraining.validation import KeptOut
-from pipelines.tokenizer import load_tokenizer
-from pipelines.toyworld.draw import draw_samples
-from pipelines.train_config import TrainConfig
+from roibeam.pipelines.detector.photos import LabelledPhotos
+from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.data.trained_images import trained_among
+from roibeam.pipelines.pretraining.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
+from roibeam.pipelines.pretraining.evaluation.validation import KeptOut
+from roibeam.pipelines.pretraining.pretrain_run import PretrainResult, pretrain
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
+from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 from captioned_records import CAPTIONS, LEARNER, WIDTH, make_corpus, make_record, make_store, run_pretrain
 
-from model.inputs import IGNORE_INDEX
-from model.visualbert import VisualBertConfig
-from pipelines.pretraining.sample import collate
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.pretraining.task import DataConfig
-from pipelines.pretraining.visualbert_samples import (
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.visualbert.model import VisualBertConfig
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.samples.sample import collate
+from roibeam.pipelines.pretraining.samples.visualbert import (
     VisualBertSampler,
     VisualBertSampling,
     box_numbers,
     cut_from_the_front,
     cut_the_longer,
 )
-from pipelines.tokenizer import load_tokenizer
-from pipelines.train_config import TrainConfig
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from captioned_records import CAPTIONS, LEARNER, NUM_CLASSES, TINY, WIDTH, make_corpus, make_store, run_pretrain
 
-from model.inputs import IGNORE_INDEX
-from model.vlbert import VLBertForPreTraining
-from model.vlbert_config import vlbert_config
-from pipelines.pretraining.systems import SYSTEMS
-from pipelines.pretraining.task import DataConfig, PretrainTask
-from pipelines.pretraining.text_rows import TextCorpus, TextRows
-from pipelines.pretraining.vlbert_samples import VLBertSampler, VLBertSampling
-from pipelines.tokenizer import load_tokenizer
-from pipelines.train_config import TrainConfig
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.vlbert.config import vlbert_config
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus, TextRows
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling
+from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

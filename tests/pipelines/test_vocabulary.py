@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.vocabulary import Vocabulary, load_vocabulary
+from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
 
 
 def write(folder: Path, classes: int = 3, attributes: int = 2) -> Path:

@@ -7,11 +7,11 @@ from typing import Any
 
 from captioned_records import CAPTIONS, TINY
 
-from pipelines.pretraining.run import PretrainResult
-from pipelines.pretraining.task import DataConfig
-from pipelines.pretraining.text_run import pretrain_on_text
-from pipelines.pretraining.vlbert_samples import VLBertSampling
-from pipelines.train_config import TrainConfig
+from roibeam.pipelines.pretraining.pretrain_run import PretrainResult
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampling
+from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.pretraining.text_run import pretrain_on_text
+from roibeam.pipelines.training.train_config import TrainConfig
 
 LINES = [f"{first} and {second}" for first in CAPTIONS for second in CAPTIONS[:3]]
 SMALL = {"coordinate_embedding_size": 64, "region_dropout": 0.0, "region_feature_size": 48, "num_region_labels": 21}

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from model.inputs import IGNORE_INDEX
-from model.losses import SumCount, cross_entropy
-from pipelines.train_config import TrainConfig
-from pipelines.training import train
+from roibeam.model.common.losses import SumCount, cross_entropy
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.train_config import TrainConfig
 
 
 class Batch:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pipelines.toyworld import world
-from pipelines.toyworld.captions import GROUND_PHRASES, NUMBERS, OPENINGS, PLURALS, RELATION_PHRASES
-from pipelines.toyworld.scene import Scene, SceneObject
+from roibeam.pipelines.toyworld import world
+from roibeam.pipelines.toyworld.captions import GROUND_PHRASES, NUMBERS, OPENINGS, PLURALS, RELATION_PHRASES
+from roibeam.pipelines.toyworld.scene import Scene, SceneObject
 
 NOUN_PHRASE = rf"an? (?:(?:{'|'.join(world.ATTRIBUTES)}) )*(?:{'|'.join(world.CATEGORIES)})"
 PHRASES = {phrase: (name, way) for name, both in RELATION_PHRASES.items() for way, phrase in enumerate(both)}

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines import checkpoint, kept_checkpoints, training
-from pipelines.train_log import TrainLog
-from pipelines.train_step import TrainStep
+from roibeam.pipelines.training import checkpoint
+from roibeam.pipelines.training import loop as training
+from roibeam.pipelines.training.run_folder import kept_checkpoints
+from roibeam.pipelines.training.run_folder.train_log import TrainLog
+from roibeam.pipelines.training.train_step import TrainStep
 
 BACKWARD = "backward"  # after the n-th backward pass: inside an accumulation, where there are several in a step
 LOG_LINE = "log line"  # when the n-th line, of a step or an evaluation, is half written

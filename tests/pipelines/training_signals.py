@@ -27,9 +27,9 @@ class Signalled:
     to_group: bool = False
 
     def __call__(self) -> None:
-        from pipelines.our_logs import show_our_logs
-        from pipelines.stop_signals import StoppedBySignalError
-        from pipelines.train_step import TrainStep
+        from roibeam.pipelines.foundation.console.our_logs import show_our_logs
+        from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError
+        from roibeam.pipelines.training.train_step import TrainStep
 
         show_our_logs()
         if self.to_group:
@@ -62,7 +62,7 @@ class Waiting:
     folder: Path
 
     def __call__(self) -> None:
-        from pipelines.stop_signals import StopSignals
+        from roibeam.pipelines.foundation.console.stop_signals import StopSignals
 
         with StopSignals("waiting"):
             (self.folder / "here").touch()

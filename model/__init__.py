@@ -1,1 +1,0 @@
-"""Tensors in, tensors out: the vision-language models, their heads, losses and masking. Imports nothing of ours."""

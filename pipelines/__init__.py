@@ -1,1 +1,0 @@
-"""Where things meet: dataset readers, the extraction pipeline, the training loop and its tasks, the command line."""

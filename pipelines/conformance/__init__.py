@@ -1,1 +1,0 @@
-"""`roibeam conformance`: reference arrays of published codes against ours. Read runner.py first."""

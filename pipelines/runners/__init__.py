@@ -1,1 +1,0 @@
-"""Where the Beam pipeline runs: sets of options by runner, worker processes, a Flink cluster for tests."""

@@ -1,1 +1,0 @@
-"""The toy world: scenes that the project draws itself, with boxes, attributes, relations and captions."""

@@ -1,0 +1,464 @@
+"""The detector: photos in, regions out.
+
+photo -> preprocess -> backbone -> proposal_generator -> roi_heads -> select -> postprocess -> Regions
+photo, given boxes -> preprocess -> backbone ---------> roi_heads -----------> postprocess -> Regions
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from roibeam.extraction.fast.ahead_stream import handed_over, queued_apart, wait_for
+from roibeam.extraction.fast.fused_resnet import has_fused_kernels
+from roibeam.extraction.fast.inference_network import InferenceNetwork, NetworkCache
+from roibeam.extraction.fast.modes import bf16_instructions, mode_named
+from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.blanking import blank_regions
+from roibeam.extraction.network.boxes import checked_boxes, clip_boxes, decode_deltas
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.precision import plain_float32
+from roibeam.extraction.network.resnet import Backbone
+from roibeam.extraction.network.roi_heads import RegionOutputs, RoIHeads
+from roibeam.extraction.network.rpn import ProposalGenerator, Proposals
+from roibeam.extraction.network.state import weights_digest
+from roibeam.extraction.photos.preprocess import (
+    NetworkInput,
+    ResizedPhoto,
+    check_image,
+    input_size,
+    network_input,
+    resize_photo,
+)
+from roibeam.extraction.regions import (
+    HostCopy,
+    Regions,
+    ScoredRegions,
+    best_class_deltas,
+    boxes_for_each,
+    kept_regions,
+    plain_json,
+    to_numpy,
+)
+from roibeam.extraction.selection import SELECTIONS, SelectionPolicy
+
+_Item = TypeVar("_Item")
+_PHOTOS_IN_A_ROW = 16  # on a GPU; the first and the last of a row have nobody beside them
+
+
+@dataclass(frozen=True)
+class HeadOutputs:
+    """Everything the network says of one photo, before selection.
+
+    Attributes:
+        network_input: the resized photo and its scale.
+        feature_map: (1, C, h, w) float32, the res4 map.
+        proposals: R boxes in network-input pixels with their objectness.
+        regions: features, logits and deltas of the R proposals.
+        given_boxes: (R, 4) float32, the boxes that were handed in, clipped to the photo; then none is left out, and
+            `objectness` is 1. None where they are proposals.
+    """
+
+    network_input: NetworkInput
+    feature_map: Tensor
+    proposals: Proposals
+    regions: RegionOutputs
+    given_boxes: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _PreparedPhoto:
+    """A photo and its boxes on their way into the network; `pixels` are those of the input, or partly blanked."""
+
+    network_input: NetworkInput
+    pixels: Tensor
+    given_boxes: Tensor | None
+    network_boxes: Tensor | None
+
+
+@dataclass(frozen=True)
+class _MappedPhotos:
+    """Photos of one input size, which all have given boxes or all have none, and their maps (N, C, h, w), once they are
+    `done`."""
+
+    photos: Sequence[_PreparedPhoto]
+    maps: Tensor
+    done: torch.cuda.Event | None
+
+
+class RegionDetector(Protocol):
+    """What the engine needs of a detector; a fake has these five."""
+
+    @property
+    def feature_dim(self) -> int: ...
+
+    @property
+    def num_classes(self) -> int: ...
+
+    @property
+    def num_attributes(self) -> int: ...
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def __call__(
+        self,
+        images: Sequence[np.ndarray],
+        /,
+        *,
+        boxes: Sequence[np.ndarray | None] | None = None,
+        whole_image: bool = False,
+    ) -> list[Regions]: ...
+
+
+class Detector(nn.Module):
+    """Faster R-CNN ResNet-C4 with an attribute head.
+
+    Args:
+        config: sizes.
+        conventions: None means the preset "hf".
+        selection: None means the preset "butd-10-100".
+        mode: how convolutions compute when nothing is trained, see `MODES`.
+        backbone: (N, 3, H, W) -> res4 map. None means `Backbone`.
+        proposal_generator: map, input size, resize factor -> Proposals. None means `ProposalGenerator`.
+        roi_heads: map, boxes -> RegionOutputs. None means `RoIHeads`.
+
+    The weights are torch's own initialisation until `load_weights`; `build_detector` does both.
+    """
+
+    def __init__(
+        self,
+        config: DetectorConfig,
+        conventions: Conventions | None = None,
+        selection: SelectionPolicy | None = None,
+        *,
+        mode: str = "exact",
+        backbone: nn.Module | None = None,
+        proposal_generator: nn.Module | None = None,
+        roi_heads: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.conventions = conventions or CONVENTIONS["hf"]
+        self.selection = selection or SELECTIONS["butd-10-100"]
+        self.mode = mode_named(mode)
+        self.backbone = backbone or Backbone(config, self.conventions)
+        self.proposal_generator = proposal_generator or ProposalGenerator(config, self.conventions)
+        self.roi_heads = roi_heads or RoIHeads(config, self.conventions)
+        self._networks = NetworkCache()
+        self.eval()
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def feature_dim(self) -> int:
+        return self.config.feature_dim
+
+    @property
+    def num_classes(self) -> int:
+        return self.config.num_classes
+
+    @property
+    def num_attributes(self) -> int:
+        return self.config.num_attributes
+
+    @property
+    def preferred_batch(self) -> int:
+        """Photos of one `batch_key` that a call should bring, at most: those that share a call of the backbone, if any;
+        on a GPU enough that one photo's work hides what the next one waits for."""
+        return max(self.mode.photos_per_call, 1 if self.device.type == "cpu" else _PHOTOS_IN_A_ROW)
+
+    def batch_key(self, image_hw: tuple[int, int]) -> tuple[int, int] | None:
+        """What photos of (height, width) pixels must have in common to come in one call: their size at the backbone
+        where they share a call of it, else nothing."""
+        if self.mode.photos_per_call == 1:
+            return None
+        return self._input_hw(image_hw)
+
+    def _input_hw(self, image_hw: tuple[int, int]) -> tuple[int, int]:
+        return input_size(image_hw, self.config.short_edge, self.config.long_edge, self.conventions)[0]
+
+    def prepare(self, image: np.ndarray) -> ResizedPhoto:
+        """A photo resized, to be handed in for it: what threads that decode can do while the network computes."""
+        return resize_photo(image, self.config, self.conventions)
+
+    def describe(self) -> dict[str, Any]:
+        """What a store's fingerprint records of this detector; plain JSON values.
+
+        `numerics` holds what may differ between stores that belong together (see docs/architecture.md, fingerprint);
+        everything else says what the features mean. Hashes the weights: under a second, so call it once for a run.
+        """
+        config = plain_json(asdict(self.config))
+        del config["region_chunk"]
+        region_chunk = self.mode.regions_at_once(self.config, self.device)
+        described = {
+            "config": config,
+            "conventions": plain_json(asdict(self.conventions)),
+            "selection": plain_json(asdict(self.selection)),
+            "weights": weights_digest(self.state_dict()),
+            "feature_dim": self.feature_dim,
+            "num_classes": self.num_classes,
+            "num_attributes": self.num_attributes,
+            "numerics": {"mode": self.mode.name, "region_chunk": region_chunk, "kernels": self._kernels()},
+        }
+        generator = self.proposal_generator
+        if isinstance(generator, ProposalGenerator):
+            anchors = generator.cell_anchors.cpu()
+            if not torch.equal(anchors, cell_anchors(self.config, self.conventions)):
+                described["cell_anchors"] = anchors.tolist()  # a weight file brought its own
+        return described
+
+    def _kernels(self) -> str:
+        """What convolves here, for `numerics`."""
+        if self.device.type != "cpu":
+            return self.device.type
+        kernels = "onednn" if has_fused_kernels(self.device, self.mode.conv_dtype) else "torch"
+        return kernels if self.mode.conv_dtype == torch.float32 else f"{kernels} {bf16_instructions()}"
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        images: Sequence[np.ndarray | ResizedPhoto],
+        *,
+        boxes: Sequence[np.ndarray | None] | None = None,
+        whole_image: bool = False,
+    ) -> list[Regions]:
+        """Detects on each photo by itself, so that a photo's regions do not depend on its neighbours; only in the mode
+        "batched" do photos of one input size share the backbone and the proposal network.
+
+        Args:
+            images: (height, width, 3) uint8 each, channel order B, G, R, sizes free; or what `prepare` made of them.
+            boxes: for each photo the boxes to describe instead of proposals, see `head_outputs`, or None.
+            whole_image: whether to fill `Regions.image_feature`.
+        """
+        given = boxes_for_each(images, boxes)
+        mapped = (
+            (group, self._mapped([images[at] for at in group], [given[at] for at in group]))
+            for group in self._groups(images, given)
+        )
+        # One behind, twice: while a GPU's proposals of one photo are waited for, it has the map of the next to make,
+        # and while regions are chosen here, those of the next to describe.
+        outputs = ((at, one) for group, each in _one_behind(mapped) for at, one in self._described(group, each))
+        coming = (
+            (at, HostCopy(self._scored(one, whole_image=whole_image)), one.network_input.image_hw)
+            for at, one in outputs
+        )
+        found = {at: kept_regions(self.selection, copy, image_hw) for at, copy, image_hw in _one_behind(coming)}
+        return [found[at] for at in range(len(images))]
+
+    def _groups(
+        self, images: Sequence[np.ndarray | ResizedPhoto], boxes: Sequence[np.ndarray | None]
+    ) -> Iterator[list[int]]:
+        """Which photos share calls of backbone and proposal network: those of one input size where the mode does so."""
+        most, multiple = self.mode.photos_per_call, self.conventions.padding_multiple
+        alike: dict[object, list[int]] = defaultdict(list)
+        for at, (image, given) in enumerate(zip(images, boxes, strict=True)):
+            if most == 1:
+                yield [at]
+                continue
+            input_hw = image.input_hw if isinstance(image, ResizedPhoto) else self._input_hw(_image_hw(image))
+            alike[tuple(-(-edge // multiple) for edge in input_hw), given is None].append(at)
+        for rows in alike.values():
+            yield from (rows[start : start + most] for start in range(0, len(rows), most))
+
+    def network(self) -> InferenceNetwork:
+        """What computes when nothing is trained: copies of the weights of now, in the form and type of the mode.
+
+        Call it inside `arithmetic`, as `head_outputs` does.
+        """
+        mode_named(self.mode.name, self.device)
+        return self._networks.get((self.backbone, self.proposal_generator, self.roi_heads), self.config, self.mode)
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """Inside, float32 is what the mode says, whatever the caller has switched on."""
+        return plain_float32(self.device, tf32=self.mode.tf32)
+
+    @torch.inference_mode()
+    def head_outputs(
+        self, image: np.ndarray | ResizedPhoto, *, boxes: np.ndarray | None = None, masked: np.ndarray | None = None
+    ) -> HeadOutputs:
+        """Boxes of one photo and what the heads say of each.
+
+        Args:
+            image: (height, width, 3) uint8, channel order B, G, R, or what `prepare` made of it.
+            boxes: None for proposals, or (R, 4) x1 y1 x2 y2 in photo pixels: described as they are, in this order,
+                after clipping to the photo. An empty box gets what the pooling operator gives it: RoIPool the one
+                cell that its corner rounds to, zeros past the map's end; RoIAlign one cell from its corner on.
+            masked: with `boxes`, (R,) bool: the pixels of these boxes are blanked for all regions (`blank_regions`).
+        Raises:
+            ValueError: for boxes of another shape, not finite, or with x2 < x1 or y2 < y1.
+        """
+        ((_, outputs),) = self._described([0], self._mapped([image], [boxes], masked))
+        return outputs
+
+    def _prepared(
+        self, image: np.ndarray | ResizedPhoto, boxes: np.ndarray | None, masked: np.ndarray | None = None
+    ) -> _PreparedPhoto:
+        made = network_input(
+            image if isinstance(image, ResizedPhoto) else self.prepare(image), self.conventions, self.device
+        )
+        given = None
+        if boxes is not None:
+            given = clip_boxes(checked_boxes(boxes).to(self.device), made.image_hw)
+        network_boxes = None if given is None else self._to_network(given, made)
+        pixels = made.pixels
+        if masked is not None:
+            pixels = blank_regions(pixels, _masked_rows(network_boxes, masked))
+        return _PreparedPhoto(made, pixels, given, network_boxes)
+
+    def _mapped(
+        self,
+        images: Sequence[np.ndarray | ResizedPhoto],
+        boxes: Sequence[np.ndarray | None],
+        masked: np.ndarray | None = None,
+    ) -> _MappedPhotos:
+        """Maps of photos of one input size, which all have given boxes or all have none."""
+        with self.arithmetic():
+            network = self.network()
+
+            def work() -> tuple[list[_PreparedPhoto], Tensor]:
+                photos = [self._prepared(image, given, masked) for image, given in zip(images, boxes, strict=True)]
+                return photos, network.feature_map(torch.cat([photo.pixels for photo in photos]))
+
+            (photos, maps), done = queued_apart(self.device, "maps", work)
+        return _MappedPhotos(photos, maps, done)
+
+    def _described(self, indices: Sequence[int], mapped: _MappedPhotos) -> list[tuple[int, HeadOutputs]]:
+        """What the network says of each photo's boxes, given or proposed, with its index."""
+        with self.arithmetic():
+            network, photos = self.network(), mapped.photos
+            inputs = [photo.network_input for photo in photos]
+
+            def work() -> list[Proposals]:
+                handed_over(mapped.maps, *(photo.network_boxes for photo in photos if photo.network_boxes is not None))
+                if photos[0].network_boxes is None:
+                    sizes, factors = [one.input_hw for one in inputs], [one.factor for one in inputs]
+                    return network.proposals(mapped.maps, sizes, factors)
+                boxes = [photo.network_boxes for photo in photos if photo.network_boxes is not None]
+                return [Proposals(rows, rows.new_ones(len(rows))) for rows in boxes]
+
+            described = []
+            proposals, done = queued_apart(self.device, "proposals", work, after=mapped.done)
+            wait_for(done)
+            handed_over(mapped.maps)
+            for row, (photo, proposed) in enumerate(zip(photos, proposals, strict=True)):
+                handed_over(proposed.boxes, proposed.objectness, photo.network_input.scale.factors_xyxy)
+                if photo.given_boxes is not None:
+                    handed_over(photo.given_boxes)
+                feature_map = mapped.maps[row : row + 1]
+                regions = network.regions(feature_map, proposed.boxes)
+                outputs = HeadOutputs(photo.network_input, feature_map, proposed, regions, photo.given_boxes)
+                described.append((indices[row], outputs))
+        return described
+
+    @torch.inference_mode()
+    def whole_image_feature(self, outputs: HeadOutputs) -> np.ndarray:
+        """(D,) float32: the feature of the whole photo as one box, on the map that is already there."""
+        return to_numpy(self._whole_image(outputs))
+
+    def _whole_image(self, outputs: HeadOutputs) -> Tensor:
+        height, width = outputs.network_input.input_hw
+        box = outputs.feature_map.new_tensor([[0.0, 0.0, width, height]])
+        box = clip_boxes(box, (height, width), last_pixel=self._last_pixel)
+        with self.arithmetic():
+            return self.network().regions(outputs.feature_map, box).features[0]
+
+    @torch.inference_mode()
+    def postprocess(self, outputs: HeadOutputs, selection: SelectionPolicy | None = None) -> Regions:
+        """Logits to probabilities, selection, boxes to photo pixels, tensors to numpy.
+
+        Args:
+            outputs: of `head_outputs` of this detector.
+            selection: None means the detector's own; another one re-selects without running the network again. Given
+                boxes are all kept.
+        """
+        return kept_regions(
+            selection or self.selection, HostCopy(self._scored(outputs)), outputs.network_input.image_hw
+        )
+
+    def _scored(self, outputs: HeadOutputs, *, whole_image: bool = False) -> ScoredRegions:
+        """Probabilities, best attributes and boxes in photo pixels."""
+        network_input, regions, proposals = outputs.network_input, outputs.regions, outputs.proposals.boxes
+        probabilities = regions.class_logits.softmax(dim=1)
+        best_deltas = best_class_deltas(regions.box_deltas, probabilities)
+        scale, photo_hw = network_input.scale, network_input.image_hw
+        proposals_photo = scale.to_photo(proposals)
+        if self.conventions.regression_pixels == "photo":
+            regressed = regressed_photo = self._regress(proposals_photo, best_deltas, photo_hw)
+        else:
+            regressed = self._regress(proposals, best_deltas, network_input.input_hw)
+            regressed_photo = scale.to_photo(regressed)
+        attribute_scores, attribute_ids = self._attributes(regions.attribute_logits)
+        return ScoredRegions(
+            features=regions.features,
+            probabilities=probabilities,
+            attribute_scores=attribute_scores,
+            attribute_ids=attribute_ids,
+            proposal_boxes=proposals_photo,
+            regressed_boxes=regressed_photo,
+            nms_boxes=regressed,
+            given_boxes=outputs.given_boxes,
+            image_feature=self._whole_image(outputs) if whole_image else None,
+        )
+
+    @property
+    def _last_pixel(self) -> bool:
+        return self.conventions.box_clip == "last-pixel"
+
+    def _regress(self, boxes: Tensor, deltas: Tensor, hw: tuple[int, int]) -> Tensor:
+        """Boxes moved by their deltas and clipped, all in the same pixels."""
+        moved = decode_deltas(
+            boxes,
+            deltas,
+            weights=self.conventions.region_delta_weights,
+            delta_cap=self.conventions.delta_cap,
+            plus_one_sides=self.conventions.box_sides == "x2-x1+1",
+        )
+        return clip_boxes(moved, hw, last_pixel=self._last_pixel)
+
+    def _attributes(self, logits: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Probability and id of the best attribute, "no attribute" left out of the choice; None without a head."""
+        if not logits.shape[1]:
+            return None, None
+        if self.conventions.attribute_softmax == "all":
+            scores, ids = logits.softmax(dim=1)[:, :-1].max(dim=1)
+        else:
+            scores, ids = logits[:, :-1].softmax(dim=1).max(dim=1)
+        return scores, ids
+
+    def _to_network(self, boxes: Tensor, network_input: NetworkInput) -> Tensor:
+        scaled = network_input.scale.to_network(boxes)
+        return clip_boxes(scaled, network_input.input_hw, last_pixel=self._last_pixel)
+
+
+def _image_hw(image: np.ndarray) -> tuple[int, int]:
+    check_image(image)
+    return image.shape[0], image.shape[1]
+
+
+def _one_behind(items: Iterable[_Item]) -> Iterator[_Item]:
+    """The same items, each when the one after it is there."""
+    waiting: list[_Item] = []
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > 1:
+            yield waiting.pop(0)
+    yield from waiting
+
+
+def _masked_rows(given: Tensor | None, masked: np.ndarray) -> Tensor:
+    if given is None:
+        raise ValueError("masked regions need given boxes: which proposals come depends on the pixels")
+    masked = np.asarray(masked)
+    if masked.dtype != bool or masked.shape != (len(given),):
+        raise ValueError(f"masked must be ({len(given)},) bool, one for each box; got {masked.shape} {masked.dtype}")
+    return given[torch.from_numpy(masked).to(given.device)]

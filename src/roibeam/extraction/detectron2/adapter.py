@@ -1,0 +1,294 @@
+"""A detectron2 network as a detector of ours: any GeneralizedRCNN with a C4 head, photos in, regions out.
+
+    detector = build_detectron2_detector("faster_rcnn_R_50_C4_1x.yaml", weights="model_final.pkl")
+    for outcome in extract(images, detector): ...
+
+photo -> resize -> model.preprocess_image -> backbone -> proposal_generator -> pooler, res5, mean, predictor -> select
+
+The network is detectron2's, and so are its resize and its box arithmetic; which regions are kept is our
+`SelectionPolicy`. detectron2 is imported inside functions only: this module imports without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional
+
+from roibeam.extraction.detectron2.network import build_detectron2_network, check_c4_network
+from roibeam.extraction.detectron2.vg import require_detectron2
+from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
+from roibeam.extraction.network.precision import plain_float32
+from roibeam.extraction.network.roi_heads import RegionOutputs
+from roibeam.extraction.network.rpn import Proposals
+from roibeam.extraction.network.state import weights_digest
+from roibeam.extraction.photos.preprocess import MIN_INPUT_EDGE, PhotoScale, check_image
+from roibeam.extraction.regions import (
+    HostCopy,
+    Regions,
+    ScoredRegions,
+    best_class_deltas,
+    detect_each,
+    kept_regions,
+    plain_json,
+    to_numpy,
+)
+from roibeam.extraction.selection import SELECTIONS, SelectionPolicy
+
+# Regions that go through res5 at once, the last chunk padded with zeros: with one shape for every chunk a feature does
+# not depend, bit for bit, on how many others there are (see RoIHeads).
+REGION_CHUNK = 16
+
+
+@dataclass(frozen=True)
+class PhotoOutputs:
+    """Everything the network says of one photo, before selection.
+
+    Attributes:
+        input_hw: (height', width') of the resized photo, pixels.
+        image_hw: (height, width) of the photo, pixels.
+        scale: boxes to the photo and back.
+        feature_map: (1, C, h, w) float32, the backbone map that the head pools from.
+        proposals: R boxes in network-input pixels with their objectness.
+        regions: what the head says of them; without an attribute head `attribute_logits` is (R, 1), "no attribute".
+        given_boxes: (R, 4) float32, the boxes that were handed in, clipped to the photo; None where they are proposals.
+    """
+
+    input_hw: tuple[int, int]
+    image_hw: tuple[int, int]
+    scale: PhotoScale
+    feature_map: Tensor
+    proposals: Proposals
+    regions: RegionOutputs
+    given_boxes: Tensor | None = None
+
+
+class Detectron2Detector:
+    """A `RegionDetector` around a detectron2 model.
+
+    Args:
+        model: detectron2's GeneralizedRCNN with Res5ROIHeads or a subclass, weights loaded. A box predictor with
+            `num_attributes` and `attribute_logits(features, class_logits)` is taken to have an attribute head, as that
+            of `roibeam.extraction.detectron2.vg` has.
+        cfg: the CfgNode that `model` was built from.
+        selection: None means the preset "butd-10-100".
+
+    Raises:
+        ValueError: when the network is of another kind; says which part.
+    """
+
+    def __init__(self, model: nn.Module, cfg: Any, selection: SelectionPolicy | None = None) -> None:
+        check_c4_network(model, cfg)
+        self.model: Any = model.eval()
+        self.cfg = cfg
+        self.selection = selection or SELECTIONS["butd-10-100"]
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def feature_dim(self) -> int:
+        return int(self._predictor.cls_score.in_features)
+
+    @property
+    def num_classes(self) -> int:
+        return int(self._predictor.num_classes)
+
+    @property
+    def num_attributes(self) -> int:
+        """0 for a network without an attribute head."""
+        return int(getattr(self._predictor, "num_attributes", 0))
+
+    @property
+    def _predictor(self) -> Any:
+        return self.model.roi_heads.box_predictor
+
+    def describe(self) -> dict[str, Any]:
+        """What a store's fingerprint records of this detector; plain JSON values.
+
+        The config is the resolved one, whatever files it came from, without what only training, other machines or other
+        paths change: sections other than MODEL and INPUT, the weights' path, the device.
+        """
+        model = {key: value for key, value in self.cfg.MODEL.items() if key not in ("WEIGHTS", "DEVICE")}
+        test_input = {key: self.cfg.INPUT[key] for key in ("FORMAT", "MIN_SIZE_TEST", "MAX_SIZE_TEST")}
+        return {
+            "config": plain_json({"MODEL": model, "INPUT": test_input}),
+            "conventions": {
+                "name": f"detectron2:{require_detectron2()}",
+                "exif_orientation": "applied",
+                "resize": "pil-bilinear",
+                "region_feature": "mean",
+                "attribute_softmax": "foreground",
+            },
+            "selection": plain_json(asdict(self.selection)),
+            "weights": weights_digest(self.model.state_dict()),
+            "feature_dim": self.feature_dim,
+            "num_classes": self.num_classes,
+            "num_attributes": self.num_attributes,
+            "numerics": {"mode": "exact", "region_chunk": REGION_CHUNK},
+        }
+
+    @torch.inference_mode()
+    def __call__(
+        self,
+        images: Sequence[np.ndarray],
+        /,
+        *,
+        boxes: Sequence[np.ndarray | None] | None = None,
+        whole_image: bool = False,
+    ) -> list[Regions]:
+        """Detects on each photo by itself: no photo is padded to the size of another.
+
+        Args:
+            images: (height, width, 3) uint8 each, channel order B, G, R whatever INPUT.FORMAT says, sizes free.
+            boxes: for each photo the boxes to describe instead of proposals, see `head_outputs`, or None.
+            whole_image: whether to fill `Regions.image_feature`.
+        """
+        return detect_each(self, images, boxes=boxes, whole_image=whole_image)
+
+    @torch.inference_mode()
+    def head_outputs(self, image: np.ndarray, *, boxes: np.ndarray | None = None) -> PhotoOutputs:
+        """Boxes of one photo and what the head says of each.
+
+        Args:
+            image: (height, width, 3) uint8, channel order B, G, R.
+            boxes: None for proposals, or (R, 4) x1 y1 x2 y2 in photo pixels: described as they are, in this order,
+                after clipping to the photo. What an empty box gives is the pooler's matter: the one cell that its
+                corner touches for ROIPool, zeros for ROIAlignV2.
+        Raises:
+            ValueError: for an image of another kind, or boxes of another shape, not finite, or with x2 < x1 or y2 < y1.
+        """
+        resized, scale = self.resize(image)
+        given = None if boxes is None else checked_boxes(boxes).to(self.device)
+        with plain_float32(self.device):
+            images = self.model.preprocess_image([{"image": resized}])
+            maps = self.model.backbone(images.tensor)
+            feature_map = maps[self.model.roi_heads.in_features[0]]
+            input_hw = (resized.shape[1], resized.shape[2])
+            if given is None:
+                (found,), _ = self.model.proposal_generator(images, maps, None)
+                proposals = Proposals(found.proposal_boxes.tensor, found.objectness_logits)
+            else:
+                given = clip_boxes(given, image.shape[:2])
+                network_boxes = clip_boxes(scale.to_network(given), input_hw)
+                proposals = Proposals(network_boxes, network_boxes.new_ones(len(given)))
+            regions = self.describe_boxes(feature_map, proposals.boxes)
+        return PhotoOutputs(input_hw, image.shape[:2], scale, feature_map, proposals, regions, given)
+
+    @torch.inference_mode()
+    def describe_boxes(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
+        """Pooling, res5, mean and the linear heads.
+
+        Args:
+            feature_map: (1, C, h, w) float32, the backbone map of one image.
+            boxes: (R, 4), x1 y1 x2 y2 in network-input pixels; R may be 0.
+        """
+        chunks = [boxes[start : start + REGION_CHUNK] for start in range(0, len(boxes), REGION_CHUNK)]
+        # No boxes still run one chunk of zeros, so that empty outputs have the right widths.
+        parts = [self._run_chunk(feature_map, chunk) for chunk in chunks or [boxes]]
+        return RegionOutputs(*(torch.cat(rows) for rows in zip(*parts, strict=True)))
+
+    def _run_chunk(self, feature_map: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        from detectron2.structures import Boxes
+
+        heads, count = self.model.roi_heads, len(boxes)
+        pooled = heads.pooler([feature_map], [Boxes(boxes)])
+        pooled = functional.pad(pooled, (0, 0, 0, 0, 0, 0, 0, REGION_CHUNK - count))
+        features = heads.res5(pooled).mean(dim=[2, 3])
+        class_logits, deltas = self._predictor(features)
+        if self.num_attributes:
+            attribute_logits = self._predictor.attribute_logits(features, class_logits)
+        else:
+            attribute_logits = features.new_zeros(len(features), 1)
+        # A class-agnostic network has one box for all classes.
+        deltas = deltas.view(len(features), -1, 4).expand(-1, self.num_classes, -1)
+        return features[:count], class_logits[:count], attribute_logits[:count], deltas[:count]
+
+    @torch.inference_mode()
+    def whole_image_feature(self, outputs: PhotoOutputs) -> np.ndarray:
+        """(D,) float32: the feature of the whole photo as one box, on the map that is already there."""
+        height, width = outputs.input_hw
+        box = outputs.feature_map.new_tensor([[0.0, 0.0, width, height]])
+        with plain_float32(self.device):
+            return to_numpy(self.describe_boxes(outputs.feature_map, box).features[0])
+
+    @torch.inference_mode()
+    def postprocess(self, outputs: PhotoOutputs, selection: SelectionPolicy | None = None) -> Regions:
+        """Logits to probabilities, selection, boxes to photo pixels, tensors to numpy.
+
+        Args:
+            outputs: of `head_outputs` of this detector.
+            selection: None means the detector's own. Given boxes are all kept.
+        """
+        regions, proposals, scale = outputs.regions, outputs.proposals.boxes, outputs.scale
+        probabilities = regions.class_logits.softmax(dim=1)
+        best_deltas = best_class_deltas(regions.box_deltas, probabilities)
+        regressed = self._predictor.box2box_transform.apply_deltas(best_deltas, proposals)
+        regressed = clip_boxes(regressed, outputs.input_hw)
+        best = regions.attribute_logits[:, :-1].softmax(dim=1).max(dim=1) if self.num_attributes else None
+        scored = ScoredRegions(
+            features=regions.features,
+            probabilities=probabilities,
+            attribute_scores=None if best is None else best.values,
+            attribute_ids=None if best is None else best.indices,
+            proposal_boxes=scale.to_photo(proposals),
+            regressed_boxes=scale.to_photo(regressed),
+            nms_boxes=regressed,
+            given_boxes=outputs.given_boxes,
+        )
+        return kept_regions(selection or self.selection, HostCopy(scored), outputs.image_hw)
+
+    def resize(self, image: np.ndarray) -> tuple[Tensor, PhotoScale]:
+        """(height, width, 3) uint8 B, G, R -> (3, height', width') float32 in the network's channel order, 0..255."""
+        from detectron2.data.transforms import ResizeShortestEdge, ResizeTransform
+
+        check_image(image)
+        height, width = image.shape[:2]
+        if self.cfg.INPUT.FORMAT == "RGB":
+            image = image[:, :, ::-1]
+        size = (height, width)
+        if self.cfg.INPUT.MIN_SIZE_TEST > 0:
+            # What the augmentation ResizeShortestEdge does, without its draw from numpy's global generator.
+            edges = self.cfg.INPUT.MIN_SIZE_TEST, self.cfg.INPUT.MAX_SIZE_TEST
+            size = ResizeShortestEdge.get_output_shape(height, width, *edges)
+        size = max(size[0], MIN_INPUT_EDGE), max(size[1], MIN_INPUT_EDGE)
+        resized = ResizeTransform(height, width, *size, Image.Resampling.BILINEAR).apply_image(image)
+        pixels = torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1), dtype=np.float32))
+        # Divided in float32, as in extraction/photos/preprocess.py.
+        scale_yx = torch.tensor((height, width), dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
+        return pixels, PhotoScale(scale_yx[[1, 0, 1, 0]].to(self.device), divides=False)
+
+
+def build_detectron2_detector(
+    config: str | Path | Any,
+    *,
+    weights: str,
+    selection: str | SelectionPolicy = "butd-10-100",
+    device: str | torch.device = "cpu",
+) -> Detectron2Detector:
+    """A detectron2 network with its weights, ready to run.
+
+    Args:
+        config: a YAML file (read as `read_detectron2_config` does) or a detectron2 CfgNode, such as that of
+            `roibeam.extraction.detectron2.vg.vg_config`.
+        weights: a file as `fetch_weights` takes it, in detectron2's names, or `random:<seed>` for load tests. Read by
+            our reader, which executes nothing, never by detectron2's checkpointer.
+        selection: a preset's name or one's own policy.
+        device: where it computes; MODEL.DEVICE and MODEL.WEIGHTS of the config are not looked at.
+    Raises:
+        ValueError: without detectron2, for a config that gives no C4 GeneralizedRCNN, or weights that do not fit.
+        OSError: when the weights cannot be fetched.
+    """
+    if isinstance(selection, str) and selection not in SELECTIONS:
+        raise ValueError(f"selection {selection!r} is unknown; there are {', '.join(SELECTIONS)}")
+    policy = SELECTIONS[selection] if isinstance(selection, str) else selection
+    network, cfg = build_detectron2_network(config, weights)
+    return Detectron2Detector(network.to(device), cfg, policy)

@@ -1,0 +1,170 @@
+"""From files to a detectron2 model: its YAML config and its weights, read without executing anything in them.
+
+detectron2 is imported inside functions only: this module imports without it.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from roibeam.extraction.detectron2.vg import add_vg_keys, register_vg_detector, require_detectron2
+from roibeam.extraction.network.state import CELL_ANCHORS, check_state, is_plain_tensor, is_weight, show_tensor
+from roibeam.extraction.weights.files import read_tensors
+from roibeam.extraction.weights.random_weights import random_state
+from roibeam.extraction.weights.sources import fetch_weights
+from roibeam.features.printable import printable
+
+_MAX_CONFIG_BYTES = 2**16  # the largest in detectron2's configs and projects has 4.5 kB
+_MAX_CONFIG_DEPTH = 50  # detectron2's own keys nest 4 deep; PyYAML takes time with the square of open brackets
+
+
+def build_detectron2_network(config: str | Path | Any, weights: str) -> tuple[nn.Module, Any]:
+    """A detectron2 model with its weights, on the CPU, and the resolved config it was built from.
+
+    Args:
+        config: a YAML file or a CfgNode, which is left as it is; MODEL.DEVICE and MODEL.WEIGHTS are not looked at.
+        weights: a file as `fetch_weights` takes it, in detectron2's names, or `random:<seed>`.
+    Raises:
+        ValueError: without detectron2, for a config it cannot build, or weights that are not exactly the network's.
+        OSError: when the weights cannot be fetched.
+    """
+    register_vg_detector()
+    from detectron2.modeling import build_model
+
+    cfg = read_detectron2_config(config) if isinstance(config, (str, Path)) else config.clone()
+    cfg.defrost()
+    add_vg_keys(cfg)
+    cfg.MODEL.DEVICE, cfg.MODEL.WEIGHTS = "cpu", ""
+    try:
+        network: nn.Module = build_model(cfg)
+    # An ImportError is a part that needs detectron2's compiled code, such as deformable convolutions.
+    except (KeyError, AssertionError, ValueError, TypeError, AttributeError, ImportError, RuntimeError) as error:
+        raise ValueError(f"detectron2 cannot build the network of this config: {_one_line(error)}") from None
+    check_c4_network(network, cfg)
+    _load_weights(weights, network)
+    return network, cfg
+
+
+def read_detectron2_config(path: str | Path) -> Any:
+    """detectron2's defaults with a YAML file over them, as CfgNode.
+
+    Only plain values and local files: detectron2's own loader runs Python tags in the YAML and fetches `_BASE_` over
+    the network; here both are refused, as are aliases (a small file could unfold to any size), files over 64 KiB and
+    values in more than 50 others.
+
+    Raises:
+        ValueError: naming the file and what is wrong with it.
+    """
+    require_detectron2()
+    import yaml
+    from detectron2.config import CfgNode, get_cfg
+
+    class PlainLocalConfig(CfgNode):
+        @classmethod
+        def _open_cfg(cls, filename: str) -> io.StringIO:
+            file = Path(filename)
+            if not file.is_file():  # also for a URL
+                raise ValueError(f"{filename} is not a file here")
+            if file.stat().st_size > _MAX_CONFIG_BYTES:
+                raise ValueError(f"{filename} has over {_MAX_CONFIG_BYTES:,} bytes")
+            text = file.read_text(encoding="utf-8")
+            depth = 0
+            for event in yaml.parse(text, yaml.SafeLoader):
+                if isinstance(event, yaml.AliasEvent):
+                    raise ValueError(f"{filename} uses YAML aliases; write the values out")
+                depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+                if depth > _MAX_CONFIG_DEPTH:
+                    raise ValueError(f"{filename} nests more than {_MAX_CONFIG_DEPTH} values in one another")
+            return io.StringIO(text)
+
+    cfg = get_cfg()
+    add_vg_keys(cfg)
+    try:
+        loaded = PlainLocalConfig.load_yaml_with_base(str(path), allow_unsafe=False)
+        if loaded.get("VERSION", cfg.VERSION) != cfg.VERSION:
+            raise ValueError(f"config version {loaded['VERSION']}; this detectron2 has {cfg.VERSION}")
+        cfg.merge_from_other_cfg(CfgNode(loaded))
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError, yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"detectron2 config {path}: {_one_line(error)}") from None
+    return cfg
+
+
+def check_c4_network(model: nn.Module, cfg: Any) -> None:
+    """Raises ValueError, naming the part, when the adapter cannot run the network."""
+    from detectron2.modeling import GeneralizedRCNN
+    from detectron2.modeling.proposal_generator import RPN
+    from detectron2.modeling.roi_heads import FastRCNNOutputLayers, Res5ROIHeads
+
+    parts = (
+        ("MODEL.META_ARCHITECTURE", model, GeneralizedRCNN),
+        ("MODEL.PROPOSAL_GENERATOR.NAME", getattr(model, "proposal_generator", None), RPN),
+        ("MODEL.ROI_HEADS.NAME", getattr(model, "roi_heads", None), Res5ROIHeads),
+        ("box predictor", getattr(getattr(model, "roi_heads", None), "box_predictor", None), FastRCNNOutputLayers),
+    )
+    for name, part, wanted in parts:
+        if not isinstance(part, wanted):
+            raise ValueError(
+                f"{name} gives a {type(part).__name__}; the adapter takes {wanted.__name__} (a C4 GeneralizedRCNN)"
+            )
+    box_numbers = len(model.roi_heads.box_predictor.box2box_transform.weights)  # type: ignore[union-attr,arg-type]
+    if box_numbers != 4 or model.roi_heads.box_predictor.use_sigmoid_ce:  # type: ignore[union-attr]
+        raise ValueError(
+            "the box predictor has rotated boxes or class scores by sigmoid (USE_SIGMOID_CE); regions have upright "
+            "boxes and one class distribution, so the adapter takes softmax and four deltas"
+        )
+    if cfg.INPUT.FORMAT not in ("BGR", "RGB"):
+        raise ValueError(f"INPUT.FORMAT is {cfg.INPUT.FORMAT!r}; the adapter takes BGR and RGB")
+
+
+def _load_weights(spec: str, model: nn.Module) -> None:
+    """Loads every weight of `model`, or none."""
+    network: Any = model
+    state = network.state_dict()
+    expected = {name: tensor for name, tensor in state.items() if is_weight(name)}
+    if spec.startswith("random:"):
+        seed = spec.removeprefix("random:")
+        if not seed.isdecimal() or not seed.isascii():
+            raise ValueError(f"weights {spec}: the seed must be a whole number, such as random:1")
+        weights = random_state({name: tuple(tensor.shape) for name, tensor in expected.items()}, int(seed))
+    else:
+        source = f"weights {spec}"
+        found = read_tensors(fetch_weights(spec))
+        # Older detectron2 saved these beside the weights; newer ones take them from the config alone.
+        anchors = next(iter(network.proposal_generator.anchor_generator.cell_anchors))
+        for name, of_config in {
+            CELL_ANCHORS: anchors,
+            "pixel_mean": network.pixel_mean,
+            "pixel_std": network.pixel_std,
+        }.items():
+            _check_same(name, found.pop(name, None), of_config, source)
+        weights = check_state(found, expected, source)
+    network.load_state_dict({**state, **weights}, strict=True)
+
+
+def _check_same(name: str, found: object, of_config: Tensor, source: str) -> None:
+    """Raises ValueError when the file has other numbers than the config gives; None, it has none."""
+    if found is None:
+        return
+    want = of_config.flatten().cpu()
+    if not is_plain_tensor(found) or found.numel() != len(want):
+        raise ValueError(f"{source}: {show_tensor(name, found)}, where the config gives {tuple(of_config.shape)}")
+    got = found.flatten().float()
+    # Files hold anchors rounded; a hundredth of a pixel or of a grey level moves nothing that matters.
+    if not torch.allclose(got, want, rtol=0, atol=1e-2):
+        place = int((got - want).abs().argmax())
+        raise ValueError(
+            f"{source}: {name} has {got[place]:.4f} where the config gives {want[place]:.4f}; use the config that the "
+            f"weights were trained with"
+        )
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply, or _BASE_ names itself"
+    # YAML's errors lay the reason and the place out over several lines.
+    return printable(" ".join(str(error).split()).strip("'\""), 300) or type(error).__name__

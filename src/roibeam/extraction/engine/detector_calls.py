@@ -1,0 +1,204 @@
+"""Calls of a detector: photos grouped, memory that runs out, a photo that fails alone, one caller at a time."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from roibeam.extraction.detector import RegionDetector
+from roibeam.extraction.engine.photo_loading import Photo, error_line
+from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.extraction.regions import Regions
+
+log = logging.getLogger(__name__)
+# CUDA's allocator has an error of its own; these are the words of the CPU's, and of libraries that allocate themselves.
+_NO_MEMORY = "out of device memory"
+_MEMORY_WORDS = ("can't allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
+
+
+class BatchingDetector(RegionDetector, Protocol):
+    """What a detector may have beside what it must have; each may be missing.
+
+    Attributes:
+        preferred_batch: photos in a call, at most; 1 where it is missing.
+    """
+
+    @property
+    def preferred_batch(self) -> int: ...
+
+    def batch_key(self, image_hw: tuple[int, int], /) -> Hashable:
+        """Photos of equal keys go together, such as those that are resized to one size; the size of the photo itself
+        where it is missing."""
+        ...
+
+    def prepare(self, pixels: np.ndarray, /) -> Any:
+        """(height, width, 3) uint8, channel order B, G, R -> what the detector is called with in their place. Called in
+        the threads that decode, so that what needs no device, such as resizing, is done while the device computes.
+
+        Raises:
+            ValueError, RuntimeError: for a photo that it cannot take.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Detected:
+    """What the detector says of one photo, and its share of the seconds that the call took."""
+
+    regions: Regions
+    image_feature: np.ndarray | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunningCall:
+    """A call that has not returned; `number` counts the calls of a `DetectorCalls`."""
+
+    number: int
+    image_ids: tuple[str, ...]
+
+
+class DetectorCalls:
+    """One detector, for all threads of a process that share it: one call at a time, so that memory holds one batch.
+
+    Args:
+        detector: see `BatchingDetector`; the engine fills its calls accordingly.
+    Attributes:
+        running: the call that is being computed, or None.
+    """
+
+    def __init__(self, detector: RegionDetector) -> None:
+        self.detector = detector
+        self.running: RunningCall | None = None
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._most = max(1, int(getattr(detector, "preferred_batch", 1)))  # photos a call, fewer when memory ran out
+        self._warned = False
+
+    @property
+    def batch(self) -> int:
+        """Photos in a call, at most."""
+        return self._most
+
+    def detect(
+        self,
+        images: Sequence[ImageRef],
+        photos: Sequence[Photo],
+        *,
+        whole_image: bool,
+        global_feature: Callable[[np.ndarray], np.ndarray] | None,
+    ) -> list[Detected | Failure]:
+        """One result for each photo.
+
+        When memory runs out, the photos are split, and later calls get no more than fitted, unless one of the photos
+        needs too much even alone: then it was that one's fault. When the detector fails on several photos at once, each
+        is tried alone, so that one it cannot take does not cost the others.
+
+        Raises:
+            Exception: what is not about the photos: a failed device, a bug.
+        """
+
+        def call(group: Sequence[int]) -> list[Detected]:
+            self.running = RunningCall(next(self._numbers), tuple(images[at].image_id for at in group))
+            start = time.monotonic()
+            try:
+                found = self.detector(
+                    [photos[at].prepared for at in group],
+                    boxes=[photos[at].boxes for at in group],
+                    whole_image=whole_image,
+                )
+                if len(found) != len(group):
+                    raise AssertionError(f"the detector gave {len(found)} results for {len(group)} photos")
+                features = [
+                    _image_feature(photos[at], regions, global_feature)
+                    for at, regions in zip(group, found, strict=True)
+                ]
+                seconds = (time.monotonic() - start) / len(group)
+                return [Detected(*one, seconds) for one in zip(found, features, strict=True)]
+            finally:
+                self.running = None
+
+        with self._lock:
+            results: list[Detected | Failure] = []
+            while len(results) < len(photos):
+                group = range(len(results), min(len(results) + self._most, len(photos)))
+                fitted: list[int] = []
+                found = self._detect_group(images, group, call, fitted)
+                needs_too_much = any(isinstance(one, Failure) and one.reason == _NO_MEMORY for one in found)
+                if fitted and max(fitted) < len(group) and not needs_too_much:
+                    self._take_fewer(len(group), max(fitted))
+                results += found
+            return results
+
+    def _detect_group(
+        self,
+        images: Sequence[ImageRef],
+        group: range,
+        call: Callable[[range], list[Detected]],
+        fitted: list[int],
+    ) -> Sequence[Detected | Failure]:
+        """One result for each photo of the group; where memory ran out, `fitted` gets the sizes that fitted."""
+        try:
+            return call(group)
+        except Exception as error:
+            reason, detail = _about_photos(error)
+        # Here, not above: while an error is handled, its traceback keeps all tensors of the failed call alive.
+        if reason == _NO_MEMORY:
+            _return_free_memory()
+            if len(group) > 1:
+                results: list[Detected | Failure] = []
+                middle = group.start + len(group) // 2
+                for part in (range(group.start, middle), range(middle, group.stop)):
+                    smaller: list[int] = []
+                    results += self._detect_group(images, part, call, smaller)
+                    fitted += smaller or [len(part)]
+                return results
+            try:  # once more, in the memory that was given back
+                return call(group)
+            except Exception as error:
+                reason, detail = _about_photos(error)
+        elif len(group) > 1:
+            return [result for at in group for result in self._detect_group(images, range(at, at + 1), call, [])]
+        image = images[group.start]
+        return [Failure(image.image_id, image.location, "detect", reason, detail)]
+
+    def _take_fewer(self, too_many: int, fitted: int) -> None:
+        self._most = min(self._most, fitted)
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "the detector ran out of memory on %d photos at once; going on with at most %d", too_many, self._most
+            )
+
+
+def _image_feature(
+    photo: Photo, regions: Regions, global_feature: Callable[[np.ndarray], np.ndarray] | None
+) -> np.ndarray | None:
+    if global_feature is None:
+        return regions.image_feature
+    assert photo.pixels is not None, "they are kept where a global feature is asked for"
+    return global_feature(photo.pixels)
+
+
+def _about_photos(error: Exception) -> tuple[str, str]:
+    """Reason and detail of a failure that may be the photos' fault; raises `error` when it cannot be."""
+    is_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    if is_memory or (isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY_WORDS)):
+        return _NO_MEMORY, (str(error).strip().splitlines() or ["no memory"])[0]
+    if isinstance(error, RuntimeError | ValueError) and not isinstance(error, torch.AcceleratorError):
+        return "detector failed", error_line(error)
+    raise error  # a failed device would fail on all later photos too
+
+
+def _return_free_memory() -> None:
+    """Gives cached blocks back to the device: what is free in pieces may be enough in one."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

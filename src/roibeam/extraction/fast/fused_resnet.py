@@ -1,0 +1,230 @@
+"""The network's convolutions in the form they run in when nothing is trained: norms folded in, maps channels-last, ReLU
+and the sum with the shortcut in the convolution's own kernel where there is one.
+
+Made from the modules of `resnet.py`, which keep their tensors; nothing here has a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from roibeam.extraction.fast.cuda_conv import CudaConv
+from roibeam.extraction.fast.modes import Mode
+from roibeam.extraction.network.resnet import Backbone, Bottleneck, FrozenBatchNorm
+
+# oneDNN's convolution with what follows it, on weights that are laid out for it once. torch's own compiler calls them,
+# so they stay, but they have no public name: without them the plain calls do the same, somewhat slower.
+_ONEDNN = (
+    "_convolution_pointwise",
+    "_convolution_pointwise_",
+    "_reorder_convolution_weight",
+    "_is_mkldnn_bf16_supported",
+)
+
+
+def has_fused_kernels(device: torch.device | str, dtype: torch.dtype) -> bool:
+    """Whether `FusedConv` runs on oneDNN's fused convolutions there, which need AVX-512 for bfloat16."""
+    is_there = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in _ONEDNN)
+    if not is_there or torch.device(device).type != "cpu":
+        return False
+    return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+class Convolution(Protocol):
+    """See `FusedConv.__call__`."""
+
+    def __call__(self, x: Tensor, *, onto: Tensor | None = None) -> Tensor: ...
+
+
+class FusedConv:
+    """A convolution with its norm folded in, then, if asked for, a sum and a ReLU.
+
+    Args:
+        conv: with a fixed norm as its `norm`, or without one.
+        dtype: of the weights; what it is called with must have it too.
+        cells: (h, w) of the maps it will mostly be called with: oneDNN lays out the weights for them.
+        relu: whether a ReLU follows.
+    """
+
+    def __init__(self, conv: nn.Conv2d, dtype: torch.dtype, cells: tuple[int, int], *, relu: bool = False) -> None:
+        weight, bias = folded(conv)
+        self.relu = relu
+        self.weight = weight.to(dtype).contiguous(memory_format=torch.channels_last)
+        self.bias = bias.to(dtype)
+        # As lists of numbers, which is how oneDNN's operators want them; the padding of ours is never a word.
+        self.stride, self.dilation = list(conv.stride), list(conv.dilation)
+        self.padding = [int(edge) for edge in conv.padding]
+        self.fused = has_fused_kernels(weight.device, dtype)
+        if self.fused:
+            self.weight = torch.ops.mkldnn._reorder_convolution_weight(
+                self.weight, self.padding, self.stride, self.dilation, 1, [1, conv.in_channels, *cells]
+            )
+
+    def __call__(self, x: Tensor, *, onto: Tensor | None = None) -> Tensor:
+        """
+        Args:
+            x: (N, C, h, w), channels-last.
+            onto: what is added before the ReLU, and overwritten with the result.
+        """
+        if not self.fused:
+            out = functional.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
+            out = out if onto is None else onto.add_(out)
+        else:
+            operators, where = torch.ops.mkldnn, (self.padding, self.stride, self.dilation, 1)
+            if onto is None:
+                out = operators._convolution_pointwise(x, self.weight, self.bias, *where, "none", [], None)
+            else:
+                out = operators._convolution_pointwise_.binary(
+                    onto, x, self.weight, self.bias, *where, "add", 1.0, None, [], None
+                )
+        # Not oneDNN's own, which makes 0 of NaN: damaged weights would give features that look like some. It saves
+        # nothing that can be measured.
+        return out.relu_() if self.relu else out
+
+
+def fused_conv(conv: nn.Conv2d, mode: Mode, cells: tuple[int, int], *, relu: bool = False) -> Convolution:
+    """The convolution in the form that is quickest on the device of its weights; arguments as of `FusedConv`."""
+    if conv.weight.device.type == "cuda":
+        return CudaConv(*folded(conv), conv, mode, relu=relu)
+    return FusedConv(conv, mode.conv_dtype, cells, relu=relu)
+
+
+class FusedBottleneck:
+    """Overwrites its input when it has no shortcut convolution."""
+
+    def __init__(self, block: Bottleneck, mode: Mode, cells: tuple[int, int]) -> None:
+        inner = _strided(cells, block.conv1)
+        outer = _strided(inner, block.conv2)
+        self.conv1 = fused_conv(block.conv1, mode, cells, relu=True)
+        self.conv2 = fused_conv(block.conv2, mode, inner, relu=True)
+        self.conv3 = fused_conv(block.conv3, mode, outer, relu=True)
+        self.shortcut = None if block.shortcut is None else fused_conv(block.shortcut, mode, cells)
+        if isinstance(self.conv3, CudaConv) and isinstance(self.shortcut, CudaConv):
+            self.conv3.add_bias(self.shortcut)
+        self.cells = outer
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self.conv2(self.conv1(x))
+        return self.conv3(out, onto=x if self.shortcut is None else self.shortcut(x))
+
+
+class FusedStage:
+    """Bottlenecks; the first has a shortcut convolution, so the caller's tensor stays as it was.
+
+    Args:
+        cells: as of `FusedConv`; the attribute is that of the stage's result.
+    """
+
+    def __init__(self, blocks: Iterable[nn.Module], mode: Mode, cells: tuple[int, int]) -> None:
+        self.blocks, self.cells = [], cells
+        for block in blocks:
+            assert isinstance(block, Bottleneck)
+            self.blocks.append(FusedBottleneck(block, mode, self.cells))
+            self.cells = self.blocks[-1].cells
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class DilatedStage:
+    """A stage whose 3x3 convolutions have dilation 2, run as plain ones, for which a GPU has far quicker float32
+    kernels: cells of even and of odd rows and columns never meet, so each map is four of half the size.
+    """
+
+    def __init__(self, blocks: Iterable[nn.Module], mode: Mode, cells: tuple[int, int]) -> None:
+        self.stage = FusedStage(blocks, mode, (cells[0] // 2, cells[1] // 2))
+        for block in self.stage.blocks:
+            assert isinstance(block.conv2, CudaConv)
+            block.conv2.padding, block.conv2.dilation = [1, 1], (1, 1)
+
+    @staticmethod
+    def takes(blocks: Sequence[Bottleneck], mode: Mode, cells: tuple[int, int]) -> bool:
+        """Whether it can stand for these blocks on maps of these cells, and is the quicker one."""
+        on_a_gpu = all(block.conv1.weight.device.type == "cuda" for block in blocks)
+        is_float32 = mode.conv_dtype == torch.float32 and not mode.tf32
+        is_dilated = all(
+            block.conv1.stride == block.conv2.stride == (1, 1) and block.conv2.dilation == (2, 2) for block in blocks
+        )
+        return on_a_gpu and is_float32 and is_dilated and not any(edge % 2 for edge in cells)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(N, C, h, w), channels-last, h and w even -> the stage's maps, (N, C', h, w)."""
+        number, _, rows, columns = x.shape
+        cells = x.permute(0, 2, 3, 1).reshape(number, rows // 2, 2, columns // 2, 2, -1)
+        apart = cells.permute(0, 2, 4, 1, 3, 5).reshape(4 * number, rows // 2, columns // 2, -1)
+        out = self.stage(apart.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        together = out.reshape(number, 2, 2, rows // 2, columns // 2, -1).permute(0, 3, 1, 4, 2, 5)
+        return together.reshape(number, rows, columns, -1).permute(0, 3, 1, 2)
+
+
+class FusedBackbone:
+    """Pixels -> res4 map, both float32, the map channels-last.
+
+    Args:
+        input_hw: a typical size of the pixels; others are right too, and may be slower.
+    """
+
+    def __init__(self, backbone: Backbone, mode: Mode, input_hw: tuple[int, int]) -> None:
+        self.dtype, self.stem = mode.conv_dtype, backbone.stem
+        self.conv1 = fused_conv(backbone.stem.conv1, mode, input_hw, relu=True)
+        cells = (input_hw[0] // 4, input_hw[1] // 4)
+        self.stages = []
+        for stage in (backbone.res2, backbone.res3, backbone.res4):
+            self.stages.append(FusedStage(stage, mode, cells))
+            cells = self.stages[-1].cells
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        x = self.stem.pool(self.conv1(pixels.to(self.dtype, memory_format=torch.channels_last)))
+        for stage in self.stages:
+            x = stage(x)
+        return x.float()
+
+
+def fused_backbone(backbone: nn.Module, mode: Mode, input_hw: tuple[int, int]) -> Callable[[Tensor], Tensor]:
+    """The backbone in the form that is quickest without gradients; itself where it is of another kind than ours, or has
+    norms that cannot be folded."""
+    if isinstance(backbone, Backbone) and is_foldable(backbone):
+        return FusedBackbone(backbone, mode, input_hw)
+    return backbone
+
+
+def fused_stage(stage: nn.Module, mode: Mode, cells: tuple[int, int]) -> Callable[[Tensor], Tensor]:
+    """As `fused_backbone`, of a stage such as res5, whose maps are of `cells`."""
+    blocks = [block for block in stage if isinstance(block, Bottleneck)] if isinstance(stage, nn.Sequential) else []
+    is_ours = isinstance(stage, nn.Sequential) and 0 < len(blocks) == len(stage)
+    if not is_ours or blocks[0].shortcut is None or not is_foldable(stage):
+        return stage
+    kind = DilatedStage if DilatedStage.takes(blocks, mode, cells) else FusedStage
+    return kind(blocks, mode, cells)
+
+
+def _strided(cells: tuple[int, int], conv: nn.Conv2d) -> tuple[int, int]:
+    return -(-cells[0] // conv.stride[0]), -(-cells[1] // conv.stride[1])
+
+
+def is_foldable(part: nn.Module) -> bool:
+    """Whether every norm of the part is fixed, statistics and affine."""
+    norms = [child for module in part.modules() for name, child in module.named_children() if name == "norm"]
+    return all(
+        isinstance(norm, FrozenBatchNorm)
+        or (isinstance(norm, nn.BatchNorm2d) and not norm.training and norm.track_running_stats and norm.affine)
+        for norm in norms
+    )
+
+
+def folded(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the one convolution that does what `conv` and its norm do; float64."""
+    weight = conv.weight.detach().double()
+    bias = weight.new_zeros(len(weight)) if conv.bias is None else conv.bias.detach().double()
+    norm = getattr(conv, "norm", None)
+    if norm is None:
+        return weight, bias
+    gain = norm.weight.detach().double() / torch.sqrt(norm.running_var.double() + norm.eps)
+    return weight * gain.view(-1, 1, 1, 1), norm.bias.detach().double() + (bias - norm.running_mean.double()) * gain

@@ -1,0 +1,164 @@
+"""The network of a detector as it runs when nothing is trained: its parts in fused form, in the detector's mode.
+
+pixels -> feature_map -> rpn -> proposals -> regions
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from roibeam.extraction.fast.fused_resnet import fused_backbone, fused_conv, fused_stage
+from roibeam.extraction.fast.modes import Mode
+from roibeam.extraction.fast.recorded_calls import RecordedCalls
+from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
+from roibeam.extraction.network.roi_heads import RegionOutputs, RoIHeads, features_of
+from roibeam.extraction.network.rpn import ProposalGenerator, Proposals, RPNHead
+
+
+class InferenceNetwork:
+    """Computes from copies of the weights: folded, laid out for the kernels, in the type of the mode.
+
+    A part of another kind than ours is called as it is.
+
+    Args:
+        backbone: (N, 3, H, W) -> res4 maps.
+        proposal_generator: map, input size, resize factor -> Proposals.
+        roi_heads: map, boxes -> RegionOutputs.
+        config: sizes, for which the weights are laid out.
+        mode: how convolutions compute.
+    Raises:
+        ValueError: when the mode rounds and a part is not of our kind, or has norms that cannot be folded.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        proposal_generator: nn.Module,
+        roi_heads: nn.Module,
+        config: DetectorConfig,
+        mode: Mode,
+    ) -> None:
+        self.mode, self._config = mode, config
+        edge, cells = config.short_edge, config.pooled_cells
+        input_hw = (edge, min(edge * 4 // 3, config.long_edge))  # of most photos
+        map_cells = (input_hw[0] // FEATURE_STRIDE, input_hw[1] // FEATURE_STRIDE)
+        self._backbone = fused_backbone(backbone, mode, input_hw)
+        self._generator, self._heads = proposal_generator, roi_heads
+        self._rpn: Callable[[Tensor], tuple[Tensor, ...]] | None = None
+        if isinstance(proposal_generator, ProposalGenerator):
+            self._rpn = FusedRPNHead(proposal_generator.rpn_head, mode, map_cells)
+        self._res5: Callable[[Tensor], Tensor] | None = None
+        self._describe_chunk: Callable[[Tensor], Tensor] | None = None
+        if isinstance(roi_heads, RoIHeads):
+            self._res5 = fused_stage(roi_heads.res5, mode, (cells, cells))
+            self._describe_chunk = features_of(self._res5)
+        as_they_are = [part for part in (self._backbone, self._res5, self._rpn) if isinstance(part, nn.Module | None)]
+        if as_they_are and mode.conv_dtype != torch.float32:
+            raise ValueError(
+                f"mode {mode.name!r} takes the detector's own parts with fixed batch norms; one of these is of another "
+                f"kind: {', '.join(type(part).__name__ for part in (backbone, proposal_generator, roi_heads))}"
+            )
+        if next(backbone.parameters()).device.type == "cuda":
+            self._record()
+            torch.cuda.synchronize()  # the copies are used in more than one stream
+
+    def _record(self) -> None:
+        """From now on our own parts are recorded for the shapes that come again."""
+        if not isinstance(self._backbone, nn.Module):
+            self._backbone = _recorded(self._backbone)
+        if self._rpn is not None:
+            self._rpn = RecordedCalls(self._rpn)
+        if self._describe_chunk is not None and not isinstance(self._res5, nn.Module):
+            self._describe_chunk = _recorded(self._describe_chunk)
+
+    def feature_map(self, pixels: Tensor) -> Tensor:
+        """(N, 3, H, W) float32 -> (N, C, h, w) float32."""
+        return self._backbone(pixels)
+
+    def proposals(
+        self, maps: Tensor, input_hws: Sequence[tuple[int, int]], factors: Sequence[float]
+    ) -> list[Proposals]:
+        """Of each of the N maps; sizes and factors as `ProposalGenerator.forward` takes them."""
+        sizes = list(zip(input_hws, factors, strict=True))
+        if self._rpn is None or not isinstance(self._generator, ProposalGenerator):
+            return [self._generator(maps[i : i + 1], *size) for i, size in enumerate(sizes)]
+        logits, deltas = self._rpn(maps)
+        return [self._generator.propose(logits[i : i + 1], deltas[i : i + 1], *size) for i, size in enumerate(sizes)]
+
+    def rpn(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """What the proposal network says of each map: logits (N, A or 2A, h, w), deltas (N, 4A, h, w), float32."""
+        assert self._rpn is not None, "a proposal generator of another kind has no such numbers"
+        logits, deltas = self._rpn(maps)
+        return logits, deltas
+
+    def regions(self, feature_map: Tensor, boxes: Tensor) -> RegionOutputs:
+        """As `RoIHeads.forward`."""
+        if self._describe_chunk is None or not isinstance(self._heads, RoIHeads):
+            return self._heads(feature_map, boxes)
+        chunk = self.mode.regions_at_once(self._config, feature_map.device)
+        return self._heads.describe(feature_map.to(self.mode.conv_dtype), boxes, self._describe_chunk, chunk)
+
+
+def _recorded(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    calls = RecordedCalls(lambda x: (function(x),))
+    return lambda x: calls(x)[0]
+
+
+class FusedRPNHead:
+    """As `RPNHead`. Its last layers are small and decide the order of proposals, so they are float32 in bf16 too."""
+
+    def __init__(self, head: RPNHead, mode: Mode, cells: tuple[int, int]) -> None:
+        self.dtype, last = mode.conv_dtype, replace(mode, conv_dtype=torch.float32)
+        self.conv = fused_conv(head.conv, mode, cells, relu=True)
+        self.objectness_logits = fused_conv(head.objectness_logits, last, cells)
+        self.anchor_deltas = fused_conv(head.anchor_deltas, last, cells)
+
+    def __call__(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        x = maps.to(self.dtype, memory_format=torch.channels_last)
+        hidden = self.conv(x).float()
+        return self.objectness_logits(hidden).contiguous(), self.anchor_deltas(hidden).contiguous()
+
+
+class NetworkCache:
+    """The one `InferenceNetwork` of a detector, made when it is first asked for and anew when a weight has changed.
+
+    A change is seen when it is made in torch's own ways (an optimizer's step, `load_state_dict`, `copy_`, `to`), not
+    when it is made behind them, through `.data`. A copy of a detector makes its own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._key: object = None
+        self._network: InferenceNetwork | None = None
+
+    def __deepcopy__(self, memo: object) -> NetworkCache:
+        return NetworkCache()
+
+    def __reduce__(self) -> tuple[type[NetworkCache], tuple[()]]:
+        return NetworkCache, ()
+
+    def get(
+        self, parts: tuple[nn.Module, nn.Module, nn.Module], config: DetectorConfig, mode: Mode
+    ) -> InferenceNetwork:
+        """The network of backbone, proposal generator and RoI heads."""
+        key = (config, mode, [_versions(part) for part in parts])
+        with self._lock:
+            if self._network is None or key != self._key:
+                self._network, self._key = InferenceNetwork(*parts, config, mode), key
+            return self._network
+
+
+def _versions(part: nn.Module) -> list[object]:
+    """Equal as long as the part computes with the same tensors, which hold the same numbers."""
+    tensors = [*part.parameters(), *part.buffers()]
+    modes = [module.training for module in part.modules()]
+    return [
+        id(part),
+        modes,
+        *((tensor.data_ptr(), tensor.device, None if tensor.is_inference() else tensor._version) for tensor in tensors),
+    ]

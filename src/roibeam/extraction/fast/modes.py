@@ -1,0 +1,89 @@
+"""Modes of a detector: what may differ from float32, one photo at a time, for speed. Each is named in `numerics`.
+
+Boxes, anchors, suppression, the pooling of regions, means and the linear heads are float32 in every mode.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+from roibeam.extraction.network.config import CPU_REGION_CHUNK, DetectorConfig
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How the convolutions of a detector compute.
+
+    Attributes:
+        name: what a fingerprint records.
+        conv_dtype: of their weights and of what flows between them.
+        tf32: whether a GPU may round the inputs of float32 convolutions to TF32.
+        gpu_region_chunk: regions that go through res5 at once on a GPU. Of the numbers that keep an H200 busy, one at
+            which the kernels that cuDNN takes do not make a region's last digits a matter of its place in the chunk.
+        photos_per_call: photos of one input size that share a call of the backbone and the proposal network. Above 1,
+            a feature depends in its last digits on the company its photo had.
+    """
+
+    name: str
+    conv_dtype: torch.dtype = torch.float32
+    tf32: bool = False
+    gpu_region_chunk: int = 160
+    photos_per_call: int = 1
+
+    def regions_at_once(self, config: DetectorConfig, device: torch.device) -> int:
+        """`DetectorConfig.region_chunk`, or what suits the device."""
+        if config.region_chunk is not None:
+            return config.region_chunk
+        return CPU_REGION_CHUNK if device.type == "cpu" else self.gpu_region_chunk
+
+
+MODES = MappingProxyType(
+    {
+        mode.name: mode
+        for mode in (
+            # Every shape that reaches a kernel is fixed: a feature depends on its photo and box only, bit for bit.
+            Mode("exact"),
+            Mode("batched", photos_per_call=8),
+            # As exact, the same shapes; the GPU's matrix units, which keep 10 bits of each factor.
+            Mode("tf32", tf32=True, gpu_region_chunk=112),
+            # As exact, the same shapes; 8 bits of each factor and of every map, sums in float32.
+            Mode("bf16", conv_dtype=torch.bfloat16),
+        )
+    }
+)
+
+
+def mode_named(name: str, device: torch.device | str | None = None) -> Mode:
+    """The mode of that name.
+
+    Args:
+        device: where it will run, if that is known yet.
+    Raises:
+        ValueError: for an unknown name, or a mode that the device does not have.
+    """
+    if name not in MODES:
+        raise ValueError(f"mode {name!r}: choose one of {', '.join(MODES)}")
+    if device is not None and MODES[name].tf32 and torch.device(device).type != "cuda":
+        raise ValueError(f"mode {name!r} is one of CUDA devices, not of {str(device)!r}: choose exact or bf16")
+    return MODES[name]
+
+
+def warn_if_slow(mode: Mode, device: torch.device | str) -> None:
+    """Says so when a CPU has no instructions for the mode, which is slower than exact then."""
+    is_bf16 = mode.conv_dtype == torch.bfloat16
+    if is_bf16 and torch.device(device).type == "cpu" and bf16_instructions() == "none":
+        _log.warning("mode %s: this CPU has no bfloat16 instructions, exact is faster here", mode.name)
+
+
+def bf16_instructions() -> str:
+    """What this CPU multiplies bfloat16 with: "amx", "avx512_bf16", or "none": then mode bf16 is slower than exact."""
+    # Private, but torch has no public name for them.
+    if torch.cpu._is_amx_tile_supported():
+        return "amx"
+    return "avx512_bf16" if torch.cpu._is_avx512_bf16_supported() else "none"

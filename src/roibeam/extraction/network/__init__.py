@@ -1,0 +1,1 @@
+"""Say what belongs here."""

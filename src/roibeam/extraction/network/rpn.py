@@ -1,0 +1,155 @@
+"""Region proposals: the network on the map, and the choice of boxes from what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from roibeam.extraction.network.anchors import cell_anchors, grid_anchors
+from roibeam.extraction.network.boxes import clip_boxes, decode_deltas
+from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
+from roibeam.extraction.network.conventions import Conventions
+from roibeam.extraction.network.suppression import suppress
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """Proposals of one image, by descending objectness.
+
+    Attributes:
+        boxes: (R, 4) float32, x1 y1 x2 y2 in network-input pixels, clipped.
+        objectness: (R,) float32: logits, or probabilities where the conventions take the softmax of a pair.
+    """
+
+    boxes: Tensor
+    objectness: Tensor
+
+
+class RPNHead(nn.Module):
+    """(N, C, h, w) -> objectness of every anchor (N, A or 2A, h, w) and deltas (N, 4A, h, w), channel 4a + k."""
+
+    def __init__(self, config: DetectorConfig, conventions: Conventions) -> None:
+        super().__init__()
+        hidden, num_anchors = config.rpn_hidden_channels, config.num_anchors
+        numbers = 2 if conventions.objectness == "pair-softmax" else 1
+        self.conv = nn.Conv2d(config.map_channels, hidden, kernel_size=3, padding=1)
+        self.objectness_logits = nn.Conv2d(hidden, numbers * num_anchors, kernel_size=1)
+        self.anchor_deltas = nn.Conv2d(hidden, 4 * num_anchors, kernel_size=1)
+
+    def forward(self, feature_map: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = functional.relu(self.conv(feature_map))
+        return self.objectness_logits(hidden), self.anchor_deltas(hidden)
+
+
+class ProposalGenerator(nn.Module):
+    """Map of one image -> its proposals."""
+
+    cell_anchors: Tensor
+
+    def __init__(self, config: DetectorConfig, conventions: Conventions) -> None:
+        super().__init__()
+        self.config, self.conventions = config, conventions
+        self.rpn_head = RPNHead(config, conventions)
+        # Computed from config and conventions, so no weight.
+        self.register_buffer("cell_anchors", cell_anchors(config, conventions), persistent=False)
+
+    def forward(self, feature_map: Tensor, input_hw: tuple[int, int], factor: float) -> Proposals:
+        """
+        Args:
+            feature_map: (1, C, h, w) float32.
+            input_hw: (height', width') of the network input without padding, pixels; boxes are clipped to it.
+            factor: network-input pixels per photo pixel; the smallest side allowed is in photo pixels.
+        Raises:
+            ValueError: when the network says NaN or infinity.
+        """
+        logits, deltas = self.rpn_head(feature_map)
+        return self.propose(logits, deltas, input_hw, factor)
+
+    def propose(self, logits: Tensor, deltas: Tensor, input_hw: tuple[int, int], factor: float) -> Proposals:
+        """As `forward`, from what the head says of the map.
+
+        Args:
+            logits: (1, A or 2A, h, w) float32; deltas: (1, 4A, h, w) float32.
+        """
+        boxes, objectness = self.score_anchors(logits, deltas)
+        # A delta without a cap may grow to infinity in exp and is clipped; one that is none to begin with may not.
+        finite = torch.isfinite(objectness).all() & torch.isfinite(deltas).all() & ~torch.isnan(boxes).any()
+        if self.conventions.delta_cap is not None:
+            finite &= torch.isfinite(boxes).all()
+        if not bool(finite):
+            # Such boxes would be dropped as too small: a photo without regions, and nobody would know why.
+            raise ValueError("the proposal network gave NaN or infinity; are its weights damaged, or its pixels?")
+        return choose_proposals(boxes, objectness, input_hw, factor, self.config, self.conventions)
+
+    def score_anchors(self, logits: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor]:
+        """What the head says of one map -> boxes (n, 4), not clipped, and their objectness (n,), in anchor order.
+
+        Args:
+            logits: (1, A or 2A, h, w); deltas: (1, 4A, h, w).
+        """
+        num_anchors, (rows, columns) = self.config.num_anchors, logits.shape[2:]
+        if self.conventions.objectness == "pair-softmax":
+            logits = logits.float().view(2, num_anchors, rows, columns).softmax(dim=0)[1:]
+        anchors = grid_anchors(self.cell_anchors, (rows, columns), FEATURE_STRIDE)
+        deltas = deltas.view(num_anchors, 4, rows, columns).permute(2, 3, 0, 1).reshape(-1, 4)
+        boxes = decode_deltas(
+            anchors,
+            deltas,
+            weights=self.conventions.proposal_delta_weights,
+            delta_cap=self.conventions.delta_cap,
+            plus_one_sides=self.conventions.box_sides == "x2-x1+1",
+        )
+        return boxes, logits.permute(0, 2, 3, 1).reshape(-1).float()
+
+
+def choose_proposals(
+    boxes: Tensor,
+    objectness: Tensor,
+    input_hw: tuple[int, int],
+    factor: float,
+    config: DetectorConfig,
+    conventions: Conventions,
+) -> Proposals:
+    """Clips, drops what is too small, takes the best-scored boxes, suppresses, takes the best of what is left; whether
+    the best are taken before the small ones are dropped is a convention.
+
+    detectron2 modeling/proposal_generator/proposal_utils.py::find_top_rpn_proposals, py-faster-rcnn
+    lib/rpn/proposal_layer.py and MILVLG bua/caffe/modeling/rpn_outputs.py::find_top_bua_rpn_proposals.
+
+    Args:
+        boxes: (n, 4) float32, network-input pixels, not clipped.
+        objectness: (n,) float32.
+        input_hw, factor: as in `ProposalGenerator.forward`.
+    """
+    plus_one = conventions.box_sides == "x2-x1+1"
+    # Stable, so that ties go to the lower index: devices order equal scores differently.
+    order = torch.argsort(objectness, descending=True, stable=True)
+    if conventions.proposal_filter == "topk-clip-nonempty":
+        order = order[: config.proposals_before_nms]
+    boxes = clip_boxes(boxes[order], input_hw, last_pixel=conventions.box_clip == "last-pixel")
+    keep = _large_enough(boxes, conventions.min_proposal_side * factor, conventions)
+    boxes, objectness = boxes[keep], objectness[order][keep]
+    # What came before is in score order, so the best of all that are large enough stand first.
+    boxes, objectness = boxes[: config.proposals_before_nms], objectness[: config.proposals_before_nms]
+    best = suppress(
+        boxes,
+        objectness,
+        config.proposal_nms_iou,
+        comparison=conventions.nms_comparison,
+        plus_one_sides=plus_one,
+        most=config.proposals_after_nms,
+    )
+    return Proposals(boxes[best], objectness[best])
+
+
+def _large_enough(boxes: Tensor, min_side: float, conventions: Conventions) -> Tensor:
+    """(n,) bool."""
+    plain = boxes[:, 2:] - boxes[:, :2]
+    sides = plain + 1 if conventions.box_sides == "x2-x1+1" else plain
+    if conventions.proposal_filter == "clip-side-topk":
+        return (sides >= min_side).all(dim=1)
+    large = (sides > min_side).all(dim=1)
+    return large & (plain > 0).all(dim=1) if conventions.proposal_filter == "clip-nonempty-side-topk" else large

@@ -1,0 +1,139 @@
+"""A network's tensors by name, whatever file they came in: what belongs to it, what fits, its digest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roibeam.features.printable import printable
+
+CELL_ANCHORS = "proposal_generator.anchor_generator.cell_anchors.0"
+_SHOWN = 5
+_CHOOSE_CONFIG = "choose the config it was trained with (--detector, --set detector.field=value)"
+
+
+def is_weight(name: str) -> bool:
+    """Whether a tensor of a checkpoint is a weight; a counter of batches and computed anchors are not."""
+    return not name.endswith("num_batches_tracked") and name != CELL_ANCHORS
+
+
+def weights_digest(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the weights as numbers: equal for every container that holds the same tensors.
+
+    Over the sorted names: name, shape, and the values as little-endian float32. Counters of batches and computed
+    anchors are left out.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(filter(is_weight, state)):
+        tensor = state[name].detach().to("cpu", torch.float32).contiguous()
+        digest.update(f"{name}\n{','.join(map(str, tensor.shape))}\n".encode())
+        digest.update(np.ascontiguousarray(tensor.numpy()).astype("<f4", copy=False).data)
+    return digest.hexdigest()
+
+
+def renamed(weights: Mapping[Any, object], new_name: Callable[[Any], str], source: str) -> dict[str, object]:
+    """The same values under new names.
+
+    Args:
+        source: names the file in the error.
+    Raises:
+        ValueError: when two names become one: one of the values would be dropped, and nothing tells which is right.
+    """
+    found: dict[str, object] = {}
+    for name, value in weights.items():
+        if (new := new_name(name)) in found:
+            other = next(old for old in weights if new_name(old) == new)
+            names = " and ".join(printable(str(old), 90) for old in (other, name))
+            raise ValueError(f"{source}: holds the same weight under two names, {names}; keep one of them")
+        found[new] = value
+    return found
+
+
+def check_state(found: Mapping[str, object], expected: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """The weights in `found` as float32, if they are exactly those of `expected`.
+
+    Args:
+        found: what a file holds; counters of batches are dropped.
+        expected: state_dict of the network.
+        source: names the file in the error.
+    Raises:
+        ValueError: lists everything that is missing, extra, misshapen or not finite (five of each kind), says what the
+            file looks like and what to do.
+    """
+    weights = {name: value for name, value in found.items() if is_weight(name)}
+    fits = {
+        name: value
+        for name, value in weights.items()
+        if name in expected and is_plain_tensor(value) and value.shape == expected[name].shape
+    }
+    problems = {
+        "missing": [show_tensor(name, expected[name]) for name in expected if name not in weights],
+        "extra": [show_tensor(name, weights[name]) for name in weights if name not in expected],
+        "misshapen": [
+            f"{show_tensor(name, weights[name])} where the network has {tuple(expected[name].shape)}"
+            for name in weights
+            if name in expected and name not in fits
+        ],
+        "non-finite": [
+            show_tensor(name, value) for name, value in fits.items() if not bool(torch.isfinite(value).all())
+        ],
+    }
+    if any(problems.values()):
+        raise ValueError(_report(problems, weights, expected, source))
+    # Detached: a file may hold parameters, which ask for gradients.
+    return {name: fits[name].detach().to(torch.float32) for name in expected}
+
+
+def is_plain_tensor(value: object) -> TypeGuard[Tensor]:
+    """Whether torch can compute with it as with any other: dense, of floating point, on the CPU, not quantized."""
+    return (
+        isinstance(value, Tensor)
+        and value.layout is torch.strided
+        and value.dtype.is_floating_point
+        and value.device.type == "cpu"
+        and not value.is_quantized
+    )
+
+
+def show_tensor(name: str, value: object) -> str:
+    """Name and shape, for an error."""
+    short = printable(name, 90)
+    if not isinstance(value, Tensor):
+        return f"{short} {type(value).__name__}"
+    dtype = "" if value.dtype.is_floating_point else f" {str(value.dtype).removeprefix('torch.')}"
+    return f"{short} {tuple(value.shape)}{dtype}"
+
+
+def show_numbers(row: Tensor) -> str:
+    """A few numbers, for an error."""
+    return "[" + ", ".join(f"{value:.2f}" for value in row.tolist()) + "]"
+
+
+def _report(
+    problems: Mapping[str, list[str]], weights: Mapping[str, object], expected: Mapping[str, Tensor], source: str
+) -> str:
+    parts = [f"{source}: {len(weights)} weights, the network has {len(expected)}"]
+    for kind, names in problems.items():
+        if names:
+            more = f", ... {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            parts.append(f"{len(names)} {kind}: {', '.join(names[:_SHOWN])}{more}")
+    look, advice = _diagnose(weights, problems)
+    return "; ".join([*parts, f"it looks like {look}: {advice}"])
+
+
+def _diagnose(weights: Mapping[str, object], problems: Mapping[str, list[str]]) -> tuple[str, str]:
+    if not problems["missing"] and not problems["extra"]:
+        if problems["misshapen"]:
+            return "this architecture at other sizes", _CHOOSE_CONFIG
+        return "a broken checkpoint of this network", "training diverged or the file is damaged; take an earlier one"
+    if any(name.startswith("backbone.res") for name in weights):
+        return "a relative of this network (another depth, or a part of it)", _CHOOSE_CONFIG
+    return "something else", "hand over a Faster R-CNN ResNet-C4 with attribute head"

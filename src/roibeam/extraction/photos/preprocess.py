@@ -1,0 +1,202 @@
+"""A photo as pixels -> the network's input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional
+
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import Conventions
+
+# The stem halves twice without padding its pool, so an input edge under 3 pixels leaves nothing. Only photos thinner
+# than about 1:400 get there (the originals crash on them); their resized short edge is this.
+MIN_INPUT_EDGE = 3
+
+
+@dataclass(frozen=True)
+class PhotoScale:
+    """Between photo pixels and network-input pixels.
+
+    Attributes:
+        factors_xyxy: (4,) float32.
+        divides: whether a box goes to the photo by dividing by the factors (Caffe's one factor), else by multiplying:
+            the last digits of a box depend on it.
+    """
+
+    factors_xyxy: Tensor
+    divides: bool
+
+    def to_photo(self, boxes: Tensor) -> Tensor:
+        """(..., 4) network-input pixels -> photo pixels."""
+        return boxes / self.factors_xyxy if self.divides else boxes * self.factors_xyxy
+
+    def to_network(self, boxes: Tensor) -> Tensor:
+        """(..., 4) photo pixels -> network-input pixels."""
+        return boxes * self.factors_xyxy if self.divides else boxes / self.factors_xyxy
+
+
+@dataclass(frozen=True)
+class NetworkInput:
+    """One photo as the network sees it.
+
+    Attributes:
+        pixels: (1, 3, H, W) float32, mean removed, zeros at the right and bottom where the conventions pad.
+        input_hw: (height', width') of the resized photo, without padding, pixels.
+        image_hw: (height, width) of the photo, pixels.
+        factor: network-input pixels per photo pixel, before the edges were rounded.
+        scale: boxes to the photo and back.
+    """
+
+    pixels: Tensor
+    input_hw: tuple[int, int]
+    image_hw: tuple[int, int]
+    factor: float
+    scale: PhotoScale
+
+
+@dataclass(frozen=True, eq=False)
+class ResizedPhoto:
+    """A photo on its way to the network, as far as the threads that decode can bring it: without torch, whose threads
+    would get in the way of the network's.
+
+    Attributes:
+        pixels: (h, w, 3) uint8 or float32 in the network's channel order, of the size of the network's input; of the
+            photo where the conventions resize on the device.
+        image_hw: (height, width) of the photo, pixels.
+        input_hw, factor: as of `NetworkInput`.
+    """
+
+    pixels: np.ndarray
+    image_hw: tuple[int, int]
+    input_hw: tuple[int, int]
+    factor: float
+
+
+def preprocess(
+    image: np.ndarray, config: DetectorConfig, conventions: Conventions, device: torch.device | str = "cpu"
+) -> NetworkInput:
+    """Resizes a photo and removes the mean.
+
+    Args:
+        image: (height, width, 3) uint8, channel order B, G, R.
+    Raises:
+        ValueError: if `image` is anything else.
+    """
+    return network_input(resize_photo(image, config, conventions), conventions, device)
+
+
+def resize_photo(image: np.ndarray, config: DetectorConfig, conventions: Conventions) -> ResizedPhoto:
+    """The first half of `preprocess`; arguments and errors as there."""
+    check_image(image)
+    image_hw = (image.shape[0], image.shape[1])
+    if conventions.channel_order == "rgb":
+        image = image[:, :, ::-1]
+    size, factor = input_size(image_hw, config.short_edge, config.long_edge, conventions)
+    if conventions.resize_mean == "before":
+        image = _subtract_mean(image, conventions)
+    return ResizedPhoto(np.ascontiguousarray(_resize(image, size, factor, conventions)), image_hw, size, factor)
+
+
+def network_input(photo: ResizedPhoto, conventions: Conventions, device: torch.device | str = "cpu") -> NetworkInput:
+    """The second half of `preprocess`, on the device."""
+    pixels = torch.from_numpy(photo.pixels).to(device).permute(2, 0, 1)[None].float()
+    if conventions.resize == "float-bilinear":
+        pixels = functional.interpolate(pixels, photo.input_hw, mode="bilinear", align_corners=False, antialias=False)
+    mean = torch.tensor(conventions.pixel_mean, device=device).view(1, 3, 1, 1)
+    std = torch.tensor(conventions.pixel_std, device=device).view(1, 3, 1, 1)
+    pixels = pixels / std if conventions.resize_mean == "before" else (pixels - mean) / std
+    below, right = (-edge % conventions.padding_multiple for edge in photo.input_hw)
+    if below or right:
+        pixels = functional.pad(pixels, (0, right, 0, below))
+    scale = _photo_scale(photo.image_hw, photo.input_hw, photo.factor, conventions, device)
+    return NetworkInput(pixels, photo.input_hw, photo.image_hw, photo.factor, scale)
+
+
+def check_image(image: object) -> None:
+    """Raises ValueError when `image` is not a (height, width, 3) uint8 array of at least one pixel."""
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        got = f"{image.shape} {image.dtype}" if isinstance(image, np.ndarray) else type(image).__name__
+        raise ValueError(f"an image must be a (height, width, 3) uint8 array in B, G, R order, got {got}")
+    if 0 in image.shape:
+        raise ValueError(f"an image of {image.shape[0]}x{image.shape[1]} pixels has nothing to detect")
+
+
+def input_size(
+    image_hw: tuple[int, int], short_edge: int, long_edge: int, conventions: Conventions
+) -> tuple[tuple[int, int], float]:
+    """Size a photo is resized to.
+
+    Args:
+        image_hw: (height, width), pixels.
+        short_edge: wanted short edge, pixels; long_edge: limit of the other.
+    Returns:
+        (height', width'), pixels, each at least MIN_INPUT_EDGE; and the factor before rounding.
+    """
+    shorter, longer = min(image_hw), max(image_hw)
+    if conventions.long_edge_rule == "short-truncated":  # jackroos/VL-BERT pretrain/data/transforms/transforms.py
+        short = int(long_edge * shorter / longer) if longer / shorter * short_edge > long_edge else short_edge
+        edges: tuple[float, float] = (short * image_hw[0] / shorter, short * image_hw[1] / shorter)
+        factor = short / shorter
+    elif conventions.long_edge_rule == "rounded":  # py-faster-rcnn lib/fast_rcnn/test.py::_get_image_blob
+        factor = short_edge / shorter
+        if round(factor * longer) > long_edge:
+            factor = long_edge / longer
+        edges = (image_hw[0] * factor, image_hw[1] * factor)
+    else:  # detectron2 data/transforms/augmentation_impl.py::ResizeShortestEdge
+        factor = short_edge * 1.0 / shorter
+        # The short edge is the wanted one itself: factor * shorter could miss it by the last digit.
+        edges = (short_edge, factor * image_hw[1]) if image_hw[0] < image_hw[1] else (factor * image_hw[0], short_edge)
+        if max(edges) > long_edge:
+            shrink = long_edge * 1.0 / max(edges)
+            edges, factor = (edges[0] * shrink, edges[1] * shrink), factor * shrink
+    rounding: dict[str, Callable[[float], int]] = {
+        "half-up": lambda v: int(v + 0.5),
+        "half-to-even": round,
+        "truncate": int,
+    }
+    whole = rounding[conventions.resized_edge_rounding]
+    return (max(whole(edges[0]), MIN_INPUT_EDGE), max(whole(edges[1]), MIN_INPUT_EDGE)), factor
+
+
+def _subtract_mean(image: np.ndarray, conventions: Conventions) -> np.ndarray:
+    """(height, width, 3) uint8 -> float32, each difference rounded once; by table, to save a float64 image."""
+    differences = np.arange(256)[:, None] - np.asarray(conventions.pixel_mean)[None]
+    table = differences.astype(np.float32)
+    return np.stack([table[image[:, :, channel], channel] for channel in range(3)], axis=2)
+
+
+def _resize(image: np.ndarray, size: tuple[int, int], factor: float, conventions: Conventions) -> np.ndarray:
+    """(height, width, 3) uint8 or float32 -> (height', width', 3), or as it is where it is resized on the device."""
+    height, width = size
+    if conventions.resize == "float-bilinear":
+        return image
+    if conventions.resize == "pil-bilinear":
+        photo = Image.fromarray(np.ascontiguousarray(image))
+        return np.array(photo.resize((width, height), Image.Resampling.BILINEAR))
+    floats = np.ascontiguousarray(image, dtype=np.float32)
+    if (round(image.shape[0] * factor), round(image.shape[1] * factor)) == size:
+        # By factor, as the original: cv2 then samples in steps of 1 / factor, not of the quotient of the rounded sizes.
+        return cv2.resize(floats, None, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
+    # MIN_INPUT_EDGE or another rounding rule decides an edge; by factor cv2 would refuse to leave no pixels.
+    return cv2.resize(floats, (width, height), interpolation=cv2.INTER_LINEAR)
+
+
+def _photo_scale(
+    image_hw: tuple[int, int],
+    size: tuple[int, int],
+    factor: float,
+    conventions: Conventions,
+    device: torch.device | str,
+) -> PhotoScale:
+    if conventions.box_scale == "one-factor":
+        return PhotoScale(torch.tensor([factor] * 4, dtype=torch.float32, device=device), divides=True)
+    # Divided in float32, as the original does: the quotient of the two sizes in float64 differs in the last digit.
+    scale_yx = torch.tensor(image_hw, dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
+    return PhotoScale(scale_yx[[1, 0, 1, 0]].to(device), divides=False)

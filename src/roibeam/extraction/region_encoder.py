@@ -1,0 +1,177 @@
+"""Pixels and boxes to region features with gradients: the detector's bricks as part of a model that is trained.
+
+pixels -> backbone -> pool_regions -> res5 -> mean -> features
+
+jackroos/VL-BERT common/fast_rcnn.py, whose arithmetic is the preset "vlbert-e2e". What comes before, from photos to a
+padded batch, is region_batch.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.precision import at_least_float32
+from roibeam.extraction.network.resnet import Backbone, build_res5
+from roibeam.extraction.network.roi_heads import pool_regions
+from roibeam.extraction.weights.loading import part_state
+
+# Numbers of the stages that can be frozen, as VL-BERT's IMAGE_FROZEN_BACKBONE_STAGES counts them.
+STAGES = {1: "backbone.stem", 2: "backbone.res2", 3: "backbone.res3", 4: "backbone.res4", 5: "roi_heads.res5"}
+
+
+class RegionEncoder(nn.Module):
+    """ResNet to stride 16, pooled regions, res5, mean. It computes the same in training and in evaluation mode.
+
+    Its parameters have the names they have in a `Detector`, so that one file serves both (`load_encoder_weights`).
+    Every batch norm is fixed, statistics and affine, as in the release; convolutions are trained, except in frozen
+    stages.
+
+    Args:
+        config: sizes; of the edges and what concerns proposals and classes nothing is used here.
+        conventions: None means the preset "vlbert-e2e".
+        frozen_stages: stages without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5.
+        backbone: (B, 3, H, W) -> (B, config.map_channels, about H/16, about W/16), with parts named as those of
+            `Backbone`. None means that.
+        region_chunk: regions that are pooled and go through res5 at once; None means all of the batch. Changes features
+            in the last digits only.
+        recompute: blocks of the trained stages, and chunks of regions, are computed again in the backward pass instead
+            of kept in memory: the same numbers for about a third more time.
+
+    Raises:
+        ValueError: for a stage that is none of these, or chunks of less than one region.
+    """
+
+    def __init__(
+        self,
+        config: DetectorConfig,
+        conventions: Conventions | None = None,
+        *,
+        frozen_stages: Collection[int] = (1, 2),
+        backbone: nn.Module | None = None,
+        region_chunk: int | None = None,
+        recompute: bool = False,
+    ) -> None:
+        super().__init__()
+        if region_chunk is not None and region_chunk < 1:
+            raise ValueError(f"region_chunk is {region_chunk}; it must be at least 1, or None for all regions at once")
+        if unknown := sorted(set(frozen_stages) - set(STAGES)):
+            raise ValueError(f"frozen_stages has {unknown}; there are {STAGES}")
+        self.config = config
+        self.conventions = conventions or CONVENTIONS["vlbert-e2e"]
+        self.backbone = backbone or Backbone(config, self.conventions)
+        self.region_chunk, self.recompute = region_chunk, recompute
+        self.frozen_stages = tuple(sorted(frozen_stages))
+        self.roi_heads = nn.ModuleDict({"res5": build_res5(config, self.conventions)})
+        for stage in self.frozen_stages:
+            self.get_submodule(STAGES[stage]).requires_grad_(False)
+
+    @property
+    def feature_dim(self) -> int:
+        """D, numbers in a region feature."""
+        return self.config.feature_dim
+
+    def forward(self, pixels: Tensor, boxes: Tensor, region_mask: Tensor, cell_weights: Tensor | None = None) -> Tensor:
+        """Features of the real boxes of a batch.
+
+        Zero padding is not free: the first batch norm turns it into a constant, so a photo's map, and with it its
+        features, differ between a padded batch and the photo alone, most near the right and bottom. That is how the
+        release trains. What else a batch holds, and the order of boxes, changes nothing.
+
+        Args:
+            pixels: (B, 3, H, W) float, mean removed, zeros right of and below each photo; B may be 0.
+            boxes: (B, R, 4) float, x1 y1 x2 y2 in pixels of `pixels`, x1 <= x2, y1 <= y2; R may be 0.
+            region_mask: (B, R) bool, True at real boxes; the others are not computed.
+            cell_weights: (B, R, h, w), what each cell of res5 counts before the mean over all cells: VCR's instance
+                masks, h = w = 14 where res5 keeps the pooled size.
+        Returns:
+            (B, R, D), zeros where there is no box; of the type of the weights, or autocast's inside autocast.
+        Raises:
+            ValueError: for shapes that do not belong together.
+        """
+        batch_size, count = region_mask.shape
+        if region_mask.dtype != torch.bool or boxes.shape != (batch_size, count, 4) or len(pixels) != batch_size:
+            raise ValueError(
+                f"a region encoder takes pixels (B, 3, H, W), boxes (B, R, 4) and region_mask (B, R) bool; got "
+                f"{tuple(pixels.shape)}, {tuple(boxes.shape)} and {tuple(region_mask.shape)} {region_mask.dtype}"
+            )
+        if cell_weights is not None and cell_weights.shape[:2] != (batch_size, count):
+            raise ValueError(
+                f"cell_weights must be ({batch_size}, {count}, h, w), one map for each box; got "
+                f"{tuple(cell_weights.shape)}"
+            )
+        feature_map = self._feature_map(pixels)
+        # At least float32, also under autocast: half-precision coordinates move a box by whole cells.
+        precise = at_least_float32(feature_map)
+        real = [rows[mask] for rows, mask in zip(boxes, region_mask, strict=True)]
+        weights = None if cell_weights is None else cell_weights[region_mask]
+        total = sum(map(len, real))
+        chunk = self.region_chunk or max(total, 1)
+        # No regions still run once, so that the features have their width, and every parameter a gradient.
+        parts = [
+            self._run(
+                self._describe, precise, _rows(real, start, start + chunk), None if weights is None else weights[start:]
+            )
+            for start in range(0, max(total, 1), chunk)
+        ]
+        found = parts[0] if len(parts) == 1 else torch.cat(parts)
+        features = found.new_zeros(batch_size, count, found.shape[1])
+        features[region_mask] = found
+        return features
+
+    def _feature_map(self, pixels: Tensor) -> Tensor:
+        """The res4 map, block by block where blocks are computed again."""
+        if not self.recompute:
+            return self.backbone(pixels)
+        feature_map = self.backbone.get_submodule("stem")(pixels)
+        for name in ("res2", "res3", "res4"):
+            for block in self.backbone.get_submodule(name).children():
+                feature_map = self._run(block, feature_map)
+        return feature_map
+
+    def _describe(self, feature_map: Tensor, boxes: list[Tensor], cell_weights: Tensor | None) -> Tensor:
+        """(n, D) features of the n boxes of some images; `cell_weights` may go on after the n-th."""
+        pooled = pool_regions(feature_map, boxes, self.conventions, cells=self.config.pooled_cells)
+        cells = self.roi_heads["res5"](pooled)
+        if cell_weights is not None:
+            if cell_weights.shape[1:] != cells.shape[2:]:
+                raise ValueError(
+                    f"cell_weights are {tuple(cell_weights.shape[1:])}, the cells of res5 {tuple(cells.shape[2:])}"
+                )
+            cells = cells * cell_weights[: len(cells), None].to(cells.dtype)
+        return cells.mean(dim=(2, 3))
+
+    def _run(self, part: Callable[..., Tensor], *inputs: Any) -> Tensor:
+        """`part(*inputs)`, whose insides are kept for the backward pass or computed again."""
+        if not (self.recompute and torch.is_grad_enabled()):
+            return part(*inputs)
+        return checkpoint(part, *inputs, use_reentrant=False, preserve_rng_state=False)
+
+
+def _rows(boxes: list[Tensor], start: int, end: int) -> list[Tensor]:
+    """Of boxes that are counted through all images, those from `start` to `end`, still by image."""
+    chosen, before = [], 0
+    for rows in boxes:
+        chosen.append(rows[max(start - before, 0) : max(end - before, 0)])
+        before += len(rows)
+    return chosen
+
+
+def load_encoder_weights(spec: str, encoder: RegionEncoder, *, cache_dir: Path | None = None) -> None:
+    """Loads every weight of `encoder`, or none: from a ResNet's file, a whole detector's or VL-BERT's own checkpoint.
+
+    Args:
+        spec: `random:<seed>`, or a file as `load_weights` takes it.
+        cache_dir: where fetched files are kept; None means `default_cache_dir()`.
+    Raises:
+        ValueError: when the file cannot be read as tensors or its ResNet is not exactly the encoder's; all is listed.
+        OSError: when it cannot be fetched.
+    """
+    encoder.load_state_dict(part_state(spec, encoder.state_dict(), cache_dir=cache_dir), strict=True)

@@ -1,0 +1,202 @@
+"""The regions of one photo, and what every detector does around its network: photo by photo, the choice at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roibeam.extraction.network.boxes import clip_boxes
+from roibeam.extraction.selection import Selected, SelectionPolicy, select_regions
+
+Outputs = TypeVar("Outputs")
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """The regions of one photo, in the order of the selection or of the given boxes; K may be 0.
+
+    Attributes:
+        boxes: (K, 4) float32, x1 y1 x2 y2 in photo pixels, 0 <= x1 <= x2 <= width, 0 <= y1 <= y2 <= height: the
+            proposal or the regressed box, as the policy says, or the given box.
+        features: (K, D) float32, of the proposal or the given box.
+        class_ids: (K,) int64, best foreground class, 0-based.
+        class_scores: (K,) float32, its probability among all classes and background.
+        attribute_ids: (K,) int64, best attribute, 0-based; None without an attribute head.
+        attribute_scores: (K,) float32; None without an attribute head.
+        class_probabilities: (K, C + 1) float32, foreground first, background last.
+        proposal_ids: (K,) int64, row of the region among the proposals, which are by descending objectness, or among
+            the given boxes.
+        proposal_boxes: (K, 4) float32, as `boxes`: what the features were pooled from.
+        regressed_boxes: (K, 4) float32, as `boxes`: the same moved by the best class.
+        image_feature: (D,) float32, the whole photo as one box; None unless asked for.
+    """
+
+    boxes: np.ndarray
+    features: np.ndarray
+    class_ids: np.ndarray
+    class_scores: np.ndarray
+    attribute_ids: np.ndarray | None
+    attribute_scores: np.ndarray | None
+    class_probabilities: np.ndarray
+    proposal_ids: np.ndarray
+    proposal_boxes: np.ndarray | None = None
+    regressed_boxes: np.ndarray | None = None
+    image_feature: np.ndarray | None = None
+
+
+class PhotoSteps(Protocol[Outputs]):
+    """The steps of a detector for one photo; `Outputs` is its own type between them."""
+
+    def head_outputs(self, image: Any, *, boxes: np.ndarray | None = None) -> Outputs: ...
+
+    def postprocess(self, outputs: Outputs) -> Regions: ...
+
+    def whole_image_feature(self, outputs: Outputs) -> np.ndarray: ...
+
+
+def detect_each(
+    detector: PhotoSteps[Outputs],
+    images: Sequence[Any],
+    *,
+    boxes: Sequence[np.ndarray | None] | None,
+    whole_image: bool,
+) -> list[Regions]:
+    """Detects on each photo by itself, so that a photo's regions do not depend on its neighbours.
+
+    Args:
+        images: (height, width, 3) uint8 each, or what the detector takes in their place.
+        boxes: for each photo the boxes to describe instead of proposals, or None; None means proposals for all.
+        whole_image: whether to fill `Regions.image_feature`.
+    Raises:
+        ValueError: when there are not as many entries in `boxes` as photos.
+    """
+    found = []
+    for image, given in zip(images, boxes_for_each(images, boxes), strict=True):
+        outputs = detector.head_outputs(image, boxes=given)
+        regions = detector.postprocess(outputs)
+        found.append(replace(regions, image_feature=detector.whole_image_feature(outputs)) if whole_image else regions)
+    return found
+
+
+def boxes_for_each(images: Sequence[Any], boxes: Sequence[np.ndarray | None] | None) -> Sequence[np.ndarray | None]:
+    """One entry for each photo.
+
+    Raises:
+        ValueError: when there are not as many entries in `boxes` as photos.
+    """
+    if boxes is None:
+        return [None] * len(images)
+    if len(boxes) != len(images):
+        raise ValueError(
+            f"boxes must have one entry for each of the {len(images)} images, got {len(boxes)}; "
+            f"an entry of None proposes regions, boxes=None proposes them for all images"
+        )
+    return boxes
+
+
+def best_class_deltas(box_deltas: Tensor, probabilities: Tensor) -> Tensor:
+    """(R, 4): of (R, C, 4) deltas those of the best foreground class of (R, C + 1) `probabilities`, background last."""
+    class_ids = probabilities[:, :-1].max(dim=1).indices
+    return box_deltas[torch.arange(len(class_ids), device=class_ids.device), class_ids]
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRegions:
+    """All regions of one photo before the choice among them.
+
+    Attributes:
+        features: (R, D) float32.
+        probabilities: (R, C + 1) float32, foreground first, background last.
+        attribute_scores, attribute_ids: (R,) float32 probability and (R,) int64 id of the best attribute; None without
+            an attribute head.
+        proposal_boxes: (R, 4) photo pixels, what the features were pooled from.
+        regressed_boxes: (R, 4) photo pixels, the same moved by the best class.
+        nms_boxes: (R, 4), the regressed boxes in the pixels in which "single-nms" compares them.
+        given_boxes: (R, 4) photo pixels; where they are given, none is left out and no policy is asked.
+        image_feature: (D,) float32, of the whole photo; None unless asked for.
+    """
+
+    features: Tensor
+    probabilities: Tensor
+    attribute_scores: Tensor | None
+    attribute_ids: Tensor | None
+    proposal_boxes: Tensor
+    regressed_boxes: Tensor
+    nms_boxes: Tensor
+    given_boxes: Tensor | None
+    image_feature: Tensor | None = None
+
+
+class HostCopy:
+    """Scored regions on their way to the CPU, where they are chosen: each step of a choice is so small that a GPU would
+    spend its time waiting for the next. What is queued on the device goes on meanwhile.
+    """
+
+    def __init__(self, scored: ScoredRegions) -> None:
+        device = scored.features.device
+        # Into pinned memory, which torch gives to copies that nobody waits for.
+        copies: list[Any] = [
+            None if each is None else each.to("cpu", non_blocking=True)
+            for each in (getattr(scored, field.name) for field in fields(scored))
+        ]
+        self._copy = ScoredRegions(*copies)
+        self._arrived = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+
+    def wait(self) -> ScoredRegions:
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._copy
+
+
+def kept_regions(policy: SelectionPolicy, coming: HostCopy, image_hw: tuple[int, int]) -> Regions:
+    """The regions that the policy keeps, as numpy arrays.
+
+    Args:
+        coming: all of them; waited for.
+        image_hw: (height, width) of the photo, pixels.
+    """
+    scored = coming.wait()
+    if scored.given_boxes is not None:
+        selected = Selected(torch.arange(len(scored.given_boxes)), scored.given_boxes)
+    else:
+        selected = select_regions(
+            policy,
+            class_scores=scored.probabilities[:, :-1],
+            proposal_boxes=scored.proposal_boxes,
+            regressed_boxes=scored.regressed_boxes,
+            nms_boxes=scored.nms_boxes,
+        )
+    keep = selected.proposal_ids
+    best = scored.probabilities[keep, :-1].max(dim=1)
+    # The far edge times the scale may round to just outside the photo.
+    return Regions(
+        boxes=to_numpy(clip_boxes(selected.boxes, image_hw)),
+        features=to_numpy(scored.features[keep]),
+        class_ids=to_numpy(best.indices),
+        class_scores=to_numpy(best.values),
+        attribute_ids=None if scored.attribute_ids is None else to_numpy(scored.attribute_ids[keep]),
+        attribute_scores=None if scored.attribute_scores is None else to_numpy(scored.attribute_scores[keep]),
+        class_probabilities=to_numpy(scored.probabilities[keep]),
+        proposal_ids=to_numpy(keep),
+        proposal_boxes=to_numpy(clip_boxes(scored.proposal_boxes[keep], image_hw)),
+        regressed_boxes=to_numpy(clip_boxes(scored.regressed_boxes[keep], image_hw)),
+        # A copy: the memory may be that of the device's copies, of which there is only so much.
+        image_feature=None if scored.image_feature is None else scored.image_feature.clone().numpy(),
+    )
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """The values, contiguous and on the CPU; the memory may be the tensor's own."""
+    return tensor.contiguous().cpu().numpy()
+
+
+def plain_json(value: Any) -> Any:
+    """CfgNodes as dicts and tuples as lists, so that a description equals itself after a trip through JSON."""
+    if isinstance(value, dict):
+        return {key: plain_json(item) for key, item in value.items()}
+    return [plain_json(item) for item in value] if isinstance(value, (list, tuple)) else value

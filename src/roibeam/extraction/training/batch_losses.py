@@ -1,0 +1,291 @@
+"""A batch through the detector's own parts: photos and what is in them -> losses.
+
+pixels -> backbone -> rpn_head -> anchor_targets ----------------------------------> objectness, proposal box losses
+                               -> proposals -> region_targets -> res5 -> box_predictor -> class, box, attribute losses
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.network.anchors import grid_anchors
+from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.precision import at_least_float32
+from roibeam.extraction.network.resnet import Backbone, FrozenBatchNorm, NormFactory, build_res5
+from roibeam.extraction.network.roi_heads import BoxPredictor, RoIHeads, pool_regions
+from roibeam.extraction.network.rpn import ProposalGenerator, choose_proposals
+from roibeam.extraction.region_encoder import STAGES
+from roibeam.extraction.selection import SelectionPolicy
+from roibeam.extraction.training.batch import DetectionBatch
+from roibeam.extraction.training.losses import (
+    LossRules,
+    attribute_loss,
+    class_loss,
+    objectness_loss,
+    proposal_box_loss,
+    region_box_loss,
+)
+from roibeam.extraction.training.targets import (
+    IGNORE,
+    AnchorTargets,
+    RegionTargets,
+    SamplingRules,
+    anchor_targets,
+    region_targets,
+)
+
+LOSSES = ("objectness", "proposal_boxes", "classes", "region_boxes", "attributes")
+METRICS = ("object_accuracy", "attribute_accuracy", "proposal_recall")
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionLosses:
+    """What a batch of B photos gave.
+
+    Attributes:
+        losses: for each name of `LOSSES` (B,) float32, float64 of such weights: one loss for each photo, already
+            weighted. The loss to train on is the sum over the names of the mean over the photos, of all batches and
+            processes of a step.
+        metrics: for each name how many, and of how many; scalars without gradients. "object_accuracy": sampled regions
+            with an object whose class is the best, background counted; "attribute_accuracy": those with a known
+            attribute whose best attribute is one of them; "proposal_recall": objects that a proposal shows.
+    """
+
+    losses: dict[str, Tensor]
+    metrics: dict[str, tuple[Tensor, Tensor]]
+
+
+class DetectorTraining(nn.Module):
+    """The parts of a detector, to be trained; a batch in, its losses out.
+
+    The parameters are the detector's own, under the detector's own names, so its `state_dict` is a weight file.
+    Training mode matters to trainable norms only; those of frozen stages stay in evaluation mode. After training call
+    `eval()` before the detector is used.
+
+    Args:
+        detector: with `ProposalGenerator` and `RoIHeads` as its parts.
+        sampling: None means `SamplingRules()`. loss_rules: None means `LossRules()`.
+        frozen_stages: stages without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5. Bottom-up attention and
+            detectron2 freeze 1 and 2 when they start from ImageNet weights.
+
+    Raises:
+        ValueError: for a stage that is none of these, or a detector of other parts.
+    """
+
+    def __init__(
+        self,
+        detector: Detector,
+        *,
+        sampling: SamplingRules | None = None,
+        loss_rules: LossRules | None = None,
+        frozen_stages: Collection[int] = (),
+    ) -> None:
+        super().__init__()
+        if unknown := sorted(set(frozen_stages) - set(STAGES)):
+            raise ValueError(f"frozen_stages has {unknown}; there are {STAGES}")
+        generator, heads = detector.proposal_generator, detector.roi_heads
+        if not isinstance(generator, ProposalGenerator) or not isinstance(heads, RoIHeads):
+            raise ValueError(
+                f"a detector is trained with ProposalGenerator and RoIHeads as its parts, this one has "
+                f"{type(generator).__name__} and {type(heads).__name__}"
+            )
+        self.config, self.conventions = detector.config, detector.conventions
+        self.sampling, self.loss_rules = sampling or SamplingRules(), loss_rules or LossRules()
+        self.backbone, self.proposal_generator, self.roi_heads = detector.backbone, generator, heads
+        self.frozen = [STAGES[stage] for stage in sorted(set(frozen_stages))]
+        for name in self.frozen:
+            self.get_submodule(name).requires_grad_(False)
+        self.train()
+
+    def train(self, mode: bool = True) -> DetectorTraining:
+        """As of every module, but frozen stages stay in evaluation mode."""
+        super().train(mode)
+        for name in self.frozen:
+            self.get_submodule(name).eval()
+        return self
+
+    def forward(self, batch: DetectionBatch) -> DetectionLosses:
+        """Padding changes a photo's map near its right and bottom edge, see `RegionEncoder.forward`; anchors in the
+        padding take no part.
+
+        Args:
+            batch: on the parameters' device.
+        """
+        feature_map = self.backbone(batch.pixels)
+        logits, deltas = self.proposal_generator.rpn_head(feature_map)
+        samples = [self._sample(logits, deltas, batch, index) for index in range(len(batch))]
+        anchor_logits, anchor_deltas = self._by_anchor(logits, deltas)
+        # At least float32, also under autocast: half-precision coordinates move a box by whole cells.
+        boxes = [each.regions.boxes for each in samples]
+        pooled = pool_regions(at_least_float32(feature_map), boxes, self.conventions, cells=self.config.pooled_cells)
+        features = self.roi_heads.res5(pooled).mean(dim=(2, 3))
+        predictor = self.roi_heads.box_predictor
+        said = predictor(features)
+        counts = [len(each.regions.boxes) for each in samples]
+        parts = (each.split(counts) for each in (features, said.class_logits, said.box_deltas))
+        rules, conventions = self.loss_rules, self.conventions
+        losses: dict[str, list[Tensor]] = {name: [] for name in LOSSES}
+        hits: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in METRICS}
+        for index, (of_regions, class_logits, box_deltas) in enumerate(zip(*parts, strict=True)):
+            rows, anchors, regions = samples[index].anchor_rows, samples[index].anchors, samples[index].regions
+            shown = len(regions.deltas)
+            attributes = trained_attribute_logits(predictor, of_regions[:shown], regions.class_ids[:shown])
+            losses["objectness"].append(objectness_loss(anchor_logits[index, rows], anchors))
+            losses["proposal_boxes"].append(
+                proposal_box_loss(anchor_deltas[index, rows], anchors, conventions.proposal_delta_weights, rules)
+            )
+            losses["classes"].append(class_loss(class_logits, regions))
+            losses["region_boxes"].append(region_box_loss(box_deltas, regions, conventions.region_delta_weights, rules))
+            losses["attributes"].append(attribute_loss(attributes, regions.attribute_ids, rules))
+            hits["object_accuracy"].append(_class_hits(class_logits[:shown], regions))
+            hits["attribute_accuracy"].append(_attribute_hits(attributes, regions))
+            hits["proposal_recall"].append((regions.found, regions.found.new_tensor(regions.num_objects)))
+        return DetectionLosses(
+            {name: torch.stack(values) for name, values in losses.items()},
+            {name: (_added(values, 0), _added(values, 1)) for name, values in hits.items()},
+        )
+
+    def _by_anchor(self, logits: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor]:
+        """What the proposal network says, in the order of `grid_anchors`: one logit of each anchor (B, n) and its
+        deltas (B, n, 4). The logit of a pair is foreground minus background."""
+        photos, num_anchors, map_hw = len(logits), self.config.num_anchors, logits.shape[2:]
+        if self.conventions.objectness == "pair-softmax":
+            logits = logits[:, num_anchors:] - logits[:, :num_anchors]
+        deltas = deltas.reshape(photos, num_anchors, 4, *map_hw).permute(0, 3, 4, 1, 2)
+        return logits.permute(0, 2, 3, 1).reshape(photos, -1), deltas.reshape(photos, -1, 4)
+
+    @torch.no_grad()
+    def _sample(self, logits: Tensor, deltas: Tensor, batch: DetectionBatch, index: int) -> _PhotoSample:
+        """What photo `index` is trained on, drawn by its own seed. Proposals carry no gradient, as in the originals."""
+        input_hw, objects = batch.input_hw[index], batch.objects[index]
+        map_hw = (logits.shape[2], logits.shape[3])
+        anchors = grid_anchors(self.proposal_generator.cell_anchors, map_hw, FEATURE_STRIDE)
+        rows = self._rows_inside(input_hw, map_hw)
+        boxes, objectness = self.proposal_generator.score_anchors(logits[index, None], deltas[index, None])
+        config = dataclasses.replace(
+            self.config,
+            proposals_before_nms=self.sampling.proposals_before_nms,
+            proposals_after_nms=self.sampling.proposals_after_nms,
+        )
+        proposals = choose_proposals(
+            boxes[rows], objectness[rows], input_hw, batch.factors[index], config, self.conventions
+        )
+        generator = torch.Generator().manual_seed(batch.seeds[index])
+        return _PhotoSample(
+            rows,
+            anchor_targets(anchors[rows], input_hw, objects, self.sampling, self.conventions, generator),
+            region_targets(
+                proposals.boxes, input_hw, objects, self.sampling, self.conventions, self.config.num_classes, generator
+            ),
+        )
+
+    def _rows_inside(self, input_hw: tuple[int, int], map_hw: tuple[int, int]) -> Tensor:
+        """(n,) int64, anchors of the cells that begin inside the photo; the others see padding only."""
+        device = self.proposal_generator.cell_anchors.device
+        rows, columns = (
+            torch.arange(cells, device=device) * FEATURE_STRIDE < edge
+            for cells, edge in zip(map_hw, input_hw, strict=True)
+        )
+        cells = (rows[:, None] & columns[None]).flatten()
+        return cells.repeat_interleave(self.config.num_anchors).nonzero().flatten()
+
+
+@dataclass(frozen=True, eq=False)
+class _PhotoSample:
+    """What one photo of a batch is trained on.
+
+    Attributes:
+        anchor_rows: (n,) int64, the photo's own anchors among those of the map.
+        anchors: of these. regions: of the proposals.
+    """
+
+    anchor_rows: Tensor
+    anchors: AnchorTargets
+    regions: RegionTargets
+
+
+def trained_attribute_logits(predictor: BoxPredictor, features: Tensor, class_ids: Tensor) -> Tensor:
+    """Attribute logits beside the embedding of the true class, as attributes are trained; `BoxPredictor.forward` takes
+    the best class instead, since nobody knows the true one then.
+
+    Args:
+        features: (P, D).
+        class_ids: (P,) int64, 0-based, the number of classes for background.
+    Returns:
+        (P, A + 1), "no attribute" last; (P, 0) without an attribute head.
+    """
+    classes = predictor.cls_score.out_features
+    return predictor.attribute_logits(features, (class_ids + 1) % classes if predictor.background_first else class_ids)
+
+
+def build_trainable_detector(
+    config: DetectorConfig,
+    conventions: Conventions | None = None,
+    selection: SelectionPolicy | None = None,
+    *,
+    norm: NormFactory = FrozenBatchNorm,
+) -> Detector:
+    """A detector whose ResNet has the given norm; what to do with it depends on that.
+
+    `FrozenBatchNorm`: load weights, then train. `nn.BatchNorm2d`: `initialise`, then train; the weights fit a frozen
+    detector, which is what to extract with. `group_norm` the same, but the weights fit only what is built with it.
+
+    Args:
+        config, conventions, selection: as of `Detector`.
+        norm: channels and epsilon -> a norm.
+    """
+    conventions = conventions or CONVENTIONS["hf"]
+    heads = RoIHeads(config, conventions)
+    heads.res5 = build_res5(config, conventions, norm=norm)
+    return Detector(config, conventions, selection, backbone=Backbone(config, conventions, norm=norm), roi_heads=heads)
+
+
+@torch.no_grad()
+def initialise(detector: Detector, generator: torch.Generator) -> None:
+    """Weights to train from scratch with.
+
+    Convolutions of the ResNet: normal, variance 2 / (out channels * cells), for a ReLU behind each (He et al.,
+    arXiv:1502.01852). The layers of the heads: normal, deviation 0.01, and 0.001 for box regression, bias 0
+    (train.prototxt of bottom-up attention, its weight_fillers; detectron2 modeling/roi_heads/fast_rcnn.py). Norms stay
+    as they were made.
+
+    Args:
+        generator: on the CPU.
+    """
+    for name, weight in detector.named_parameters():
+        layer, _, kind = name.rpartition(".")
+        if layer.endswith(".norm"):
+            continue
+        if kind == "bias":
+            weight.zero_()
+            continue
+        if weight.ndim == 4 and "rpn_head" not in name:
+            deviation = (2.0 / (weight.shape[0] * weight.shape[2] * weight.shape[3])) ** 0.5
+        else:
+            deviation = 0.001 if layer.endswith("bbox_pred") else 0.01
+        weight.copy_(torch.randn(weight.shape, generator=generator) * deviation)
+
+
+def _class_hits(logits: Tensor, regions: RegionTargets) -> tuple[Tensor, Tensor]:
+    hits = logits.argmax(dim=1) == regions.class_ids[: len(logits)]
+    return hits.sum(), hits.new_tensor(len(logits), dtype=torch.int64)
+
+
+def _attribute_hits(logits: Tensor, regions: RegionTargets) -> tuple[Tensor, Tensor]:
+    if not logits.shape[1]:
+        return logits.new_zeros((), dtype=torch.int64), logits.new_zeros((), dtype=torch.int64)
+    best = logits[:, :-1].argmax(dim=1)
+    named = (regions.attribute_ids != IGNORE) & (regions.attribute_ids != logits.shape[1] - 1)
+    hits = ((regions.attribute_ids == best[:, None]) & named).any(dim=1)
+    return hits.sum(), named.any(dim=1).sum()
+
+
+def _added(pairs: list[tuple[Tensor, Tensor]], which: int) -> Tensor:
+    return torch.stack([pair[which] for pair in pairs]).sum()

@@ -1,0 +1,285 @@
+"""Which published family a weight file is of, told from names and shapes, and the one table of names.
+
+| family | file | names | layout of the heads |
+|---|---|---|---|
+| hf | `pytorch_model.bin`, flat dict with `num_batches_tracked`; ours in safetensors | ours | HF_LAYOUT |
+| detectron2 | `.pkl` of airsplay/py-bottom-up-attention: {"model": name -> array} | ours | HF_LAYOUT |
+| milvlg | `.pth` of MILVLG/bottom-up-attention.pytorch, "caffe" mode | three others | CAFFE_LAYOUT |
+| milvlg-d2 | the same project, "d2" mode | three others | HF_LAYOUT |
+| vlbert | `resnet101-pt-vgbua-0000.model`: a part, backbone and res5 | torchvision's | - |
+| vlbert-checkpoint | jackroos/VL-BERT trained end to end; the same under `image_feature_extractor.` | its own | - |
+| caffe | `.caffemodel` of peteanderson80/bottom-up-attention | Caffe's layers (caffemodel.py) | CAFFE_LAYOUT |
+
+Sources: reference detector.md section 4; the Caffe layers are those of
+models/vg/ResNet-101/faster_rcnn_end2end_final/test.prototxt.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from roibeam.extraction.network.state import CELL_ANCHORS, renamed
+from roibeam.extraction.weights.head_layout import CAFFE_LAYOUT, HF_LAYOUT, PREDICTOR, RPN, HeadLayout
+from roibeam.features.printable import printable
+
+DATA_PARALLEL_PREFIX = "module."
+VLBERT_PREFIX = "image_feature_extractor."
+COUNTER = "num_batches_tracked"
+NORM_TENSORS = ("weight", "bias", "running_mean", "running_var")
+_MAX_BLOCKS = 36  # res4 of a ResNet-152
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of published file.
+
+    Attributes:
+        name: see the table on top of this file.
+        title: for people.
+        naming: column of the table of names.
+        layout: of the head weights; None where the file has no heads.
+    """
+
+    name: str
+    title: str
+    naming: str
+    layout: HeadLayout | None
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("hf", "Hugging Face frcnn-vg-finetuned", "ours", HF_LAYOUT),
+        Family("detectron2", "Hugging Face or detectron2 names", "ours", HF_LAYOUT),
+        Family("milvlg", "MILVLG bottom-up-attention.pytorch, caffe mode", "milvlg", CAFFE_LAYOUT),
+        Family("milvlg-d2", "MILVLG bottom-up-attention.pytorch, d2 mode", "milvlg", HF_LAYOUT),
+        Family("vlbert", "VL-BERT resnet101-pt-vgbua", "vlbert", None),
+        Family("vlbert-checkpoint", "VL-BERT end-to-end checkpoint", "vlbert-checkpoint", None),
+        Family("caffe", "Caffe bottom-up-attention", "caffe", CAFFE_LAYOUT),
+    )
+}
+
+
+@dataclass(frozen=True)
+class NamedWeights:
+    """The weights of a file in Hugging Face names.
+
+    Attributes:
+        family: what the file is.
+        tensors: name -> value as the file has it, in the family's layout; names that the family does not know stay as
+            they are. Without counters of batches.
+        changes: what was done to get them, for people.
+    """
+
+    family: Family
+    tensors: dict[str, object]
+    changes: tuple[str, ...]
+
+
+def name_weights(found: Mapping[str, object], source: str) -> NamedWeights:
+    """Recognises the family of a file and gives its tensors Hugging Face names.
+
+    Args:
+        found: names and values of the file.
+        source: names the file in errors.
+    Raises:
+        ValueError: when the file is of no known family, or its names and shapes speak for different ones.
+    """
+    changes: list[str] = []
+    weights = _without_prefixes(found, changes)
+    weights = {name: value for name, value in weights.items() if not name.endswith(COUNTER)}
+    weights = _renamed_norms(weights, changes, source)
+    tables = name_tables()
+    known = {naming: sum(name in names for name in weights) for naming, names in tables.items()}
+    # Most names win; a name that the winner does not know is "extra" in `check_state`. Where two know the same names,
+    # the file lacks all that tells them apart, so it lacks tensors, or it is a part that both name alike.
+    naming = max(known, key=lambda naming: known[naming])
+    if not known[naming]:
+        raise ValueError(f"{source}: {_no_family(weights)}")
+    names = tables[naming]
+    if naming == "vlbert-checkpoint":
+        others = [name for name in weights if not name.startswith(("backbone.", "roi_head_feature_extractor."))]
+        if others:
+            changes.append(f"{len(others)} weights beside the ResNet left out")
+        weights = {name: value for name, value in weights.items() if name not in set(others)}
+    tensors = renamed(weights, lambda name: names.get(name, name), source)
+    if count := sum(names.get(name, name) != name for name in weights):
+        changes.append(f"{count} names changed")
+    family = _family(naming, found, tensors, source)
+    _add_missing_statistics(tensors, changes)
+    return NamedWeights(family, tensors, tuple(changes))
+
+
+def family_names(naming: str) -> dict[str, str]:
+    """Hugging Face name -> name in a family's files, for writing."""
+    names: dict[str, str] = {}
+    for theirs, ours in name_tables()[naming].items():
+        names.setdefault(ours, theirs)
+    return names
+
+
+@functools.cache
+def name_tables() -> dict[str, dict[str, str]]:
+    """Naming -> name in the file -> Hugging Face name: the one table of names, spelled out."""
+    tables: dict[str, dict[str, str]] = {
+        naming: {} for naming in ("ours", "milvlg", "vlbert", "vlbert-checkpoint", "caffe")
+    }
+    for ours, torchvision, caffe in [*_resnet_names(), *_head_names()]:
+        tables["ours"][ours] = ours
+        tables["milvlg"][_milvlg_name(ours)] = ours
+        for layer in caffe:
+            tables["caffe"][layer] = ours
+        if torchvision:
+            in_encoder = torchvision.replace("layer4.", "roi_head_feature_extractor.")
+            tables["vlbert"][torchvision] = ours
+            tables["vlbert-checkpoint"][in_encoder if in_encoder != torchvision else f"backbone.{torchvision}"] = ours
+    tables["ours"][CELL_ANCHORS] = tables["milvlg"][CELL_ANCHORS] = tables["caffe"][CELL_ANCHORS] = CELL_ANCHORS
+    return tables
+
+
+def _resnet_names() -> Iterator[tuple[str, str, list[str]]]:
+    """Rows of the table: Hugging Face, torchvision, Caffe (more than one where networks of two depths differ)."""
+    yield "backbone.stem.conv1.weight", "conv1.weight", ["conv1.weight"]
+    for tensor in NORM_TENSORS:
+        yield f"backbone.stem.conv1.norm.{tensor}", f"bn1.{tensor}", [f"{_caffe_norm(tensor)}_conv1.{tensor}"]
+    for stage in (2, 3, 4, 5):
+        part = "roi_heads.res5" if stage == 5 else f"backbone.res{stage}"
+        for block in range(_MAX_BLOCKS):
+            ours, torchvision = f"{part}.{block}", f"layer{stage - 1}.{block}"
+            # res2a res2b res2c, but res4a res4b1 ... res4b22; a ResNet-50 has letters everywhere.
+            letters = [chr(ord("a") + block)] * (block < 6) + [f"b{block}"] * (block > 0)
+            for conv in ("conv1", "conv2", "conv3", "shortcut"):
+                branch = {"conv1": "2a", "conv2": "2b", "conv3": "2c", "shortcut": "1"}[conv]
+                norm = f"bn{conv[-1]}" if conv != "shortcut" else "downsample.1"
+                weight = conv if conv != "shortcut" else "downsample.0"
+                yield (
+                    f"{ours}.{conv}.weight",
+                    f"{torchvision}.{weight}.weight",
+                    [f"res{stage}{letter}_branch{branch}.weight" for letter in letters],
+                )
+                for tensor in NORM_TENSORS:
+                    yield (
+                        f"{ours}.{conv}.norm.{tensor}",
+                        f"{torchvision}.{norm}.{tensor}",
+                        [f"{_caffe_norm(tensor)}{stage}{letter}_branch{branch}.{tensor}" for letter in letters],
+                    )
+
+
+def _head_names() -> Iterator[tuple[str, str, list[str]]]:
+    for ours, caffe in (
+        (f"{RPN}conv", "rpn_conv/3x3"),
+        (f"{RPN}objectness_logits", "rpn_cls_score"),
+        (f"{RPN}anchor_deltas", "rpn_bbox_pred"),
+        *((f"{PREDICTOR}{name}", name) for name in ("cls_score", "bbox_pred", "fc_attr", "attr_score")),
+    ):
+        for tensor in ("weight", "bias"):
+            yield f"{ours}.{tensor}", "", [f"{caffe}.{tensor}"]
+    yield f"{PREDICTOR}cls_embedding.weight", "", ["cls_embedding.weight"]
+
+
+def _caffe_norm(tensor: str) -> str:
+    return "bn" if tensor.startswith("running_") else "scale"
+
+
+def _milvlg_name(ours: str) -> str:
+    for theirs, name in (("cls_embed", "cls_embedding"), ("attr_linear1", "fc_attr"), ("attr_linear2", "attr_score")):
+        if ours.startswith(f"{PREDICTOR}{name}."):
+            return ours.replace(name, theirs)
+    return ours
+
+
+def _without_prefixes(found: Mapping[str, object], changes: list[str]) -> dict[str, object]:
+    weights = dict(found)
+    while weights and all(name.startswith(DATA_PARALLEL_PREFIX) for name in weights):
+        weights = {name.removeprefix(DATA_PARALLEL_PREFIX): value for name, value in weights.items()}
+        changes.append(f"prefix {DATA_PARALLEL_PREFIX} removed")
+    inner = {name: value for name, value in weights.items() if name.startswith(VLBERT_PREFIX)}
+    if not inner:
+        return weights
+    changes.append(f"prefix {VLBERT_PREFIX} removed")
+    if len(inner) < len(weights):
+        changes.append(f"{len(weights) - len(inner)} weights outside it left out")
+    return {name.removeprefix(VLBERT_PREFIX): value for name, value in inner.items()}
+
+
+def _renamed_norms(weights: dict[str, object], changes: list[str], source: str) -> dict[str, object]:
+    """`X.gamma` and `X.beta` of old TensorFlow-style checkpoints, which the Hugging Face loader renames too."""
+    old = [name for name in weights if name.endswith((".gamma", ".beta"))]
+    if not old:
+        return weights
+    changes.append(f"{len(old)} gamma and beta renamed")
+    endings = {".gamma": ".weight", ".beta": ".bias"}
+    return renamed(
+        weights,
+        lambda name: next((name.removesuffix(e) + endings[e] for e in endings if name.endswith(e)), name),
+        source,
+    )
+
+
+def _family(naming: str, found: Mapping[str, object], weights: Mapping[str, object], source: str) -> Family:
+    """The family among those of one naming, by the shapes of the heads where these tell."""
+    if naming not in ("ours", "milvlg"):
+        return FAMILIES[naming]
+    caffe_like = _caffe_like_heads(weights)
+    if len(set(caffe_like.values())) > 1:
+        shapes = ", ".join(f"{name} as in {'Caffe' if caffe else 'detectron2'}" for name, caffe in caffe_like.items())
+        raise ValueError(
+            f"{source}: its heads are of two kinds ({shapes}), so nothing tells where its background row is; "
+            f"hand over the file as it was published"
+        )
+    is_caffe_like = next(iter(caffe_like.values()), naming == "milvlg")
+    if naming == "milvlg":
+        return FAMILIES["milvlg" if is_caffe_like else "milvlg-d2"]
+    if is_caffe_like:
+        raise ValueError(
+            f"{source}: has Hugging Face's names, but its heads have the shapes of Caffe's ({', '.join(caffe_like)}), "
+            f"so nothing tells where its background row is; hand over the file as it was published"
+        )
+    return FAMILIES["hf" if any(name.endswith(COUNTER) for name in found) else "detectron2"]
+
+
+def _caffe_like_heads(weights: Mapping[str, object]) -> dict[str, bool]:
+    """Which heads are as wide as Caffe's: objectness in pairs, box deltas for background. Empty without heads."""
+
+    def rows(name: str) -> int:
+        value = weights.get(name)
+        return value.shape[0] if isinstance(value, Tensor) and value.dim() else 0
+
+    found = {}
+    objectness, anchor_deltas = rows(f"{RPN}objectness_logits.bias"), rows(f"{RPN}anchor_deltas.bias")
+    if objectness and anchor_deltas in (2 * objectness, 4 * objectness):
+        found["objectness_logits"] = anchor_deltas == 2 * objectness
+    box_deltas, classes = rows(f"{PREDICTOR}bbox_pred.bias"), rows(f"{PREDICTOR}cls_score.bias")
+    if classes > 1 and box_deltas in (4 * classes, 4 * (classes - 1)):
+        found["bbox_pred"] = box_deltas == 4 * classes
+    return found
+
+
+def _add_missing_statistics(weights: dict[str, object], changes: list[str]) -> None:
+    """Adds mean 0 and variance 1 where a file has none at all: Caffe2's frozen norms keep them in weight and bias."""
+    if any(name.endswith((".running_mean", ".running_var")) for name in weights):
+        return
+    norms = [name.removesuffix(".weight") for name in weights if name.endswith(".norm.weight")]
+    for norm in norms:
+        weight = weights[f"{norm}.weight"]
+        if isinstance(weight, Tensor):
+            # Expanded, so that a shape that nobody has checked yet takes no memory.
+            weights[f"{norm}.running_mean"] = torch.zeros(()).expand(weight.shape)
+            weights[f"{norm}.running_var"] = torch.ones(()).expand(weight.shape)
+    if norms:
+        changes.append("running statistics added: mean 0, variance 1")
+
+
+def _no_family(weights: Mapping[str, object]) -> str:
+    if not weights:
+        return "holds no weights; hand over a checkpoint that holds tensors"
+    shown = ", ".join(printable(name, 60) for name in list(weights)[:3])
+    return (
+        f"{len(weights)} weights of no known family ({shown}, ...); read are the files of "
+        f"{', '.join(family.title for family in FAMILIES.values())}"
+    )

@@ -1,0 +1,231 @@
+"""Weights into a detector: strict, executing nothing; and the one function that builds a detector from names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from roibeam.extraction.detector import Detector
+from roibeam.extraction.fast.modes import mode_named, warn_if_slow
+from roibeam.extraction.network.anchors import cell_anchors
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.rpn import ProposalGenerator
+from roibeam.extraction.network.state import CELL_ANCHORS, check_state, is_weight
+from roibeam.extraction.selection import SELECTIONS, SelectionPolicy
+from roibeam.extraction.weights.anchors import CAFFE_FORM, AnchorForm, anchors_for, recognise_anchors
+from roibeam.extraction.weights.families import Family, NamedWeights, name_weights
+from roibeam.extraction.weights.files import read_tensors
+from roibeam.extraction.weights.head_layout import (
+    CAFFE_LAYOUT,
+    HF_LAYOUT,
+    PREDICTOR,
+    HeadLayout,
+    relayout,
+    relayout_words,
+)
+from roibeam.extraction.weights.random_weights import random_state
+from roibeam.extraction.weights.sources import fetch_weights
+
+_log = logging.getLogger(__name__)
+OUTSIDE_RESNET = ("proposal_generator.", PREDICTOR)
+_T = TypeVar("_T")
+
+
+def build_detector(
+    config: str | DetectorConfig = "vg-r101-c4",
+    *,
+    weights: str,
+    selection: str | SelectionPolicy = "butd-10-100",
+    conventions: str | Conventions = "hf",
+    device: str | torch.device = "cpu",
+    mode: str = "exact",
+) -> Detector:
+    """A detector ready to run.
+
+    Args:
+        config, selection, conventions: a preset's name (`CONFIGS`, `SELECTIONS`, `CONVENTIONS`) or one's own.
+        weights: see `load_weights`.
+        device: where it computes, such as "cpu" or "cuda:0".
+        mode: "exact", or a faster one that rounds more: "batched", "tf32" (CUDA), "bf16"; see `MODES`.
+    Raises:
+        ValueError: for an unknown preset, a mode that the device does not have, or weights that do not fit.
+    """
+    warn_if_slow(mode_named(mode, device), device)
+    detector = Detector(
+        _preset(config, CONFIGS, "detector config"),
+        _preset(conventions, CONVENTIONS, "conventions"),
+        _preset(selection, SELECTIONS, "selection"),
+        mode=mode,
+    )
+    load_weights(weights, detector)
+    return detector.to(device)
+
+
+def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None) -> None:
+    """Loads every weight of `detector`, or none; logs what the file is and what was converted.
+
+    Args:
+        spec: `random:<seed>` (the reproducible recipe of random_weights.py; one seed is one network, whatever the
+            conventions), or a file as `fetch_weights` takes it, of any family in weight_families.py. Rows and scales of
+            the heads are brought to the detector's conventions; half-precision files are widened to float32.
+        detector: its anchors become the file's where the file has other published ones than the conventions compute.
+        cache_dir: where fetched files are kept; None means `default_cache_dir()`.
+    Raises:
+        ValueError: when the file cannot be read as tensors, is of no known family, or its tensors are not exactly the
+            detector's.
+        OSError: when it cannot be fetched.
+    """
+    config, conventions = detector.config, detector.conventions
+    everything: dict[str, Tensor] = detector.state_dict()
+    # Trainable norms count batches, which no file need tell.
+    expected = {name: tensor for name, tensor in everything.items() if is_weight(name)}
+    layout = HeadLayout.of(conventions)
+    if seed := _random_seed(spec):
+        hf_shaped = in_layout(on_meta(expected), layout, HF_LAYOUT, config)
+        shapes = {name: tuple(value.shape) for name, value in hf_shaped.items()}
+        state = in_layout(random_state(shapes, int(seed)), HF_LAYOUT, layout, config)
+        anchors = cell_anchors(config, conventions)
+    else:
+        published = understand(*read_named(spec, cache_dir=cache_dir), config, conventions)
+        shapes_there = in_layout(on_meta(expected), layout, published.layout, config)
+        found = check_state(published.tensors, shapes_there, published.source)
+        state = in_layout(found, published.layout, layout, config)
+        anchors = _anchors(published, config, conventions)
+        _report(published.source, published.family, [*published.changes, *relayout_words(published.layout, layout)])
+    detector.load_state_dict({**everything, **state}, strict=True)
+    if isinstance(generator := detector.proposal_generator, ProposalGenerator):
+        generator.cell_anchors.copy_(anchors)
+
+
+def part_state(spec: str, expected: Mapping[str, Tensor], *, cache_dir: Path | None = None) -> dict[str, Tensor]:
+    """The weights of a network's ResNet, from a file of the ResNet alone or of a whole detector.
+
+    Args:
+        spec: as in `load_weights`; also VL-BERT's `resnet101-pt-vgbua-0000.model` and its end-to-end checkpoints.
+        expected: name -> tensor of the wanted shape, in Hugging Face names: `backbone....` and `roi_heads.res5....`.
+    Returns:
+        exactly the names of `expected`, float32.
+    Raises:
+        ValueError: as `load_weights`. The file's proposal network and heads are not looked at, all of its ResNet is.
+        OSError: when it cannot be fetched.
+    """
+    if seed := _random_seed(spec):
+        return random_state({name: tuple(value.shape) for name, value in expected.items()}, int(seed))
+    source, named = read_named(spec, cache_dir=cache_dir)
+    left = [name for name in named.tensors if name.startswith(OUTSIDE_RESNET)]
+    found = {name: value for name, value in named.tensors.items() if not name.startswith(OUTSIDE_RESNET)}
+    state = check_state(found, expected, source)
+    left_out = [f"{len(left)} weights outside the ResNet left out"] if left else []
+    _report(source, named.family, [*named.changes, *left_out])
+    return state
+
+
+@dataclass(frozen=True)
+class PublishedWeights:
+    """A file of a whole detector, named and understood but not yet checked.
+
+    Attributes:
+        source: names the file in errors.
+        family: what the file is.
+        tensors: Hugging Face name -> value as the file has it, anchors left out.
+        layout: of the tensors; with the order of anchors that the file itself shows.
+        anchor_form: of the file's anchors; None when neither the file nor its family says.
+        changes: what was done to the names, for people.
+    """
+
+    source: str
+    family: Family
+    tensors: dict[str, object]
+    layout: HeadLayout
+    anchor_form: AnchorForm | None
+    changes: tuple[str, ...]
+
+
+def read_named(spec: str, *, cache_dir: Path | None = None) -> tuple[str, NamedWeights]:
+    """How errors call a file, and its weights in Hugging Face names; see `load_weights` for what it raises."""
+    source = f"weights {spec}"
+    return source, name_weights(read_tensors(fetch_weights(spec, cache_dir=cache_dir)), source)
+
+
+def understand(source: str, named: NamedWeights, config: DetectorConfig, conventions: Conventions) -> PublishedWeights:
+    """What the file of a whole detector is: its layout, its anchors.
+
+    Args:
+        source, named: of `read_named`.
+        config: has the sizes and ratios of the anchors.
+        conventions: anchors in the file are compared with theirs.
+    Raises:
+        ValueError: for a file of a ResNet alone, and for anchors of no known form.
+    """
+    layout, anchors = named.family.layout, named.tensors.get(CELL_ANCHORS)
+    if layout is None:
+        raise ValueError(
+            f"{source}: {named.family.title}, which has no proposal network and no heads; hand over a whole detector"
+        )
+    form = CAFFE_FORM if layout == CAFFE_LAYOUT else None
+    if anchors is not None:
+        form = recognise_anchors(anchors, config, conventions, source)
+        layout = replace(layout, anchor_order=form.anchor_order)
+    elif named.family.name == "milvlg":
+        _log.warning("%s: has no cell_anchors, as MILVLG's files do; they are taken to be Caffe's", source)
+    tensors = {name: value for name, value in named.tensors.items() if name != CELL_ANCHORS}
+    return PublishedWeights(source, named.family, tensors, layout, form, named.changes)
+
+
+def _report(source: str, family: Family, changes: Sequence[str]) -> None:
+    say = _log.info if changes else _log.debug  # each process of a run says it
+    say("%s: %s; %s", source, family.title, ", ".join(changes) or "nothing to convert")
+
+
+def on_meta(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same names and shapes without values."""
+    return {name: torch.empty_like(value, device="meta") for name, value in state.items()}
+
+
+def in_layout(
+    state: Mapping[str, Tensor], source: HeadLayout, target: HeadLayout, config: DetectorConfig
+) -> dict[str, Tensor]:
+    """`relayout` with the counts of a config."""
+    num_sizes, num_ratios = len(config.anchor_sizes), len(config.anchor_ratios)
+    return relayout(state, source, target, num_sizes=num_sizes, num_ratios=num_ratios)
+
+
+def _anchors(published: PublishedWeights, config: DetectorConfig, conventions: Conventions) -> Tensor:
+    """The anchors a detector of these conventions uses with these weights."""
+    computed = cell_anchors(config, conventions)
+    if published.anchor_form is None:
+        return computed
+    anchors = anchors_for(published.anchor_form, config, conventions)
+    if not torch.equal(anchors, computed):
+        _log.warning(
+            "%s: its anchors (%s) are used, not those of the conventions (%s)",
+            published.source,
+            published.anchor_form.describe(),
+            AnchorForm.of(conventions).describe(),
+        )
+    return anchors
+
+
+def _random_seed(spec: str) -> str:
+    """The digits after `random:`; empty for any other spec."""
+    if not spec.startswith("random:"):
+        return ""
+    seed = spec.removeprefix("random:")
+    if not seed.isdecimal() or not seed.isascii():
+        raise ValueError(f"weights {spec}: the seed must be a whole number, such as random:1")
+    return seed
+
+
+def _preset(value: str | _T, presets: Mapping[str, _T], what: str) -> _T:
+    if not isinstance(value, str):
+        return value
+    if value not in presets:
+        raise ValueError(f"{what} {value!r} is unknown; there are {', '.join(presets)}")
+    return presets[value]

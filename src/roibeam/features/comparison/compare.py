@@ -1,0 +1,252 @@
+"""The comparison of two sources of records: which images, boxes, features, classes, distributions and attributes
+agree, and how far.
+
+Regions are matched one to one by IoU, best first, so the order of regions does not matter, and neither does the dtype
+of features: float16 stores and float32 files are compared by value. Records are read one pair at a time; what is
+kept are sums, the ids (as keys of the pairing), and the figures of the worst few images.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+
+import numpy as np
+
+from roibeam.features.comparison.cosines import Cosines, cosines_of
+from roibeam.features.comparison.differences import differences
+from roibeam.features.comparison.distribution_error import distribution_error, num_foreground_classes
+from roibeam.features.comparison.id_pairing import paired_ids
+from roibeam.features.comparison.record_source import RecordSource
+from roibeam.features.comparison.region_matching import match_regions
+from roibeam.features.comparison.result import ERRORS, SAME_BOX_PX, ImageComparison, SourceFacts, StoreComparison
+from roibeam.features.comparison.scope import ComparisonScope
+from roibeam.features.record.region_record import RegionRecord, TopKDistribution
+
+# Rounding to float16 moves a value by at most 2^-11 = 4.9e-4 of itself: a store equals the file it was made from.
+DEFAULT_MAX_ERROR = 1e-3
+_EXAMPLES = 5
+
+
+def compare(
+    left: RecordSource, right: RecordSource, *, id_rule: str = "exact", max_error: float = DEFAULT_MAX_ERROR,
+    worst: int = 8,
+) -> StoreComparison:  # fmt: skip
+    """Compares all images that both have.
+
+    Args:
+        id_rule: "exact", or "number": ids are paired by the number at their end, so that "COCO_train2014_000000132417"
+            meets "132417" of the original files.
+        max_error: features, scores and probabilities may differ by this much (features: of the largest value of the
+            image's pairs, or of both image features).
+        worst: how many images `worst` lists.
+    Raises:
+        ValueError: on an unknown rule, two ids of one number, a damaged store, over 4,096 regions in an image.
+    """
+    if not (0 <= max_error <= 1) or worst < 0:
+        raise ValueError(f"max_error {max_error} must be from 0 to 1, worst {worst} not negative")
+    tally = _Tally(left, right, worst)
+    only_left, only_right = _Missing(), _Missing()
+    for left_id, right_id in paired_ids(left, right, id_rule):
+        if right_id is None:
+            assert left_id is not None
+            only_left.add(left_id)
+        elif left_id is None:
+            only_right.add(right_id)
+        else:
+            tally.add(left_id, right_id)
+    return tally.result(only_left, only_right, max_error=max_error, id_rule=id_rule)
+
+
+class _Missing:
+    """Counts ids that one side lacks, and keeps a few."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.examples: tuple[str, ...] = ()
+
+    def add(self, image_id: str) -> None:
+        self.count += 1
+        if len(self.examples) < _EXAMPLES:
+            self.examples = (*self.examples, image_id)
+
+
+class _Tally:
+    """Sums over the images compared so far."""
+
+    def __init__(self, left: RecordSource, right: RecordSource, worst: int) -> None:
+        self._left, self._right = left, right
+        self._num_worst = worst
+        self._worst: list[tuple[tuple[float, ...], int, ImageComparison]] = []  # a heap, its mildest on top
+        self._images = self._unreadable = self._other_size = 0
+        self._regions = [0, 0]
+        self._matched = self._same_box = 0
+        self._class_pairs = self._same_class = self._attribute_pairs = self._same_attribute = 0
+        self._score_sum = 0.0
+        self._errors: dict[str, float] = {}  # largest of each figure in `ERRORS` so far
+        self._cosines = Cosines()
+        self._feature_error_image: str | None = None
+        self._scope = ComparisonScope(left, right)
+
+    def add(self, left_id: str, right_id: str) -> None:
+        left, right = self._left.get(left_id), self._right.get(right_id)
+        if left is None or right is None:
+            self._unreadable += 1
+            return
+        try:
+            pairs = match_regions(left.boxes, right.boxes)
+        except ValueError as error:
+            raise ValueError(f"image {left_id!r}: {error}") from None
+        image = self._compare(left, right, pairs)
+        self._images += 1
+        self._other_size += image.left_hw != image.right_hw
+        self._regions[0] += image.num_left
+        self._regions[1] += image.num_right
+        self._matched += image.num_matched
+        self._same_box += image.num_same_box
+        if image.num_same_class is not None:
+            self._class_pairs += image.num_matched
+            self._same_class += image.num_same_class
+        if image.num_same_attribute is not None:
+            self._attribute_pairs += image.num_matched
+            self._same_attribute += image.num_same_attribute
+        if image.feature_error is not None and image.feature_error > self._errors.get("feature_error", 0.0):
+            self._feature_error_image = image.image_id
+        for name in ERRORS:
+            figure: float | None = getattr(image, name)
+            if figure is not None:
+                self._errors[name] = max(self._errors.get(name, 0.0), figure)
+        if self._num_worst:
+            # Of equally bad images the first ones stay: a later one counts as milder.
+            entry = (image.badness(), -self._images, image)
+            if len(self._worst) < self._num_worst:
+                heapq.heappush(self._worst, entry)
+            else:
+                heapq.heappushpop(self._worst, entry)
+
+    def _compare(self, left: RegionRecord, right: RegionRecord, pairs: np.ndarray) -> ImageComparison:
+        rows, columns = pairs[:, 0], pairs[:, 1]
+        moved = np.abs(left.boxes[rows].astype(np.float64) - right.boxes[columns]).max(axis=1, initial=0.0)
+        cosine_mean = cosine_min = feature_error = score_error = None
+        same_class = same_attribute = attribute_score_error = None
+        if self._scope.features and len(pairs):
+            # float64: the difference of two float32 values can be more than a float32 holds.
+            first, second = left.features[rows].astype(np.float64), right.features[columns].astype(np.float64)
+            cosines = cosines_of(first, second)
+            self._cosines.add(cosines)
+            cosine_mean, cosine_min = float(cosines.mean()), float(cosines.min())
+            feature_error = _relative_error(first, second)
+        if self._scope.classes and len(pairs):
+            same_class = int((left.class_ids[rows] == right.class_ids[columns]).sum())
+            difference = np.abs(left.class_scores[rows].astype(np.float64) - right.class_scores[columns])
+            self._score_sum += float(difference.sum())
+            score_error = float(difference.max())
+        attributes = (left.attribute_ids, right.attribute_ids)
+        if self._scope.both_have("attributes", *attributes) and self._scope.attributes and len(pairs):
+            assert left.attribute_ids is not None and right.attribute_ids is not None
+            assert left.attribute_scores is not None and right.attribute_scores is not None  # they come with the ids
+            same_attribute = int((left.attribute_ids[rows] == right.attribute_ids[columns]).sum())
+            difference = np.abs(left.attribute_scores[rows].astype(np.float64) - right.attribute_scores[columns])
+            attribute_score_error = float(difference.max())
+        return ImageComparison(
+            image_id=left.image_id,
+            right_id=right.image_id,
+            left_hw=(left.height, left.width),
+            right_hw=(right.height, right.width),
+            num_left=left.num_regions,
+            num_right=right.num_regions,
+            num_matched=len(pairs),
+            num_same_box=int((moved <= SAME_BOX_PX).sum()),
+            cosine_mean=cosine_mean,
+            cosine_min=cosine_min,
+            feature_error=feature_error,
+            num_same_class=same_class,
+            num_same_attribute=same_attribute,
+            score_error=score_error,
+            attribute_score_error=attribute_score_error,
+            distribution_error=self._distribution_error(left, right, pairs),
+            image_feature_error=self._image_feature_error(left, right),
+        )
+
+    def _distribution_error(self, left: RegionRecord, right: RegionRecord, pairs: np.ndarray) -> float | None:
+        first, second = left.class_distribution, right.class_distribution
+        if not self._scope.both_have("class distributions", first, second):
+            return None
+        assert first is not None and second is not None
+        if not self._scope.same_class_names:
+            self._scope.cases["distributions of other vocabularies"] += 1
+            return None
+        if num_foreground_classes(first) != num_foreground_classes(second):
+            self._scope.cases["distributions of other widths"] += 1
+            return None
+        if isinstance(first, TopKDistribution) != isinstance(second, TopKDistribution):
+            self._scope.cases["full against top-k"] += 1
+        elif isinstance(first, TopKDistribution) and isinstance(second, TopKDistribution):
+            self._scope.cases["other k"] += first.class_ids.shape[1] != second.class_ids.shape[1]
+        return distribution_error(first, second, pairs) if len(pairs) else None
+
+    def _image_feature_error(self, left: RegionRecord, right: RegionRecord) -> float | None:
+        first, second = left.image_feature, right.image_feature
+        if not self._scope.both_have("image features", first, second):
+            return None
+        assert first is not None and second is not None
+        if first.shape != second.shape:
+            self._scope.cases["image features of other widths"] += 1
+            return None
+        return _relative_error(first.astype(np.float64), second.astype(np.float64))
+
+    def result(self, only_left: _Missing, only_right: _Missing, *, max_error: float, id_rule: str) -> StoreComparison:
+        facts = []
+        for source, alone in ((self._left, only_left), (self._right, only_right)):
+            lines = tuple(f"{bad.location}: {bad.detail}" for bad in source.first_bad_entries)
+            num_images = self._images + self._unreadable + alone.count
+            facts.append(
+                SourceFacts(
+                    source.name,
+                    num_images,
+                    source.fingerprint.feature_space,
+                    source.feature_dim,
+                    dict(source.bad_entries),
+                    lines,
+                )
+            )
+        found = StoreComparison(
+            left=facts[0],
+            right=facts[1],
+            num_common=self._images,
+            num_only_left=only_left.count,
+            num_only_right=only_right.count,
+            examples_only_left=only_left.examples,
+            examples_only_right=only_right.examples,
+            num_unreadable=self._unreadable,
+            num_other_size=self._other_size,
+            num_left_regions=self._regions[0],
+            num_right_regions=self._regions[1],
+            num_matched=self._matched,
+            num_same_box=self._same_box,
+            cosine_mean=self._cosines.mean,
+            cosine_p1=self._cosines.first_percentile,
+            cosine_min=self._cosines.smallest,
+            feature_error=self._errors.get("feature_error"),
+            feature_error_image=self._feature_error_image,
+            num_class_pairs=self._class_pairs,
+            num_same_class=self._same_class,
+            num_attribute_pairs=self._attribute_pairs,
+            num_same_attribute=self._same_attribute,
+            score_error_mean=self._score_sum / self._class_pairs if self._class_pairs else None,
+            score_error=self._errors.get("score_error"),
+            attribute_score_error=self._errors.get("attribute_score_error"),
+            distribution_error=self._errors.get("distribution_error"),
+            image_feature_error=self._errors.get("image_feature_error"),
+            max_error=max_error,
+            notes=tuple(self._scope.notes(num_matched=self._matched, num_attribute_pairs=self._attribute_pairs)),
+            differences=(),
+            worst=tuple(image for _, _, image in sorted(self._worst, key=lambda entry: entry[:2], reverse=True)),
+        )
+        return replace(found, differences=tuple(differences(found, self._scope, id_rule)))
+
+
+def _relative_error(first: np.ndarray, second: np.ndarray) -> float:
+    """Largest |first - second| / largest |value| of float64 arrays with at least one value."""
+    largest = max(float(np.abs(first).max()), float(np.abs(second).max()))
+    return float(np.abs(first - second).max()) / largest if largest else 0.0

@@ -1,0 +1,109 @@
+"""Something that gives records by image id: a store, or a feature file. What comparing needs to know of it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from roibeam.features.exchange.feature_file import FeatureFile
+from roibeam.features.exchange.formats import format_of, recognise
+from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint
+from roibeam.features.record.imported import ABSENT, has_classes
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, DeadLetter
+from roibeam.features.store import FeatureStore
+
+_KEPT_BAD_ENTRIES = 20
+
+
+class RecordSource:
+    """A store's folder or a feature file of another code base, opened; use it as a context manager.
+
+    Attributes:
+        name: the path as it was given.
+        fingerprint: of the store; for a feature file its feature space is "imported:<format>" and nothing more is
+            known.
+        presets: what the store's run calls its conventions and its selection, where it says so.
+        feature_dim: D.
+        has_classes: False when class ids and scores only fill their place.
+        classes, attributes: names in id order, None when unknown.
+        num_classes: foreground classes of the network, None when unknown.
+        bad_entries: reason -> entries of a feature file that `get` met and could not use; a store is whole or an error.
+        first_bad_entries: the first 20 of them.
+
+    Raises:
+        FileNotFoundError, ValueError: when it is neither, or damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = str(path)
+        self.bad_entries: Counter[str] = Counter()
+        self.first_bad_entries: list[DeadLetter] = []
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path}: no such store or file; give a store's folder or a feature file")
+        self._opened: FeatureStore | FeatureFile
+        if _is_store(Path(path)):
+            store = FeatureStore(path)
+            self._opened, self.feature_dim = store, store.feature_dim
+            self.fingerprint, self.has_classes = store.fingerprint, has_classes(store.fingerprint)
+            self.classes, self.attributes = store.manifest.classes, store.manifest.attributes
+            config = store.manifest.config
+            self.presets = {key: str(config[key]) for key in ("conventions", "selection") if config.get(key)}
+            self.num_classes = _count_of_classes(store.fingerprint)
+        else:
+            found = format_of(path)
+            file = found.open(Path(path))
+            self._opened, self.feature_dim = file, int(file.details["feature_dim"])
+            self.fingerprint = Fingerprint(IMPORTED_PREFIX + found.name)
+            self.has_classes = file.details["classes"] != ABSENT
+            self.classes = self.attributes = None
+            self.presets = {}
+            self.num_classes = file.details.get("num_classes")
+            for letter in file.letters:
+                self._note(letter)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._opened.__exit__(kind, error, traceback)
+
+    def __contains__(self, image_id: object) -> bool:
+        return image_id in self._opened
+
+    def ids(self) -> Iterator[str]:
+        return self._opened.ids()
+
+    def get(self, image_id: str) -> RegionRecord | None:
+        """The record; None when no entry of the image can be used (they are in `bad_entries` then)."""
+        if isinstance(self._opened, FeatureStore):
+            return self._opened.get(image_id, copy=False, check=True)
+        record = None
+        for outcome in self._opened.outcomes_of(image_id):
+            if isinstance(outcome, RegionRecord):
+                record = outcome
+            elif isinstance(outcome, DeadLetter):
+                self._note(outcome)
+        return record
+
+    def _note(self, letter: DeadLetter) -> None:
+        self.bad_entries[letter.reason] += 1
+        if len(self.first_bad_entries) < _KEPT_BAD_ENTRIES:
+            self.first_bad_entries.append(letter)
+
+
+def _is_store(path: Path) -> bool:
+    """A folder with a store manifest, or one that no format claims, which `FeatureStore` then says is no store."""
+    return path.is_dir() and ((path / STORE_MANIFEST_NAME).exists() or recognise(path) is None)
+
+
+def _count_of_classes(fingerprint: Fingerprint) -> int | None:
+    detector = fingerprint.details.get("detector")
+    count = detector.get("num_classes") if isinstance(detector, dict) else None
+    return count if type(count) is int else None

@@ -1,0 +1,104 @@
+"""Files and folders that are whole or not there: written under another name beside their place, then renamed."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder
+
+log = logging.getLogger(__name__)
+_LONGEST_NAME = 255 - len("..00000000") - len(TEMPORARY_SUFFIX)  # bytes; what ext4, XFS and NTFS take
+
+
+@contextmanager
+def written_aside(path: Path, *, folder: bool = False, goes_on: bool = False) -> Iterator[Path]:
+    """A place to write to that becomes `path` when the block ends well, and is removed when it does not.
+
+    What a killed writer of the same `path` left is removed first: a writer holds a lock on its place while it lives.
+
+    Args:
+        folder: the place is an empty folder instead of an empty file.
+        goes_on: the writer can go on with what a killed one left, see `continued.py`: then that is the place, and
+            Ctrl-C leaves it too.
+    Raises:
+        ValueError: when `path` exists already (also when it appeared meanwhile), or its name is too long.
+        OSError: when its folder cannot be written.
+    """
+    _check_free(path)
+    if len(os.fsencode(path.name)) > _LONGEST_NAME:
+        raise ValueError(f"{path}: its name has over {_LONGEST_NAME} bytes; choose a shorter one")
+    left = _leftover(path, folder=folder, wanted=goes_on)
+    descriptor, aside = left or _new_place(path, folder=folder)
+    try:
+        if left:
+            log.info("going on with what a stopped export left: %s", aside)
+        yield aside
+        if folder:
+            os.sync()  # thousands of small files: one call for all of them
+        else:
+            os.fsync(descriptor)
+        _check_free(path)
+        os.rename(aside, path)
+        fsync_folder(path.parent)
+    except BaseException as error:
+        if not (goes_on and isinstance(error, KeyboardInterrupt)):
+            _remove(aside)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _new_place(path: Path, *, folder: bool) -> tuple[int, Path]:
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}")
+    if folder:
+        aside.mkdir()
+    else:
+        aside.touch(exist_ok=False)
+    descriptor = os.open(aside, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor, aside
+
+
+def _check_free(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise ValueError(f"{path} exists already; choose another name, or delete it first")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def _leftover(path: Path, *, folder: bool, wanted: bool) -> tuple[int, Path] | None:
+    """What a killed writer of `path` left, locked, if it is wanted and of the right kind; all else is removed."""
+    found: tuple[int, Path] | None = None
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}{re.escape(TEMPORARY_SUFFIX)}")
+    for left in [each for each in path.parent.iterdir() if pattern.fullmatch(each.name)]:
+        try:
+            descriptor = os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            continue  # its writer ended just now
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            there = left.exists()  # else its writer gave it its name just now
+            if there and wanted and found is None and left.is_dir() == folder:
+                found = descriptor, left
+                continue
+            if there:
+                _remove(left)
+        except BlockingIOError:
+            pass  # its writer lives
+        os.close(descriptor)
+    return found
+
+
+def _remove(aside: Path) -> None:
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside)
+    else:
+        aside.unlink(missing_ok=True)

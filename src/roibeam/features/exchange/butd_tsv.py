@@ -1,0 +1,418 @@
+"""Reading the bottom-up-attention TSV: one image per line, arrays as base64 of raw little-endian C-order bytes.
+
+Three layouts are in the world, none has a header, and the number of columns tells them apart:
+
+    6   image_id image_w image_h num_boxes boxes features               peteanderson80/bottom-up-attention
+    7   the same and cls_prob, BACKGROUND FIRST in each row             forks of it that keep the class scores
+    10  img_id img_h img_w objects_id objects_conf attrs_id attrs_conf  airsplay/py-bottom-up-attention, LXMERT;
+        num_boxes boxes features                                        height before width here
+
+These files come from other people's runs: killed writers leave torn lines, restarted ones repeat images, somebody has
+edited them. A line that cannot be used becomes a `DeadLetter` with its line number; the others are read.
+"""
+
+from __future__ import annotations
+
+import binascii
+import bisect
+import os
+import re
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from roibeam.features.exchange.entry_file import MAX_ENTRY_BYTES, MAX_NAMELESS_ENTRIES
+from roibeam.features.exchange.entry_record import (
+    EntryError,
+    RegionClasses,
+    attributes_or_none,
+    check_scores,
+    classes_from_rows,
+    id_array,
+    region_record,
+    without_classes,
+)
+from roibeam.features.record.digest import record_digest
+from roibeam.features.record.imported import ABSENT
+from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord, check_image_id
+from roibeam.features.shard.manifest import DeadLetter
+from roibeam.features.shard.sequence import Repeat
+
+MAX_LINE_BYTES = MAX_ENTRY_BYTES
+MAX_LINES_WITHOUT_ID = MAX_NAMELESS_ENTRIES
+_SNIFFED_LINES = 100
+_READ_BUFFER_BYTES = 2**20
+_UTF8_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class TsvLayout:
+    """One of the three layouts: its name, and its columns in file order."""
+
+    name: str
+    columns: tuple[str, ...]
+
+    @property
+    def classes(self) -> str:
+        """Where class ids and scores of the records come from; `ABSENT` when the file has none."""
+        return next((name for name in ("objects_id", "cls_prob") if name in self.columns), ABSENT)
+
+    @property
+    def attributes(self) -> str:
+        return "attrs_id" if "attrs_id" in self.columns else ABSENT
+
+
+_CAFFE = ("image_id", "width", "height", "num_boxes", "boxes", "features")
+_LXMERT = (
+    "image_id", "height", "width", "objects_id", "objects_conf", "attrs_id", "attrs_conf", "num_boxes", "boxes",
+    "features",
+)  # fmt: skip
+LAYOUTS = {
+    len(layout.columns): layout
+    for layout in (
+        TsvLayout("caffe", _CAFFE),
+        TsvLayout("caffe-cls-prob", (*_CAFFE, "cls_prob")),
+        TsvLayout("lxmert", _LXMERT),
+    )
+}
+
+
+class ButdTsv:
+    """One file, opened: a pass over it notes where the lines of each image are (about 120 bytes of memory per line).
+
+    Records are then read by image id, or all of them in key order, so that a store written from them needs no sorting
+    and no more memory than a shard.
+
+    Args:
+        path: an uncompressed file (it is read by position).
+    Attributes:
+        columns: the layout of the file; lines with another number of columns are dead letters.
+        widths: values per row of "features" (D) and "cls_prob" (C + 1), from the first usable line; a line of other
+            widths is a dead letter.
+        num_lines, num_blank: lines in all, and how many of them hold nothing.
+        letters: dead letters of the lines that name no image.
+    Raises:
+        ValueError: when the file has no usable line among its first 100, or over 10,000 lines without an image id.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_file():
+            raise ValueError(f"{self.path}: is no regular file; give a bottom-up-attention TSV")
+        self._file = open(self.path, "rb", buffering=_READ_BUFFER_BYTES)
+        try:
+            self.num_lines = self.num_blank = 0
+            self.letters: list[DeadLetter] = []
+            self._keys: list[bytes] = []
+            self._offsets, self._numbers = array("q"), array("q")
+            self._torn_line: int | None = None
+            self._index()
+            self._order = sorted(range(len(self._keys)), key=self._keys.__getitem__)  # stable: lines stay in file order
+            self.columns, self.widths = self._sniff()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def __contains__(self, image_id: object) -> bool:
+        return isinstance(image_id, str) and next(self._lines_of(_key(image_id)), None) is not None
+
+    @property
+    def layout(self) -> str:
+        """ "caffe", "caffe-cls-prob" or "lxmert"."""
+        return self.columns.name
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What is known of the features, for a fingerprint."""
+        details: dict[str, Any] = {
+            "columns": self.columns.columns,
+            "classes": self.columns.classes,
+            "attributes": self.columns.attributes,
+            "feature_dim": self.widths["features"],
+            "boxes": "pixels",
+        }
+        if "cls_prob" in self.widths:
+            details |= {"background": "first", "num_classes": self.widths["cls_prob"] - 1}
+        return details
+
+    @property
+    def num_entries(self) -> int:
+        """Lines that are not blank."""
+        return self.num_lines - self.num_blank
+
+    def ids(self) -> Iterator[str]:
+        """Every image id once, in key order (order of the UTF-8 bytes), also of images all of whose lines are bad."""
+        previous: bytes | None = None
+        for line in self._order:
+            if self._keys[line] != previous:
+                previous = self._keys[line]
+                yield previous.decode("utf-8")
+
+    def outcomes(self, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
+        """Every line that is not blank: first those without an image id, then image by image in key order.
+
+        Of an image with several lines the first usable one is the record; later ones are `Repeat` when they hold the
+        same, and dead letters ("another record of this image") when they do not.
+
+        Args:
+            dtype: of the features; key of `FEATURE_DTYPES`. A value that it cannot hold makes a dead letter.
+        """
+        yield from self.letters
+        for image_id in self.ids():
+            yield from self.outcomes_of(image_id, dtype)
+
+    def outcomes_of(self, image_id: str, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
+        """The lines of one image, as `outcomes` gives them; none when the file does not name it."""
+        lines = list(self._lines_of(_key(image_id)))
+        found: bytes | None = None
+        for line in lines:
+            location = self._location(line)
+            try:
+                record = self._read(line, self.columns, self.widths, dtype)
+                digest = record_digest(record) if len(lines) > 1 else b""
+                if found is None:
+                    found = digest
+                    yield record
+                elif digest == found:
+                    yield Repeat(image_id, location)
+                else:
+                    detail = (
+                        "differs from an earlier line of this image, which is the one used; which of them is meant?"
+                    )
+                    raise EntryError("record", "another record of this image", detail)
+            except EntryError as error:
+                yield DeadLetter(image_id, location, error.stage, error.reason, str(error))
+
+    def _index(self) -> None:
+        """Notes id and position of each line, reading none of it twice."""
+        offset = 0
+        while line := self._file.readline(MAX_LINE_BYTES + 1):
+            start = offset
+            too_long = len(line) > MAX_LINE_BYTES and not line.endswith(b"\n")
+            length = len(line) + (self._skip_line() if too_long else 0)
+            offset = start + length
+            self.num_lines += 1
+            if not too_long and line.isspace():
+                self.num_blank += 1
+                continue
+            if start == 0 and line.startswith(_UTF8_BOM):
+                line = line[len(_UTF8_BOM) :]
+            try:
+                if too_long:
+                    detail = f"has {length:,} bytes, a line has at most {MAX_LINE_BYTES:,}; are line ends missing?"
+                    raise EntryError("read", "line too long", detail)
+                if not line.endswith(b"\n"):
+                    self._torn_line = len(self._keys)
+                self._keys.append(_line_key(line))
+                self._offsets.append(start)
+                self._numbers.append(self.num_lines)
+            except EntryError as error:
+                if not too_long and not line.endswith(b"\n"):
+                    error = EntryError("read", "torn line", f"the file ends inside this line ({error})")
+                self._note_line_without_id(line, error)
+
+    def _skip_line(self) -> int:
+        """Reads to the end of the line, keeping none of it; returns how many bytes that were."""
+        skipped = 0
+        while part := self._file.readline(_READ_BUFFER_BYTES):
+            skipped += len(part)
+            if part.endswith(b"\n"):
+                break
+        return skipped
+
+    def _note_line_without_id(self, line: bytes, error: EntryError) -> None:
+        if len(self.letters) >= MAX_LINES_WITHOUT_ID:
+            raise ValueError(
+                f"{self.path}: over {MAX_LINES_WITHOUT_ID:,} lines without a usable image id (the last one is line "
+                f"{self.num_lines}: {error}); this is no bottom-up-attention TSV{self._other_format()}"
+            )
+        shown = line[:60].partition(b"\t")[0].decode("ascii", "backslashreplace").strip()
+        location = f"{self.path}:{self.num_lines}"
+        self.letters.append(
+            DeadLetter(shown or f"line {self.num_lines}", location, error.stage, error.reason, str(error))
+        )
+
+    def _sniff(self) -> tuple[TsvLayout, dict[str, int]]:
+        """Layout and widths, from the first line that can be used."""
+        first_error = str(self.letters[0].detail) if self.letters else "nothing in it"
+        first_line = self.letters[0].location if self.letters else str(self.path)
+        for line in range(min(len(self._keys), _SNIFFED_LINES)):
+            try:
+                if line == self._torn_line:
+                    # Cut in its last array, a line can still look whole, with features of another width.
+                    raise EntryError("read", "torn line", "the file ends inside this line: its line end is missing")
+                layout = self._layout_of(line)
+                record = self._read(line, layout, {}, "float32")
+                if record.num_regions:
+                    widths = {"features": record.features.shape[1]}
+                    if isinstance(record.class_distribution, np.ndarray):
+                        widths["cls_prob"] = record.class_distribution.shape[1]
+                    return layout, widths
+                raise EntryError("record", "no boxes", "has no boxes, so no feature width")
+            except EntryError as error:
+                if line == 0 and not self.letters:
+                    first_error, first_line = str(error), self._location(line)
+        raise ValueError(
+            f"{self.path}: none of its first {_SNIFFED_LINES} lines is a line of a bottom-up-attention TSV (6, 7 or 10 "
+            f"columns with tabs between them, arrays in base64): {first_line}: {first_error}{self._other_format()}"
+        )
+
+    def _layout_of(self, line: int) -> TsvLayout:
+        columns = self._bytes_of(line).count(b"\t") + 1
+        if columns not in LAYOUTS:
+            raise EntryError("read", "wrong columns", f"has {columns} columns, the layouts have 6, 7 or 10")
+        return LAYOUTS[columns]
+
+    def _read(self, line: int, layout: TsvLayout, widths: Mapping[str, int], dtype: str) -> RegionRecord:
+        data = self._bytes_of(line)
+        try:
+            if _line_key(data) != self._keys[line]:
+                raise EntryError("read", "changed", "the file was changed while it was read; run the command again")
+            return parse_line(data, layout, widths=widths, dtype=dtype)
+        except EntryError as error:
+            if line == self._torn_line:
+                detail = f"the file ends inside this line, its writer was killed or the copy stopped ({error})"
+                raise EntryError("read", "torn line", detail) from None
+            raise
+
+    def _bytes_of(self, line: int) -> bytes:
+        self._file.seek(self._offsets[line])
+        data = self._file.readline(MAX_LINE_BYTES + 1)
+        return data.removeprefix(_UTF8_BOM) if self._offsets[line] == 0 else data
+
+    def _lines_of(self, key: bytes) -> Iterator[int]:
+        at = bisect.bisect_left(self._order, key, key=self._keys.__getitem__)
+        while at < len(self._order) and self._keys[self._order[at]] == key:
+            yield self._order[at]
+            at += 1
+
+    def _location(self, line: int) -> str:
+        return f"{self.path}:{self._numbers[line]}"
+
+    def _other_format(self) -> str:
+        self._file.seek(0)
+        head = self._file.read(4)
+        if head[:2] == b"\x1f\x8b" or head[:2] == b"PK" or head[:3] == b"BZh":
+            return "; it is a compressed file: unpack it first"
+        if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            return "; it is UTF-16 text: convert it to UTF-8 first"
+        return ""
+
+
+def read_butd_tsv(path: str | os.PathLike[str]) -> Iterator[RegionRecord]:
+    """The records of a file in key order, float32 features, equal repeats left out; for those who need every line.
+
+    Raises:
+        ValueError: at the first line that cannot be used, naming file, line and what is wrong.
+    """
+    with ButdTsv(path) as tsv:
+        for outcome in tsv.outcomes():
+            if isinstance(outcome, DeadLetter):
+                raise ValueError(f"{outcome.location}: {outcome.detail}; mend or remove this line")
+            if isinstance(outcome, RegionRecord):
+                yield outcome
+
+
+def parse_line(line: bytes, layout: TsvLayout, *, widths: Mapping[str, int], dtype: str = "float32") -> RegionRecord:
+    """One line, with or without its line end, as a record.
+
+    Without classes in the file, class ids and scores are 0; with `cls_prob` the class is the best foreground class, and
+    the record's class distribution is the whole row with background moved from the first place to the last. Attributes
+    that are 0 with confidence 0 in every region (how the COCO script of py-bottom-up-attention writes none) are None.
+
+    Args:
+        widths: values per row that "features" and "cls_prob" must have; one that is not named is what the bytes give.
+        dtype: key of `FEATURE_DTYPES`.
+    Raises:
+        EntryError: saying which column is wrong, what was expected and what came.
+    """
+    wanted, got = len(layout.columns), line.count(b"\t") + 1  # counted first: a line may be 64 MiB of tabs
+    if got != wanted:
+        glued = " (two lines in one: a writer was killed in it and started again)" if got == 2 * wanted - 1 else ""
+        raise EntryError("read", "wrong columns", f"has {got} columns, the lines of this file have {wanted}{glued}")
+    # The line end, \n or \r\n, goes where blanks around a field go.
+    column = dict(zip(layout.columns, line.split(b"\t"), strict=True))
+    image_id = _line_key(line).decode("utf-8")
+    height, width = _integer(column, "height", 1, 2**31 - 1), _integer(column, "width", 1, 2**31 - 1)
+    num_regions = _integer(column, "num_boxes", 0, MAX_REGIONS)
+    boxes = _array(column, "boxes", np.float32, (num_regions, 4))
+    features = _array(column, "features", np.float32, (num_regions, widths.get("features")))
+    classes = without_classes(num_regions)
+    if "objects_id" in column:
+        classes = _classes_of_columns(column, num_regions)
+    elif "cls_prob" in column:
+        rows = _array(column, "cls_prob", np.float32, (num_regions, widths.get("cls_prob")))
+        classes = classes_from_rows(rows, name="cls_prob")
+    return region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
+
+
+def _classes_of_columns(column: dict[str, bytes], num_regions: int) -> RegionClasses:
+    """Classes and attributes of the LXMERT layout."""
+    ids, scores = {}, {}
+    for kind in ("objects", "attrs"):
+        ids[kind] = id_array(_array(column, f"{kind}_id", np.int64, (num_regions,)), f"{kind}_id", num_regions)
+        scores[kind] = _array(column, f"{kind}_conf", np.float32, (num_regions,))
+        check_scores(scores[kind], f"{kind}_conf")
+    return RegionClasses(ids["objects"], scores["objects"], None, *attributes_or_none(ids["attrs"], scores["attrs"]))
+
+
+def _line_key(line: bytes) -> bytes:
+    """The image id as it stands in the line."""
+    end = line.find(b"\t")
+    if end < 0:
+        raise EntryError("read", "wrong columns", "has no tab, so no columns")
+    key = line[:end].strip()
+    try:
+        check_image_id(key.decode("utf-8"))
+    except UnicodeDecodeError:
+        detail = f"image id {key[:60]!r} is not UTF-8; convert the file (iconv -f latin1 -t utf-8)"
+        raise EntryError("read", "bad image id", detail) from None
+    except ValueError as error:
+        raise EntryError("read", "bad image id", str(error)) from None
+    return key
+
+
+def _integer(column: dict[str, bytes], name: str, smallest: int, largest: int) -> int:
+    text = column[name].strip()
+    value = int(text) if re.fullmatch(rb"[0-9]{1,10}", text) else -1
+    if not smallest <= value <= largest:
+        shown = text[:40].decode("ascii", "backslashreplace")
+        raise EntryError("read", "bad number", f"{name} must be an integer from {smallest} to {largest}, got {shown!r}")
+    return value
+
+
+def _array(column: dict[str, bytes], name: str, kind: type, shape: tuple[int, int | None] | tuple[int]) -> np.ndarray:
+    """An array of `shape` from base64; the None in it is what the bytes give. With no rows it becomes 1."""
+    try:
+        data = binascii.a2b_base64(column[name].strip(), strict_mode=True)
+    except binascii.Error as error:
+        raise EntryError("decode", "bad base64", f"{name}: {error}") from None
+    dtype = np.dtype(kind).newbyteorder("<")
+    rows, columns = shape[0], shape[1] if len(shape) == 2 else 1
+    if columns is None:
+        columns = len(data) // (rows * dtype.itemsize) if rows else 1
+    if len(data) != rows * columns * dtype.itemsize or columns < 1:
+        wanted = f"{rows} x {columns} x {dtype.itemsize}" if columns else f"a multiple of {rows * dtype.itemsize}"
+        raise EntryError(
+            "decode", "wrong byte count", f"{name} has {len(data):,} bytes, {rows} boxes need {wanted} "
+            f"(num_boxes, dtype or feature width is another)",
+        )  # fmt: skip
+    values = np.frombuffer(data, dtype)
+    return values.reshape(rows, columns) if len(shape) == 2 else values
+
+
+def _key(image_id: str) -> bytes:
+    return image_id.encode("utf-8", "surrogatepass")  # an id with half a surrogate pair is absent, not an error

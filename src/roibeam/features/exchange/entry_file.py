@@ -1,0 +1,172 @@
+"""A feature file as a list of entries, each with an image id: what `FeatureFile` promises, once for all containers.
+
+A container finds its entries when it is opened and reads one of them when asked; the order by image id, repeated images
+and dead letters are the same for all of them and are here.
+"""
+
+from __future__ import annotations
+
+import bisect
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from roibeam.features.exchange.entry_record import EntryError
+from roibeam.features.printable import printable
+from roibeam.features.record.digest import record_digest
+from roibeam.features.record.region_record import RegionRecord, check_image_id
+from roibeam.features.shard.manifest import DeadLetter
+from roibeam.features.shard.sequence import Repeat
+
+# 100 regions of 2048 values with 1601 class probabilities take 2 MB; a larger entry is never held in memory.
+MAX_ENTRY_BYTES = 64 * 2**20
+# A file of other content must not fill the memory with complaints.
+MAX_NAMELESS_ENTRIES = 10_000
+_SNIFFED_ENTRIES = 100
+
+
+class EntryFile(ABC):
+    """One file, opened; a `FeatureFile`.
+
+    Attributes:
+        layout, details: as `FeatureFile` says; the container sets them in its constructor.
+        letters: entries that have no usable image id, or that the file names and does not hold.
+    """
+
+    layout: str
+    details: dict[str, Any]
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.letters: list[DeadLetter] = []
+        self._ids: Sequence[bytes] = ()
+        self._order: Sequence[int] = ()
+
+    @abstractmethod
+    def _read(self, entry: int, dtype: str) -> RegionRecord:
+        """The record of an entry; EntryError when it gives none."""
+
+    @abstractmethod
+    def _place(self, entry: int) -> str:
+        """What a dead letter calls the entry's place."""
+
+    @abstractmethod
+    def _close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def __contains__(self, image_id: object) -> bool:
+        return isinstance(image_id, str) and next(self._entries_of(_key(image_id)), None) is not None
+
+    @property
+    def num_entries(self) -> int:
+        return len(self._ids) + len(self.letters)
+
+    def ids(self) -> Iterator[str]:
+        """Every image id once, in key order, also of images none of whose entries can be used."""
+        previous: bytes | None = None
+        for entry in self._order:
+            if self._ids[entry] != previous:
+                previous = self._ids[entry]
+                yield previous.decode("utf-8")
+
+    def outcomes(self, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
+        """Every entry: first `letters`, then image by image in key order.
+
+        Of an image with several entries the first usable one is the record; later ones are `Repeat` when they hold the
+        same, and dead letters ("another record of this image") when they do not.
+        """
+        yield from self.letters
+        for image_id in self.ids():
+            yield from self.outcomes_of(image_id, dtype)
+
+    def outcomes_of(self, image_id: str, dtype: str = "float32") -> Iterator[RegionRecord | DeadLetter | Repeat]:
+        """The entries of one image, as `outcomes` gives them; none when the file does not name it."""
+        entries = list(self._entries_of(_key(image_id)))
+        found: bytes | None = None
+        for entry in entries:
+            try:
+                record = self._read(entry, dtype)
+                digest = record_digest(record) if len(entries) > 1 else b""
+                if found is None:
+                    found = digest
+                    yield record
+                elif digest == found:
+                    yield Repeat(image_id, self._place(entry))
+                else:
+                    detail = "differs from an earlier entry of this image, which is the one used; which is meant?"
+                    raise EntryError("record", "another record of this image", detail)
+            except EntryError as error:
+                yield DeadLetter(image_id, self._place(entry), error.stage, error.reason, str(error))
+
+    def _set_ids(self, ids: Sequence[bytes]) -> None:
+        """The image ids of the entries, in the order of the file; checked before by `usable_id`."""
+        self._ids = ids
+        in_order = all(left <= right for left, right in pairwise(ids))
+        # Stable: entries of one image stay in the file's order.
+        self._order = range(len(ids)) if in_order else array("q", sorted(range(len(ids)), key=ids.__getitem__))
+
+    def _first_records(self, expected: str) -> Iterator[RegionRecord]:
+        """Records with regions from among the first 100 entries, to know the file by.
+
+        Args:
+            expected: for the error: what the format is.
+        Raises:
+            ValueError: when there is none.
+        """
+        first_error = self.letters[0].detail if self.letters else "holds no entry"
+        usable = 0
+        for entry in range(min(len(self._ids), _SNIFFED_ENTRIES)):
+            try:
+                record = self._read(entry, "float32")
+                if not record.num_regions:
+                    raise EntryError("record", "no boxes", "has no boxes, so no feature width")
+                usable += 1
+                yield record
+            except EntryError as error:
+                if entry == 0 and not self.letters:
+                    first_error = f"{self._place(entry)}: {error}"
+        if not usable:
+            raise ValueError(
+                f"{self.path}: none of its first {_SNIFFED_ENTRIES} entries is one of {expected}: {first_error}"
+            )
+
+    def _note(self, name: str, place: str, error: EntryError) -> None:
+        """A dead letter of an entry that `ids` cannot name."""
+        if len(self.letters) >= MAX_NAMELESS_ENTRIES:
+            raise ValueError(
+                f"{self.path}: over {MAX_NAMELESS_ENTRIES:,} entries that are missing or have no usable image id (the "
+                f"last one: {error}); is it another format, or was its writer killed?"
+            )
+        self.letters.append(DeadLetter(printable(name), place, error.stage, error.reason, str(error)))
+
+    def _entries_of(self, key: bytes) -> Iterator[int]:
+        at = bisect.bisect_left(self._order, key, key=self._ids.__getitem__)
+        while at < len(self._order) and self._ids[self._order[at]] == key:
+            yield self._order[at]
+            at += 1
+
+
+def usable_id(name: bytes) -> bytes:
+    """`name`, when it can be an image id of a store; EntryError otherwise."""
+    try:
+        check_image_id(name.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise EntryError("read", "bad image id", f"image id {name[:60]!r} is not UTF-8") from None
+    except ValueError as error:
+        raise EntryError("read", "bad image id", str(error)) from None
+    return name
+
+
+def _key(image_id: str) -> bytes:
+    return image_id.encode("utf-8", "surrogatepass")  # an id with half a surrogate pair is absent, not an error

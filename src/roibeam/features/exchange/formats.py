@@ -1,0 +1,65 @@
+"""The feature files that roibeam reads and writes, by name, and which of them a file or folder is.
+
+The module of a format, and with it h5py or lmdb, is imported when the format is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import cast
+
+from roibeam.features.exchange.feature_file import FeatureFormat
+
+# Name -> module with `FORMAT`, in the order in which a file is asked whose it is: those whose import is dear come last.
+FORMATS: dict[str, str] = {
+    "butd-tsv": "roibeam.features.exchange.butd_tsv_format",
+    "milvlg-npz": "roibeam.features.exchange.milvlg_npz",
+    "mmf-npy": "roibeam.features.exchange.mmf_npy",
+    "vlbert-zip": "roibeam.features.exchange.vlbert_zip",
+    "vilbert-lmdb": "roibeam.features.exchange.vilbert_lmdb",
+    "mmf-lmdb": "roibeam.features.exchange.mmf_lmdb",
+    "uniter-lmdb": "roibeam.features.exchange.uniter_lmdb",
+    "lxmert-h5": "roibeam.features.exchange.lxmert_h5",
+}
+
+
+def format_named(name: str) -> FeatureFormat:
+    """The format of this name.
+
+    Raises:
+        ValueError: naming those that there are.
+    """
+    if name not in FORMATS:
+        raise ValueError(f"no feature file format is called {name!r}; choose one of {', '.join(FORMATS)}")
+    return cast(FeatureFormat, importlib.import_module(FORMATS[name]).FORMAT)
+
+
+def recognise(path: str | os.PathLike[str]) -> FeatureFormat | None:
+    """The format whose signature a file or folder bears, whatever its name; None when it is none of ours.
+
+    Raises:
+        FileNotFoundError: when there is nothing at `path`.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file or folder; give a store or a feature file")
+    return next((found for found in map(format_named, FORMATS) if found.looks_like(path)), None)
+
+
+def format_of(path: str | os.PathLike[str], name: str | None = None) -> FeatureFormat:
+    """The format called `name`, or the one that the file bears.
+
+    Raises:
+        FileNotFoundError, ValueError: saying which formats there are, when it is none of them.
+    """
+    if name is not None:
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path}: no such file or folder; give a feature file")
+        return format_named(name)
+    found = recognise(path)
+    if found is None:
+        titles = "; ".join(f"{name} ({format_named(name).title})" for name in FORMATS)
+        raise ValueError(f"{path}: is no feature file that roibeam knows: {titles}; --format reads it as one of them")
+    return found

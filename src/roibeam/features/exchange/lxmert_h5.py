@@ -1,0 +1,206 @@
+"""HDF5 with a group per image: the LXMERT features as volta and VL-T5 keep them.
+
+    <image id>/features (K, D) float32     boxes (K, 4) float32, pixels of the original image
+               obj_id (K,) int64           obj_conf (K,) float32      0-based, background not counted
+               attr_id (K,) int64          attr_conf (K,) float32     the same for attributes
+               img_w, img_h                one integer each
+
+Written by e-bug/volta features_extraction/tsv_to_h5.py and detectron2_proposal_maxnms.py, which VL-T5 has as well; read
+by volta's h5_to_lmdb.py (its training reads the LMDB made so) and by j-min/VL-T5 VL-T5/src/vqa_data.py and its
+siblings. The given-box extractors add num_objects and captions; they are not read. There is no place for class
+distributions and for a feature of the whole image. An id with "/" is a group in a group: VL-T5 finds it, volta's
+converter does not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from roibeam.features.exchange.aside import written_aside
+from roibeam.features.exchange.entry_file import EntryFile, usable_id
+from roibeam.features.exchange.entry_record import (
+    EntryError,
+    RegionClasses,
+    attributes_or_none,
+    check_scores,
+    float32_array,
+    float_array,
+    id_array,
+    region_record,
+    whole_number,
+    without_classes,
+)
+from roibeam.features.exchange.export_losses import count_losses
+from roibeam.features.exchange.h5_arrays import H5_ERRORS, has_member, is_hard, member_kind, open_h5, read_dataset
+from roibeam.features.record.imported import ABSENT
+from roibeam.features.record.region_record import RegionRecord
+
+_LARGEST_SIDE = 2**31 - 1
+_MAX_DEPTH = 255  # ids have at most 511 bytes
+_LOOKED_AT = 20
+_CLASSES, _ATTRIBUTES = (b"obj_id", b"obj_conf"), (b"attr_id", b"attr_conf")
+
+
+class LxmertH5(EntryFile):
+    """A file, opened; see `FeatureFile`."""
+
+    layout = "group-per-image"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._file = open_h5(path)
+        try:
+            self._found: list[bytes] = []
+            self._seen: set[int] = set()
+            self._find(self._file.id, b"", 0)
+            self._set_ids(self._found)
+            self._seen.clear()
+            self._width: int | None = None
+            record = next(self._first_records("an HDF5 file with a group per image (features, boxes, img_w, img_h)"))
+            self._width = record.features.shape[1]
+            self._has_classes = has_member(h5py.h5g.open(self._file.id, record.image_id.encode()), _CLASSES[0])
+            self.details = {
+                "classes": "obj_id" if self._has_classes else ABSENT,
+                "attributes": "attr_id" if record.attribute_ids is not None else ABSENT,
+                "feature_dim": self._width,
+                "boxes": "pixels",
+            }
+        except BaseException:
+            self._file.close()
+            raise
+
+    _has_classes: bool | None = None  # None: the first group will tell
+
+    def _find(self, group: h5py.h5g.GroupID, prefix: bytes, depth: int) -> None:
+        """Notes the groups with `features`, and looks into the others, each once."""
+        try:
+            names = list(group)
+        except H5_ERRORS as error:
+            shown = prefix.decode("utf-8", "backslashreplace") or "/"
+            self._note(shown, self._shown(prefix), EntryError("read", "damaged", f"group cannot be listed: {error}"))
+            return
+        for name in names:
+            key = prefix + name
+            try:
+                if not is_hard(group, name):
+                    raise EntryError("read", "link", "is a link to another place or file; not followed")
+                if member_kind(group, name) != h5py.h5o.TYPE_GROUP:
+                    raise EntryError("read", "no group", "is no group of an image")
+                inner = h5py.h5g.open(group, name)
+                if has_member(inner, b"features"):
+                    self._found.append(usable_id(key))
+                    continue
+                address = h5py.h5o.get_info(inner).addr
+                if address in self._seen or depth >= _MAX_DEPTH:
+                    raise EntryError("read", "link", "is a group that is also elsewhere in the file; not followed")
+                self._seen.add(address)
+                if not len(list(inner)):
+                    raise EntryError("read", "missing array", "is an empty group: was its writer killed?")
+                self._find(inner, key + b"/", depth + 1)
+            except EntryError as error:
+                self._note(key.decode("utf-8", "backslashreplace"), self._shown(key), error)
+            except H5_ERRORS as error:
+                damage = EntryError("read", "damaged", f"cannot be opened: {error}")
+                self._note(key.decode("utf-8", "backslashreplace"), self._shown(key), damage)
+
+    def _read(self, entry: int, dtype: str) -> RegionRecord:
+        try:
+            group = h5py.h5g.open(self._file.id, self._ids[entry])
+        except H5_ERRORS as error:
+            raise EntryError("read", "damaged", f"cannot be opened: {error}") from None
+        features = float_array(read_dataset(group, b"features"), "features", columns=self._width)
+        num_regions = len(features)
+        boxes = float32_array(read_dataset(group, b"boxes"), "boxes", rows=num_regions, columns=4)
+        height, width = (
+            whole_number(read_dataset(group, name), name.decode(), 1, _LARGEST_SIDE) for name in (b"img_h", b"img_w")
+        )
+        image_id = self._ids[entry].decode("utf-8")
+        classes = self._classes(group, num_regions)
+        return region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
+
+    def _classes(self, group: h5py.h5g.GroupID, num_regions: int) -> RegionClasses:
+        has_classes = has_member(group, _CLASSES[0]) if self._has_classes is None else self._has_classes
+        classes = without_classes(num_regions)
+        if has_classes:
+            classes = RegionClasses(*_ids_and_scores(group, _CLASSES, num_regions))
+        if has_classes and has_member(group, _ATTRIBUTES[0]):
+            ids, scores = attributes_or_none(*_ids_and_scores(group, _ATTRIBUTES, num_regions))
+            classes = classes._replace(attribute_ids=ids, attribute_scores=scores)
+        return classes
+
+    def _place(self, entry: int) -> str:
+        return self._shown(self._ids[entry])
+
+    def _shown(self, key: bytes) -> str:
+        return f"{self.path}:/{key.decode('utf-8', 'backslashreplace')}"
+
+    def _close(self) -> None:
+        self._file.close()
+
+
+def _ids_and_scores(
+    group: h5py.h5g.GroupID, names: tuple[bytes, bytes], num_regions: int
+) -> tuple[np.ndarray, np.ndarray]:
+    ids = id_array(read_dataset(group, names[0]), names[0].decode(), num_regions)
+    name = names[1].decode()
+    scores = float32_array(read_dataset(group, names[1]), name, rows=num_regions, columns=1)[:, 0]
+    check_scores(scores, name)
+    return ids, scores
+
+
+class LxmertH5Format:
+    """See `FeatureFormat`."""
+
+    name = "lxmert-h5"
+    title = "HDF5 with a group per image (LXMERT features of volta and VL-T5)"
+    suffixes = (".h5", ".hdf5")
+    layouts = ("group-per-image",)
+
+    def looks_like(self, path: Path) -> bool:
+        return path.is_file() and bool(h5py.is_hdf5(path))
+
+    def open(self, path: Path) -> LxmertH5:
+        return LxmertH5(path)
+
+    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
+        """See `FeatureFormat`. Features are float32. All eight datasets are always there, since volta's converter takes
+        their names from the first group; absent attributes are zeros, as the COCO script of LXMERT has them."""
+        if layout not in (None, *self.layouts):
+            raise ValueError(f"layout {layout!r} of {self.name}: there is one, {self.layouts[0]}")
+        losses: Counter[str] = Counter()
+        with written_aside(path) as aside, h5py.File(aside, "w", locking=False) as file:
+            for record in records:
+                count_losses(losses, record, None, held=("classes", "attributes"))
+                _write_group(file, record)
+        return dict(losses)
+
+
+def _write_group(file: h5py.File, record: RegionRecord) -> None:
+    if any(part in ("", ".") for part in record.image_id.split("/")) or "\0" in record.image_id:
+        raise ValueError(
+            f"image id {record.image_id!r} cannot be the name of an HDF5 group (an empty part, '.' or NUL)"
+        )
+    if record.image_id in file:
+        raise ValueError(f"image id {record.image_id!r} is the name of a group already; is another id its beginning?")
+    try:
+        group = file.create_group(record.image_id)
+    except ValueError as error:
+        raise ValueError(f"image id {record.image_id!r}: HDF5 makes no group of this name: {error}") from None
+    none = np.zeros(record.num_regions, np.int64)
+    ids, scores = record.attribute_ids, record.attribute_scores
+    group["features"] = record.features.astype(np.float32)
+    group["obj_id"] = record.class_ids.astype(np.int64)
+    group["obj_conf"] = record.class_scores
+    group["attr_id"] = none if ids is None else ids.astype(np.int64)
+    group["attr_conf"] = none.astype(np.float32) if scores is None else scores
+    group["boxes"] = record.boxes
+    group["img_w"] = record.width
+    group["img_h"] = record.height
+
+
+FORMAT = LxmertH5Format()

@@ -1,0 +1,187 @@
+"""A folder with one .npz per image, as MILVLG's extractors and readers have it.
+
+    layout    x        image size         who writes it, who reads it
+    milvlg    (K, D)   image_h, image_w   MILVLG/bottom-up-attention.pytorch utils/extract_utils.py (save_roi_features)
+    openvqa   (D, K)   image_h, image_w   read by MILVLG/openvqa openvqa/datasets/vqa/vqa_loader.py (load_img_feats)
+    gqa       (K, D)   height, width      MILVLG/openvqa data/gqa/gqa_feat_preproc.py, read by gqa_loader.py
+
+`bbox` is (K, 4) in pixels of the original image. Only "milvlg" has classes: `info`, a pickled dict, holds objects_id
+and attrs_id (0-based, background not counted) with objects_conf and attrs_conf. No layout has class distributions or a
+feature of the whole image. Files of the extractor's mode "bboxes" have no x and give no record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roibeam.features.exchange.aside import written_aside
+from roibeam.features.exchange.continued import ContinuedFolder
+from roibeam.features.exchange.entry_record import (
+    EntryError,
+    RegionClasses,
+    attributes_or_none,
+    check_scores,
+    float32_array,
+    float_array,
+    id_array,
+    region_record,
+    whole_number,
+    without_classes,
+)
+from roibeam.features.exchange.export_losses import count_losses
+from roibeam.features.exchange.image_files import ImageFolder, first_file, write_file
+from roibeam.features.exchange.npy_bytes import npz_values, read_file
+from roibeam.features.exchange.npy_output import npz_bytes
+from roibeam.features.record.imported import ABSENT
+from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
+
+_SUFFIX = ".npz"
+_LARGEST_SIDE = 2**31 - 1
+_NAMES = ("x", "bbox", "image_h", "image_w", "height", "width", "info")
+_LAYOUTS = ("milvlg", "openvqa", "gqa")
+
+
+class MilvlgNpz(ImageFolder):
+    """A folder, opened; see `FeatureFile`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, _SUFFIX)
+        self.layout, self._width, self._has_classes = "", None, None
+        record = next(self._first_records("a folder with an .npz per image (x, bbox, image_h, image_w)"))
+        self._width = record.features.shape[1]
+        info = npz_values(read_file(self.path / f"{record.image_id}{_SUFFIX}"), ("info",)).get("info", {})
+        self._has_classes = self.layout == "milvlg" and "objects_id" in info
+        self.details = {
+            "classes": "info.objects_id" if self._has_classes else ABSENT,
+            "attributes": "info.attrs_id" if record.attribute_ids is not None else ABSENT,
+            "feature_dim": self._width,
+            "boxes": "pixels",
+        }
+
+    _width: int | None
+    _has_classes: bool | None  # None: the first file will tell
+
+    def _read(self, entry: int, dtype: str) -> RegionRecord:
+        values = npz_values(read_file(self.file_of(entry)), _NAMES)
+        if "x" not in values or "bbox" not in values:
+            missing = "x" if "x" not in values else "bbox"
+            raise EntryError("decode", "missing array", f"has no {missing}; files of bboxes alone have no features")
+        boxes = float32_array(values["bbox"], "bbox", columns=4)
+        layout = self._layout_of(values, len(boxes))
+        if self.layout and layout != self.layout:
+            raise EntryError("decode", "another layout", f"is of layout {layout}, the first file is of {self.layout}")
+        features = values["x"].T if layout == "openvqa" else values["x"]
+        features = float_array(features, "x", rows=len(boxes), columns=self._width)
+        sides = ("height", "width") if layout == "gqa" else ("image_h", "image_w")
+        height, width = (whole_number(values.get(name), name, 1, _LARGEST_SIDE) for name in sides)
+        classes = self._classes(values.get("info", {}), len(boxes))
+        image_id = self._ids[entry].decode("utf-8")
+        record = region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
+        self.layout = self.layout or layout
+        return record
+
+    def _classes(self, info: Any, num_regions: int) -> RegionClasses:
+        if not isinstance(info, dict):
+            raise EntryError("decode", "wrong type", f"info is a {type(info).__name__}, expected a dict")
+        has_classes = "objects_id" in info if self._has_classes is None else self._has_classes
+        return _classes_of(info, num_regions) if has_classes else without_classes(num_regions)
+
+    def _layout_of(self, values: dict[str, Any], num_boxes: int) -> str:
+        x = values["x"]
+        if not isinstance(x, np.ndarray) or x.ndim != 2 or num_boxes not in x.shape or num_boxes > MAX_REGIONS:
+            shape = x.shape if isinstance(x, np.ndarray) else type(x).__name__
+            detail = f"x is {shape}, with {num_boxes} boxes it is ({num_boxes}, D) or (D, {num_boxes})"
+            raise EntryError("decode", "wrong shape", detail)
+        if "info" in values:
+            return "milvlg"
+        if "image_h" not in values:
+            return "gqa"
+        # As many boxes as values in a row: the other files tell which side is which.
+        unclear = x.shape[0] == x.shape[1] == num_boxes and bool(self.layout)
+        return self.layout if unclear else "openvqa" if x.shape[1] == num_boxes else "milvlg"
+
+
+def _classes_of(info: dict[str, Any], num_regions: int) -> RegionClasses:
+    ids = id_array(info.get("objects_id"), "info.objects_id", num_regions)
+    scores = _scores(info.get("objects_conf"), "info.objects_conf", num_regions)
+    if "attrs_id" not in info:
+        return RegionClasses(ids, scores)
+    attributes = id_array(info["attrs_id"], "info.attrs_id", num_regions)
+    return RegionClasses(
+        ids, scores, None,
+        *attributes_or_none(attributes, _scores(info.get("attrs_conf"), "info.attrs_conf", num_regions)),
+    )  # fmt: skip
+
+
+def _scores(value: Any, name: str, num_regions: int) -> np.ndarray:
+    scores = float32_array(value, name, rows=num_regions, columns=1)[:, 0]
+    check_scores(scores, name)
+    return scores
+
+
+class MilvlgNpzFormat:
+    """See `FeatureFormat`."""
+
+    name = "milvlg-npz"
+    title = "folder with an .npz per image (MILVLG bottom-up-attention.pytorch, openvqa)"
+    suffixes: tuple[str, ...] = ()
+    layouts = _LAYOUTS
+
+    def looks_like(self, path: Path) -> bool:
+        file = first_file(path, _SUFFIX)
+        if file is None:
+            return False
+        try:
+            return {"x", "bbox"} & npz_values(read_file(file), ("x", "bbox")).keys() != set()
+        except EntryError:
+            return True  # nobody else's files end so; opening it says what is wrong with them
+
+    def open(self, path: Path) -> MilvlgNpz:
+        return MilvlgNpz(path)
+
+    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
+        """See `FeatureFormat`; layout "milvlg" by default. Features are float32, packed as the extractor packs them."""
+        layout = layout or _LAYOUTS[0]
+        if layout not in _LAYOUTS:
+            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        losses: Counter[str] = Counter()
+        held = ("classes", "attributes") if layout == "milvlg" else ()
+        with written_aside(path, folder=True, goes_on=True) as aside, ContinuedFolder(aside) as output:
+            for record in records:
+                count_losses(losses, record, None, held=held)
+                write_file(output, record.image_id, _SUFFIX, npz_bytes(_arrays(record, layout)))
+        return dict(losses)
+
+
+def _arrays(record: RegionRecord, layout: str) -> dict[str, Any]:
+    features = record.features.astype(np.float32)
+    x = np.ascontiguousarray(features.T) if layout == "openvqa" else features
+    height, width = np.array(record.height), np.array(record.width)
+    if layout == "gqa":
+        return {"x": x, "bbox": record.boxes, "height": height, "width": width}
+    num_boxes = np.array(record.num_regions)
+    arrays = {"x": x, "bbox": record.boxes, "num_bbox": num_boxes, "image_h": height, "image_w": width}
+    return arrays if layout == "openvqa" else arrays | {"info": _info(record)}
+
+
+def _info(record: RegionRecord) -> dict[str, Any]:
+    """`info` as the extractor writes it; without attributes it has none there either."""
+    info: dict[str, Any] = {
+        "image_id": record.image_id,
+        "image_h": record.height,
+        "image_w": record.width,
+        "num_boxes": record.num_regions,
+        "objects_id": record.class_ids.astype(np.int64),
+        "objects_conf": record.class_scores,
+    }
+    if record.attribute_ids is not None and record.attribute_scores is not None:
+        info |= {"attrs_id": record.attribute_ids.astype(np.int64), "attrs_conf": record.attribute_scores}
+    return info
+
+
+FORMAT = MilvlgNpzFormat()

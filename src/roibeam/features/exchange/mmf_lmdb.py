@@ -1,0 +1,104 @@
+"""MMF's LMDB of features: a pickled dict per image under the path that its .npy file had, without ".npy".
+
+Written by facebookresearch/mmf tools/scripts/features/lmdb_conversion.py, read by `LMDBFeatureReader` in
+mmf/datasets/databases/readers/feature_readers.py, which looks for an image's path, or for the number that its name ends
+in, and which takes a path for an LMDB only when it ends in ".lmdb". What the dict holds: mmf_dicts.py. In files made
+from ViLBERT-multi-task's .npy, `features` is itself a dict with everything in it.
+
+Layout "background" (the default) has class probabilities with background first, as MMF's ViLBERT wants them
+(mmf/configs/models/vilbert/defaults.yaml: v_target_size 1601); "foreground" is what its extractor writes by default.
+Without a class distribution both write the score of each region's class. Not held: attributes, a feature of the whole
+image; "foreground" gives background back as what is missing to 1, in which the roundings of a row add up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roibeam.features.exchange.entry_record import EntryError, rows_of_classes
+from roibeam.features.exchange.export_losses import count_losses
+from roibeam.features.exchange.mmf_dicts import MmfDicts, mmf_dict
+from roibeam.features.exchange.pickled_entries import PickledEntries, field_names, first_item, write_pickled_entries
+from roibeam.features.record.region_record import RegionRecord
+
+_LAYOUTS = ("background", "foreground")
+_LOOKED_AT = 8  # entries that tell what the rows of cls_prob are
+_SUFFIX = ".lmdb"
+
+
+class MmfLmdb(PickledEntries):
+    """See `FeatureFile`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            self._dicts = MmfDicts(self._first_dicts())
+            record = next(self._first_records("MMF's LMDB (a pickled dict with features, bbox, image_height, ...)"))
+        except BaseException:
+            self._close()
+            raise
+        self._dicts.feature_dim = record.features.shape[1]
+        self.layout = "foreground" if self._dicts.form == "foreground" else "background"
+        self.details = self._dicts.details | {"layout": self.layout, "key_list": self.key_list}
+
+    def _first_dicts(self) -> Iterator[dict[str, Any]]:
+        for entry in range(min(len(self._ids), _LOOKED_AT)):
+            try:
+                yield _features_and_dict(self._item(entry))[1]
+            except EntryError:
+                continue  # becomes a dead letter when its turn comes
+
+    def _record(self, image_id: str, item: dict[str, Any], dtype: str) -> RegionRecord:
+        self._check_id(image_id, item.get("feature_path"))
+        return self._dicts.record(image_id, *_features_and_dict(item), dtype=dtype)
+
+
+def _features_and_dict(item: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    features = item.get("features")
+    if features is None:
+        raise EntryError("read", "missing field", f"has no 'features', only {field_names(item)}")
+    return (features.get("features"), features) if isinstance(features, dict) else (features, item)
+
+
+class MmfLmdbFormat:
+    """See `FeatureFormat`."""
+
+    name = "mmf-lmdb"
+    title = "LMDB of pickled dicts with feature_path and bbox (MMF lmdb_conversion.py)"
+    suffixes = (_SUFFIX,)
+    layouts = _LAYOUTS
+
+    def looks_like(self, path: Path) -> bool:
+        item = first_item(path)
+        return "features" in item and ("feature_path" in item or "bbox" in item) and "boxes" not in item
+
+    def open(self, path: Path) -> MmfLmdb:
+        return MmfLmdb(path)
+
+    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
+        """See `FeatureFormat`; features are float32, lossless from float16 and bfloat16."""
+        layout = layout or _LAYOUTS[0]
+        if layout not in _LAYOUTS:
+            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        if path.suffix != _SUFFIX:
+            raise ValueError(f"{path}: MMF takes a path for an LMDB only when it ends in {_SUFFIX}; name it so")
+
+        def item(record: RegionRecord, losses: Counter[str]) -> dict[str, Any]:
+            if ".npy" in record.image_id:
+                raise ValueError(f"image id {record.image_id!r}: MMF cuts names at '.npy'; rename the image")
+            count_losses(losses, record, rows_of_classes(record), held=("classes",))
+            if layout == "foreground" and record.class_distribution is not None:
+                losses["rounding of the background probability"] += 1
+            features = record.features.astype(np.float32)
+            dict_of_image = mmf_dict(record, background=layout == "background")
+            return {"feature_path": record.image_id, "features": features} | dict_of_image
+
+        return write_pickled_entries(records, path, item)
+
+
+FORMAT = MmfLmdbFormat()

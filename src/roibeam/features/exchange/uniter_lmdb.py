@@ -1,0 +1,330 @@
+"""UNITER's LMDB of features: float16 arrays per image, packed by msgpack-numpy or as a compressed .npz.
+
+Written by ChenRocks/UNITER scripts/convert_imgdir.py, read by `DetectFeatLmdb` in data/data.py: in a folder, the LMDB
+`feat_th0.2_max100_min10` (msgpack) or `feat_th0.2_max100_min10_compressed` (npz; what its reader takes by default) and
+beside it `nbb_th0.2_max100_min10.json`, which says how many regions of each image are used. Other thresholds make other
+names; `feat_numbb36` uses 36 of each, `all` all.
+
+An image's key is the name of its .npz file; its id is that without ".npz". A value has features, norm_bb, conf and
+soft_labels. `norm_bb` is x1 y1 x2 y2 w h in shares of the image (the reader appends w * h; a seventh column is that).
+`soft_labels` has background first (model/pretrain.py: "background class should not be the target").
+
+Not held: the photo's height and width (boxes come back in a photo of 1 x 1 pixels), attributes, a feature of the whole
+image, and what float16 cannot tell: a feature beyond 11 bits, a box beyond 1/2048 of the image.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from roibeam.features.exchange.aside import written_aside
+from roibeam.features.exchange.entry_file import EntryFile, usable_id
+from roibeam.features.exchange.entry_record import (
+    EntryError,
+    RegionClasses,
+    check_scores,
+    classes_from_rows,
+    float32_array,
+    float_array,
+    region_record,
+    rows_of_classes,
+)
+from roibeam.features.exchange.export_losses import NO_REGIONS, count_losses
+from roibeam.features.exchange.flat_json import FlatJsonError, flat_items, flat_strings
+from roibeam.features.exchange.lmdb_entries import DATA_FILE_NAME, LmdbEntries, first_values
+from roibeam.features.exchange.lmdb_output import LmdbOutput
+from roibeam.features.exchange.npy_bytes import npz_values
+from roibeam.features.exchange.numpy_msgpack import arrays_from_msgpack, arrays_to_msgpack
+from roibeam.features.printable import printable
+from roibeam.features.record.imported import ABSENT
+from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
+
+KEY_LIST = b"__keys__"
+_SUFFIX = ".npz"
+_NAMES = ("features", "norm_bb", "conf", "soft_labels")
+_DATABASE = re.compile(r"(?P<kind>all|feat_(?P<rule>th.+?|numbb(?P<count>[0-9]{1,5})))(?P<packed>_compressed)?")
+_WRITTEN_RULE = "th0.2_max100_min10"  # defaults of the reader
+_LAYOUTS = ("compressed", "msgpack")
+_MAX_JSON_BYTES = 256 * 2**20
+_SHARE_SLACK = 0.01  # a rounded float16 share of a box that overshoots by a pixel
+_NOT_STATED = -1
+
+
+class UniterLmdb(EntryFile):
+    """See `FeatureFile`. Opened by the folder of the LMDB, or the one above it.
+
+    An image that `__keys__` or the json of counts names and the LMDB does not hold is in `letters`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._folder = _database_folder(path)
+        self._entries = LmdbEntries(self._folder)
+        try:
+            ids: list[bytes] = []
+            self._numbers = array("q")
+            for number, key in enumerate(self._entries.keys):
+                if key == KEY_LIST:
+                    continue
+                try:
+                    ids.append(usable_id(key.removesuffix(_SUFFIX.encode())))
+                    self._numbers.append(number)
+                except EntryError as error:
+                    self._note(key.decode("utf-8", "backslashreplace"), self._named(key), error)
+            self._set_ids(ids)
+            self._counts: array[int] | None = None
+            self._most = MAX_REGIONS
+            counts = self._read_counts()
+            key_list = self._read_key_list()
+            self._columns: int | None = None
+            self._has_labels: bool | None = None
+            self._width: int | None = None
+            self.layout = ""
+            record = next(self._first_records("UNITER's LMDB (features and norm_bb in msgpack or npz)"))
+        except BaseException:
+            self._entries.close()
+            raise
+        self._width = record.features.shape[1]
+        if isinstance(record.class_distribution, np.ndarray):
+            self._columns = record.class_distribution.shape[1]
+        self.details = {
+            "layout": self.layout,
+            "boxes": "normalised",
+            "image_size": ABSENT,
+            "classes": "soft_labels" if self._has_labels else ABSENT,
+            "attributes": ABSENT,
+            "background": "first" if self._has_labels else ABSENT,
+            "num_classes": self._columns - 1 if self._columns else None,
+            "feature_dim": self._width,
+            "key_list": key_list,
+            "counts": counts,
+        }
+
+    def _place(self, entry: int) -> str:
+        return self._named(self._entries.keys[self._numbers[entry]])
+
+    def _named(self, key: bytes) -> str:
+        return f"{self._folder}:{printable(key.decode('utf-8', 'backslashreplace'), 600)}"
+
+    def _close(self) -> None:
+        self._entries.close()
+
+    def _read(self, entry: int, dtype: str) -> RegionRecord:
+        number = self._numbers[entry]
+        layout, values = _arrays(self._entries.value(number))
+        if self.layout not in ("", layout):
+            raise EntryError("decode", "another layout", f"is of layout {layout}, the first entry is of {self.layout}")
+        for name in ("features", "norm_bb", "conf"):
+            if name not in values:
+                raise EntryError("read", "missing field", f"has no {name!r}")
+        has_labels = "soft_labels" in values
+        if self._has_labels not in (None, has_labels):
+            raise EntryError("decode", "other fields", "has soft_labels or lacks them, unlike the first entry")
+        shares = values["norm_bb"]
+        columns = 7 if isinstance(shares, np.ndarray) and shares.ndim == 2 and shares.shape[1] == 7 else 6
+        boxes = np.ascontiguousarray(float32_array(shares, "norm_bb", columns=columns)[:, :4])
+        rows = len(boxes)
+        features = float_array(values["features"], "features", rows=rows, columns=self._width)
+        scores = float32_array(values["conf"], "conf", rows=rows, columns=1).reshape(-1)
+        check_scores(scores, "conf")
+        classes = RegionClasses(np.zeros(rows, np.uint16), scores)
+        if has_labels:
+            labels = float32_array(values["soft_labels"], "soft_labels", rows=rows, columns=self._columns)
+            classes = classes_from_rows(labels, name="soft_labels")._replace(class_scores=scores)
+        used = self._used(number, rows)
+        classes = RegionClasses._make(None if part is None else part[:used] for part in classes)
+        _check_shares(boxes)
+        image_id = self._ids[entry].decode("utf-8")
+        record = region_record(image_id, 1, 1, boxes[:used], features[:used], classes, dtype=dtype)
+        if not self.layout and record.num_regions:
+            self.layout, self._has_labels = layout, has_labels
+        return record
+
+    def _used(self, number: int, rows: int) -> int:
+        """How many of an entry's regions its readers take."""
+        count = min(rows, self._most) if self._counts is None else self._counts[number]
+        if count == _NOT_STATED:
+            raise EntryError("read", "no count", "the json of counts does not name it, so its readers cannot take it")
+        if count > rows:
+            raise EntryError("decode", "wrong shape", f"has {rows} regions, its count says {count}")
+        return count
+
+    def _read_counts(self) -> str:
+        """Fills `_counts` for the LMDB's entries; returns where they come from."""
+        found = _DATABASE.fullmatch(self._folder.name)
+        if found is None or found["kind"] == "all":
+            return ABSENT
+        if found["count"] is not None:
+            self._most = int(found["count"])
+            return self._folder.name
+        path = self._folder.parent / f"nbb_{found['rule']}.json"
+        if not path.is_file():
+            return ABSENT
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise ValueError(f"{path}: has over {_MAX_JSON_BYTES:,} bytes; is it a json of counts?")
+        self._counts = array("l", [_NOT_STATED]) * len(self._entries.keys)
+        try:
+            for name, value in flat_items(path.read_bytes()):
+                if type(value) is not int or not 0 <= value <= MAX_REGIONS:
+                    raise FlatJsonError("a count is no number from 0 to 65535")
+                number = self._find(name)
+                if number is not None:
+                    self._counts[number] = value
+        except FlatJsonError as error:
+            raise ValueError(f"{path}: {error}; expected are names and counts") from None
+        return path.name
+
+    def _read_key_list(self) -> str:
+        number = self._entries.find(KEY_LIST)
+        if number is None:
+            return ABSENT
+        try:
+            for name in flat_strings(self._entries.value(number)):
+                if self._counts is None:  # else the json of counts said so already
+                    self._find(name)
+        except FlatJsonError as error:
+            raise ValueError(f"{self._named(KEY_LIST)}: {error}; expected is a list of names") from None
+        except EntryError:
+            return "not read"
+        return KEY_LIST.decode()
+
+    def _find(self, name: str) -> int | None:
+        """Where a name that the file lists is; noted when it is nowhere."""
+        key = name.encode("utf-8", "surrogatepass")
+        number = self._entries.find(key)
+        if number is None:
+            self._note(name[:600], self._named(key[:600]), EntryError("read", "missing", "is listed, but not there"))
+        return number
+
+
+def _arrays(value: bytes) -> tuple[str, dict[str, np.ndarray]]:
+    """Layout and arrays of an entry."""
+    if value[:2] == b"PK":
+        return "compressed", npz_values(value, _NAMES)
+    return "msgpack", arrays_from_msgpack(value)
+
+
+def _check_shares(boxes: np.ndarray) -> None:
+    if boxes.size and not (boxes.min() >= -_SHARE_SLACK and boxes.max() <= 1 + _SHARE_SLACK):
+        raise EntryError(
+            "record",
+            "boxes outside the image",
+            f"norm_bb reaches from {boxes.min():.3g} to {boxes.max():.3g}, not 0 to 1",
+        )
+
+
+def _database_folder(path: Path) -> Path:
+    """The folder of the LMDB, given it or the one above."""
+    if not path.is_dir():
+        raise ValueError(f"{path}: is no folder; give UNITER's folder with the LMDB and its json")
+    if (path / DATA_FILE_NAME).exists():
+        return path
+    found = sorted(
+        each for each in path.iterdir() if _DATABASE.fullmatch(each.name) and (each / DATA_FILE_NAME).exists()
+    )
+    if len(found) != 1:
+        names = ", ".join(each.name for each in found[:5]) or "none"
+        raise ValueError(f"{path}: holds {len(found)} LMDBs of UNITER ({names}); give the folder of one")
+    return found[0]
+
+
+class UniterLmdbFormat:
+    """See `FeatureFormat`."""
+
+    name = "uniter-lmdb"
+    title = "LMDB of float16 arrays with its json of counts (UNITER)"
+    suffixes: tuple[str, ...] = ()
+    layouts = _LAYOUTS
+
+    def looks_like(self, path: Path) -> bool:
+        try:
+            values = first_values(_database_folder(path), 3)
+        except (OSError, ValueError):
+            return False
+        for key, value in values.items():
+            try:
+                if key != KEY_LIST and {"features", "norm_bb"} <= _arrays(value)[1].keys():
+                    return True
+            except EntryError:
+                continue
+        return False
+
+    def open(self, path: Path) -> UniterLmdb:
+        return UniterLmdb(path)
+
+    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
+        """See `FeatureFormat`; `path` is the folder above the LMDB. Names are those of the reader's defaults: conf_th
+        0.2, max_bb 100, min_bb 10, but every region of a record is written and counted. An id has at most 507 bytes.
+
+        Raises:
+            ValueError: also for a feature that float16 cannot hold.
+        """
+        layout = layout or _LAYOUTS[0]
+        if layout not in _LAYOUTS:
+            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        losses: Counter[str] = Counter()
+        counts: dict[str, int] = {}
+        packed = layout == "compressed"
+        pack, ending = (_compressed, "_compressed") if packed else (arrays_to_msgpack, "")
+        with written_aside(path, folder=True, goes_on=True) as aside:
+            inner = aside / f"feat_{_WRITTEN_RULE}{ending}"
+            for other in aside.iterdir():
+                if other != inner:  # a stopped export of another layout
+                    shutil.rmtree(other) if other.is_dir() else other.unlink()
+            with LmdbOutput(inner) as output:
+                for record in records:
+                    if not record.num_regions:
+                        losses[NO_REGIONS] += 1
+                        continue
+                    key = record.image_id + _SUFFIX
+                    output.put(key.encode(), pack(_float16_arrays(record, losses)))
+                    counts[key] = record.num_regions
+                output.put(KEY_LIST, json.dumps(list(counts)).encode())
+            (aside / f"nbb_{_WRITTEN_RULE}.json").write_text(json.dumps(counts), encoding="utf-8")
+        return {field: count for field, count in losses.items() if count}
+
+
+def _float16_arrays(record: RegionRecord, losses: Counter[str]) -> dict[str, np.ndarray]:
+    rows = rows_of_classes(record)
+    count_losses(losses, record, rows)
+    sides = np.array([record.width, record.height] * 2, np.float32)
+    shares = record.boxes / sides
+    boxes = np.concatenate([shares, shares[:, 2:] - shares[:, :2]], axis=1)
+    features = record.features.astype(np.float32)
+    with np.errstate(over="ignore"):
+        halves = features.astype(np.float16)
+    if not np.isfinite(halves).all():
+        largest = np.abs(features).max()
+        raise ValueError(
+            f"record {record.image_id!r}: a feature of {largest:.4g} does not fit float16, which UNITER uses"
+        )
+    losses["image size"] += (record.height, record.width) != (1, 1)
+    losses["features beyond float16"] += bool((halves.astype(np.float32) != features).any())
+    losses["class scores beyond float16"] += bool(
+        (record.class_scores.astype(np.float16).astype(np.float32) != record.class_scores).any()
+    )
+    losses["boxes beyond float16"] += bool((boxes[:, :4].astype(np.float16).astype(np.float32) != shares).any())
+    arrays = {
+        "features": halves,
+        "norm_bb": boxes.astype(np.float16),
+        "conf": record.class_scores.astype(np.float16),
+    }
+    return arrays if rows is None else arrays | {"soft_labels": rows.astype(np.float16)}
+
+
+def _compressed(arrays: dict[str, np.ndarray]) -> bytes:
+    with io.BytesIO() as stream:
+        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+        return stream.getvalue()
+
+
+FORMAT = UniterLmdbFormat()

@@ -1,0 +1,218 @@
+"""ViLBERT's LMDB of features: a pickled dict per image, three layouts.
+
+    beta        jiasenlu/vilbert_beta script/convert_trainval_lmdb.py: a line of the bottom-up-attention TSV; image_id,
+                image_h, image_w, num_boxes as text, boxes and features (and cls_prob) as base64 of float32
+    multi-task  facebookresearch/vilbert-multi-task script/convert_to_lmdb.py (12-in-1): the same names, the arrays are
+                arrays; rows count, `num_boxes` is not read
+    volta       e-bug/volta data/mscoco/convert_coco_lmdb.py: a line of LXMERT's TSV; img_id, img_h, img_w, objects_id,
+                objects_conf, attrs_id, attrs_conf, num_boxes, boxes, features, cls_prob; also made of arrays
+                (h5_to_lmdb.py)
+
+Who reads what is written here: `ImageFeaturesH5Reader` in vilbert/datasets/_image_features_reader.py of the first two,
+volta/datasets/_image_features_reader.py of the third. They want 2048 values per region.
+
+Boxes are in pixels of the photo. Class probabilities (`cls_prob`) have background first. Not held: a feature of the
+whole image; in the first two attributes, and classes but for what cls_prob says.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roibeam.features.exchange.entry_record import (
+    EntryError,
+    RegionClasses,
+    attributes_or_none,
+    check_scores,
+    classes_from_rows,
+    decoded_base64,
+    float32_array,
+    float_array,
+    id_array,
+    region_record,
+    rows_of_classes,
+    whole_number,
+    without_classes,
+)
+from roibeam.features.exchange.export_losses import count_losses
+from roibeam.features.exchange.pickled_entries import PickledEntries, field_names, first_item, write_pickled_entries
+from roibeam.features.record.imported import ABSENT
+from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
+
+_LARGEST_SIDE = 2**31 - 1
+_LAYOUTS = ("multi-task", "beta", "volta")
+_OPTIONAL = ("cls_prob", "objects_id", "attrs_id")
+
+
+class VilbertLmdb(PickledEntries):
+    """See `FeatureFile`; the layout and which classes the file has are those of its first usable entry."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.layout = ""
+        self._has: frozenset[str] = frozenset()
+        self._widths: dict[str, int] = {}
+        try:
+            record = next(self._first_records("ViLBERT's LMDB (a pickled dict with boxes, features, image_h, image_w)"))
+        except BaseException:
+            self._close()
+            raise
+        self._widths = {"features": record.features.shape[1]}
+        rows = record.class_distribution
+        if isinstance(rows, np.ndarray):
+            self._widths["cls_prob"] = rows.shape[1]
+        self.details = {
+            "layout": self.layout,
+            "boxes": "pixels",
+            "classes": next((name for name in ("objects_id", "cls_prob") if name in self._has), ABSENT),
+            "attributes": "attrs_id" if "attrs_id" in self._has else ABSENT,
+            "background": "first" if "cls_prob" in self._has else ABSENT,
+            "num_classes": self._widths["cls_prob"] - 1 if "cls_prob" in self._has else None,
+            "feature_dim": record.features.shape[1],
+            "key_list": self.key_list,
+        }
+
+    def _record(self, image_id: str, item: dict[str, Any], dtype: str) -> RegionRecord:
+        layout, prefix = _layout_of(item)
+        if self.layout not in ("", layout):
+            raise EntryError("decode", "another layout", f"is of layout {layout}, the first entry is of {self.layout}")
+        self._check_id(image_id, item.get(prefix + "_id"))
+        height = whole_number(item.get(prefix + "_h"), prefix + "_h", 1, _LARGEST_SIDE)
+        width = whole_number(item.get(prefix + "_w"), prefix + "_w", 1, _LARGEST_SIDE)
+        boxes = float32_array(_values(item, "boxes", "<f4"), "boxes", columns=4)
+        if layout != "multi-task" and item.get("num_boxes") is not None:
+            stated = whole_number(item["num_boxes"], "num_boxes", 0, MAX_REGIONS)
+            if stated != len(boxes):
+                raise EntryError("decode", "wrong byte count", f"has {len(boxes)} boxes, num_boxes says {stated}")
+        features = float_array(
+            _values(item, "features", "<f4"), "features", rows=len(boxes), columns=self._widths.get("features")
+        )
+        has = frozenset(name for name in _OPTIONAL if item.get(name) is not None)
+        if self.layout and has != self._has:
+            raise EntryError("decode", "other fields", f"has {sorted(has)}, the first entry has {sorted(self._has)}")
+        classes = self._classes(item, has, len(boxes))
+        record = region_record(image_id, height, width, boxes, features, classes, dtype=dtype)
+        if not self.layout and record.num_regions:
+            self.layout, self._has = layout, has
+        return record
+
+    def _classes(self, item: dict[str, Any], has: frozenset[str], num_regions: int) -> RegionClasses:
+        classes = without_classes(num_regions)
+        if "cls_prob" in has:
+            rows = _values(item, "cls_prob", "<f4")
+            rows = float32_array(rows, "cls_prob", rows=num_regions, columns=self._widths.get("cls_prob"))
+            classes = classes_from_rows(rows, name="cls_prob")
+        if "objects_id" in has:
+            ids, scores = _ids(item, "objects_id", num_regions), _scores(item, "objects_conf", num_regions)
+            classes = classes._replace(class_ids=ids, class_scores=scores)
+        if "attrs_id" in has:
+            found = _ids(item, "attrs_id", num_regions), _scores(item, "attrs_conf", num_regions)
+            attribute_ids, attribute_scores = attributes_or_none(*found)
+            classes = classes._replace(attribute_ids=attribute_ids, attribute_scores=attribute_scores)
+        return classes
+
+
+def _layout_of(item: dict[str, Any]) -> tuple[str, str]:
+    """Name of the layout, and how names of the image's fields begin in it."""
+    for name in ("boxes", "features"):
+        if item.get(name) is None:
+            raise EntryError("read", "missing field", f"has no {name!r}, only {field_names(item)}")
+    if "img_h" in item:
+        return "volta", "img"
+    return ("multi-task" if isinstance(item["features"], np.ndarray) else "beta"), "image"
+
+
+def _values(item: dict[str, Any], name: str, kind: str) -> Any:
+    """A field as it is, or out of its base64."""
+    value = item[name]
+    return decoded_base64(value, name, kind) if isinstance(value, (str, bytes)) else value
+
+
+def _ids(item: dict[str, Any], name: str, num_regions: int) -> np.ndarray:
+    return id_array(_values(item, name, "<i8"), name, num_regions)
+
+
+def _scores(item: dict[str, Any], name: str, num_regions: int) -> np.ndarray:
+    if item.get(name) is None:
+        raise EntryError("read", "missing field", f"has ids but no {name!r}")
+    values = float32_array(_values(item, name, "<f4"), name, rows=num_regions, columns=1).reshape(-1)
+    check_scores(values, name)
+    return values
+
+
+class VilbertLmdbFormat:
+    """See `FeatureFormat`."""
+
+    name = "vilbert-lmdb"
+    title = "LMDB of pickled dicts (vilbert_beta, vilbert-multi-task, volta)"
+    suffixes = (".lmdb",)
+    layouts = _LAYOUTS
+
+    def looks_like(self, path: Path) -> bool:
+        item = first_item(path)
+        return "boxes" in item and "features" in item and ("image_h" in item or "img_h" in item)
+
+    def open(self, path: Path) -> VilbertLmdb:
+        return VilbertLmdb(path)
+
+    def write(self, records: Iterable[RegionRecord], path: Path, *, layout: str | None = None) -> dict[str, int]:
+        """See `FeatureFormat`; features are float32, lossless from float16 and bfloat16."""
+        layout = layout or _LAYOUTS[0]
+        if layout not in _LAYOUTS:
+            raise ValueError(f"layout {layout!r} of {self.name}: choose one of {', '.join(_LAYOUTS)}")
+        item = _volta_item if layout == "volta" else _beta_item if layout == "beta" else _multi_task_item
+        return write_pickled_entries(records, path, item)
+
+
+def _multi_task_item(record: RegionRecord, losses: Counter[str]) -> dict[str, Any]:
+    rows = rows_of_classes(record)
+    count_losses(losses, record, rows)
+    item = {
+        "image_id": record.image_id,
+        "image_h": record.height,
+        "image_w": record.width,
+        "num_boxes": record.num_regions,
+        "boxes": record.boxes,
+        "features": record.features.astype(np.float32),
+    }
+    return item if rows is None else item | {"cls_prob": rows}
+
+
+def _beta_item(record: RegionRecord, losses: Counter[str]) -> dict[str, Any]:
+    item = _multi_task_item(record, losses)
+    return {
+        name: _base64(value, "<f4") if isinstance(value, np.ndarray) else str(value) for name, value in item.items()
+    }
+
+
+def _volta_item(record: RegionRecord, losses: Counter[str]) -> dict[str, Any]:
+    rows = rows_of_classes(record)
+    count_losses(losses, record, rows, held=("classes", "attributes"))
+    none = np.zeros(record.num_regions)
+    ids, scores = record.attribute_ids, record.attribute_scores
+    item = {
+        "img_id": record.image_id,
+        "img_h": str(record.height),
+        "img_w": str(record.width),
+        "objects_id": _base64(record.class_ids, "<i8"),
+        "objects_conf": _base64(record.class_scores, "<f4"),
+        "attrs_id": _base64(none if ids is None else ids, "<i8"),
+        "attrs_conf": _base64(none if scores is None else scores, "<f4"),
+        "num_boxes": str(record.num_regions),
+        "boxes": _base64(record.boxes, "<f4"),
+        "features": _base64(record.features, "<f4"),
+    }
+    return item if rows is None else item | {"cls_prob": _base64(rows, "<f4")}
+
+
+def _base64(array: np.ndarray, kind: str) -> str:
+    return base64.b64encode(array.astype(kind).tobytes()).decode("ascii")
+
+
+FORMAT = VilbertLmdbFormat()

@@ -1,0 +1,237 @@
+"""A store's folder at a URL that fsspec knows (s3, gs, hdfs, memory, file, ...), written file by file.
+
+Object stores rename nothing and lock nothing. A file is one upload under its final name, which appears when it is
+whole; its size is compared afterwards, since not every driver tells of a short write. What failed is tried again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import logging
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fsspec.core import split_protocol
+
+from roibeam.features.folders.output_folder import FileFacts
+from roibeam.features.folders.remote_folder import RemoteFolder
+from roibeam.features.folders.scratch_folder import scratch_folder
+
+_T = TypeVar("_T")
+log = logging.getLogger(__name__)
+WAIT_SECONDS = (1.0, 3.0, 9.0)  # before the second, third and fourth try; up to half of it more, by chance
+_READ_AT_ONCE = 64
+_PUT_AT_ONCE = 16
+# What another try does not change.
+_FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError)
+
+
+@dataclass(frozen=True)
+class ObjectFolder(RemoteFolder):
+    """An `OutputFolder` at a URL; holds no connection, so it can be pickled and used after a fork.
+
+    Raises, in all methods, ValueError when the URL's driver is missing.
+    """
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def local_path(self) -> None:
+        return None
+
+    def read_bytes(self, name: str) -> bytes:
+        return self._tried(name, "read", lambda system, path: system.cat_file(path))
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        return self._tried(name, "read", lambda system, path: system.cat_file(path, start=start, end=end))
+
+    def read_many(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
+        remaining = iter(names)
+        while block := list(itertools.islice(remaining, _READ_AT_ONCE)):
+            system, root = self._system()
+            paths = [f"{root.rstrip('/')}/{name}" for name in block]
+            # Drivers of object stores read them all at once.
+            results = system.cat_ranges(paths, None, None, on_error="return")
+            for name, data in zip(block, results, strict=True):
+                if isinstance(data, FileNotFoundError):
+                    yield name, None
+                elif isinstance(data, BaseException):
+                    yield name, self._read_or_none(name)
+                else:
+                    yield name, bytes(data)
+
+    def _read_or_none(self, name: str) -> bytes | None:
+        try:
+            return self.read_bytes(name)
+        except FileNotFoundError:
+            return None
+
+    def num_bytes(self, name: str) -> int | None:
+        facts = self._facts(name)
+        return None if facts is None else int(facts["size"])
+
+    def _facts(self, name: str) -> dict[str, Any] | None:
+        def ask(system: Any, path: str) -> dict[str, Any]:
+            system.invalidate_cache()  # a listing that the driver remembers may be older than the file
+            return system.info(path)
+
+        try:
+            facts = self._tried(name, "read", ask)
+        except FileNotFoundError:
+            return None
+        return facts if facts["type"] == "file" else None
+
+    def listing(self, prefix: str = "") -> dict[str, FileFacts]:
+        def ask(system: Any, path: str) -> list[dict[str, Any]]:
+            system.invalidate_cache()
+            return system.ls(path.rstrip("/"), detail=True)
+
+        try:
+            entries = self._tried("", "listed", ask)
+        except FileNotFoundError:
+            return {}
+        found = {}
+        for entry in entries:
+            name = entry["name"].rstrip("/").rpartition("/")[2]
+            if entry["type"] == "file" and name.startswith(prefix):
+                found[name] = FileFacts(int(entry["size"]), _written_at(entry))
+        return found
+
+    def put_bytes(self, name: str, data: bytes, *, tries: int = len(WAIT_SECONDS) + 1) -> None:
+        def put(system: Any, path: str) -> None:
+            system.pipe_file(path, data)
+            self._check(name, data)
+
+        self._tried(name, "written", put, tries=tries)
+
+    def put_first(self, name: str, data: bytes) -> bool:
+        def put(system: Any, path: str) -> bool:
+            try:
+                system.pipe_file(path, data, mode="create")
+            except FileExistsError:
+                # Perhaps our own, of a try whose answer was lost.
+                return self.read_bytes(name) == data
+            try:
+                self._check(name, data)
+            except _ShortWriteError:
+                self.delete(name)  # else the next try would take it for another's
+                raise
+            return True
+
+        return self._tried(name, "written", put)
+
+    def put_many(self, files: Iterable[tuple[str, bytes]]) -> None:
+        remaining = iter(files)
+        with ThreadPoolExecutor(_PUT_AT_ONCE, thread_name_prefix="put") as pool:
+            while block := list(itertools.islice(remaining, _PUT_AT_ONCE)):
+                for done in [pool.submit(self.put_bytes, name, data) for name, data in block]:
+                    done.result()
+
+    def put_file(self, source: Path, name: str) -> None:
+        def put(system: Any, path: str) -> None:
+            system.put_file(str(source), path)
+            self._check(name, source)
+
+        self._tried(name, "written", put)
+
+    @contextmanager
+    def written_aside(self, name: str) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="roibeam-") as folder:
+            aside = Path(folder) / name
+            yield aside
+            self.put_file(aside, name)
+
+    def delete(self, name: str) -> None:
+        def remove(system: Any, path: str) -> None:
+            try:
+                system.rm_file(path)
+            except FileNotFoundError:
+                pass
+
+        self._tried(name, "removed", remove)
+
+    def scratch(self, attempt: str, parent: str | None) -> AbstractContextManager[Path]:
+        return scratch_folder(parent)
+
+    def _check(self, name: str, written: bytes | Path) -> None:
+        """Whether the store has what was written: its size, and its MD5 where the store tells that."""
+        facts = self._facts(name)
+        want = len(written) if isinstance(written, bytes) else written.stat().st_size
+        got = None if facts is None else int(facts["size"])
+        if got != want:
+            raise _ShortWriteError(f"{want} bytes were written, the store has {'none' if got is None else got}")
+        # Google's name for it. S3's ETag is an MD5 only sometimes; its client has the server compare a checksum.
+        stated = facts.get("md5Hash") if facts is not None else None
+        if stated is not None and base64.b64decode(stated) != _md5(written):
+            raise _ShortWriteError(f"its MD5 is {stated} there, which is not that of what was written")
+
+    def _tried(self, name: str, verb: str, work: Callable[[Any, str], _T], *, tries: int = len(WAIT_SECONDS) + 1) -> _T:
+        """What `work(file system, path)` gives, tried again where that may help."""
+        system, root = self._system()
+        path = f"{root.rstrip('/')}/{name}"
+        for wait in [*WAIT_SECONDS[: tries - 1], None]:
+            try:
+                return work(system, path)
+            except FileNotFoundError as error:
+                raise FileNotFoundError(f"{self.where(name)}: is not there ({error})") from error
+            except _FINAL as error:
+                raise _kind(error)(f"{self.where(name)}: cannot be {verb} ({_line(error)})") from error
+            except Exception as error:  # each driver has kinds of its own, not all of them OSError
+                if wait is None:
+                    raise OSError(
+                        f"{self.where(name)}: cannot be {verb}, tried {tries} times ({_line(error)}); when the store "
+                        f"answers again, run the same command again"
+                    ) from error
+                log.warning("%s: not %s yet (%s); trying again", self.where(name), verb, _line(error))
+                time.sleep(wait * (1 + random.random() / 2))
+        raise AssertionError("the last try returns or raises")
+
+    def _system(self) -> tuple[Any, str]:
+        protocol = split_protocol(self.url)[0]
+        if protocol in ("file", "local"):
+            return RemoteFolder(self.url, {"auto_mkdir": True, **self.options}).system()
+        return self.system()
+
+
+class _ShortWriteError(OSError):
+    """The store has other bytes than were written."""
+
+
+def _kind(error: Exception) -> type[Exception]:
+    return ValueError if isinstance(error, ValueError) else OSError
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _md5(written: bytes | Path) -> bytes:
+    if isinstance(written, bytes):
+        return hashlib.md5(written, usedforsecurity=False).digest()
+    with written.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).digest()
+
+
+def _written_at(entry: dict[str, Any]) -> float:
+    """Drivers name it differently, as seconds, a datetime or ISO text."""
+    for key in ("LastModified", "last_modified", "mtime", "updated", "created"):
+        value = entry.get(key)
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return 0.0

@@ -1,0 +1,221 @@
+"""A store that lies somewhere else (gs, s3, hdfs, http, another disk), read through a folder of this machine.
+
+    store = StagedStore("gs://bucket/store", "/local/disk/store", max_bytes=200 * 10**9)
+    store.stage(plan_ranks(store.manifest.shards, 64)[rank])  # or let each shard come when it is first read
+
+A shard in the folder is whole: its files get their names after every record was checked. Any number of processes may
+share the folder; see `StagingFolder`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
+from roibeam.features.folders.remote_folder import RemoteFolder
+from roibeam.features.reading.staging_folder import StagingFolder, unlock
+from roibeam.features.record.digest import content_digest, record_digest
+from roibeam.features.shard.manifest import (
+    ANNOTATIONS_NAME,
+    STORE_MANIFEST_NAME,
+    ShardEntry,
+    ShardManifest,
+    StoreManifest,
+    shard_manifest_name,
+)
+from roibeam.features.shard.publish import shard_entry
+from roibeam.features.shard.reader import ShardReader
+from roibeam.features.store import FeatureStore
+
+
+class StagedStore(FeatureStore):
+    """A `FeatureStore` whose shards are copied to a folder when they are first read, or before by `stage`.
+
+    While a process has a shard open it stays in the folder; `max_open_shards` bounds how many that are, and a store
+    that needs room lets go of its own least recently used ones last. Reading waits while a shard arrives.
+
+    Args:
+        url: of the store's folder, as fsspec takes it.
+        folder: empty, new, or one that the same store was staged to before.
+        max_bytes: of data files in the folder; the least recently used shards that no process reads make room. None
+            for no limit.
+        storage_options: arguments of fsspec's driver, such as credentials.
+        max_open_shards: see `FeatureStore`; None for 8 with a limit, which open shards of each process count against,
+            and for 128 without.
+    Raises:
+        FileNotFoundError, OSError: naming the URL that cannot be read.
+        ValueError: when the driver of the URL is missing, the folder is another store's, or a manifest is damaged.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        folder: str | os.PathLike[str],
+        *,
+        max_bytes: int | None = None,
+        storage_options: dict[str, Any] | None = None,
+        max_open_shards: int | None = None,
+    ) -> None:
+        self._remote = RemoteFolder(url, storage_options or {})
+        data = self._remote.read(STORE_MANIFEST_NAME)
+        manifest = StoreManifest.from_json(_json(data, self._remote), self._remote.where(STORE_MANIFEST_NAME))
+        _check_names(manifest, self._remote)
+        self._staging = StagingFolder(Path(folder), max_bytes)
+        with self._staging.locked():
+            if self._staging.manifest_bytes() != data:
+                self._give_way(manifest)
+                self._staging.write(STORE_MANIFEST_NAME, data)
+        if max_open_shards is None:
+            max_open_shards = 128 if max_bytes is None else 8
+        super().__init__(folder, max_open_shards=max_open_shards)
+
+    def stage(
+        self, shards: Sequence[ShardEntry] | None = None, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Copies shards that are not there yet; interrupted, it goes on where it stood.
+
+        Args:
+            shards: such as a share of `plan_ranks`; None for all.
+            progress: called with (bytes there, bytes in all) after each shard.
+        Raises:
+            FileNotFoundError, OSError: naming the URL that cannot be read.
+            ValueError: when shards do not fit into `max_bytes`, or what came is not what the manifests say.
+        """
+        entries = self.manifest.shards if shards is None else shards
+        total, limit = sum(entry.data_bytes for entry in entries), self._staging.max_bytes
+        if limit is not None and total > limit:
+            raise ValueError(
+                f"{self.path}: {len(entries)} shards have {total:,} bytes, the limit is {limit:,}; allow more, stage a "
+                f"share of plan_ranks, or stage none: each then comes when it is read"
+            )
+        done = 0
+        for entry in entries:
+            unlock(self._staging.hold(entry, partial(self._fetch, entry, lambda: False)), os.getpid())
+            done += entry.data_bytes
+            if progress is not None:
+                progress(done, total)
+
+    def annotations_file(self) -> Path:
+        """As `FeatureStore.annotations_file`; copies the file first where it is not there yet."""
+        entry = self.manifest.annotations
+        if entry is not None:
+            with self._staging.locked():
+                try:
+                    return super().annotations_file()
+                except ValueError:
+                    arriving = self.path / f".{entry.file}{TEMPORARY_SUFFIX}"
+                    arriving.unlink(missing_ok=True)
+                    self._remote.download(entry.file, arriving, entry.bytes)
+                    os.replace(arriving, self.path / entry.file)
+        return super().annotations_file()
+
+    def _open_shard(self, entry: ShardEntry) -> ShardReader:
+        lock = self._staging.hold(entry, partial(self._fetch, entry, self._let_go_of_one))
+        try:
+            reader = super()._open_shard(entry)
+        except BaseException:
+            unlock(lock, os.getpid())
+            raise
+        weakref.finalize(reader, unlock, lock, os.getpid())
+        return reader
+
+    def _let_go_of_one(self) -> bool:
+        """Drops the least recently used open shard; called while `_reader` holds the lock of the open ones."""
+        readers = None if self._open is None else self._open.readers
+        if not readers:
+            return False
+        readers.popitem(last=False)
+        return True
+
+    def _fetch(self, entry: ShardEntry, release: Callable[[], bool]) -> None:
+        """Makes the shard whole; called while it is locked."""
+        where = self._remote.where(entry.manifest)
+        data = self._remote.read(entry.manifest)
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != entry.manifest_sha256:
+            raise ValueError(
+                f"{where}: is not the manifest that {STORE_MANIFEST_NAME} was made from (SHA-256 {digest}, expected "
+                f"{entry.manifest_sha256}); the store changed: open it again, or finish the run that changes it"
+            )
+        manifest = ShardManifest.from_json(_json(data, self._remote), where)
+        if shard_entry(manifest, manifest_sha256=digest) != entry:
+            raise ValueError(f"{where}: does not agree with {STORE_MANIFEST_NAME} about shard {entry.shard}; verify it")
+        if entry.data_file is not None:
+            arriving, whole = self._staging.partial(entry), self.path / entry.data_file
+            self._staging.reserve(entry, self.manifest.shards, release)
+            if whole.exists():
+                os.replace(whole, arriving)  # a process died before it wrote the manifest: check again, copy the rest
+            self._remote.download(entry.data_file, arriving, entry.data_bytes)
+            try:
+                _check_content(arriving, manifest)
+            except ValueError as error:
+                arriving.unlink()
+                raise ValueError(
+                    f"{self._remote.where(entry.data_file)}: arrived damaged and was dropped ({error}); run again, and "
+                    f"if that does not help, verify the store there"
+                ) from error
+            os.replace(arriving, whole)
+        self._staging.write(entry.manifest, data)
+
+    def _give_way(self, manifest: StoreManifest) -> None:
+        """Removes shards that the store there no longer has; called while the folder is locked."""
+        path = self._staging.path / STORE_MANIFEST_NAME
+        if not path.exists():
+            return
+        before = StoreManifest.read(path)
+        if before.fingerprint.feature_space != manifest.fingerprint.feature_space:
+            raise ValueError(f"{path.parent}: holds shards of another store than {self._remote.url}; name a new folder")
+        still = set(manifest.shards)
+        for entry in before.shards:
+            if entry not in still and not self._staging.remove(entry):
+                raise ValueError(
+                    f"{path.parent}: shard {entry.shard} changed at {self._remote.url} and a process reads the staged "
+                    f"one; end it, or name a new folder"
+                )
+
+
+def _check_names(manifest: StoreManifest, remote: RemoteFolder) -> None:
+    """A name from elsewhere must not be that of another file of the folder, a lock or a manifest say."""
+    if manifest.annotations is not None and manifest.annotations.file != ANNOTATIONS_NAME:
+        raise ValueError(
+            f"{remote.where(STORE_MANIFEST_NAME)}: annotations are in {manifest.annotations.file!r}, expected "
+            f"{ANNOTATIONS_NAME}; copy the store there again"
+        )
+    for entry in manifest.shards:
+        data_name = rf"part-{entry.shard:05d}\.[A-Za-z0-9_-]{{1,64}}\.lmdb"
+        is_data_name = entry.data_file is None or re.fullmatch(data_name, entry.data_file)
+        if entry.manifest != shard_manifest_name(entry.shard) or not is_data_name:
+            raise ValueError(
+                f"{remote.where(STORE_MANIFEST_NAME)}: shard {entry.shard} has files {entry.manifest!r} and "
+                f"{entry.data_file!r}, expected {shard_manifest_name(entry.shard)} and "
+                f"part-{entry.shard:05d}.<attempt>.lmdb; copy the store there again"
+            )
+
+
+def _check_content(path: Path, manifest: ShardManifest) -> None:
+    """Every record against the digest in the index, and the index against the manifest.
+
+    Raises:
+        ValueError: naming what differs.
+    """
+    reader = ShardReader(path, manifest)  # never closed: what a damaged record raises holds views of it
+    for record, (key, digest) in zip(reader.scan(copy=False, check=True), reader.digests(), strict=True):
+        if record_digest(record) != digest:
+            raise ValueError(f"record {key.decode('utf-8', 'replace')!r} has another digest than its index says")
+    if content_digest(reader.digests()) != manifest.content_digest:
+        raise ValueError("its index gives another content digest than its manifest")
+
+
+def _json(data: bytes, remote: RemoteFolder) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{remote.url}: a manifest there is not JSON ({error}); copy the store there again") from None

@@ -1,0 +1,28 @@
+"""A store made of records that another code base extracted: its fingerprint, and what it does not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint
+
+ABSENT = "absent"
+
+
+def imported_fingerprint(source_format: str, details: dict[str, Any]) -> Fingerprint:
+    """`imported:<format>`: nobody here knows which weights and conventions made the features.
+
+    Args:
+        details: what is known; under "classes" and "attributes" where they come from, `ABSENT` when the source has none
+            (class ids and scores of the records are then 0 and mean nothing).
+    """
+    for name in ("classes", "attributes"):
+        if not isinstance(details.get(name), str):
+            raise ValueError(f"details of an imported store say where its {name} come from; got {details.get(name)!r}")
+    return Fingerprint(IMPORTED_PREFIX + source_format, {}, {"format": source_format, **details})
+
+
+def has_classes(fingerprint: Fingerprint) -> bool:
+    """False when the class ids and scores of a store only fill their place."""
+    imported = fingerprint.feature_space.startswith(IMPORTED_PREFIX)
+    return not (imported and fingerprint.details.get("classes") == ABSENT)

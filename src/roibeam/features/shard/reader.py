@@ -1,0 +1,282 @@
+"""Reading one finished shard through its offset index and Python's own mmap.
+
+LMDB's map dies with its environment, and views into it crash the process; Python's refuses to close while views live.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.layout import RegionMeta, decode, decode_meta
+from roibeam.features.shard.lmdb_pages import LmdbPages
+from roibeam.features.shard.manifest import ShardManifest
+from roibeam.features.shard.offset_index import IndexRow, OffsetIndex
+
+
+class ShardReader:
+    """One data file, bounded by what its manifest says.
+
+    Args:
+        path: the data file.
+        manifest: the shard manifest that names it.
+        check_index: verify the checksum of the offset index (reads about 100 bytes per record).
+    Raises:
+        FileNotFoundError: when the file is missing.
+        ValueError: naming the file, when its size, pages or index are not what the manifest says. The size is compared
+            before the file is mapped, so that a truncated file is this error and not a SIGBUS later.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], manifest: ShardManifest, *, check_index: bool = True) -> None:
+        self.path = Path(path)
+        self.manifest = manifest
+        self._map: mmap.mmap | None = None
+        self._index: OffsetIndex | None = None
+        start, end = manifest.index_offset, manifest.index_offset + manifest.index_bytes
+        if (
+            manifest.page_size * manifest.num_pages != manifest.data_bytes
+            or not 0 < start <= end <= manifest.data_bytes
+        ):
+            raise ValueError(
+                f"{self.path}: its manifest gives {manifest.num_pages} pages of {manifest.page_size} bytes, "
+                f"{manifest.data_bytes} bytes in all and an index from {start} to {end}, which cannot be; "
+                f"restore the manifest or re-extract the shard"
+            )
+        if self.path.exists() and not self.path.is_file():  # a pipe would be waited for
+            raise ValueError(f"{self.path}: is not a regular file; copy it or re-extract shard {manifest.shard}")
+        try:
+            file = open(self.path, "rb")
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"{self.path}: the data file of shard {manifest.shard} is missing; copy it or re-extract the shard"
+            ) from None
+        with file:
+            got = os.fstat(file.fileno()).st_size
+            if got != manifest.data_bytes:
+                raise ValueError(
+                    f"{self.path}: has {got} bytes, its manifest says {manifest.data_bytes}; the file was cut or "
+                    f"changed (a copy that stopped?): copy it again or re-extract the shard"
+                )
+            self._map = mmap.mmap(file.fileno(), manifest.data_bytes, access=mmap.ACCESS_READ)
+        # Of what a disk reads ahead, megabytes, most would be of records that nobody asked for.
+        self._map.madvise(mmap.MADV_RANDOM)
+        try:
+            pages = LmdbPages(self._map, str(self.path))
+            if (pages.page_size, pages.num_pages) != (manifest.page_size, manifest.num_pages):
+                raise ValueError(
+                    f"{self.path}: has {pages.num_pages} pages of {pages.page_size} bytes, its manifest says "
+                    f"{manifest.num_pages} of {manifest.page_size}; the file was changed after it was finished"
+                )
+            self._open_index(check=check_index)
+        except BaseException:
+            self._index = self._map = None  # not closed: the traceback still holds views of it
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:  # its traceback may hold views of the map; a BufferError would hide what went wrong
+            self._index = self._map = None
+
+    def __len__(self) -> int:
+        return self._opened()[1].num_records
+
+    def __contains__(self, image_id: object) -> bool:
+        return isinstance(image_id, str) and self.find(image_id) >= 0
+
+    def __iter__(self) -> Iterator[RegionRecord]:
+        """Records in key order, with arrays of their own."""
+        return self.scan()
+
+    def scan(self, *, copy: bool = True, check: bool = False) -> Iterator[RegionRecord]:
+        """Every record in key order, without a lookup for each; arguments and errors as `get`."""
+        self._opened()[0].madvise(mmap.MADV_SEQUENTIAL)
+        try:
+            for row in range(len(self)):
+                yield self.record_at(row, copy=copy, check=check)
+        finally:
+            if self._map is not None:
+                self._map.madvise(mmap.MADV_RANDOM)
+
+    def get(self, image_id: str, *, copy: bool = True, check: bool = False) -> RegionRecord:
+        """One record.
+
+        Args:
+            copy: False gives read-only views into the mapped file; `close` refuses while they live.
+            check: verify the record's checksums and field rules too.
+        Raises:
+            KeyError: when the shard does not hold `image_id`.
+            ValueError: when the stored bytes are not a record, or the reader is closed.
+        """
+        return self.record_at(self.row_of(image_id), image_id=image_id, copy=copy, check=check)
+
+    def find(self, image_id: str) -> int:
+        """The position of `image_id` in key order, which the methods `..._at` take; -1 where it is not in the shard."""
+        return self._opened()[1].find(_key(image_id))
+
+    def row_of(self, image_id: str) -> int:
+        """As `find`, but KeyError where the image is not in the shard."""
+        row = self.find(image_id)
+        if row < 0:
+            raise KeyError(f"image id {image_id!r} is not in {self.path}")
+        return row
+
+    def meta_at(self, row: int, *, check: bool = False) -> RegionMeta:
+        """What is needed to choose regions, without touching the features' pages; errors as `get`."""
+        mapped, index = self._opened()
+        start, end = index.ranges(row)[:2]
+        try:
+            meta = decode_meta(mapped[start:end], check=check)
+        except ValueError as error:
+            shown = self.record_key(row).decode("utf-8", "replace")
+            raise ValueError(f"{self.path}: record {shown!r}: {error}") from None
+        self._check_size(index, row, meta.num_regions, meta.feature_dim)
+        return meta
+
+    def num_regions_at(self, row: int) -> int:
+        """How many regions a record has, from the index alone."""
+        return self._opened()[1].num_regions_at(row)
+
+    def prefetch_at(self, row: int, *, large: bool = True) -> None:
+        """Asks the operating system to read a record's values soon, and returns at once; errors as `get`.
+
+        Args:
+            large: False asks for what `meta_at` reads only.
+        """
+        mapped, index = self._opened()
+        ranges = index.ranges(row)
+        for start, end in (ranges[:2], ranges[2:])[: 2 if large else 1]:
+            first = start // mmap.PAGESIZE * mmap.PAGESIZE
+            mapped.madvise(mmap.MADV_WILLNEED, first, end - first)
+
+    def record_at(
+        self, row: int, *, image_id: str | None = None, copy: bool = True, check: bool = False
+    ) -> RegionRecord:
+        """The record at position `row` in key order; arguments and errors as `get`.
+
+        Args:
+            image_id: of that record, where the caller has just found the row by it.
+        """
+        mapped, index = self._opened()
+        meta_start, meta_end, start, end = index.ranges(row)
+        meta, regions = mapped[meta_start:meta_end], memoryview(mapped)[start:end]
+        try:
+            record = decode(index.key(row) if image_id is None else image_id, meta, regions, copy=copy, check=check)
+        except ValueError as error:
+            raise ValueError(f"{self.path}: {error}") from None
+        features = record.features
+        self._check_size(index, row, *features.shape)
+        if features.dtype != index.numpy_dtype:
+            raise self._misfit(row, f"{record.feature_dtype} features", index.feature_dtype)
+        return record
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The mapped file, for those who check its pages; views of it keep `close` from working."""
+        return self._opened()[0]
+
+    def record_key(self, row: int) -> bytes:
+        """The key at position `row` in key order."""
+        return self._opened()[1].key(row)
+
+    def values_at(self, row: int) -> tuple[bytes, memoryview]:
+        """META value (copied) and REGION value (a view) at position `row`, undecoded."""
+        mapped, index = self._opened()
+        meta_start, meta_end, start, end = index.ranges(row)
+        return mapped[meta_start:meta_end], memoryview(mapped)[start:end]
+
+    def ids(self) -> Iterator[str]:
+        """Image ids in key order (order of their UTF-8 bytes)."""
+        for row in range(len(self)):
+            key = self.record_key(row)
+            try:
+                yield key.decode("utf-8")
+            except UnicodeDecodeError:
+                raise ValueError(f"{self.path}: key {key!r} is not UTF-8; copy it again or re-extract") from None
+
+    def digests(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """(key, record digest) in key order, of rows `start` to `stop`, from the index alone."""
+        for row in range(start, len(self) if stop is None else min(stop, len(self))):
+            index = self._opened()[1]
+            yield index.key(row), index.digest(row)
+
+    def index_rows(self) -> Iterator[IndexRow]:
+        """Every row of the offset index, in key order."""
+        yield from self._opened()[1].rows()
+
+    def close(self) -> None:
+        """Unmaps the file; a second call does nothing.
+
+        Raises:
+            BufferError: while arrays made with `copy=False` are alive; the reader stays open and can be closed later.
+        """
+        if self._map is None:
+            return
+        self._index = None
+        try:
+            self._map.close()
+        except BufferError:
+            self._open_index(check=False)
+            raise BufferError(
+                f"{self.path}: arrays read with copy=False are still alive; drop them first, or drop the reader instead"
+            ) from None
+        self._map = None
+
+    def _open_index(self, *, check: bool) -> None:
+        assert self._map is not None
+        manifest = self.manifest
+        value = memoryview(self._map)[manifest.index_offset : manifest.index_offset + manifest.index_bytes]
+        index = OffsetIndex(value, file_bytes=manifest.data_bytes, name=str(self.path), check=check)
+        got = (index.num_records, index.num_regions, index.feature_dim, index.feature_dtype)
+        want = (manifest.num_records, manifest.num_regions, manifest.feature_dim, manifest.feature_dtype)
+        if got != want:
+            raise ValueError(
+                f"{self.path}: its index counts records, regions, feature width and dtype {got}, its manifest {want}; "
+                f"the two do not belong together: restore one of them or re-extract the shard"
+            )
+        self._index = index
+
+    def _check_size(self, index: OffsetIndex, row: int, num_regions: int, feature_dim: int) -> None:
+        """A value that is sound in itself may still be another's: the index knows what belongs to this row."""
+        if num_regions != index.num_regions_at(row) or feature_dim != index.feature_dim:
+            want = f"{index.num_regions_at(row)} of {index.feature_dim}"
+            raise self._misfit(row, f"{num_regions} regions of {feature_dim} values", want)
+
+    def _misfit(self, row: int, got: str, want: str) -> ValueError:
+        return ValueError(
+            f"{self.path}: record {self.record_key(row).decode('utf-8', 'replace')!r} has {got}, the offset index says "
+            f"{want}; the file was changed: copy it again or re-extract the shard"
+        )
+
+    def _opened(self) -> tuple[mmap.mmap, OffsetIndex]:
+        if self._map is None or self._index is None:
+            raise ValueError(f"{self.path}: this reader is closed")
+        return self._map, self._index
+
+
+def stream_digests(
+    path: str | os.PathLike[str], manifest: ShardManifest, *, rows_at_once: int = 256
+) -> Iterator[tuple[bytes, bytes]]:
+    """As `ShardReader.digests`, but with the file open only while a block of rows is read.
+
+    Merging thousands of shards holds one such stream each; open maps would run into `ulimit -n`.
+    """
+    for start in range(0, manifest.num_records, rows_at_once):
+        with ShardReader(path, manifest, check_index=start == 0) as reader:
+            block = list(reader.digests(start, start + rows_at_once))
+        yield from block
+
+
+def _key(image_id: str) -> bytes:
+    # An id with a lone surrogate cannot have been stored; it is absent, not an encoding error.
+    return image_id.encode("utf-8", "surrogatepass")

@@ -1,0 +1,60 @@
+"""One finished shard that is not on this machine's disk: its index is read once, each record by its range of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from roibeam.features.folders.output_folder import OutputFolder
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.layout import decode
+from roibeam.features.shard.manifest import ShardManifest
+from roibeam.features.shard.offset_index import OffsetIndex
+
+
+class ShardObject:
+    """For a look at some records; who reads many stages the shard (`features/reading/staging.py`).
+
+    Args:
+        folder: where the data file lies.
+        manifest: the shard manifest that names it.
+    Raises:
+        FileNotFoundError: when the data file is missing.
+        ValueError: naming the file, when its index is not what the manifest says.
+    """
+
+    def __init__(self, folder: OutputFolder, manifest: ShardManifest) -> None:
+        assert manifest.data_file is not None
+        self._folder, self._name = folder, manifest.data_file
+        where = folder.where(manifest.data_file)
+        start, end = manifest.index_offset, manifest.index_offset + manifest.index_bytes
+        data = folder.read_range(manifest.data_file, start, end)
+        if len(data) != manifest.index_bytes:
+            raise ValueError(
+                f"{where}: has {len(data)} bytes from {start} on, its manifest says {manifest.index_bytes}"
+            )
+        self._index = OffsetIndex(memoryview(data), file_bytes=manifest.data_bytes, name=where)
+        got = (self._index.num_records, self._index.num_regions, self._index.feature_dim, self._index.feature_dtype)
+        want = (manifest.num_records, manifest.num_regions, manifest.feature_dim, manifest.feature_dtype)
+        if got != want:
+            raise ValueError(
+                f"{where}: its index counts records, regions, feature width and dtype {got}, its manifest {want}; "
+                f"delete the manifest and extract the shard again"
+            )
+
+    def __len__(self) -> int:
+        return self._index.num_records
+
+    def digests(self) -> Iterator[tuple[bytes, bytes]]:
+        """(key, record digest) in key order."""
+        for row in range(len(self)):
+            yield self._index.key(row), self._index.digest(row)
+
+    def record_at(self, row: int) -> RegionRecord:
+        """The record at position `row` in key order, its checksums verified; two reads."""
+        meta_start, meta_end, start, end = self._index.ranges(row)
+        meta = self._folder.read_range(self._name, meta_start, meta_end)
+        regions = self._folder.read_range(self._name, start, end)
+        try:
+            return decode(self._index.key(row), meta, memoryview(regions), copy=True, check=True)
+        except ValueError as error:
+            raise ValueError(f"{self._folder.where(self._name)}: {error}") from None

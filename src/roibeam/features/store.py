@@ -1,0 +1,306 @@
+"""A store of region features: image id in, record out, whatever shard it lies in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from roibeam.features.annotations_file import checked_annotations
+from roibeam.features.batch import BatchBuffers, RegionBatch, assemble, check_fields
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.region_filter import RegionFilter
+from roibeam.features.shard.layout import RegionMeta
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardEntry, ShardManifest, StoreManifest
+from roibeam.features.shard.reader import ShardReader
+
+
+class FeatureStore:
+    """Reads a finished store; safe to fork, to pickle (the copy opens its own files) and to use from threads.
+
+    Args:
+        path: folder with `manifest.json`.
+        max_open_shards: shards open at once, each one file descriptor; the least recently used is let go beyond that.
+    Raises:
+        FileNotFoundError: when there is no manifest, saying whether a run is unfinished.
+        ValueError: when the manifest is damaged or of another version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, max_open_shards: int = 128) -> None:
+        if max_open_shards < 1:
+            raise ValueError(f"max_open_shards must be at least 1, got {max_open_shards}")
+        self.path = Path(path)
+        self._max_open_shards = max_open_shards
+        self.manifest = _read_manifest(self.path)
+        # By first id: the shards that can hold an id are among those starting at or before it, and walking back from
+        # there ends where no earlier shard reaches as far. Ranges overlap when a store has grown.
+        shards = [entry for entry in self.manifest.shards if entry.first_id is not None and entry.last_id is not None]
+        self._by_first_id = sorted(shards, key=lambda entry: entry.first_id or "")
+        self._first_ids = [entry.first_id or "" for entry in self._by_first_id]
+        self._last_ids = [entry.last_id or "" for entry in self._by_first_id]
+        self._reach = list(accumulate(self._last_ids, max))
+        self._open: _OpenShards | None = _OpenShards()
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return self.manifest.fingerprint
+
+    @property
+    def vocabulary(self) -> dict[str, list[str] | None]:
+        """{"classes": names in id order or None, "attributes": the same}."""
+        return self.manifest.vocabulary
+
+    @property
+    def feature_dim(self) -> int:
+        """D; 0 in a store without records."""
+        return self.manifest.feature_dim
+
+    @property
+    def feature_dtype(self) -> str | None:
+        """Key of `FEATURE_DTYPES`; None in a store without records."""
+        return self.manifest.feature_dtype
+
+    @property
+    def num_regions(self) -> int:
+        """Regions of all records together."""
+        return self.manifest.num_regions
+
+    def __len__(self) -> int:
+        return self.manifest.num_records
+
+    def __contains__(self, image_id: object) -> bool:
+        return isinstance(image_id, str) and self._find(image_id) is not None
+
+    def __getitem__(self, image_id: str) -> RegionRecord:
+        """The record, with arrays of its own; errors as `get`."""
+        return self.get(image_id)
+
+    def __iter__(self) -> Iterator[RegionRecord]:
+        """Every record once, with arrays of its own: shard after shard, inside a shard in key order."""
+        return self.scan()
+
+    def scan(self, *, copy: bool = True, check: bool = False) -> Iterator[RegionRecord]:
+        """Every record in the order of `__iter__`, without a lookup for each; arguments and errors as `get`."""
+        for entry in self._filled_shards():
+            yield from self._reader(entry).scan(copy=copy, check=check)
+
+    def get(self, image_id: str, *, copy: bool = True, check: bool = False) -> RegionRecord:
+        """One record.
+
+        Args:
+            copy: False gives read-only views into the file, which stays mapped as long as they live.
+            check: verify checksums and field rules of the record (reads every byte).
+        Raises:
+            KeyError: naming id and store, when the store does not hold it.
+            ValueError: naming the file, when it is damaged, or the store is closed.
+        """
+        reader, row = self._place(image_id)
+        return reader.record_at(row, image_id=image_id, copy=copy, check=check)
+
+    def meta(self, image_id: str) -> RegionMeta:
+        """Boxes, classes and scores, without touching the features; errors as `get`."""
+        reader, row = self._place(image_id)
+        return reader.meta_at(row)
+
+    def num_regions_of(self, image_ids: Iterable[str]) -> np.ndarray:
+        """(n,) int32, how many regions each record has, from the offset indexes alone; errors as `get`."""
+        places = map(self._place, image_ids)
+        return np.array([reader.num_regions_at(row) for reader, row in places], np.int32)
+
+    def get_batch(
+        self,
+        image_ids: Sequence[str],
+        *,
+        fields: Collection[str] = ("features",),
+        ragged: bool = False,
+        regions: RegionFilter | None = None,
+        out: BatchBuffers | None = None,
+    ) -> RegionBatch:
+        """Records of some images as one batch of arrays; each stored byte is read once and written once.
+
+        Args:
+            image_ids: at least one; an image may be named twice.
+            fields: what else than boxes, class ids and scores is wanted: "features", "attributes",
+                "class_distribution", "image_feature". With () no page of the large values is touched.
+            ragged: regions of all images one after another, instead of padded to the most that one has.
+            regions: keeps some of each record's regions.
+            out: memory to assemble in; the arrays of the batch before are overwritten.
+        Raises:
+            KeyError, ValueError: as `get`; ValueError also for a field that a record lacks.
+        """
+        check_fields(fields)
+        records: Iterable[RegionRecord | RegionMeta]
+        if fields:
+            records = (self.get(image_id, copy=False) for image_id in image_ids)
+        else:
+            records = (self.meta(image_id) for image_id in image_ids)
+        return assemble(image_ids, records, fields=fields, ragged=ragged, regions=regions, out=out)
+
+    def prefetch(self, image_ids: Iterable[str], *, fields: Collection[str] = ("features",)) -> None:
+        """Asks the operating system to read what `get_batch` with these `fields` will, and returns at once: name the
+        next batch before you assemble this one. Errors as `get_batch`."""
+        check_fields(fields)
+        for image_id in image_ids:
+            reader, row = self._place(image_id)
+            reader.prefetch_at(row, large=bool(fields))
+
+    @property
+    def shard_sizes(self) -> list[int]:
+        """Records of each shard, in the order of the manifest; what `id_at` counts by."""
+        return [entry.num_records for entry in self.manifest.shards]
+
+    def id_at(self, shard: int, row: int) -> str:
+        """The image id at a row, in key order, of the `shard`-th shard of the manifest.
+
+        Raises:
+            IndexError: for a place that is none.
+            ValueError: as `get`.
+        """
+        entry = self.manifest.shards[shard]
+        if not 0 <= row < entry.num_records:
+            raise IndexError(f"{self.path}: shard {shard} has {entry.num_records} records, asked for row {row}")
+        return self._reader(entry).record_key(row).decode("utf-8")
+
+    def ids_at(self, places: np.ndarray) -> list[str]:
+        """The image ids at (n, 2) places of shard and row, such as `EpochOrder` gives; errors as `id_at`."""
+        return [self.id_at(shard, row) for shard, row in places.tolist()]
+
+    def ids(self) -> Iterator[str]:
+        """Image ids in the order of `__iter__`."""
+        for entry in self._filled_shards():
+            yield from self._reader(entry).ids()
+
+    def annotations_file(self) -> Path:
+        """The table of captions and labels, checked to be the one that the manifest names; see `checked_annotations`.
+
+        Raises:
+            ValueError: when there is none, or another.
+        """
+        if self.manifest.annotations is None:
+            raise ValueError(f"{self.path}: its images have no captions and no labels")
+        return checked_annotations(self.path, self.manifest.annotations)
+
+    def close(self) -> None:
+        """Lets all shards go; views read with `copy=False` stay valid. Reading afterwards is a ValueError."""
+        self._open = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"FeatureStore({str(self.path)!r}, {len(self)} records in {len(self.manifest.shards)} shards)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_open"] = self._open is not None  # whether, not which: open files do not travel
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open = _OpenShards() if state["_open"] else None
+
+    def _filled_shards(self) -> Iterator[ShardEntry]:
+        return (entry for entry in self.manifest.shards if entry.num_records)
+
+    def _place(self, image_id: str) -> tuple[ShardReader, int]:
+        place = self._find(image_id)
+        if place is None:
+            raise KeyError(f"image id {image_id!r} is not in the store {self.path} ({len(self)} records)")
+        return place
+
+    def _find(self, image_id: str) -> tuple[ShardReader, int] | None:
+        """The shard that holds `image_id` and its row there: all shards whose range covers it are asked."""
+        # str compares by code point, which is the order of UTF-8 bytes.
+        at = bisect_right(self._first_ids, image_id) - 1
+        while at >= 0 and self._reach[at] >= image_id:
+            if self._last_ids[at] >= image_id:
+                reader = self._reader(self._by_first_id[at])
+                row = reader.find(image_id)
+                if row >= 0:
+                    return reader, row
+            at -= 1
+        return None
+
+    def _reader(self, entry: ShardEntry) -> ShardReader:
+        shards = self._open
+        if shards is None:
+            raise ValueError(f"{self.path}: this store is closed")
+        if shards.forks != _forks:
+            self._open = shards = _OpenShards()  # after a fork: nothing of the parent's is used, its lock included
+        with shards.lock:
+            reader = shards.readers.get(entry.shard)
+            if reader is None:
+                reader = self._open_shard(entry)
+                shards.readers[entry.shard] = reader
+                if len(shards.readers) > self._max_open_shards:
+                    # Dropped, not closed: another thread may be reading it, and views may live. The last
+                    # user unmaps it.
+                    shards.readers.popitem(last=False)
+            shards.readers.move_to_end(entry.shard)
+            return reader
+
+    def _open_shard(self, entry: ShardEntry) -> ShardReader:
+        path = self.path / entry.manifest
+        manifest = ShardManifest.read(path)
+        got = hashlib.sha256(path.read_bytes()).hexdigest()
+        if got != entry.manifest_sha256 or manifest.data_file is None:
+            raise ValueError(
+                f"{path}: is not the manifest that {STORE_MANIFEST_NAME} was made from (SHA-256 {got}, "
+                f"expected {entry.manifest_sha256}); finish the run that changed it, or verify the store"
+            )
+        if (manifest.feature_dim, manifest.feature_dtype) != (self.feature_dim, self.feature_dtype):
+            raise ValueError(
+                f"{path}: has features {manifest.feature_dim} {manifest.feature_dtype}, {STORE_MANIFEST_NAME} says "
+                f"{self.feature_dim} {self.feature_dtype}; verify the store"
+            )
+        return ShardReader(self.path / manifest.data_file, manifest)
+
+
+# Forks between this process and the one that imported this module; cheaper to ask for than the process's number.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+class _OpenShards:
+    """The open shards of one process, least recently used first."""
+
+    def __init__(self) -> None:
+        self.forks = _forks
+        self.lock = threading.Lock()
+        self.readers: OrderedDict[int, ShardReader] = OrderedDict()
+
+
+def _read_manifest(folder: Path) -> StoreManifest:
+    try:
+        return StoreManifest.read(folder / STORE_MANIFEST_NAME)
+    except (FileNotFoundError, NotADirectoryError):
+        if next(folder.glob("part-*.json"), None) is not None:
+            raise FileNotFoundError(
+                f"{folder}: has shards but no {STORE_MANIFEST_NAME}: the run that writes it has not finished: "
+                f"run the same command again"
+            ) from None
+        raise FileNotFoundError(
+            f"{folder}: no feature store here ({STORE_MANIFEST_NAME} is missing); is the path right?"
+        ) from None

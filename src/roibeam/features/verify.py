@@ -1,0 +1,300 @@
+"""Is this store whole? Manifests, files and indexes always; every byte of every record when asked (`deep`)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+
+import lmdb
+
+from roibeam.features.annotations_file import checked_annotations
+from roibeam.features.counted import counted
+from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
+from roibeam.features.record.digest import content_digest, merge_digests, record_digest
+from roibeam.features.shard.layout import decode
+from roibeam.features.shard.lmdb_pages import LmdbPages
+from roibeam.features.shard.manifest import (
+    STORE_MANIFEST_NAME,
+    AnnotationsEntry,
+    ShardEntry,
+    ShardManifest,
+    StoreManifest,
+)
+from roibeam.features.shard.publish import shard_entry
+from roibeam.features.shard.reader import ShardReader, stream_digests
+from roibeam.features.shard.writer import META_DATABASE, REGIONS_DATABASE
+
+_MAX_PROBLEMS_PER_SHARD = 20
+_SCRATCH_PREFIX = ".tmp-"  # folders in which attempts work, docs/store-format.md, section 1
+_REEXTRACT = "copy the file again, or let `roibeam store repair` extract what is broken"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with which file, and what to do; `leftover` marks a file that only takes space."""
+
+    file: str
+    what: str
+    what_to_do: str
+    leftover: bool = False
+
+
+def verify_store(
+    path: str | os.PathLike[str],
+    deep: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    deep_shards: range | None = None,
+) -> list[Problem]:
+    """Every problem of a store; an empty list means it is whole.
+
+    Memory grows with the number of shards (a few kB each), not of records.
+
+    Args:
+        path: the store's folder.
+        deep: also read every record twice, through LMDB and through the offset index, compare the two, and check
+            checksums, field rules, record digests and tree structure.
+        progress: called with (records done, records in all) after each shard, in deep mode about every 100 records.
+        deep_shards: numbers of the shards that `deep` is for, to go on after a stop or to share the work; None: all.
+    """
+    folder = Path(path)
+    try:
+        store = StoreManifest.read(folder / STORE_MANIFEST_NAME)
+    except (FileNotFoundError, NotADirectoryError):
+        return _unfinished(folder, deep)
+    except (OSError, ValueError) as error:
+        return [Problem(STORE_MANIFEST_NAME, _first_line(error), "run the same command again to write it")]
+    problems: list[Problem] = []
+    sound: list[tuple[Path, ShardManifest]] = []
+    done = dead_letters = 0
+    for entry in store.shards:
+        found: list[Problem] = []
+        manifest = _checked_manifest(folder, entry, store, found)
+        if manifest is not None:
+            dead_letters += len(manifest.dead_letters)
+        if manifest is not None and manifest.data_file is not None and not found:
+            data_path = folder / manifest.data_file
+            report = _Report(found, manifest.data_file)
+            read_all = deep and (deep_shards is None or entry.shard in deep_shards)
+            for count in _check_data_file(data_path, manifest, read_all, report):
+                if progress is not None:
+                    progress(done + count, store.num_records)
+            if not found:
+                sound.append((data_path, replace(manifest, dead_letters=(), stats={})))  # small: all are kept
+        problems += found
+        done += entry.num_records
+        if progress is not None:
+            progress(done, store.num_records)
+    if not problems:
+        problems += _check_totals(store, sound, dead_letters)
+    if store.annotations is not None:
+        problems += _check_annotations(folder, store.annotations)
+    named = {STORE_MANIFEST_NAME} | {entry.manifest for entry in store.shards}
+    named |= {entry.data_file for entry in store.shards if entry.data_file is not None}
+    return problems + _leftovers(folder, named)
+
+
+def _unfinished(folder: Path, deep: bool) -> list[Problem]:
+    """The problems of a folder without a store manifest: what a killed or running command has finished, and left."""
+    leftovers = _leftovers(folder, named=set()) if folder.is_dir() else []
+    shards = [problem.file for problem in leftovers if problem.file.endswith(".json")]
+    if not leftovers:
+        what = f"no feature store here, {folder} does not hold it"
+        return [Problem(STORE_MANIFEST_NAME, what, "is the path right?")]
+    problems: list[Problem] = []
+    named = set(shards)
+    whole = 0
+    for name in shards:
+        found: list[Problem] = []
+        try:
+            manifest = ShardManifest.read(folder / name)
+        except (OSError, ValueError) as error:
+            problems.append(Problem(name, _first_line(error), "run the same command again to redo this shard"))
+            continue
+        if manifest.data_file is not None:
+            named.add(manifest.data_file)
+            for _ in _check_data_file(folder / manifest.data_file, manifest, deep, _Report(found, manifest.data_file)):
+                pass
+        whole += not found
+        problems += found
+    what = f"is missing: the run that writes it has not finished, {counted(whole, 'shard')} of it can be used"
+    problems.insert(0, Problem(STORE_MANIFEST_NAME, what, "run the same command again"))
+    return problems + _leftovers(folder, named)
+
+
+class _Report:
+    """Collects the problems of one data file, the first 20 of them: one bad disk block is not a million lines."""
+
+    def __init__(self, problems: list[Problem], file: str) -> None:
+        self._problems, self._file = problems, file
+
+    def add(self, what: str) -> None:
+        if len(self._problems) < _MAX_PROBLEMS_PER_SHARD:
+            self._problems.append(Problem(self._file, what, _REEXTRACT))
+
+
+def _checked_manifest(
+    folder: Path, entry: ShardEntry, store: StoreManifest, problems: list[Problem]
+) -> ShardManifest | None:
+    path = folder / entry.manifest
+    remake = "restore it from a copy, or run the same command again"
+    try:
+        manifest = ShardManifest.read(path)
+        got = hashlib.sha256(path.read_bytes()).hexdigest()
+    except (OSError, ValueError) as error:
+        problems.append(Problem(entry.manifest, str(error), remake))
+        return None
+    if shard_entry(manifest, manifest_sha256=got) != entry:
+        what = f"does not agree with {STORE_MANIFEST_NAME} about shard {entry.shard} (counts, ids, digest, bytes)"
+        problems.append(Problem(entry.manifest, what, remake))
+    elif manifest.fingerprint.feature_space != store.fingerprint.feature_space:
+        what = f"has feature space {manifest.fingerprint.feature_space}, the store {store.fingerprint.feature_space}"
+        problems.append(Problem(entry.manifest, what, "re-extract the shard with the store's configuration"))
+    elif manifest.num_records and (manifest.feature_dim, manifest.feature_dtype) != (
+        store.feature_dim,
+        store.feature_dtype,
+    ):
+        what = f"has features {manifest.feature_dim} {manifest.feature_dtype}, the store {store.feature_dim}"
+        problems.append(Problem(entry.manifest, f"{what} {store.feature_dtype}", remake))
+    return manifest
+
+
+def _check_data_file(path: Path, manifest: ShardManifest, deep: bool, report: _Report) -> Iterator[int]:
+    """Yields how many records are done."""
+    try:
+        with ShardReader(path, manifest) as reader:
+            if content_digest(reader.digests()) != manifest.content_digest:
+                report.add("its index gives another content digest than its manifest")
+            ids = (manifest.first_id, manifest.last_id)
+            keys = [reader.record_key(0), reader.record_key(len(reader) - 1)]
+            if [key.decode("utf-8", "replace") for key in keys] != list(ids):
+                report.add(f"first and last id in its index are {keys}, in its manifest {ids}")
+            if deep:
+                yield from _check_records(path, reader, report)
+    except (OSError, ValueError) as error:
+        report.add(_first_line(error))
+
+
+def _check_records(path: Path, reader: ShardReader, report: _Report) -> Iterator[int]:
+    # The whole tree is walked with every bound checked before liblmdb, which trusts its files more, may open it.
+    walked = _check_tree(reader)
+    if walked:
+        report.add(walked)
+        return
+    try:
+        with lmdb.open(os.fspath(path), subdir=False, readonly=True, lock=False, max_dbs=3, create=False) as env:
+            meta, regions = env.open_db(META_DATABASE, create=False), env.open_db(REGIONS_DATABASE, create=False)
+            with env.begin(buffers=True) as txn, txn.cursor(meta) as metas, txn.cursor(regions) as values:
+                for row, (small, large) in enumerate(zip(metas, values, strict=True)):
+                    _check_record(reader, row, small, large, report)
+                    if row % 100 == 99:
+                        yield row + 1
+    except lmdb.Error as error:
+        report.add(f"LMDB cannot read it: {error}")
+
+
+def _check_record(
+    reader: ShardReader,
+    row: int,
+    small: tuple[memoryview, memoryview],
+    large: tuple[memoryview, memoryview],
+    report: _Report,
+) -> None:
+    key, digest = next(reader.digests(row, row + 1))
+    shown = repr(key.decode("utf-8", "replace"))
+    if not _is_found(reader, key, row):
+        report.add(f"record {shown}: a lookup in the offset index does not find it")
+        return
+    if not bytes(small[0]) == bytes(large[0]) == key:
+        report.add(f"record {shown}: LMDB has {bytes(small[0])!r} and {bytes(large[0])!r} in its place")
+        return
+    through_index = reader.values_at(row)
+    if through_index[0] != small[1] or through_index[1] != large[1]:
+        report.add(f"record {shown}: LMDB and the offset index lead to different bytes")
+        return
+    try:
+        record = decode(key, small[1], large[1], copy=False, check=True)
+    except ValueError as error:
+        report.add(_first_line(error))
+        return
+    if record_digest(record) != digest:
+        report.add(f"record {shown}: its content has another digest than the index says")
+    if reader.num_regions_at(row) != record.num_regions:
+        report.add(f"record {shown}: has {record.num_regions} regions, the offset index says another number")
+
+
+def _is_found(reader: ShardReader, key: bytes, row: int) -> bool:
+    try:
+        return reader.row_of(key.decode("utf-8")) == row
+    except (KeyError, ValueError):
+        return False
+
+
+def _check_tree(reader: ShardReader) -> str | None:
+    """What is wrong with the tree, or None when walking it leads to exactly what the index says."""
+    try:
+        pages = LmdbPages(reader.buffer, str(reader.path))
+        metas, regions = pages.values(META_DATABASE), pages.values(REGIONS_DATABASE)
+        num_regions = 0
+        for row, meta, region in zip_longest(reader.index_rows(), metas, regions):
+            if row is None or meta is None or region is None:
+                return "its tree and its index hold different numbers of records"
+            want = ((row.key, row.meta_offset, row.meta_length), (row.key, row.region_offset, row.region_length))
+            if (tuple(meta), tuple(region)) != want:
+                return f"its tree and its index disagree about record {row.key.decode('utf-8', 'replace')!r}"
+            num_regions += row.num_regions
+        if num_regions != reader.manifest.num_regions:
+            return f"the rows of its index have {num_regions} regions, its manifest says {reader.manifest.num_regions}"
+    except ValueError as error:
+        return _first_line(error)
+    return None
+
+
+def _check_totals(store: StoreManifest, sound: list[tuple[Path, ShardManifest]], dead_letters: int) -> list[Problem]:
+    remake = "run the same command again to write it"
+    if dead_letters != store.num_dead_letters:
+        what = f"counts {store.num_dead_letters} dead letters, its shards {dead_letters}"
+        return [Problem(STORE_MANIFEST_NAME, what, remake)]
+    try:
+        got = content_digest(merge_digests(stream_digests(path, manifest) for path, manifest in sound))
+    except (OSError, ValueError) as error:
+        return [Problem(STORE_MANIFEST_NAME, _first_line(error), "remove one of the shards that hold it and run again")]
+    if got != store.content_digest:
+        what = f"content digest {store.content_digest}, its shards give {got}"
+        return [Problem(STORE_MANIFEST_NAME, what, remake)]
+    return []
+
+
+def _check_annotations(folder: Path, entry: AnnotationsEntry) -> list[Problem]:
+    """Whether the table is the one that the manifest names; what is in it needs a reader of its format."""
+    try:
+        checked_annotations(folder, entry)
+    except ValueError as error:
+        what, _, what_to_do = _first_line(error).removeprefix(f"{folder / entry.file}: ").rpartition("; ")
+        return [Problem(entry.file, what, what_to_do)]
+    return []
+
+
+def _leftovers(folder: Path, named: set[str]) -> list[Problem]:
+    """What lies in the folder and is none of the files `named`; the scratch folder of a killed attempt is one too."""
+    problems = []
+    for path in sorted(folder.iterdir()):
+        name = path.name
+        scratch = path.is_dir() and name.startswith(_SCRATCH_PREFIX)
+        if name in named or not (path.is_file() or scratch):
+            continue
+        if scratch or name.endswith((".lmdb", "-lock", TEMPORARY_SUFFIX)):
+            what = "belongs to no shard of the store: left by an attempt that failed or was repeated"
+            problems.append(Problem(name, what, "delete it when no run is writing this store", leftover=True))
+        elif name.startswith("part-") and name.endswith(".json"):
+            what = f"a shard that {STORE_MANIFEST_NAME} does not list: a later run has not finished"
+            problems.append(Problem(name, what, "run the same command again", leftover=True))
+    return problems
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

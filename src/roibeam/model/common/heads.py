@@ -1,0 +1,170 @@
+"""Prediction heads that several models share."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS
+
+FUSIONS = ("product", "sum")
+
+
+class MaskedWordHead(nn.Module):
+    """BERT's masked-word head: dense, activation, LayerNorm, then a decoder: the word embedding itself plus a bias."""
+
+    def __init__(self, hidden_size: int, vocab_size: int, *, activation: str = "gelu") -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = nn.LayerNorm(hidden_size, eps=BERT_NORM_EPS)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, states: Tensor, word_embeddings_VH: Tensor) -> Tensor:
+        """Logits (..., V) for `states` (..., H). The decoder comes in as an argument, so no file stores it twice."""
+        return F.linear(self.norm(self.activation(self.dense(states))), word_embeddings_VH, self.bias)
+
+
+class RegionClassHead(nn.Module):
+    """Class of a region: dense, activation, dropout, linear.
+
+    No LayerNorm: jackroos/VL-BERT visual_linguistic_bert.py, MVRC head; its task models put dropout between.
+    """
+
+    def __init__(self, hidden_size: int, num_labels: int, *, activation: str = "gelu", dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = nn.Dropout(dropout)
+        self.decoder = nn.Linear(hidden_size, num_labels)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Logits (..., num_labels) for `states` (..., H)."""
+        return self.decoder(self.dropout(self.activation(self.dense(states))))
+
+
+class NormedRegionHead(nn.Module):
+    """Class distribution or feature of a region: dense, activation, LayerNorm, linear, as ViLBERT and its heirs do."""
+
+    def __init__(self, hidden_size: int, target_size: int, *, activation: str = "gelu") -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = nn.LayerNorm(hidden_size, eps=BERT_NORM_EPS)
+        self.decoder = nn.Linear(hidden_size, target_size)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(..., target_size) for `states` (..., H)."""
+        return self.decoder(self.norm(self.activation(self.dense(states))))
+
+
+class Pooler(nn.Module):
+    """tanh(dense(state)), BERT's summary of a pair."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return torch.tanh(self.dense(states))
+
+
+class TwoStreamPooler(nn.Module):
+    """ReLU(dense(first state)) of each stream, and the pair: their product or sum, element by element.
+
+    The paper of ViLBERT (section 2.2) multiplies the states of IMG and CLS; these have different widths, so the release
+    projects both to one width first.
+    """
+
+    def __init__(self, text_size: int, image_size: int, pooled_size: int, *, fusion: str) -> None:
+        super().__init__()
+        self.text = nn.Linear(text_size, pooled_size)
+        self.image = nn.Linear(image_size, pooled_size)
+        self.fusion = fusion
+
+    def forward(self, text_state: Tensor, image_state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, P) of the text, of the image and of the pair."""
+        text, image = self.pool_text(text_state), torch.relu(self.image(image_state))
+        return text, image, text * image if self.fusion == "product" else text + image
+
+    def pool_text(self, text_state: Tensor) -> Tensor:
+        """(B, P) of the text alone."""
+        return torch.relu(self.text(text_state))
+
+
+class DroppedLinear(nn.Linear):
+    """Dropout, then a linear layer: the match head and the score heads on pooled vectors or states."""
+
+    def __init__(self, input_size: int, output_size: int, *, dropout: float) -> None:
+        super().__init__(input_size, output_size)
+        self.dropout = dropout
+
+    def forward(self, states: Tensor) -> Tensor:
+        return super().forward(F.dropout(states, self.dropout, self.training))
+
+
+class PhraseToRegions(nn.Module):
+    """Scores of regions for phrases: one attention head without its softmax (UCLA's FlickrAttention).
+
+    Args:
+        inner_size: of queries and keys; that of one head of the encoder in VisualBERT. The released weights have a
+            value layer that nothing reads.
+    """
+
+    def __init__(self, text_size: int, region_size: int, inner_size: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(text_size, inner_size)
+        self.key = nn.Linear(region_size, inner_size)
+
+    def forward(self, phrases_BPH: Tensor, regions_BRI: Tensor, region_mask_BR: Tensor) -> Tensor:
+        """(B, P, R); the lowest finite number at padded regions."""
+        query, key = self.query(phrases_BPH), self.key(regions_BRI)
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        return scores.masked_fill(~region_mask_BR[:, None], torch.finfo(scores.dtype).min)
+
+
+class WeightNormedLinear(nn.Module):
+    """Linear layer whose weight is `scale` * `direction` / (norm of all of `direction`) (arXiv:1602.07868).
+
+    One scale for the whole matrix: torch's weight_norm with dim=None.
+    """
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.direction = nn.Parameter(torch.empty(output_size, input_size))
+        self.scale = nn.Parameter(torch.empty(()))
+        self.bias = nn.Parameter(torch.zeros(output_size))
+
+    def forward(self, states: Tensor) -> Tensor:
+        return F.linear(states, self.direction * (self.scale / self.direction.norm()), self.bias)
+
+
+class WeightNormedClassifier(nn.Module):
+    """Answers from a pooled vector, by two weight-normed layers, ReLU and dropout between (ViLBERT's first release)."""
+
+    def __init__(self, input_size: int, hidden_size: int, num_labels: int, *, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.expand = WeightNormedLinear(input_size, hidden_size)
+        self.dropout = nn.Dropout(dropout)
+        self.decoder = WeightNormedLinear(hidden_size, num_labels)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Logits (..., num_labels)."""
+        return self.decoder(self.dropout(torch.relu(self.expand(pooled))))
+
+
+class NormedClassifier(nn.Module):
+    """Labels from a pooled vector: linear, GELU, LayerNorm, linear (ViLBERT's multi-task release); without dropout."""
+
+    def __init__(self, input_size: int, hidden_size: int, num_labels: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(input_size, hidden_size)
+        self.norm = nn.LayerNorm(hidden_size, eps=BERT_NORM_EPS)
+        self.decoder = nn.Linear(hidden_size, num_labels)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Logits (..., num_labels)."""
+        return self.decoder(self.norm(F.gelu(self.dense(pooled))))

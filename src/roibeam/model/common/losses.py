@@ -1,0 +1,135 @@
+"""Losses as sum and count, so that a mean can be taken over more than one batch and never divides by zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from roibeam.model.inputs import IGNORE_INDEX
+
+WIDTH_REDUCTIONS = ("mean", "sum")
+
+
+@dataclass(frozen=True, eq=False)
+class SumCount:
+    """A sum over some elements and how many there were.
+
+    Whoever adds up micro-batches or processes divides the added sums by the added counts: a mean of means would weigh a
+    word in a short batch more than one in a long batch.
+
+    Attributes:
+        total: scalar.
+        count: scalar, integer.
+        epsilon: what a release adds to the count that it divides by: once, however many sums are added up.
+    """
+
+    total: Tensor
+    count: Tensor
+    epsilon: float = 0.0
+
+    @property
+    def mean(self) -> Tensor:
+        """total / count; 0 (with a gradient graph where `total` has one) when there was no element."""
+        return self.over(self.count.clamp(min=1))
+
+    def over(self, count: Tensor) -> Tensor:
+        """This sum's share of a mean over `count` elements, at least 1, of which it has some."""
+        # In the type of the sum: to a whole number an epsilon is added in float32.
+        return self.total / (count.to(self.total.dtype) + self.epsilon)
+
+    def __add__(self, other: SumCount) -> SumCount:
+        return SumCount(self.total + other.total, self.count + other.count, self.epsilon)
+
+    def detach(self) -> SumCount:
+        """The same without its gradient graph."""
+        return SumCount(self.total.detach(), self.count, self.epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class PreTrainingOutput:
+    """Sums and counts by name; a loss without targets in this batch has sum 0 and count 0.
+
+    Attributes:
+        losses: "masked_words", "masked_regions" and, where the model has such a head, "matching",
+            "masked_region_features" (regressed beside classes) and VL-BERT's "text_only_words", of rows without an
+            image. The total loss is the plain sum of their means.
+        metrics: "masked_word_accuracy", "masked_region_accuracy" (largest logit is the largest target; not where
+            features are regressed) and, with "matching", "matching_accuracy".
+    """
+
+    losses: dict[str, SumCount]
+    metrics: dict[str, SumCount]
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> SumCount:
+    """Cross-entropy of `logits` (N, V) with `labels` (N,) long; rows labelled `IGNORE_INDEX` do not count."""
+    total = F.cross_entropy(precise(logits), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+    return SumCount(total, (labels != IGNORE_INDEX).sum())
+
+
+def soft_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
+    """Cross-entropy of `logits` (N, C) with distributions `targets` (N, C), over the rows where `mask` (N,) is True.
+
+    VL-BERT's masked region loss (jackroos/VL-BERT common/utils/misc.py, soft_cross_entropy).
+    """
+    per_row = -(precise(targets) * F.log_softmax(precise(logits), dim=-1)).sum(dim=-1)
+    return SumCount((per_row * mask).sum(), mask.sum())
+
+
+def kl_divergence(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
+    """KL divergence of softmax(`logits`) (N, C) from distributions `targets` (N, C), over the rows of `mask` (N,).
+
+    ViLBERT's masked region loss (arXiv:1908.02265, section 2.2). Its gradient is that of `soft_cross_entropy`, its
+    value is 0 when the prediction is perfect.
+    """
+    per_class = F.kl_div(F.log_softmax(precise(logits), dim=-1), precise(targets), reduction="none")
+    return SumCount((per_class.sum(dim=-1) * mask).sum(), mask.sum())
+
+
+def squared_error(predictions: Tensor, targets: Tensor, mask: Tensor, *, over_width: str = "mean") -> SumCount:
+    """Squared error of `predictions` (N, D), over the rows where `mask` (N,) is True.
+
+    Args:
+        over_width: one of `WIDTH_REDUCTIONS`, over D.
+    """
+    squares = (precise(predictions) - precise(targets)).square()
+    per_row = squares.mean(dim=-1) if over_width == "mean" else squares.sum(dim=-1)
+    return SumCount((per_row * mask).sum(), mask.sum())
+
+
+def binary_cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor) -> SumCount:
+    """Cross-entropy of sigmoid(`logits`) with probabilities `targets`, over the single numbers where `mask` is True.
+
+    Args:
+        logits, targets, mask: of one shape.
+    """
+    logits = precise(logits)
+    # In their type: with whole or float32 targets torch would round double logits.
+    per_number = F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+    return SumCount(per_number.masked_fill(~mask, 0.0).sum(), mask.sum())
+
+
+def contrastive(predictions: Tensor, positives: Tensor, negatives: Tensor) -> SumCount:
+    """Cross-entropy of picking the right feature by its dot product with the prediction, over N rows.
+
+    The multi-task ViLBERT's NCE (facebookresearch/vilbert-multi-task vilbert/vilbert.py, visual_target 2).
+
+    Args:
+        predictions, positives: (N, D); negatives: (N, K, D).
+    """
+    candidates = torch.cat([positives[:, None], negatives], dim=1)
+    scores = (precise(candidates) @ precise(predictions)[..., None]).squeeze(-1)
+    return cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
+
+
+def accuracy(logits: Tensor, labels: Tensor, mask: Tensor) -> SumCount:
+    """How often the largest of `logits` (N, C) is `labels` (N,), over the rows where `mask` (N,) is True."""
+    return SumCount(((logits.argmax(dim=-1) == labels) & mask).sum(), mask.sum())
+
+
+def precise(tensor: Tensor) -> Tensor:
+    """At least float32: a sum of many small terms in less is wrong."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

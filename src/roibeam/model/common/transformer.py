@@ -1,0 +1,244 @@
+"""The bricks all models share: attention, feed-forward, and the post-LayerNorm layer of BERT (arXiv:1810.04805).
+
+Layers work on packed states (`Packing`): real positions only, all rows one after the other.
+
+Shape suffixes: B rows, S sequence with padding, P real positions of all rows, Q of those that ask, K of those that are
+asked, H hidden, C hidden of another stream, N heads, h width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from roibeam.model.common.packing import Packing
+
+BERT_NORM_EPS = 1e-12  # google-research/bert modeling.py: inside the root
+
+# The activations that configurations of the published codes can name; "gelu" is the one with the error function.
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {"gelu": F.gelu, "relu": F.relu, "swish": F.silu}
+)
+
+_PAYS_FOR_A_KERNEL = 300_000  # queries x keys x width of a row with padding; measured: bench/attention_ways.py
+
+
+class Attention(nn.Module):
+    """Multi-head attention of a sequence to itself or to another stream, without the residual.
+
+    Args:
+        hidden_size: of the states that ask, and of what comes out.
+        context_size: of the states that are asked, when they are another stream's; default `hidden_size`.
+        inner_size: of queries, keys and values, all heads together, a multiple of `num_heads`; default `hidden_size`.
+        attention_dropout: on the attention weights.
+        dropout: on the projected output.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        *,
+        attention_dropout: float,
+        dropout: float,
+        context_size: int | None = None,
+        inner_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        context_size, inner_size = context_size or hidden_size, inner_size or hidden_size
+        if inner_size % num_heads:
+            raise ValueError(f"hidden_size {inner_size} is not a multiple of {num_heads} attention heads")
+        self.num_heads = num_heads
+        self.attention_dropout = attention_dropout
+        self.query = nn.Linear(hidden_size, inner_size)
+        self.key = nn.Linear(context_size, inner_size)
+        self.value = nn.Linear(context_size, inner_size)
+        self.output = nn.Linear(inner_size, hidden_size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        states_QH: Tensor,
+        packing: Packing,
+        context_KC: Tensor | None = None,
+        context_packing: Packing | None = None,
+        maps: list[Tensor] | None = None,
+        query_factor: Tensor | None = None,
+    ) -> Tensor:
+        """(Q, H).
+
+        Args:
+            packing: of the states; each row attends to its own row of the context, and one of length 0 gets zeros.
+            context_KC, context_packing: what is attended to; None for the states themselves.
+            maps: where given, the weights (B, N, S, S of the context) are appended to it, at the cost of their memory;
+                0 at padding that is asked, without meaning at padding that asks.
+            query_factor: (Q, inner), multiplies the queries before they are cut into heads.
+        """
+        context, asked = states_QH, packing
+        if context_KC is not None and context_packing is not None:
+            context, asked = context_KC, context_packing
+        queries = self.query(states_QH)
+        if query_factor is not None:
+            queries = queries * query_factor
+        query, key, value = (
+            self._heads(queries),
+            self._heads(self.key(context)),
+            self._heads(self.value(context)),
+        )
+        dropout = self.attention_dropout if self.training else 0.0
+        if maps is not None:
+            found_QNh = mapped_attention(query, key, value, packing, asked, dropout, maps)
+        else:
+            found_QNh = packed_attention(query, key, value, packing, asked, dropout)
+        return self.dropout(self.output(found_QNh.flatten(1)))
+
+    def _heads(self, states_PH: Tensor) -> Tensor:
+        return states_PH.unflatten(-1, (self.num_heads, -1))
+
+
+def packed_attention(
+    query_QNh: Tensor, key_KNh: Tensor, value_KNh: Tensor, packing: Packing, asked: Packing, dropout: float
+) -> Tensor:
+    """(Q, N, h), the faster of the two ways below.
+
+    That is `row_attention` on a CPU, where there is padding to leave out and rows are long or wide enough to pay for a
+    kernel each.
+    """
+    if query_QNh.device.type != "cpu" or packing.keeps_padding or asked.keeps_padding:
+        return padded_attention(query_QNh, key_KNh, value_KNh, packing, asked, dropout)
+    packing, asked = packing.trimmed, asked.trimmed
+    padded = packing.places is not None or asked.places is not None
+    width = query_QNh.shape[1] * query_QNh.shape[2]
+    pays = packing.mask.shape[1] * asked.mask.shape[1] * width > _PAYS_FOR_A_KERNEL
+    attend = row_attention if padded and pays else padded_attention
+    return attend(query_QNh, key_KNh, value_KNh, packing, asked, dropout)
+
+
+def row_attention(
+    query_QNh: Tensor, key_KNh: Tensor, value_KNh: Tensor, packing: Packing, asked: Packing, dropout: float
+) -> Tensor:
+    """(Q, N, h), one row after the other: at base size half the time of `padded_attention`, and no sum sees padding."""
+    found = []
+    rows = zip(
+        query_QNh.split(packing.lengths), key_KNh.split(asked.lengths), value_KNh.split(asked.lengths), strict=True
+    )
+    for query, key, value in rows:
+        if not len(query) or not len(key):
+            found.append(torch.zeros_like(query))
+            continue
+        query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
+        found.append(F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)[0].transpose(0, 1))
+    return torch.cat(found)
+
+
+def padded_attention(
+    query_QNh: Tensor, key_KNh: Tensor, value_KNh: Tensor, packing: Packing, asked: Packing, dropout: float
+) -> Tensor:
+    """(Q, N, h), all rows at once: few kernels, as accelerators like it."""
+    query, key, value = _pad_heads(packing, query_QNh), _pad_heads(asked, key_KNh), _pad_heads(asked, value_KNh)
+    mask = asked.mask[:, None, None] if asked.keeps_padding or asked.places is not None else None
+    found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+    return packing.pack(found.transpose(1, 2))
+
+
+def mapped_attention(
+    query_QNh: Tensor,
+    key_KNh: Tensor,
+    value_KNh: Tensor,
+    packing: Packing,
+    asked: Packing,
+    dropout: float,
+    maps: list[Tensor],
+) -> Tensor:
+    """(Q, N, h), with the weights (B, N, S, S) written out and appended to `maps`."""
+    query, key, value = _pad_heads(packing, query_QNh), _pad_heads(asked, key_KNh), _pad_heads(asked, value_KNh)
+    mask = asked.mask[:, None, None]
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1).masked_fill(~mask, 0.0)
+    maps.append(weights)
+    return packing.pack((F.dropout(weights, dropout) @ value).transpose(1, 2))
+
+
+def _pad_heads(packing: Packing, packed_PNh: Tensor) -> Tensor:
+    """(B, N, S, h)."""
+    return packing.pad(packed_PNh).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between them, and dropout; without the residual."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, *, dropout: float, activation: str = "gelu") -> None:
+        super().__init__()
+        self.expand = nn.Linear(hidden_size, intermediate_size)
+        self.activation = ACTIVATIONS[activation]
+        self.contract = nn.Linear(intermediate_size, hidden_size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.dropout(self.contract(self.activation(self.expand(states))))
+
+
+class CheckpointedLayer(GradientCheckpointingLayer):
+    """A layer that `model.activation_checkpointing_enable()` lets compute its activations again in the backward pass.
+
+    Same numbers, dropout included, for less memory and about a third more work.
+    """
+
+    def check_maps(self, maps: object | None) -> None:
+        """
+        Raises:
+            ValueError: when attention weights are asked for that the backward pass would collect a second time.
+        """
+        if maps is not None and self.gradient_checkpointing and self.training:
+            raise ValueError("no attention maps while training with activation checkpointing; call eval() first")
+
+
+class TransformerLayer(CheckpointedLayer):
+    """One layer of BERT: each block's output is added to its input, then normalised."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        intermediate_size: int,
+        *,
+        attention_dropout: float,
+        dropout: float,
+        activation: str = "gelu",
+    ) -> None:
+        super().__init__()
+        self.attention = Attention(hidden_size, num_heads, attention_dropout=attention_dropout, dropout=dropout)
+        self.attention_norm = nn.LayerNorm(hidden_size, eps=BERT_NORM_EPS)
+        self.feed_forward = FeedForward(hidden_size, intermediate_size, dropout=dropout, activation=activation)
+        self.feed_forward_norm = nn.LayerNorm(hidden_size, eps=BERT_NORM_EPS)
+
+    def forward(self, states_PH: Tensor, packing: Packing, maps: list[Tensor] | None = None) -> Tensor:
+        """(P, H); `maps` as in `Attention.forward`."""
+        self.check_maps(maps)
+        states_PH = self.attention_norm(states_PH + self.attention(states_PH, packing, maps=maps))
+        return self.feed_forward_norm(states_PH + self.feed_forward(states_PH))
+
+
+class TransformerEncoder(nn.Module):
+    """A stack of `TransformerLayer`s."""
+
+    def __init__(self, layers: Iterable[TransformerLayer]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, states_BSH: Tensor, mask_BS: Tensor, maps: list[Tensor] | None = None) -> Tensor:
+        """(B, S, H) for padded states, 0 at padding; packed on the way."""
+        packing = Packing(mask_BS)
+        return packing.pad(self.packed(packing.pack(states_BSH), packing, maps))
+
+    def packed(self, states_PH: Tensor, packing: Packing, maps: list[Tensor] | None = None) -> Tensor:
+        """(P, H); `maps` takes the attention weights (B, N, S, S) of each layer."""
+        for layer in self.layers:
+            states_PH = layer(states_PH, packing, maps)
+        return states_PH

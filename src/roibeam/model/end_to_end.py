@@ -1,0 +1,260 @@
+"""A model that trains through its region encoder: features are made from pixels in every step, gradients go back.
+
+    network input, boxes -> region encoder -> VLBatch.region_features -> any of the models -> losses
+    store                -> targets, which never move
+
+What the photos show is decided before this (extraction/region_batch.py resizes, mirrors and blanks). The encoder is
+handed in; here it is a protocol. docs/end-to-end.md says which choices each system makes, and why.
+
+Shapes: B rows, R regions, D feature width; H, W of the network input, pixels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from roibeam.model.inputs import VLBatch, VLOutput
+from roibeam.model.pretraining import PreTrainingModel
+
+MASKED_PIXELS = ("blank", "whole")
+BLANK_PIXELS = ("after_resize", "before_resize")
+WHOLE_IMAGES = ("box", "model")
+
+
+class RegionEncoder(Protocol):
+    """Pixels and boxes to features with gradients; a `torch.nn.Module` (extraction/region_encoder.py is one)."""
+
+    @property
+    def feature_dim(self) -> int:
+        """D, numbers in a feature."""
+
+    def __call__(
+        self, pixels: Tensor, boxes: Tensor, region_mask: Tensor, cell_weights: Tensor | None = None
+    ) -> Tensor:
+        """(B, R, D), zeros where there is no box.
+
+        Args:
+            pixels: (B, 3, H, W) float; B may be 0.
+            boxes: (B, R, 4) float, x1 y1 x2 y2 in pixels of `pixels`; R may be 0.
+            region_mask: (B, R) bool, True at real boxes.
+            cell_weights: see `ImageBatch`.
+        """
+
+
+@dataclass(frozen=True)
+class EndToEndChoices:
+    """What a run does that no model's config says.
+
+    Attributes:
+        masked_pixels: "blank": every masked region is blank in the network input, for all regions that overlap it too
+            (VL-BERT's MASK_RAW_PIXELS). "whole": photos are whole, as those that stored features were measured on; then
+            a masked region still shows in regions that overlap it.
+        blank_pixels: when they are blanked. "after_resize", in the network's input, as the release does: the resize has
+            mixed what stands at the edge of a box into the pixels beside it. "before_resize": in the photo first, so
+            that no pixel outside a box knows what was in it.
+        whole_image: where `VLBatch.whole_image_features` come from. "box": the encoder's feature of the whole photo's
+            box, as VL-BERT has it end to end. "model": the model takes the mean of the regions, or knows no whole
+            image.
+
+    Raises:
+        ValueError: for another word.
+    """
+
+    masked_pixels: str = "blank"
+    blank_pixels: str = "after_resize"
+    whole_image: str = "model"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("masked_pixels", MASKED_PIXELS),
+            ("blank_pixels", BLANK_PIXELS),
+            ("whole_image", WHOLE_IMAGES),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"EndToEndChoices: {name} is {getattr(self, name)!r}; it must be one of "
+                    f"{', '.join(map(repr, allowed))}"
+                )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImageBatch:
+    """What the encoder reads of the photos of a `VLBatch`; rows and regions stand in the same order.
+
+    Rows of text alone (`VLBatch.text_only`) have no photo and no row here: B counts the others.
+
+    Attributes:
+        pixels: (B, 3, H, W) float, mean removed, zeros right of and below each photo.
+        boxes: (B, R, 4) float, x1 y1 x2 y2 in pixels of `pixels`; rows of padding are not read.
+        blanked_regions: (B, R) bool, True where the box is blank in `pixels`.
+        whole_image_boxes: (B, 4) float, the box of the whole photo in pixels of `pixels`; only for whole images that
+            come from a "box".
+        cell_weights: (B, R, h, w) float, what each cell of a region counts before the mean over its cells: VCR's
+            instance masks. The whole image has no such mask.
+    """
+
+    pixels: Tensor
+    boxes: Tensor
+    blanked_regions: Tensor
+    whole_image_boxes: Tensor | None = None
+    cell_weights: Tensor | None = None
+
+    def part(self, first: int, end: int) -> ImageBatch:
+        """Photos `first` to `end`, the last not included, with the padding they have here."""
+        found: dict[str, Tensor | None] = {field.name: getattr(self, field.name) for field in fields(self)}
+        cut: dict[str, Any] = {name: tensor[first:end] for name, tensor in found.items() if tensor is not None}
+        return replace(self, **cut)
+
+    def to(self, device: torch.device | str) -> ImageBatch:
+        """The same batch with every tensor on `device`."""
+        found: dict[str, Tensor | None] = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {
+            name: tensor.to(device, non_blocking=True) for name, tensor in found.items() if tensor is not None
+        }
+        return replace(self, **moved)
+
+
+class EndToEndModel(nn.Module):
+    """A model and the encoder of its regions as one module: one state, one optimizer, one forward pass.
+
+    Args:
+        model: any model, with pre-training heads or those of a task: a call takes a `VLBatch` first. Its config says
+            what stands for a masked region (`masked_appearance`).
+        region_encoder: a `torch.nn.Module`; its frozen stages stay as they are.
+        choices: see there.
+
+    Raises:
+        ValueError: when the encoder's features are not as wide as the model's, a model that shows masked regions would
+            be shown whole ones, or a whole image is asked for that the model does not read.
+    """
+
+    def __init__(self, model: nn.Module, region_encoder: RegionEncoder, choices: EndToEndChoices) -> None:
+        super().__init__()
+        config: Any = model.config
+        if config.region_feature_size != region_encoder.feature_dim:
+            raise ValueError(
+                f"the model reads region features of width {config.region_feature_size} (region_feature_size), the "
+                f"region encoder makes {region_encoder.feature_dim}; give both the same width"
+            )
+        if choices.whole_image == "box" and not getattr(config, "reads_whole_image", True):
+            raise ValueError(
+                f"{type(model).__name__} reads no feature of the whole image: set whole_image='model', or it would be "
+                f"made for nothing"
+            )
+        if getattr(config, "masked_appearance", None) == "pixels" and choices.masked_pixels != "blank":
+            raise ValueError(
+                "masked_appearance 'pixels' shows the model the features of masked regions, so their pixels must be "
+                "blank: set masked_pixels='blank'"
+            )
+        self.model = model
+        self.region_encoder = region_encoder
+        self.choices = choices
+        self.regresses_features = bool(getattr(config, "with_region_feature_head", False))
+
+    def forward(self, batch: VLBatch, images: ImageBatch, *arguments: Any) -> Any:
+        """What the model's call gives, on features of this moment: losses, or a `VLOutput` for the head of a task.
+
+        Args:
+            batch, images: as `with_features`.
+            arguments: what the model's call takes after the batch, such as ViLBERT's generator.
+        """
+        return self.model(self.with_features(batch, images), *arguments)
+
+    def activation_checkpointing_enable(self) -> None:
+        """Of the model's layers; whether the encoder computes its blocks again it is told when it is made."""
+        cast(PreTrainedModel, self.model).activation_checkpointing_enable()
+
+    def encode(self, batch: VLBatch, images: ImageBatch, *, with_attention: bool = False) -> VLOutput:
+        """As `PreTrainingModel.encode`, of a model with pre-training heads."""
+        model = cast(PreTrainingModel, self.model)
+        return model.encode(self.with_features(batch, images), with_attention=with_attention)
+
+    def with_features(self, batch: VLBatch, images: ImageBatch) -> VLBatch:
+        """`batch` with the encoder's features in place of what it has: what any model or task head can be called with.
+
+        Args:
+            batch: as for stored features, boxes and all. Its `region_features` are the stored ones, for models that
+                regress them, or (B, R, 0) where the store keeps none. `region_targets` come from the store.
+        Raises:
+            ValueError: when photos and regions do not belong together, when a masked region is not blank (or a blank
+                one is there where photos should be whole), or when a target carries a gradient or would be a feature of
+                this moment.
+        """
+        with_image = slice(None) if batch.text_only is None else ~batch.text_only
+        region_mask = batch.region_mask[with_image]
+        self._check_images(images, region_mask)
+        self._check_blanks(batch, images.blanked_regions, with_image)
+        batch = self._with_frozen_targets(batch)
+        boxes, weights = images.boxes, images.cell_weights
+        whole_box = images.whole_image_boxes
+        if whole_box is not None:
+            boxes = torch.cat([whole_box[:, None], boxes], dim=1)
+            region_mask = functional.pad(region_mask, (1, 0), value=True)
+            weights = None if weights is None else functional.pad(weights, (0, 0, 0, 0, 1, 0), value=1.0)
+        found = self.region_encoder(images.pixels, boxes, region_mask, weights)
+        features = found
+        if batch.text_only is not None:
+            features = found.new_zeros(batch.batch_size, *found.shape[1:])
+            features[with_image] = found
+        if whole_box is None:
+            return replace(batch, region_features=features, whole_image_features=None)
+        return replace(batch, region_features=features[:, 1:], whole_image_features=features[:, 0])
+
+    def _with_frozen_targets(self, batch: VLBatch) -> VLBatch:
+        """Class targets as they are, features to regress as they were measured: nothing that a step could move."""
+        if self.regresses_features and batch.region_target_mask is not None and batch.region_feature_targets is None:
+            if not batch.region_features.shape[-1]:
+                raise ValueError(
+                    "this model regresses features: hand over the stored ones as region_features or "
+                    "region_feature_targets; those of this moment would be a target that moves"
+                )
+            batch = replace(batch, region_feature_targets=batch.region_features)
+        for name in ("region_targets", "region_feature_targets"):
+            target = getattr(batch, name)
+            if target is not None and target.requires_grad:
+                raise ValueError(
+                    f"{name} carries a gradient; targets are frozen: take them from the store, or detach them"
+                )
+        return batch
+
+    def _check_images(self, images: ImageBatch, region_mask: Tensor) -> None:
+        """Whether the shapes are those of the rows that have an image."""
+        rows, count = region_mask.shape
+        pixels, boxes, blanked, whole = images.pixels, images.boxes, images.blanked_regions, images.whole_image_boxes
+        if (
+            pixels.ndim != 4
+            or pixels.shape[:2] != (rows, 3)
+            or boxes.shape != (rows, count, 4)
+            or blanked.shape != (rows, count)
+            or blanked.dtype != torch.bool
+        ):
+            raise ValueError(
+                f"an image batch for {rows} images of {count} regions has pixels ({rows}, 3, H, W), boxes "
+                f"({rows}, {count}, 4) and blanked_regions ({rows}, {count}) bool; got {tuple(pixels.shape)}, "
+                f"{tuple(boxes.shape)} and {tuple(blanked.shape)} {blanked.dtype}"
+            )
+        from_box = self.choices.whole_image == "box"
+        if from_box != (whole is not None) or (whole is not None and whole.shape != (rows, 4)):
+            raise ValueError(
+                f"whole_image is {self.choices.whole_image!r}: whole_image_boxes must be "
+                f"{f'({rows}, 4)' if from_box else 'left out'}, got {'none' if whole is None else tuple(whole.shape)}"
+            )
+
+    def _check_blanks(self, batch: VLBatch, blanked: Tensor, with_image: slice | Tensor) -> None:
+        """Whether the photos hide what the run says they hide; what the run says is what its results mean."""
+        real = batch.region_mask[with_image]
+        if self.choices.masked_pixels == "whole":
+            wrong, told = blanked & real, "blank though masked_pixels is 'whole'"
+        else:
+            wrong, told = batch.masked_regions[with_image] & real & ~blanked, "masked but not blank in the pixels"
+        if bool(wrong.any()):
+            image, region = wrong.nonzero()[0].tolist()
+            row = int(torch.arange(batch.batch_size, device=real.device)[with_image][image])
+            sample = f" of sample {batch.sample_ids[row]!r}" if batch.sample_ids else ""
+            raise ValueError(f"row {row}{sample}: region {region} is {told}")

@@ -1,0 +1,200 @@
+"""Official InterBERT checkpoints and configurations (black4321/InterBERT): their names, and ours.
+
+The release numbers the joint layers and those of the text through, as one list, so that one BERT fills both. How many
+of them are joint is in no file: whoever reads one says it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from roibeam.model.common.bert_checkpoint import tidy_bert
+from roibeam.model.common.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable, names_with_bert, without_copies
+from roibeam.model.interbert.config import InterBertConfig
+
+RELEASE_JOINT_LAYERS = 6  # config/bert_base_6layer_interbert.json
+_RULES = (
+    ("bert.embeddings.word_embeddings.", "interbert.text_embeddings.words."),
+    ("bert.embeddings.position_embeddings.", "interbert.text_embeddings.positions."),
+    ("bert.embeddings.token_type_embeddings.", "interbert.text_embeddings.segments."),
+    ("bert.embeddings.LayerNorm.", "interbert.text_embeddings.norm."),
+    ("bert.v_embeddings.image_embeddings.", "interbert.region_embeddings.features."),
+    ("bert.v_embeddings.image_location_embeddings.", "interbert.region_embeddings.locations."),
+    ("bert.v_embeddings.LayerNorm.", "interbert.region_embeddings.norm."),
+    *((f"bert.encoder.v_layer.{{}}.{a}", f"interbert.image.layers.{{}}.{b}") for a, b in BERT_LAYER),
+    ("bert.t_pooler.dense.", "interbert.pooler.text."),
+    ("bert.v_pooler.dense.", "interbert.pooler.image."),
+    *BERT_WORD_HEAD,
+    ("cls.imagePredictions.transform.dense.", "masked_region_head.dense."),
+    ("cls.imagePredictions.transform.LayerNorm.", "masked_region_head.norm."),
+    ("cls.imagePredictions.decoder.", "masked_region_head.decoder."),
+    ("cls.bi_seq_relationship.", "match_head."),
+    ("vil_prediction.", "answer_head."),
+    ("vil_logit.", "pair_score."),
+    ("vision_logit.", "region_score."),
+    ("linguisic_logit.", "word_score."),  # sic
+)
+# What files hold twice: the decoder of masked words is the word embedding.
+_COPIES = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"}
+
+
+def key_table(num_joint_layers: int, num_text_layers: int) -> KeyTable:
+    """Official layer k is joint layer k, or layer k - `num_joint_layers` of the text."""
+    layers = [f"joint.layers.{k}" for k in range(num_joint_layers)]
+    layers += [f"text.layers.{k}" for k in range(num_text_layers)]
+    numbered = (
+        (f"bert.encoder.layer.{number}.{official}", f"interbert.{layer}.{ours}")
+        for number, layer in enumerate(layers)
+        for official, ours in BERT_LAYER
+    )
+    return KeyTable("InterBERT's release", (*_RULES, *numbered))
+
+
+def state_from_official(
+    official: Mapping[str, Tensor], num_joint_layers: int = RELEASE_JOINT_LAYERS
+) -> dict[str, Tensor]:
+    """State for `load_state_dict` of `InterBertForPreTraining` or, with `pair_score.weight`, `InterBertForTasks`.
+
+    No parameter of an official checkpoint is left out but the second copy of the word embedding.
+
+    Args:
+        official: the state dict of a checkpoint, also of the streams alone.
+        num_joint_layers: `num_hidden_layers` of its configuration.
+    Raises:
+        ValueError: for an unknown name, for fewer layers than are joint, or when the file's masked-word decoder differs
+            from its word embedding.
+    """
+    official = without_copies(names_with_bert(official), _COPIES)
+    count = _count(official, "bert.encoder.layer.")
+    if count < num_joint_layers:
+        raise ValueError(f"the checkpoint has {count} layers of BERT, but {num_joint_layers} should be joint")
+    table = key_table(num_joint_layers, count - num_joint_layers)
+    return {table.ours(name): tensor for name, tensor in official.items()}
+
+
+def state_from_bert(bert: Mapping[str, Tensor], num_joint_layers: int = RELEASE_JOINT_LAYERS) -> dict[str, Tensor]:
+    """Text embeddings, joint layers, layers of the text and the masked-word head, for `load_start`.
+
+    With the release's 6 joint layers BERT-base fills these and the 6 of the text; with the paper's 12 (appendix 6.2)
+    it fills the joint ones alone, and those of the text stay as drawn. BERT's pooler and next-sentence head have no
+    place in InterBERT.
+
+    Args:
+        num_joint_layers: `num_hidden_layers` of the model.
+    Raises:
+        ValueError: for a parameter that is none of BERT's.
+    """
+    unused = ("bert.pooler.", "cls.seq_relationship.")
+    tidy = {name: tensor for name, tensor in tidy_bert(bert).items() if not name.startswith(unused)}
+    table = key_table(num_joint_layers, max(_count(tidy, "bert.encoder.layer.") - num_joint_layers, 0))
+    return {table.ours(name): tensor for name, tensor in tidy.items()}
+
+
+def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Official names for our parameters, with the tied decoder.
+
+    Args:
+        state: of a whole model: the text's layers are numbered from the last joint one on.
+    Raises:
+        ValueError: for a parameter that the release does not have, such as the paper's segment of regions.
+    """
+    table = key_table(_count(state, "interbert.joint.layers."), _count(state, "interbert.text.layers."))
+    official = {table.official(name): tensor for name, tensor in state.items()}
+    if "cls.predictions.bias" in official:
+        official |= {copy: official[first] for copy, first in _COPIES.items()}
+    return official
+
+
+def _count(names: Iterable[str], prefix: str) -> int:
+    """Layers numbered right after `prefix`, counted by the largest number."""
+    pattern = re.compile(re.escape(prefix) + r"(\d{1,4})\.")
+    return max((int(found[1]) + 1 for name in names if (found := pattern.match(name))), default=0)
+
+
+_FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "hidden_act": "hidden_activation",
+    "hidden_dropout_prob": "hidden_dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "max_position_embeddings": "max_position_embeddings",
+    "type_vocab_size": "num_segments",
+    "initializer_range": "initializer_range",
+    "t_num_hidden_layers": "text_num_hidden_layers",
+    "v_feature_size": "region_feature_size",
+    "v_target_size": "region_target_size",
+    "v_num_hidden_layers": "image_num_hidden_layers",
+    "v_num_attention_heads": "image_num_attention_heads",
+    "v_intermediate_size": "image_intermediate_size",
+    "v_hidden_act": "image_hidden_activation",
+    "v_hidden_dropout_prob": "image_hidden_dropout",
+    "v_attention_probs_dropout_prob": "image_attention_dropout",
+    "bi_hidden_size": "pooled_size",
+    "num_labels": "num_answers",
+}
+# What the release's config class fills in for an option that a file leaves out, where ours has another default.
+_OFFICIAL_DEFAULTS: Mapping[str, Any] = {
+    "num_hidden_layers": 12,
+    "v_num_hidden_layers": 3,
+    "v_num_attention_heads": 12,
+    "v_hidden_dropout_prob": 0.1,
+}
+# Read by nothing there, or of a ViLBERT that the code grew out of: `fusion_method` is what counts, not
+# `pooling_method`; `max_*_length` cut what is fed.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "bi_num_attention_heads",
+        "conv_layer",
+        "fast_mode",
+        "fixed_t_layer",
+        "fixed_v_layer",
+        "in_batch_pairs",
+        "intra_gate",
+        "max_region_length",
+        "max_seq_length",
+        "pooling_method",
+        "t_biattention_id",
+        "v_biattention_id",
+        "v_initializer_range",
+        "with_coattention",
+    }
+)
+_FUSION = {"mul": "product", "sum": "sum"}
+
+
+def config_from_official(options: Mapping[str, Any], **overrides: Any) -> InterBertConfig:
+    """Our configuration for an official JSON one (config/bert_base_6layer_interbert.json).
+
+    Args:
+        overrides: fields of `InterBertConfig` that differ from it.
+    Raises:
+        ValueError: for an option that is unknown, missing, or asks for what these classes do not compute.
+    """
+    if "t_num_hidden_layers" not in options:
+        raise ValueError("InterBERT's configuration lacks t_num_hidden_layers, which has no default in the release")
+    fields: dict[str, Any] = {}
+    for name, value in (dict(_OFFICIAL_DEFAULTS) | dict(options)).items():
+        if name in _FIELDS:
+            fields[_FIELDS[name]] = value
+        elif name == "v_hidden_size":
+            hidden = options.get("hidden_size", 768)
+            if value != hidden:
+                raise ValueError(
+                    f"InterBERT option v_hidden_size is {value!r}, hidden_size {hidden!r}; joint layers need one width"
+                )
+        elif name == "fusion_method":
+            fields["fusion"] = _FUSION.get(value, value)
+        elif name == "predict_feature":
+            fields["region_loss"] = "regression" if value else "kl"
+        elif name not in _WITHOUT_EFFECT:
+            raise ValueError(f"InterBERT has no option {name!r}; known are {', '.join(sorted(_FIELDS))}")
+    if "hidden_dropout" in fields:
+        fields["region_embedding_dropout"] = fields["hidden_dropout"]  # BertImageEmbeddings reads hidden_dropout_prob
+    return InterBertConfig(**(fields | overrides))

@@ -1,0 +1,325 @@
+"""InterBERT (arXiv:2003.13198) as its paper tells it and as its release builds it (black4321/InterBERT).
+
+One stream, then two (figure 1): image and text go together through the joint layers, "single-stream interaction
+module"; then each goes by itself through layers of its own, "two-stream extraction module".
+
+    [IMG regions (SEP) | text]  ->  joint layers  ->  image | text
+                                                        |      |
+                                              image layers    text layers
+
+Shapes: B rows, T text pieces, R regions, E image elements (IMG, R regions, [SEP] where there is one), D feature width,
+H hidden width, P pooled width.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from roibeam.model.common.bert import VLPreTrainedModel, bert_encoder, bert_layer
+from roibeam.model.common.heads import DroppedLinear, MaskedWordHead, NormedRegionHead, TwoStreamPooler
+from roibeam.model.common.losses import PreTrainingOutput, SumCount
+from roibeam.model.common.packing import Packing
+from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
+from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS, TransformerEncoder, TransformerLayer
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
+from roibeam.model.interbert.config import InterBertConfig
+from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
+
+PADDING_PIECE = 0
+MATCH_LOGIT = 0  # in the release: logit 0 = the caption belongs to the image, 1 = it does not
+
+
+class TextEmbeddings(nn.Module):
+    """BERT's: word + position + segment, LayerNorm, dropout (section 2.2, "Text embedding and image embedding")."""
+
+    def __init__(self, config: InterBertConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.words = nn.Embedding(config.vocab_size, hidden, padding_idx=PADDING_PIECE)
+        self.positions = nn.Embedding(config.max_position_embeddings, hidden)
+        self.segments = nn.Embedding(config.num_segments, hidden)
+        self.norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(self, batch: VLBatch) -> Tensor:
+        """(B, T, H).
+
+        Raises:
+            ValueError: for a text too long or without [CLS].
+        """
+        length = batch.text_ids.shape[1]
+        check_text_length("InterBERT", length, self.positions.num_embeddings)
+        states = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
+        return self.dropout(self.norm(states))
+
+
+class FeatureMlp(nn.Module):
+    """Two linear layers with an activation between: "we transform the object representations [...] through MLP"."""
+
+    def __init__(self, feature_size: int, hidden_size: int, activation: str) -> None:
+        super().__init__()
+        self.dense = nn.Linear(feature_size, hidden_size)
+        self.activation = ACTIVATIONS[activation]
+        self.output = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.output(self.activation(self.dense(features)))
+
+
+class RegionEmbeddings(nn.Module):
+    """Projected feature + Linear(location), LayerNorm, dropout, with IMG first: the release.
+
+    The paper adds a segment and a position, and ends the image with a [SEP] (sections 2.1 and 2.2); it does not say of
+    which tables they are, here they are the image's own. A masked region's location stays, its feature is zero or that
+    of blanked pixels.
+    """
+
+    def __init__(self, config: InterBertConfig) -> None:
+        super().__init__()
+        features, hidden = config.region_feature_size, config.hidden_size
+        self.masked_appearance = config.masked_appearance
+        self.features: nn.Module = (
+            nn.Linear(features, hidden)
+            if config.region_projection == "linear"
+            else FeatureMlp(features, hidden, config.hidden_activation)
+        )
+        self.locations = nn.Linear(LOCATION_SIZE, hidden)
+        self.segment = nn.Embedding(1, hidden) if config.with_region_segment else None
+        self.positions = nn.Embedding(config.max_position_embeddings, hidden) if config.with_region_positions else None
+        self.sep = nn.Embedding(1, hidden) if config.with_image_sep else None
+        self.norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
+        self.dropout = nn.Dropout(config.region_embedding_dropout)
+
+    def forward(self, batch: VLBatch) -> tuple[Tensor, Tensor]:
+        """States (B, E, H) and their mask (B, E) bool.
+
+        Raises:
+            ValueError: for more elements than there are positions.
+        """
+        elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
+        mask, real = elements.mask, Packing(elements.mask)
+        features, locations = real.pack(elements.features), real.pack(elements.locations)
+        states = real.pad(self.features(features) + self.locations(locations))
+        places = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+        if self.sep is not None:
+            # It stands after padding, but its place is right after the row's last region.
+            rows = len(mask)
+            states = torch.cat([states, self.sep.weight.to(states.dtype).expand(rows, 1, -1)], dim=1)
+            places = torch.cat([places, mask.sum(dim=1, keepdim=True)], dim=1)
+            mask = torch.cat([mask, mask.new_ones(rows, 1)], dim=1)
+        if self.segment is not None:
+            states = states + self.segment.weight[0]
+        if self.positions is not None:
+            if mask.shape[1] > self.positions.num_embeddings:
+                raise ValueError(
+                    f"InterBERT: image of {mask.shape[1]} elements; this model has positions for "
+                    f"{self.positions.num_embeddings}"
+                )
+            states = states + self.positions(places)
+        return self.dropout(self.norm(states)), mask
+
+
+class StatePairPooler(nn.Module):
+    """ReLU(dense(pair)) of the product or sum of both first states (section 2.3, "Image-text matching").
+
+    "We first element-wisely multiply the image and text representations [...] and send the generated representation
+    through the MLP": this layer and the match head. One side alone is summed up by the same layer.
+    """
+
+    def __init__(self, hidden_size: int, pooled_size: int, *, fusion: str) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, pooled_size)
+        self.fusion = fusion
+
+    def forward(self, text_state: Tensor, image_state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, P) of the text, of the image and of the pair."""
+        pair = text_state * image_state if self.fusion == "product" else text_state + image_state
+        return self.pool_text(text_state), torch.relu(self.dense(image_state)), torch.relu(self.dense(pair))
+
+    def pool_text(self, text_state: Tensor) -> Tensor:
+        """(B, P) of the text alone."""
+        return torch.relu(self.dense(text_state))
+
+
+class InterBertPreTrainedModel(VLPreTrainedModel):
+    """Initialisation and file handling shared by the bare model and the models with heads."""
+
+    config_class = InterBertConfig
+    config: InterBertConfig
+    base_model_prefix = "interbert"
+
+
+class InterBertModel(InterBertPreTrainedModel):
+    """The encoder: a `VLBatch` in, a `VLOutput` out. Labels and targets in the batch are not read."""
+
+    def __init__(self, config: InterBertConfig) -> None:
+        super().__init__(config)
+        self.text_embeddings = TextEmbeddings(config)
+        self.region_embeddings = RegionEmbeddings(config)
+        self.joint = bert_encoder(config)
+        self.text = TransformerEncoder(bert_layer(config) for _ in range(config.text_num_hidden_layers))
+        self.image = TransformerEncoder(
+            TransformerLayer(
+                config.hidden_size,
+                config.image_num_attention_heads,
+                config.image_intermediate_size,
+                attention_dropout=config.image_attention_dropout,
+                dropout=config.image_hidden_dropout,
+                activation=config.image_hidden_activation,
+            )
+            for _ in range(config.image_num_hidden_layers)
+        )
+        hidden, pooled = config.hidden_size, config.pooled_size
+        self.pooler: TwoStreamPooler | StatePairPooler = (
+            TwoStreamPooler(hidden, hidden, pooled, fusion=config.fusion)
+            if config.pair_from == "pooled"
+            else StatePairPooler(hidden, pooled, fusion=config.fusion)
+        )
+        self.post_init()
+
+    def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """
+        Args:
+            with_attention: fills `joint` (IMG, regions, [SEP], text), `text` and `image` of `VLOutput.attention`, at
+                the cost of their memory.
+        Raises:
+            ValueError: for a text too long or without [CLS], or more regions than the model has positions for.
+        """
+        image, image_mask = self.region_embeddings(batch)
+        maps = AttentionMaps(joint_text=image_mask.shape[1], joint_regions=1) if with_attention else None
+        states = torch.cat([image, self.text_embeddings(batch)], dim=1)  # section 2.2: all-attention (equations 1-4)
+        states = self.joint(
+            states, torch.cat([image_mask, batch.text_mask], dim=1), None if maps is None else maps.joint
+        )
+        image, text = states.split([image_mask.shape[1], batch.text_mask.shape[1]], dim=1)
+        image = self.image(image, image_mask, None if maps is None else maps.image)
+        text = self.text(text, batch.text_mask, None if maps is None else maps.text)
+        pooled_text, pooled_image, pair = self.pooler(text[:, 0], image[:, 0])
+        return VLOutput(
+            text_states=text,
+            region_states=image[:, 1 : 1 + batch.region_mask.shape[1]],
+            whole_image_state=image[:, 0],
+            pooled=pair,
+            pooled_text=pooled_text,
+            pooled_image=pooled_image,
+            attention=maps,
+        )
+
+    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """A text without any image, not even IMG: joint layers on the text, then the text's (section 3.6, GLUE).
+
+        The paper does not say how it feeds a text alone. `pooled` and `pooled_text` are both [CLS], pooled.
+
+        Args:
+            batch: with R = 0.
+        Raises:
+            ValueError: for a batch with regions, or a text too long or without [CLS].
+        """
+        if batch.region_mask.shape[1]:
+            raise ValueError(
+                f"InterBERT: encode_text reads no image, but the batch has {batch.region_mask.shape[1]} regions a row"
+            )
+        maps = AttentionMaps() if with_attention else None
+        text = self.text_embeddings(batch)
+        text = self.joint(text, batch.text_mask, None if maps is None else maps.joint)
+        text = self.text(text, batch.text_mask, None if maps is None else maps.text)
+        pooled = self.pooler.pool_text(text[:, 0])
+        return VLOutput(text_states=text, region_states=text[:, :0], pooled=pooled, pooled_text=pooled, attention=maps)
+
+
+class PreTrainingLogits(NamedTuple):
+    """What the pre-training heads say of every position, real or not."""
+
+    words: Tensor  # (B, T, V)
+    regions: Tensor  # (B, R, C), or features (B, R, D)
+    whole_image: Tensor  # (B, C) or (B, D), never trained
+    match: Tensor  # (B, 2), in the release's order: matching first
+
+
+class InterBertForPreTraining(InterBertPreTrainedModel):
+    """InterBERT with its pre-training heads (section 2.3); the losses weigh the same, as in the release.
+
+    Masked words count in all pairs, masked regions in matched pairs only, in sum and in number (modules.py,
+    `masked_img_loss`).
+    """
+
+    def __init__(self, config: InterBertConfig) -> None:
+        super().__init__(config)
+        hidden = config.hidden_size
+        self.interbert = InterBertModel(config)
+        self.masked_word_head = MaskedWordHead(hidden, config.vocab_size, activation=config.hidden_activation)
+        # The head's activation is that of the text (BertImgPredictionHeadTransform reads hidden_act).
+        self.masked_region_head = NormedRegionHead(
+            hidden, config.region_target_size, activation=config.hidden_activation
+        )
+        self.match_head = DroppedLinear(config.pooled_size, 2, dropout=config.pair_dropout)
+        self.post_init()
+
+    def forward(self, batch: VLBatch) -> PreTrainingOutput:
+        """As `score`."""
+        return self.score(batch, self.encode(batch))
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """As `InterBertModel.forward`."""
+        return self.interbert(batch, with_attention=with_attention)
+
+    def encode_text(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """As `InterBertModel.encode_text`."""
+        return self.interbert.encode_text(batch, with_attention=with_attention)
+
+    def logits(self, output: VLOutput) -> PreTrainingLogits:
+        """Of all positions of an output with an image: for looking at, not for training."""
+        return PreTrainingLogits(
+            words=self.word_logits(output.text_states),
+            regions=self.masked_region_head(output.region_states),
+            whole_image=self.masked_region_head(output.whole_image_state),
+            match=self.match_head(output.pooled),
+        )
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """See `PreTrainingModel`."""
+        match, predicted = batch.match_labels, batch.region_target_mask
+        matched = None if match is None or predicted is None else predicted & match.eq(1)[:, None]
+        return {
+            "masked_words": count_labels(batch.text_labels),
+            "masked_regions": count_true(matched),
+            "matching": count_labels(match),
+        }
+
+    def word_logits(self, states: Tensor) -> Tensor:
+        """(..., V) for text states (..., H)."""
+        return self.masked_word_head(states, self.interbert.text_embeddings.words.weight)
+
+    def region_logits(self, states: Tensor) -> Tensor | None:
+        """(..., C) for region states (..., H); None where the head predicts features."""
+        return self.masked_region_head(states) if self.config.region_loss == "kl" else None
+
+    def match_log_odds(self, output: VLOutput) -> Tensor:
+        """(B,) what retrieval sorts by, see `PreTrainingModel`."""
+        return log_odds(self.match_head(output.pooled), MATCH_LOGIT)
+
+    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
+        """Losses and accuracies of the states in `output`.
+
+        Raises:
+            ValueError: when the batch lacks the targets of a head.
+        """
+        labels, match = batch.text_labels, batch.match_labels
+        targets, predicted = batch.region_targets, batch.region_target_mask
+        if labels is None or targets is None or predicted is None or match is None:
+            raise ValueError("InterBertForPreTraining: the batch lacks text_labels, region_targets or match_labels")
+        loss = self.config.region_loss
+        terms = PreTrainingTerms()
+        terms.masked_words(self.word_logits, output.text_states, labels)
+        matched = predicted & match.eq(1)[:, None]
+        chosen = batch.targets_of(matched)
+        terms.masked_regions(self.masked_region_head, output.region_states, chosen, matched, loss=loss)
+        if loss == "regression":
+            # The release divides by the number of regions, not by the width of their features too.
+            mean = terms.losses["masked_regions"]
+            terms.losses["masked_regions"] = SumCount(mean.total * targets.shape[-1], mean.count)
+        terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
+        return terms.output()

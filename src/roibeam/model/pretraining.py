@@ -1,0 +1,217 @@
+"""What all models with pre-training heads offer, and the tasks they share, each as (loss, accuracy).
+
+Logits are computed at masked positions only: over all positions they would be most of a head's work and memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from roibeam.model.common.bert import BertSizes
+from roibeam.model.common.losses import (
+    PreTrainingOutput,
+    SumCount,
+    accuracy,
+    binary_cross_entropy,
+    contrastive,
+    cross_entropy,
+    kl_divergence,
+    squared_error,
+)
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
+
+MASKED_LOSS_PAIRS = ("all", "matched")  # in which pairs masked words and regions are predicted
+
+
+class PreTrainingModel(Protocol):
+    """A model with its pre-training heads, whatever its floor plan: what loops, probes and comparisons may ask of it.
+
+    All of them are `torch.nn.Module`s; calling one is `score(batch, encode(batch))`.
+    """
+
+    @property
+    def config(self) -> BertSizes: ...
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """Last states; labels and targets in the batch are not read. With the attention weights when asked for."""
+
+    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
+        """Losses and accuracies of the states in `output`.
+
+        Raises:
+            ValueError: when the batch lacks the targets of a head.
+        """
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """What each loss of `score` is averaged over, by its name, before the model runs.
+
+        So that micro-batches and processes can divide by one sum of them. Equal to the counts that `score` returns.
+        """
+
+    def word_logits(self, states: Tensor) -> Tensor:
+        """(..., V) for text states (..., H)."""
+
+    def region_logits(self, states: Tensor) -> Tensor | None:
+        """(..., C) class logits for region states (..., I); None for a model that predicts no classes of regions."""
+
+    def match_log_odds(self, output: VLOutput) -> Tensor | None:
+        """(B,) ln(p / (1 - p)) of "the caption belongs to the image", whatever the order of the head's logits.
+
+        What zero-shot retrieval sorts by; its sigmoid is the probability. None for a model without such a head.
+        """
+
+
+def count_labels(labels: Tensor | None) -> int:
+    """Labels that are not `IGNORE_INDEX`."""
+    return 0 if labels is None else int((labels != IGNORE_INDEX).sum())
+
+
+def count_true(mask: Tensor | None) -> int:
+    return 0 if mask is None else int(mask.sum())
+
+
+def log_odds(logits_B2: Tensor, match_logit: int) -> Tensor:
+    """(B,) how much larger the logit `match_logit` is than the other one: the log-odds of their softmax."""
+    return logits_B2[:, match_logit] - logits_B2[:, 1 - match_logit]
+
+
+def only_matched(batch: VLBatch) -> VLBatch:
+    """The batch with nothing to predict in mismatched pairs, so that they leave sums and denominators alike.
+
+    What is hidden stays hidden: a mask must not tell whether a pair matches.
+    """
+    assert batch.match_labels is not None
+    matched = batch.match_labels.eq(1)[:, None]
+    labels, targets, predicted = batch.text_labels, batch.region_targets, batch.region_target_mask
+    if predicted is not None:
+        predicted = predicted & matched
+        targets = batch.targets_of(predicted) if batch.compact_targets else targets
+    return replace(
+        batch,
+        text_labels=None if labels is None else labels.masked_fill(~matched, IGNORE_INDEX),
+        region_targets=targets,
+        region_target_mask=predicted,
+    )
+
+
+class PreTrainingTerms:
+    """Collects losses and metrics by the names of `PreTrainingOutput`."""
+
+    def __init__(self) -> None:
+        self.losses: dict[str, SumCount] = {}
+        self.metrics: dict[str, SumCount] = {}
+
+    def masked_words(self, head: Callable[[Tensor], Tensor], states_BTH: Tensor, labels_BT: Tensor) -> None:
+        """`head` gives logits (n, V) for states (n, H); labels as in `VLBatch.text_labels`."""
+        labelled = labels_BT != IGNORE_INDEX
+        labels = labels_BT[labelled]
+        logits = head(states_BTH[labelled])
+        self.losses["masked_words"] = cross_entropy(logits, labels)
+        self.metrics["masked_word_accuracy"] = accuracy(logits, labels, torch.ones_like(labels, dtype=torch.bool))
+
+    def contrasted_regions(
+        self,
+        head: Callable[[Tensor], Tensor],
+        states_BRI: Tensor,
+        features_BRD: Tensor,
+        mask_BR: Tensor,
+        negatives_NK: Tensor,
+    ) -> None:
+        """`negatives_NK` are the flat places (in B x R) of each predicted region's negatives, from `draw_negatives`."""
+        negatives = features_BRD.flatten(0, 1)[negatives_NK]
+        self.losses["masked_regions"] = contrastive(head(states_BRI[mask_BR]), features_BRD[mask_BR], negatives)
+
+    def masked_regions(
+        self, head: Callable[[Tensor], Tensor], states_BRI: Tensor, targets: Tensor, mask_BR: Tensor, *, loss: str
+    ) -> None:
+        """
+        Args:
+            targets: (n, C), of the regions in `mask_BR`, see `VLBatch.targets_of`.
+            loss: "kl" against class distributions, "regression" of features.
+        """
+        predictions, every_row = head(states_BRI[mask_BR]), mask_BR.new_ones(len(targets))
+        if loss == "kl":
+            self.losses["masked_regions"] = kl_divergence(predictions, targets, every_row)
+            self.metrics["masked_region_accuracy"] = accuracy(predictions, targets.argmax(dim=-1), every_row)
+        else:
+            self.losses["masked_regions"] = squared_error(predictions, targets, every_row)
+
+    def classified_regions(self, logits_NC: Tensor, labels_N: Tensor) -> None:
+        """Of predicted regions, with one class each; `IGNORE_INDEX` does not count."""
+        self.losses["masked_regions"] = cross_entropy(logits_NC, labels_N)
+        self.metrics["masked_region_accuracy"] = accuracy(logits_NC, labels_N, labels_N != IGNORE_INDEX)
+
+    def regressed_features(self, predictions_ND: Tensor, features_ND: Tensor, *, over_width: str) -> None:
+        """Of predicted regions, beside their classes; `over_width` as in `squared_error`."""
+        every_row = torch.ones(len(features_ND), dtype=torch.bool, device=features_ND.device)
+        error = squared_error(predictions_ND, features_ND, every_row, over_width=over_width)
+        self.losses["masked_region_features"] = error
+
+    def matching_odds(self, log_odds_B: Tensor, match_labels: Tensor) -> None:
+        """Of a head with one logit: its sigmoid is the probability of a match."""
+        counted, matched = match_labels != IGNORE_INDEX, match_labels.eq(1)
+        self.losses["matching"] = binary_cross_entropy(log_odds_B, matched.to(log_odds_B.dtype), counted)
+        says_match = (log_odds_B > 0).eq(matched)
+        self.metrics["matching_accuracy"] = SumCount((says_match & counted).sum(), counted.sum())
+
+    def matching(self, logits_B2: Tensor, match_labels: Tensor, *, match_logit: int) -> None:
+        """`match_logit`: which of the two logits says match. Each code's order stays, so that its weights load."""
+        counted = match_labels != IGNORE_INDEX
+        labels = match_labels if match_logit == 1 else torch.where(counted, 1 - match_labels, match_labels)
+        self.losses["matching"] = cross_entropy(logits_B2, labels)
+        self.metrics["matching_accuracy"] = accuracy(logits_B2, labels, counted)
+
+    def output(self) -> PreTrainingOutput:
+        return PreTrainingOutput(self.losses, self.metrics)
+
+
+def draw_negatives(
+    region_mask_BR: Tensor,
+    predicted_BR: Tensor,
+    count: int,
+    draws: Sequence[int] | torch.Generator,
+    *,
+    from_other_images: float,
+    group_rows: int,
+) -> Tensor:
+    """Which regions each predicted one is told apart from.
+
+    Uniformly among the real regions of the other images of its group, and among the other real regions of its own;
+    where one kind does not exist, the other kind takes its place. What a row draws follows from its seed and from the
+    regions of its group alone, padding left out. The multi-task release draws among all rows of a process, padding too,
+    and leaves one region out.
+
+    Args:
+        count: K, of which the share `from_other_images` comes from other images.
+        draws: a seed for each row, or a generator on the CPU for one row after the other; the same ones give the same
+            negatives on every device.
+        group_rows: rows 0 to group_rows - 1 are the first group, as many the next; the last may have fewer.
+    Returns:
+        (N, K) long, flat places in B x R, one row for each True of `predicted_BR`. A region without any other in its
+        group has its own place there: a loss of ln(1 + K), without a gradient.
+    """
+    real, predicted = region_mask_BR.cpu(), predicted_BR.cpu()
+    num_regions, num_other = real.shape[1], int(count * from_other_images)
+    drawn = [torch.zeros(0, count, dtype=torch.long)]
+    for row in predicted.any(dim=1).nonzero().squeeze(1).tolist():
+        first = row - row % group_rows
+        group = real[first : first + group_rows].flatten().nonzero().squeeze(1) + first * num_regions
+        in_row = group // num_regions == row
+        own, others = group[in_row], group[~in_row]
+        places = predicted[row].nonzero().squeeze(1) + row * num_regions
+        random = draws if isinstance(draws, torch.Generator) else torch.Generator().manual_seed(draws[row])
+        from_others = 0 if not len(others) else count if len(own) == 1 else num_other
+        here = [others[torch.randint(len(others), (len(places), from_others), generator=random)]] if from_others else []
+        if len(own) == 1 and not len(others):
+            here.append(places[:, None].expand(-1, count))
+        elif from_others < count:
+            chosen = torch.randint(len(own) - 1, (len(places), count - from_others), generator=random)
+            itself = torch.searchsorted(own, places)[:, None]
+            here.append(own[chosen + (chosen >= itself)])
+        drawn.append(torch.cat(here, dim=1))
+    return torch.cat(drawn).to(predicted_BR.device)

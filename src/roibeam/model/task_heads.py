@@ -1,0 +1,373 @@
+"""Heads of downstream tasks on any of the models: what they read is a `VLBatch` and its `VLOutput`, nothing else.
+
+Each model's published task heads, as its fine-tuned checkpoints hold them, stand in its own files (`vilbert_tasks.py`,
+...). These here are for every model, start as BERT draws new weights, and know widths instead of models. Which task
+takes which head, with which loss, stands in docs/models.md, "Heads and losses of tasks".
+
+Shapes: B rows, T text pieces, R regions, P phrases, W width of what a head reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from roibeam.model.common.bert import BertSizes, draw_as_bert
+from roibeam.model.common.config import StrictConfig
+from roibeam.model.common.heads import DroppedLinear, NormedClassifier, PhraseToRegions
+from roibeam.model.inputs import OutputWidths, VLBatch, VLOutput
+
+READS = ("pooled", "pooled_text", "cls", "mask_piece")
+CLASSIFIERS = ("linear", "two_layers")
+NO_POOLER = "this model has no pooler; make it with one (VL-BERT: with_pooler=True), or the head with reads='cls'"
+HEAD_FOLDER = "task_head"  # in the folder of the model it belongs to
+
+
+def read_summary(batch: VLBatch, output: VLOutput, reads: str) -> Tensor:
+    """(B, W), one vector for each row.
+
+    Args:
+        reads: one of `READS`. "pooled": the pair's vector. "pooled_text": the text's own one; a model that does not
+            pool its streams apart pools [CLS], which is the text's too. "cls": the last state of [CLS]. "mask_piece":
+            that of the piece before the last real one, where the texts of VQA hold [MASK] (VL-BERT "[CLS] question
+            [SEP] [MASK] [SEP]", VisualBERT "[CLS] question ? [MASK] [SEP]").
+    Raises:
+        ValueError: when the model has no pooler and one of the pooled vectors is asked for.
+    """
+    if reads == "cls":
+        return output.text_states[:, 0]
+    if reads == "mask_piece":
+        place = (batch.text_mask.sum(dim=1) - 2).clamp(min=0)
+        return output.text_states[torch.arange(len(place), device=place.device), place]
+    pooled = output.pooled
+    if reads == "pooled_text" and output.pooled_text is not None:
+        pooled = output.pooled_text
+    if pooled is None:
+        raise ValueError(NO_POOLER)
+    return pooled
+
+
+def phrase_states(output: VLOutput, phrase_positions: Tensor) -> Tensor:
+    """(B, P, H), the states of the pieces that stand for phrases; without meaning where there is none (-1)."""
+    places = phrase_positions.clamp(min=0)[..., None].expand(-1, -1, output.text_states.shape[-1])
+    return output.text_states.gather(1, places)
+
+
+def by_choice(scores: Tensor, num_choices: int) -> Tensor:
+    """(B / num_choices, num_choices) of (B,) or (B, 1): the rows of one question follow each other (VCR, retrieval).
+
+    Raises:
+        ValueError: when rows are left over.
+    """
+    if scores.numel() % num_choices:
+        raise ValueError(f"{scores.numel()} rows are no questions with {num_choices} choices each")
+    return scores.reshape(-1, num_choices)
+
+
+def join_row_pairs(summaries: Tensor) -> Tensor:
+    """(B / 2, 2 W): rows 2i and 2i + 1 are one statement with each of its two images (NLVR2).
+
+    Raises:
+        ValueError: for an odd number of rows.
+    """
+    if len(summaries) % 2:
+        raise ValueError(f"{len(summaries)} rows are no pairs of images; rows 2i and 2i + 1 go together")
+    return summaries.reshape(-1, 2 * summaries.shape[1])
+
+
+class TaskHeadConfig(StrictConfig):
+    """What every head has.
+
+    Fields:
+        dropout: before each linear layer that reads states.
+        initializer_range: standard deviation of new weights.
+    """
+
+    dropout: float = 0.1
+    initializer_range: float = 0.02
+
+    @classmethod
+    def for_model(cls, model: BertSizes, **fields: Any) -> Self:
+        """With the widths of a model's output.
+
+        Raises:
+            ValueError: when the model does not give what the head reads.
+        """
+        return cls(**(cls.widths(model, fields) | fields))
+
+    @classmethod
+    def widths(cls, model: BertSizes, fields: Mapping[str, Any]) -> dict[str, int]:
+        """The fields of this config that a model decides, given the others."""
+        raise NotImplementedError
+
+    def check_model(self, model: BertSizes) -> None:
+        """
+        Raises:
+            ValueError: when this head was not made for such a model.
+        """
+        for name, width in self.widths(model, vars(self)).items():
+            if getattr(self, name) != width:
+                raise ValueError(
+                    f"{type(self).__name__}: {name} is {getattr(self, name)}, but {type(model).__name__} gives {width}"
+                )
+
+
+class SummaryHeadConfig(TaskHeadConfig):
+    """A head on one vector for each row.
+
+    Fields, beside those of `TaskHeadConfig`:
+        input_width: W.
+        reads: which vector, see `read_summary`.
+        classifier: "linear", or "two_layers": twice as wide between, GELU and LayerNorm.
+        num_classes: outputs; 1 for a score or a regression.
+    """
+
+    input_width: int = 768
+    reads: str = "pooled"
+    classifier: str = "linear"
+    num_classes: int = 2
+
+    def check(self) -> None:
+        super().check()
+        self.check_choice("reads", READS)
+        self.check_choice("classifier", CLASSIFIERS)
+
+    @classmethod
+    def widths(cls, model: BertSizes, fields: Mapping[str, Any]) -> dict[str, int]:
+        given, reads = model.output_widths, fields.get("reads", cls.reads)
+        if not reads.startswith("pooled"):
+            return {"input_width": given.text}
+        if given.pooled is None:
+            raise ValueError(f"{type(model).__name__}: {NO_POOLER}")
+        return {"input_width": given.pooled}
+
+
+class LabelHeadConfig(SummaryHeadConfig):
+    """Of a `LabelHead`."""
+
+    model_type = "roibeam-label-head"
+
+
+class ImagePairHeadConfig(SummaryHeadConfig):
+    """Of an `ImagePairHead`; `input_width` is that of one row."""
+
+    model_type = "roibeam-image-pair-head"
+
+
+class RegionHeadConfig(TaskHeadConfig):
+    """Of a `RegionHead`.
+
+    Fields, beside those of `TaskHeadConfig`:
+        input_width: I, of a region's state.
+        classifier: as in `SummaryHeadConfig`.
+        with_whole_image: scores the whole image too, before the regions, where the model gives it a state.
+    """
+
+    model_type = "roibeam-region-head"
+
+    input_width: int = 768
+    classifier: str = "linear"
+    with_whole_image: bool = False
+
+    def check(self) -> None:
+        super().check()
+        self.check_choice("classifier", CLASSIFIERS)
+
+    @classmethod
+    def widths(cls, model: BertSizes, fields: Mapping[str, Any]) -> dict[str, int]:
+        return {"input_width": model.output_widths.region}
+
+
+class GroundingHeadConfig(TaskHeadConfig):
+    """Of a `GroundingHead`.
+
+    Fields, beside those of `TaskHeadConfig`:
+        text_width, region_width: H, I.
+        inner_width: of queries and keys.
+    """
+
+    model_type = "roibeam-grounding-head"
+
+    text_width: int = 768
+    region_width: int = 768
+    inner_width: int = 64
+
+    @classmethod
+    def widths(cls, model: BertSizes, fields: Mapping[str, Any]) -> dict[str, int]:
+        given: OutputWidths = model.output_widths
+        return {"text_width": given.text, "region_width": given.region}
+
+
+class TaskHead(PreTrainedModel):
+    """Initialisation and file handling of every head; calling one takes a batch and a model's output for it."""
+
+    config: TaskHeadConfig
+    base_model_prefix = "head"
+    main_input_name = "batch"
+
+    def _init_weights(self, module: nn.Module) -> None:
+        draw_as_bert(module, self.config.initializer_range)
+
+    def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
+        raise NotImplementedError
+
+
+class LabelHead(TaskHead):
+    """Classes of a row: answers of VQA, NLVR2 with both images in one row, GLUE; with one class, a score of the row:
+    choices of VCR and of retrieval, STS-B."""
+
+    config_class = LabelHeadConfig
+    config: LabelHeadConfig
+
+    def __init__(self, config: LabelHeadConfig) -> None:
+        super().__init__(config)
+        self.classifier = _classifier(config, config.classifier, config.input_width, config.num_classes)
+        self.post_init()
+
+    def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
+        """(B, num_classes)."""
+        return self.classifier(read_summary(batch, output, self.config.reads))
+
+
+class ImagePairHead(TaskHead):
+    """Classes of a statement about two images, each of them in a row with the statement (NLVR2 of ViLBERT)."""
+
+    config_class = ImagePairHeadConfig
+    config: ImagePairHeadConfig
+
+    def __init__(self, config: ImagePairHeadConfig) -> None:
+        super().__init__(config)
+        self.classifier = _classifier(config, config.classifier, 2 * config.input_width, config.num_classes)
+        self.post_init()
+
+    def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
+        """(B / 2, num_classes)."""
+        return self.classifier(join_row_pairs(read_summary(batch, output, self.config.reads)))
+
+
+class RegionHead(TaskHead):
+    """How well each region fits the text (RefCOCO+)."""
+
+    config_class = RegionHeadConfig
+    config: RegionHeadConfig
+
+    def __init__(self, config: RegionHeadConfig) -> None:
+        super().__init__(config)
+        self.classifier = _classifier(config, config.classifier, config.input_width, 1)
+        self.post_init()
+
+    def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
+        """(B, R), or (B, R + 1) with the whole image first; the lowest finite number at padding.
+
+        Raises:
+            ValueError: when the whole image is asked for and the model gives it no state.
+        """
+        states, mask = output.region_states, self.scored(batch)
+        if self.config.with_whole_image:
+            if output.whole_image_state is None:
+                raise ValueError("this model has no state of the whole image; make the head without with_whole_image")
+            states = torch.cat([output.whole_image_state[:, None], states], dim=1)
+        scores = self.classifier(states).squeeze(-1)
+        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+
+    def scored(self, batch: VLBatch) -> Tensor:
+        """Bool, of the shape of the scores: what is no padding."""
+        if not self.config.with_whole_image:
+            return batch.region_mask
+        return torch.cat([batch.region_mask.new_ones(batch.batch_size, 1), batch.region_mask], dim=1)
+
+
+class GroundingHead(TaskHead):
+    """Which regions a phrase means (Flickr30k Entities, VisualBERT section 4.4)."""
+
+    config_class = GroundingHeadConfig
+    config: GroundingHeadConfig
+
+    def __init__(self, config: GroundingHeadConfig) -> None:
+        super().__init__(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.phrases = PhraseToRegions(config.text_width, config.region_width, config.inner_width)
+        self.post_init()
+
+    def forward(self, batch: VLBatch, output: VLOutput) -> Tensor:
+        """(B, P, R), before the softmax; the lowest finite number at padded regions, no meaning at missing phrases.
+
+        Raises:
+            ValueError: when the batch has no phrases.
+        """
+        if batch.phrase_positions is None:
+            raise ValueError("GroundingHead: the batch has no phrase_positions")
+        phrases = phrase_states(output, batch.phrase_positions)
+        return self.phrases(self.dropout(phrases), self.dropout(output.region_states), batch.region_mask)
+
+
+HEADS: Mapping[str, type[TaskHead]] = MappingProxyType(
+    {head.config_class.model_type: head for head in (LabelHead, ImagePairHead, RegionHead, GroundingHead)}
+)
+
+
+class Encoder(Protocol):
+    """What a task model asks of a model, pre-training heads or not."""
+
+    @property
+    def config(self) -> BertSizes: ...
+
+    def encode(self, batch: VLBatch) -> VLOutput: ...
+
+    def save_pretrained(self, save_directory: str | Path) -> None: ...
+
+
+class TaskModel(nn.Module):
+    """A model and the head of one task; one folder holds both: the model's own files, and the head's in `task_head`.
+
+    Raises:
+        ValueError: when the head was made for a model of other widths, or reads what this one lacks.
+    """
+
+    def __init__(self, model: Encoder, head: TaskHead) -> None:
+        super().__init__()
+        head.config.check_model(model.config)
+        self.model = model
+        self.head = head
+
+    def forward(self, batch: VLBatch) -> Tensor:
+        """As the head's."""
+        return self.head(batch, self.model.encode(batch))
+
+    def save(self, folder: Path) -> None:
+        """Writes the model into `folder`, where it can be read as a model, and the head into a folder of its own."""
+        self.model.save_pretrained(folder)
+        self.head.save_pretrained(folder / HEAD_FOLDER)
+
+
+def load_task_head(folder: Path) -> TaskHead:
+    """The head that `TaskModel.save` wrote into a model's folder.
+
+    Raises:
+        ValueError: when there is none, or one of an unknown kind.
+    """
+    config_file = folder / HEAD_FOLDER / "config.json"
+    if not config_file.is_file():
+        raise ValueError(f"{folder} holds no task head: there is no {config_file}")
+    kind: str = json.loads(config_file.read_text()).get("model_type")
+    if kind not in HEADS:
+        raise ValueError(f"{config_file}: no head is of kind {kind!r}; there are {', '.join(HEADS)}")
+    return HEADS[kind].from_pretrained(config_file.parent)
+
+
+def _classifier(config: TaskHeadConfig, kind: str, inputs: int, outputs: int) -> nn.Module:
+    build: dict[str, Callable[[], nn.Module]] = {
+        "linear": lambda: DroppedLinear(inputs, outputs, dropout=config.dropout),
+        "two_layers": lambda: nn.Sequential(
+            nn.Dropout(config.dropout),
+            NormedClassifier(inputs, 2 * inputs, outputs),
+        ),
+    }
+    return build[kind]()

@@ -1,0 +1,268 @@
+"""Official ViLBERT checkpoints and configurations: their names, and ours.
+
+Two releases share most names: jiasenlu/vilbert_beta ("release") and facebookresearch/vilbert-multi-task ("release-mt").
+Their task checkpoints differ in the answer heads, `main.*` and `logit_fc.*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from roibeam.model.common.bert_checkpoint import tidy_bert
+from roibeam.model.common.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable, names_with_bert, without_copies
+from roibeam.model.vilbert.config import ViLbertConfig
+
+# In a co-attention 1 is the image and 2 the text. Who asks gives the query, who is asked gives key and value, so ours
+# cross: the text attends with query2, key1 and value1, and dense2 brings the result back to the text's width.
+_CO_LAYER = (
+    ("biattention.query2.", "text_attention.query."),
+    ("biattention.key1.", "text_attention.key."),
+    ("biattention.value1.", "text_attention.value."),
+    ("biOutput.dense2.", "text_attention.output."),
+    ("biOutput.LayerNorm2.", "text_attention_norm."),
+    ("t_intermediate.dense.", "text_feed_forward.expand."),
+    ("t_output.dense.", "text_feed_forward.contract."),
+    ("t_output.LayerNorm.", "text_feed_forward_norm."),
+    ("biattention.query1.", "image_attention.query."),
+    ("biattention.key2.", "image_attention.key."),
+    ("biattention.value2.", "image_attention.value."),
+    ("biOutput.dense1.", "image_attention.output."),
+    ("biOutput.LayerNorm1.", "image_attention_norm."),
+    ("v_intermediate.dense.", "image_feed_forward.expand."),
+    ("v_output.dense.", "image_feed_forward.contract."),
+    ("v_output.LayerNorm.", "image_feed_forward_norm."),
+)
+_SHARED = (
+    ("bert.embeddings.word_embeddings.", "vilbert.text_embeddings.words."),
+    ("bert.embeddings.position_embeddings.", "vilbert.text_embeddings.positions."),
+    ("bert.embeddings.token_type_embeddings.", "vilbert.text_embeddings.segments."),
+    ("bert.embeddings.task_embeddings.", "vilbert.text_embeddings.tasks."),
+    ("bert.embeddings.LayerNorm.", "vilbert.text_embeddings.norm."),
+    ("bert.v_embeddings.image_embeddings.", "vilbert.region_embeddings.features."),
+    ("bert.v_embeddings.image_location_embeddings.", "vilbert.region_embeddings.locations."),
+    ("bert.v_embeddings.LayerNorm.", "vilbert.region_embeddings.norm."),
+    *((f"bert.encoder.layer.{{}}.{a}", f"vilbert.encoder.text_layers.{{}}.{b}") for a, b in BERT_LAYER),
+    *((f"bert.encoder.v_layer.{{}}.{a}", f"vilbert.encoder.image_layers.{{}}.{b}") for a, b in BERT_LAYER),
+    ("bert.encoder.v_layer.{}.attention.self.dyLinear_q.", "vilbert.encoder.image_layers.{}.query_gate."),
+    ("bert.encoder.v_layer.{}.attention.self.dyLinear_k.", "vilbert.encoder.image_layers.{}.key_gate."),
+    *((f"bert.encoder.c_layer.{{}}.{a}", f"vilbert.encoder.co_layers.{{}}.{b}") for a, b in _CO_LAYER),
+    ("bert.t_pooler.dense.", "vilbert.pooler.text."),
+    ("bert.v_pooler.dense.", "vilbert.pooler.image."),
+    *BERT_WORD_HEAD,
+    ("cls.imagePredictions.transform.dense.", "masked_region_head.dense."),
+    ("cls.imagePredictions.transform.LayerNorm.", "masked_region_head.norm."),
+    ("cls.imagePredictions.decoder.", "masked_region_head.decoder."),
+    ("cls.bi_seq_relationship.", "match_head."),
+    ("vil_logit.", "pair_score."),
+    ("vision_logit.", "region_score."),
+    ("linguisic_logit.", "word_score."),  # sic
+)
+_RELEASE_HEADS = tuple(
+    (f"vil_prediction.main.{place}.{official}", f"answer_head.{part}.{ours}")
+    for place, part in ((0, "expand"), (3, "decoder"))
+    for official, ours in (("weight_g", "scale"), ("weight_v", "direction"), ("bias", "bias"))
+)
+_MT_HEADS = (
+    *(
+        (f"{official}.logit_fc.{place}.", f"{ours}.{part}.")
+        for official, ours in (
+            ("vil_prediction", "answer_head"),
+            ("vil_prediction_gqa", "gqa_answer_head"),
+            ("vil_binary_prediction", "image_pair_head"),
+        )
+        for place, part in ((0, "dense"), (2, "norm"), (3, "decoder"))
+    ),
+    ("vil_tri_prediction.", "entailment_head."),
+)
+TABLES: Mapping[str, KeyTable] = {
+    "release": KeyTable("ViLBERT's first release", (*_SHARED, *_RELEASE_HEADS)),
+    "release-mt": KeyTable("ViLBERT's multi-task release", (*_SHARED, *_MT_HEADS)),
+}
+# In every checkpoint, read by nothing: BertBiOutput makes these layers and never calls them.
+INERT = (".biOutput.q_dense1.", ".biOutput.q_dense2.")
+# What files hold twice: the decoder of masked words is the word embedding.
+_COPIES = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"}
+
+
+def release_of(official: Mapping[str, Tensor]) -> str:
+    """The key of `TABLES` that official names belong to; "release" for pre-training alone, where both are the same."""
+    marks = (".logit_fc.", "vil_tri_prediction.", "embeddings.task_embeddings.")
+    return "release-mt" if any(mark in name for name in official for mark in marks) else "release"
+
+
+def name_from_official(name: str, release: str = "release") -> str:
+    """The name here of one official parameter.
+
+    Raises:
+        ValueError: for a name that no rule covers.
+    """
+    return TABLES[release].ours(name)
+
+
+def state_from_official(official: Mapping[str, Any], *, with_co_attention: bool = True) -> dict[str, Tensor]:
+    """State for `load_state_dict` of `ViLbertForPreTraining`, `ViLbertForTasks` or `ViLbertForMultiTask`.
+
+    Which of them: task models hold `pair_score.weight`, those of the multi-task release `entailment_head.weight` too.
+
+    Args:
+        official: a checkpoint of either release: a state dict, or one beside other things.
+        with_co_attention: of the model's config. A file of a run without co-attention holds its layers untrained.
+    Raises:
+        ValueError: for an unknown name, or when the file's masked-word decoder differs from its word embedding.
+    """
+    official = without_copies(names_with_bert(official), _COPIES)
+    table, inert = TABLES[release_of(official)], INERT if with_co_attention else (*INERT, ".c_layer.")
+    return {table.ours(name): tensor for name, tensor in official.items() if not any(part in name for part in inert)}
+
+
+def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The text stream and the masked-word head, for `load_start`: what both releases take from BERT (section 3.1).
+
+    BERT's pooler and next-sentence head have no place in ViLBERT.
+
+    Raises:
+        ValueError: for a parameter that is none of BERT's.
+    """
+    unused = ("bert.pooler.", "cls.seq_relationship.")
+    return {TABLES["release"].ours(n): t for n, t in tidy_bert(bert).items() if not n.startswith(unused)}
+
+
+_ROBERTA = (
+    ("roberta.", "bert."),
+    ("lm_head.dense.", "cls.predictions.transform.dense."),
+    ("lm_head.layer_norm.", "cls.predictions.transform.LayerNorm."),
+    ("lm_head.decoder.", "cls.predictions.decoder."),
+    ("lm_head.bias", "cls.predictions.bias"),
+)
+
+
+def state_from_roberta(roberta: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same from RoBERTa's masked-word model, for a config with `first_position` 2 and `num_segments` 1.
+
+    The multi-task release has the settings for it, but looks for BERT's names in the file and so takes nothing.
+
+    Raises:
+        ValueError: for a parameter that is none of RoBERTa's.
+    """
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in roberta.items():
+        old, new = next(((old, new) for old, new in _ROBERTA if name.startswith(old)), ("", ""))
+        renamed[new + name.removeprefix(old)] = tensor
+    return state_from_bert(renamed)
+
+
+def state_to_official(state: Mapping[str, Tensor], release: str) -> dict[str, Tensor]:
+    """Official names for our parameters, with the tied decoder; the `INERT` ones are missing, which their code allows.
+
+    Args:
+        release: a key of `TABLES`.
+    Raises:
+        ValueError: for a parameter that this release does not have.
+    """
+    official = {TABLES[release].official(name): tensor for name, tensor in state.items()}
+    if "cls.predictions.bias" in official:
+        official |= {copy: official[first] for copy, first in _COPIES.items()}
+    return official
+
+
+_FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "hidden_act": "hidden_activation",
+    "hidden_dropout_prob": "hidden_dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "max_position_embeddings": "max_position_embeddings",
+    "type_vocab_size": "num_segments",
+    "initializer_range": "initializer_range",
+    "v_feature_size": "region_feature_size",
+    "v_target_size": "region_target_size",
+    "v_hidden_size": "image_hidden_size",
+    "v_num_hidden_layers": "image_num_hidden_layers",
+    "v_num_attention_heads": "image_num_attention_heads",
+    "v_intermediate_size": "image_intermediate_size",
+    "v_hidden_act": "image_hidden_activation",
+    "v_hidden_dropout_prob": "image_hidden_dropout",
+    "v_attention_probs_dropout_prob": "image_attention_dropout",
+    "bi_hidden_size": "co_attention_size",
+    "bi_num_attention_heads": "co_attention_num_heads",
+    "t_biattention_id": "text_co_attention",
+    "v_biattention_id": "image_co_attention",
+    "num_labels": "num_answers",
+    "num_negative": "num_negatives",
+    "with_coattention": "with_co_attention",
+    "dynamic_attention": "dynamic_attention",
+    "fixed_t_layer": "fixed_text_layers",
+    "fixed_v_layer": "fixed_image_layers",
+}
+# What the releases' config class fills in for a size that a file leaves out, where ours has another default.
+_OFFICIAL_DEFAULTS: Mapping[str, Any] = {
+    "v_hidden_size": 768,
+    "v_num_hidden_layers": 3,
+    "v_num_attention_heads": 12,
+    "v_intermediate_size": 3072,
+    "bi_num_attention_heads": 16,
+    "v_biattention_id": [0, 1],
+    "t_biattention_id": [10, 11],
+}
+# Read by nothing there, or without effect on what a model computes: `fusion_method` is what counts, not
+# `pooling_method`; fast mode is `ViLbertModel.fuse` here and `in_batch_pairs` `fuse_all_pairs`; maps are asked for in
+# the call.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "bi_attention_type",
+        "bi_intermediate_size",
+        "fast_mode",
+        "finetuning_task",
+        "in_batch_pairs",
+        "intra_gate",
+        "layer_norm_eps",  # 1e-12 is written into the code
+        "objective",
+        "output_attentions",
+        "output_hidden_states",
+        "pooling_method",
+        "torchscript",
+        "v_initializer_range",
+        "visualization",
+    }
+)
+_VISUAL_TARGETS = {0: "kl", 1: "regression", 2: "contrastive"}
+_FUSION = {"mul": "product", "sum": "sum"}
+_TEXT_MODELS = ("bert", "roberta")  # the same computation with other sizes: RoBERTa's positions are dropped there
+
+
+def config_from_official(options: Mapping[str, Any], **overrides: Any) -> ViLbertConfig:
+    """Our configuration for an official JSON one (vilbert_beta and vilbert-multi-task config/*.json).
+
+    Args:
+        overrides: fields of `ViLbertConfig` that differ from it.
+    Raises:
+        ValueError: for an option that is unknown or asks for what these classes do not compute.
+    """
+    fields: dict[str, Any] = {}
+    for name, value in (dict(_OFFICIAL_DEFAULTS) | dict(options)).items():
+        if name in _FIELDS:
+            fields[_FIELDS[name]] = value
+        elif name == "fusion_method":
+            fields["fusion"] = _FUSION.get(value, value)
+        elif name == "predict_feature":
+            fields["region_loss"] = "regression" if value else "kl"
+        elif name == "visual_target":
+            if value not in _VISUAL_TARGETS:
+                raise ValueError(f"ViLBERT option visual_target is {value!r}; it must be 0 (KL), 1 (MSE) or 2 (NCE)")
+            fields["region_loss"] = _VISUAL_TARGETS[value]
+        elif name == "task_specific_tokens":
+            fields["num_task_tokens"] = 20 if value else 0
+        elif name == "model":
+            if value not in _TEXT_MODELS:
+                raise ValueError(f"ViLBERT option model is {value!r}; it must be {' or '.join(_TEXT_MODELS)}")
+        elif name not in _WITHOUT_EFFECT:
+            raise ValueError(f"ViLBERT has no option {name!r}; known are {', '.join(sorted(_FIELDS))}")
+    if "hidden_dropout" in fields:
+        fields["region_embedding_dropout"] = fields["hidden_dropout"]  # BertImageEmbeddings reads hidden_dropout_prob
+    return ViLbertConfig(**(fields | overrides))

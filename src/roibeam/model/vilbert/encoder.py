@@ -1,0 +1,178 @@
+"""The encoder of ViLBERT (arXiv:1908.02265, section 2.2): two streams of layers, and the co-attentions between them."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from roibeam.model.common.bert import bert_layer
+from roibeam.model.common.packing import Packing
+from roibeam.model.common.transformer import BERT_NORM_EPS, Attention, CheckpointedLayer, FeedForward, TransformerLayer
+from roibeam.model.inputs import AttentionMaps
+from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.gated import TextGatedLayer
+
+
+class Step(NamedTuple):
+    """One step of the encoder: which layer of "text", of "image", or of "co"."""
+
+    kind: str
+    layer: int
+
+
+def layer_plan(config: ViLbertConfig) -> tuple[Step, ...]:
+    """The order in which layers run: for each co-attention what must come before it, then itself, then what is left.
+
+    Text comes before images, but for what is left: with `dynamic_attention` an image layer reads the text as it stands.
+    """
+    steps: list[Step] = []
+    text_done = image_done = 0
+    pairs = zip(config.text_co_attention, config.image_co_attention, strict=True)
+    for number, (text_layer, image_layer) in enumerate(pairs):
+        steps += [Step("text", index) for index in range(text_done, text_layer)]
+        steps += [Step("image", index) for index in range(image_done, image_layer)]
+        if config.with_co_attention:
+            steps.append(Step("co", number))
+        text_done, image_done = text_layer, image_layer
+    steps += [Step("image", index) for index in range(image_done, config.image_num_hidden_layers)]
+    steps += [Step("text", index) for index in range(text_done, config.num_hidden_layers)]
+    return tuple(steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """One side on its way through the encoder: packed states (P, width) and how they are packed."""
+
+    states: Tensor
+    packing: Packing
+
+    def rows(self, count: int) -> Stream:
+        """One row, repeated for `count` rows of the other stream."""
+        return self.take(torch.zeros(count, dtype=torch.long, device=self.states.device))
+
+    def take(self, rows: Tensor) -> Stream:
+        """The rows of these numbers (long), as often as they are named."""
+        packing = Packing(self.packing.mask[rows])
+        return Stream(packing.pack(self.packing.pad(self.states)[rows]), packing)
+
+    def mean(self) -> Tensor:
+        """(B, width), over real positions; 0 for a row without any."""
+        mask = self.packing.mask
+        total = self.packing.pad(self.states).masked_fill(~mask[..., None], 0.0).sum(dim=1)
+        return total / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+class CoAttentionLayer(CheckpointedLayer):
+    """Co-TRM (figure 2b): each stream asks, the other answers; then residual, LayerNorm and feed-forward of its own."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__()
+        text, image = config.hidden_size, config.image_hidden_size
+        heads, inner = config.co_attention_num_heads, config.co_attention_size
+        # The dropout on the weights is that of the stream that is asked (vilbert.py, BertBiAttention).
+        self.text_attention = Attention(
+            text,
+            heads,
+            context_size=image,
+            inner_size=inner,
+            attention_dropout=config.image_attention_dropout,
+            dropout=config.hidden_dropout,
+        )
+        self.text_attention_norm = nn.LayerNorm(text, eps=BERT_NORM_EPS)
+        self.text_feed_forward = FeedForward(
+            text, config.intermediate_size, dropout=config.hidden_dropout, activation=config.hidden_activation
+        )
+        self.text_feed_forward_norm = nn.LayerNorm(text, eps=BERT_NORM_EPS)
+        self.image_attention = Attention(
+            image,
+            heads,
+            context_size=text,
+            inner_size=inner,
+            attention_dropout=config.attention_dropout,
+            dropout=config.image_hidden_dropout,
+        )
+        self.image_attention_norm = nn.LayerNorm(image, eps=BERT_NORM_EPS)
+        self.image_feed_forward = FeedForward(
+            image,
+            config.image_intermediate_size,
+            dropout=config.image_hidden_dropout,
+            activation=config.image_hidden_activation,
+        )
+        self.image_feed_forward_norm = nn.LayerNorm(image, eps=BERT_NORM_EPS)
+
+    def forward(self, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
+        self.check_maps(maps)
+        text_maps, image_maps = (None, None) if maps is None else (maps.text_to_image, maps.image_to_text)
+        seen = self.text_attention(text.states, text.packing, image.states, image.packing, text_maps)
+        read = self.image_attention(image.states, image.packing, text.states, text.packing, image_maps)
+        text_states = self.text_attention_norm(text.states + seen)
+        image_states = self.image_attention_norm(image.states + read)
+        text_states = self.text_feed_forward_norm(text_states + self.text_feed_forward(text_states))
+        image_states = self.image_feed_forward_norm(image_states + self.image_feed_forward(image_states))
+        return replace(text, states=text_states), replace(image, states=image_states)
+
+
+def image_layer(config: ViLbertConfig) -> TransformerLayer:
+    """One layer of the image stream alone."""
+    return TransformerLayer(
+        config.image_hidden_size,
+        config.image_num_attention_heads,
+        config.image_intermediate_size,
+        attention_dropout=config.image_attention_dropout,
+        dropout=config.image_hidden_dropout,
+        activation=config.image_hidden_activation,
+    )
+
+
+class TwoStreamEncoder(nn.Module):
+    """The layers of both streams and the co-attentions between them, run by `layer_plan`."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__()
+        make = TextGatedLayer if config.dynamic_attention else image_layer
+        self.fixed_layers = {"text": config.fixed_text_layers, "image": config.fixed_image_layers}
+        self.text_layers = nn.ModuleList(bert_layer(config) for _ in range(config.num_hidden_layers))
+        self.image_layers = nn.ModuleList(make(config) for _ in range(config.image_num_hidden_layers))
+        co_attentions = config.text_co_attention if config.with_co_attention else ()
+        self.co_layers = nn.ModuleList(CoAttentionLayer(config) for _ in co_attentions)
+        plan = layer_plan(config)
+        meeting = {"co", "image"} if config.dynamic_attention else {"co"}
+        first = next((place for place, step in enumerate(plan) if step.kind in meeting), len(plan))
+        self.apart, self.together = plan[:first], plan[first:]
+
+    def read(self, kind: str, stream: Stream, maps: list[Tensor] | None) -> Stream:
+        """The layers of one stream, "text" or "image", that come before the streams first meet."""
+        layers = self.text_layers if kind == "text" else self.image_layers
+        for step in self.apart:
+            if step.kind == kind:
+                with self._gradients(step):
+                    states = layers[step.layer](stream.states, stream.packing, maps)
+                stream = replace(stream, states=states)
+        return stream
+
+    def forward(self, text: Stream, image: Stream, maps: AttentionMaps | None) -> tuple[Stream, Stream]:
+        """All other layers."""
+        for step in self.together:
+            with self._gradients(step):
+                if step.kind == "co":
+                    text, image = self.co_layers[step.layer](text, image, maps)
+                elif step.kind == "text":
+                    text_maps = None if maps is None else maps.text
+                    text = replace(text, states=self.text_layers[step.layer](text.states, text.packing, text_maps))
+                else:
+                    layer, image_maps = self.image_layers[step.layer], None if maps is None else maps.image
+                    # What the text says enters here and nowhere else before the first co-attention.
+                    gate: tuple[Tensor, ...] = ()
+                    if isinstance(layer, TextGatedLayer):
+                        gate = (layer.gate(text.mean())[image.packing.rows],)
+                    image = replace(image, states=layer(image.states, image.packing, image_maps, *gate))
+        return text, image
+
+    def _gradients(self, step: Step) -> AbstractContextManager[object]:
+        """No graph is kept for the layers that stay as they are, nor for what lies below them."""
+        fixed = step.layer < self.fixed_layers.get(step.kind, 0)
+        return torch.no_grad() if fixed else nullcontext()

@@ -1,0 +1,335 @@
+"""ViLBERT (arXiv:1908.02265) as its release builds it (jiasenlu/vilbert_beta and facebookresearch/vilbert-multi-task).
+
+Two streams: text through BERT, regions through a narrower stack. Before each of the last text layers they look at each
+other (co-attention, section 2.2 and figure 2b). The region stream begins with IMG, the whole image.
+
+    text   t0 ... t5        t6        t7        ...  t11
+                     \\    /   \\    /   \\
+                      co0      co1      co2     ...
+                     /    \\   /    \\   /
+    image           -       v0        v1        ...  v5
+
+Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (IMG first), D feature width, H text width, I image
+width, P pooled width.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from roibeam.model.common.bert import VLPreTrainedModel
+from roibeam.model.common.heads import (
+    DroppedLinear,
+    MaskedWordHead,
+    NormedRegionHead,
+    TwoStreamPooler,
+    WeightNormedLinear,
+)
+from roibeam.model.common.losses import PreTrainingOutput
+from roibeam.model.common.packing import Packing
+from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
+from roibeam.model.common.transformer import BERT_NORM_EPS
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
+from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, draw_negatives, log_odds, only_matched
+from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.encoder import Stream, TwoStreamEncoder
+
+MATCH_LOGIT = 0  # in both releases: logit 0 = the caption belongs to the image, 1 = it does not
+
+
+class TextEmbeddings(nn.Module):
+    """BERT's: word + segment + position, LayerNorm, dropout. A task token joins after [CLS], before the LayerNorm.
+
+    A table of one segment has none (RoBERTa): all pieces take it, whatever `VLBatch.text_segments` says.
+    """
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        padding = config.padding_piece if config.padding_piece >= 0 else None
+        self.first_position = config.first_position
+        self.words = nn.Embedding(config.vocab_size, hidden, padding_idx=padding)
+        self.positions = nn.Embedding(config.max_position_embeddings, hidden)
+        self.segments = nn.Embedding(config.num_segments, hidden)
+        self.tasks = nn.Embedding(config.num_task_tokens, hidden) if config.num_task_tokens else None
+        self.norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(self, batch: VLBatch) -> Stream:
+        """
+        Raises:
+            ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
+        """
+        length, first = batch.text_ids.shape[1], self.first_position
+        check_text_length("ViLBERT", length, self.positions.num_embeddings - first)
+        if (self.tasks is None) != (batch.task_ids is None):
+            needs = "has no task tokens, but the batch has" if self.tasks is None else "needs"
+            raise ValueError(f"ViLBERT: this model {needs} VLBatch.task_ids (config field num_task_tokens)")
+        has_segments = self.segments.num_embeddings > 1
+        segments = self.segments(batch.text_segments) if has_segments else self.segments.weight[0]
+        states = self.words(batch.text_ids) + segments + self.positions.weight[first : first + length]
+        mask = batch.text_mask
+        if self.tasks is not None:
+            # Neither position nor segment; words keep the positions they have without it (vilbert-multi-task).
+            task = self.tasks(batch.task_ids)[:, None]
+            states = torch.cat([states[:, :1], task, states[:, 1:]], dim=1)
+            mask = torch.cat([mask[:, :1], mask.new_ones(len(mask), 1), mask[:, 1:]], dim=1)
+        packing = Packing(mask)
+        return Stream(self.dropout(self.norm(packing.pack(states))), packing)
+
+
+class RegionEmbeddings(nn.Module):
+    """Linear(feature) + Linear(location), LayerNorm, dropout (section 2.2, "Image Representations"); IMG comes first.
+
+    A masked region's location stays, its feature is zero ("image features zeroed out") or that of blanked pixels.
+    """
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__()
+        self.whole_image_count, self.masked_appearance = config.whole_image_count, config.masked_appearance
+        self.features = nn.Linear(config.region_feature_size, config.image_hidden_size)
+        self.locations = nn.Linear(LOCATION_SIZE, config.image_hidden_size)
+        self.norm = nn.LayerNorm(config.image_hidden_size, eps=BERT_NORM_EPS)
+        self.dropout = nn.Dropout(config.region_embedding_dropout)
+
+    def forward(self, batch: VLBatch) -> Stream:
+        elements = elements_with_whole_image(
+            batch, count=self.whole_image_count, masked_appearance=self.masked_appearance
+        )
+        packing = Packing(elements.mask)
+        features, locations = packing.pack(elements.features), packing.pack(elements.locations)
+        states = self.features(features) + self.locations(locations)
+        return Stream(self.dropout(self.norm(states)), packing)
+
+
+class ViLbertPreTrainedModel(VLPreTrainedModel):
+    """Initialisation and file handling shared by the bare model and the models with heads."""
+
+    config_class = ViLbertConfig
+    config: ViLbertConfig
+    base_model_prefix = "vilbert"
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **options: Any) -> Any:
+        """As transformers', which makes every parameter ask for a gradient; fixed layers go on asking for none."""
+        loaded = super().from_pretrained(*args, **options)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        for module in model.modules():
+            if isinstance(module, ViLbertModel):
+                module.freeze_fixed_layers()
+        return loaded
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, WeightNormedLinear):
+            # The release's initialisation writes into a weight that weight_norm makes anew: what remains is PyTorch's.
+            init.kaiming_uniform_(module.direction, a=5**0.5)
+            init.copy_(module.scale, module.direction.norm())
+
+
+class ViLbertModel(ViLbertPreTrainedModel):
+    """The two streams: a `VLBatch` in, a `VLOutput` out. Labels and targets in the batch are not read.
+
+    `forward` is `fuse(read_text(batch), read_images(batch))`. Up to the first co-attention neither stream depends on
+    the other, so to score one caption against many images (section 3.2, "we cache the linguistic stream
+    representation"), read it once and fuse it with each batch of images; the result is the same. `fuse_all_pairs` does
+    it for every caption and image of a batch.
+    """
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__(config)
+        self.text_embeddings = TextEmbeddings(config)
+        self.region_embeddings = RegionEmbeddings(config)
+        self.encoder = TwoStreamEncoder(config)
+        self.pooler = TwoStreamPooler(
+            config.hidden_size, config.image_hidden_size, config.co_attention_size, fusion=config.fusion
+        )
+        self.post_init()
+        self.freeze_fixed_layers()
+
+    def freeze_fixed_layers(self) -> None:
+        """Parameters that never get a gradient, because of `fixed_text_layers` and `fixed_image_layers`, ask for none.
+
+        Word embeddings still do: they are the decoder of masked words too.
+        """
+        below: list[nn.Module] = []
+        if self.config.fixed_text_layers:
+            embeddings = self.text_embeddings
+            below += [part for part in embeddings.children() if part is not embeddings.words]
+        if self.config.fixed_image_layers:
+            below.append(self.region_embeddings)
+        below += [*self.encoder.text_layers[: self.config.fixed_text_layers]]
+        below += [*self.encoder.image_layers[: self.config.fixed_image_layers]]
+        for part in below:
+            part.requires_grad_(False)
+
+    def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """
+        Args:
+            with_attention: fills `VLOutput.attention`, at the cost of its memory.
+        Raises:
+            ValueError: for a text too long or without [CLS], and for task ids that are missing or not used.
+        """
+        maps = AttentionMaps() if with_attention else None
+        return self.fuse(self.read_text(batch, maps), self.read_images(batch, maps), maps)
+
+    def read_text(self, batch: VLBatch, maps: AttentionMaps | None = None) -> Stream:
+        """The captions of `batch` up to the first co-attention; its images are not read."""
+        return self.encoder.read("text", self.text_embeddings(batch), None if maps is None else maps.text)
+
+    def read_images(self, batch: VLBatch, maps: AttentionMaps | None = None) -> Stream:
+        """The images of `batch` up to the first co-attention; its captions are not read."""
+        return self.encoder.read("image", self.region_embeddings(batch), None if maps is None else maps.image)
+
+    def fuse_all_pairs(self, text: Stream, image: Stream, maps: AttentionMaps | None = None) -> VLOutput:
+        """Every caption with every image: of C captions and I images, row c * I + i is caption c with image i.
+
+        The multi-task release's `in_batch_pairs`.
+        """
+        captions, images = len(text.packing), len(image.packing)
+        device = text.states.device
+        of_text = torch.arange(captions, device=device).repeat_interleave(images)
+        of_image = torch.arange(images, device=device).repeat(captions)
+        return self.fuse(text.take(of_text), image.take(of_image), maps)
+
+    def fuse(self, text: Stream, image: Stream, maps: AttentionMaps | None = None) -> VLOutput:
+        """Both streams from the first co-attention on. One caption goes with all images, one image with all captions.
+
+        Raises:
+            ValueError: when neither side has one row and their numbers differ.
+        """
+        captions, images = len(text.packing), len(image.packing)
+        if captions != images and 1 not in (captions, images):
+            raise ValueError(f"ViLBERT: {captions} captions and {images} images do not pair; one of them may be 1")
+        text = text.rows(images) if captions == 1 else text
+        image = image.rows(captions) if images == 1 else image
+        text, image = self.encoder(text, image, maps)
+        words, elements = text.packing.pad(text.states), image.packing.pad(image.states)
+        pooled_text, pooled_image, pair = self.pooler(words[:, 0], elements[:, 0])
+        task = None
+        if self.config.num_task_tokens:
+            words, task = torch.cat([words[:, :1], words[:, 2:]], dim=1), words[:, 1]
+        return VLOutput(
+            text_states=words,
+            region_states=elements[:, 1:],
+            whole_image_state=elements[:, 0],
+            task_state=task,
+            pooled=pair,
+            pooled_text=pooled_text,
+            pooled_image=pooled_image,
+            attention=maps,
+        )
+
+
+class PreTrainingLogits(NamedTuple):
+    """What the pre-training heads say of every position, real or not."""
+
+    words: Tensor  # (B, T, V)
+    regions: Tensor  # (B, R, C), or features (B, R, D)
+    whole_image: Tensor  # (B, C) or (B, D), never trained
+    match: Tensor | None  # (B, 2), in the releases' order: matching first
+
+
+class ViLbertForPreTraining(ViLbertPreTrainedModel):
+    """ViLBERT with its pre-training heads (section 2.2, "Training Tasks and Objectives"); losses weigh the same."""
+
+    def __init__(self, config: ViLbertConfig) -> None:
+        super().__init__(config)
+        self.vilbert = ViLbertModel(config)
+        self.masked_word_head = MaskedWordHead(
+            config.hidden_size, config.vocab_size, activation=config.hidden_activation
+        )
+        # The head's activation is that of the text (BertImgPredictionHeadTransform reads hidden_act).
+        self.masked_region_head = NormedRegionHead(
+            config.image_hidden_size, config.region_target_size, activation=config.hidden_activation
+        )
+        self.match_head = (
+            DroppedLinear(config.co_attention_size, 2, dropout=config.pair_dropout) if config.with_match_head else None
+        )
+        self.post_init()
+
+    def forward(self, batch: VLBatch, generator: torch.Generator | None = None) -> PreTrainingOutput:
+        """As `score`."""
+        return self.score(batch, self.encode(batch), generator)
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """As `ViLbertModel.forward`."""
+        return self.vilbert(batch, with_attention=with_attention)
+
+    def logits(self, output: VLOutput) -> PreTrainingLogits:
+        """Of all positions: for looking at, not for training."""
+        return PreTrainingLogits(
+            words=self.word_logits(output.text_states),
+            regions=self.masked_region_head(output.region_states),
+            whole_image=self.masked_region_head(output.whole_image_state),
+            match=None if self.match_head is None else self.match_head(output.pooled),
+        )
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """See `PreTrainingModel`."""
+        counted = batch
+        if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
+            counted = only_matched(batch)
+        counts = {
+            "masked_words": count_labels(counted.text_labels),
+            "masked_regions": count_true(counted.region_target_mask),
+        }
+        return counts if self.match_head is None else {**counts, "matching": count_labels(batch.match_labels)}
+
+    def word_logits(self, states: Tensor) -> Tensor:
+        """(..., V) for text states (..., H)."""
+        return self.masked_word_head(states, self.vilbert.text_embeddings.words.weight)
+
+    def region_logits(self, states: Tensor) -> Tensor | None:
+        """(..., C) for region states (..., I); None where the head predicts features."""
+        return self.masked_region_head(states) if self.config.region_loss == "kl" else None
+
+    def match_log_odds(self, output: VLOutput) -> Tensor | None:
+        """(B,) what zero-shot retrieval sorts by (section 3.2), see `PreTrainingModel`; None without a match head."""
+        return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
+
+    def score(self, batch: VLBatch, output: VLOutput, generator: torch.Generator | None = None) -> PreTrainingOutput:
+        """Losses and accuracies of the states in `output`.
+
+        Args:
+            generator: on the CPU; draws the negatives of the region loss "contrastive", and nothing else. None takes a
+                new one for each row, seeded by `VLBatch.draw_seeds`.
+        Raises:
+            ValueError: when the batch lacks the targets of a head, or "contrastive" both generator and seeds.
+        """
+        if batch.match_labels is None and self.match_head is not None:
+            raise ValueError("ViLbertForPreTraining: the batch has no match_labels, the match head needs them")
+        if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
+            batch = only_matched(batch)
+        labels, targets, predicted = batch.text_labels, batch.region_targets, batch.region_target_mask
+        if labels is None or targets is None or predicted is None:
+            raise ValueError("ViLbertForPreTraining: the batch has no text_labels or no region_targets")
+        terms = PreTrainingTerms()
+        terms.masked_words(self.word_logits, output.text_states, labels)
+        head, config = self.masked_region_head, self.config
+        if config.region_loss == "contrastive":
+            if generator is None and not batch.draw_seeds:
+                raise ValueError(
+                    "ViLbertForPreTraining: region_loss 'contrastive' draws negatives; hand in a generator, or a "
+                    "batch with draw_seeds"
+                )
+            negatives = draw_negatives(
+                batch.region_mask,
+                predicted,
+                config.num_negatives,
+                batch.draw_seeds if generator is None else generator,
+                from_other_images=config.negatives_from_other_images,
+                group_rows=config.negative_rows,
+            )
+            terms.contrasted_regions(head, output.region_states, targets, predicted, negatives)
+        else:
+            loss = config.region_loss
+            terms.masked_regions(head, output.region_states, batch.targets_of(predicted), predicted, loss=loss)
+        if self.match_head is not None and batch.match_labels is not None:
+            terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
+        return terms.output()

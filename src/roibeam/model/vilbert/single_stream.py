@@ -1,0 +1,197 @@
+"""The single-stream baseline of ViLBERT (arXiv:1908.02265, section 4, "Baselines"; vilbert_beta vilbert/basebert.py).
+
+"A single BERT architecture that processes both modality inputs through the same set of transformer blocks":
+text pieces, then IMG and regions. Heads and tasks are those of ViLBERT; BERT's pooler on [CLS] sums up a pair.
+
+Shapes: B rows, T text pieces, R regions, E = R + 1 image elements (IMG first), D feature width, H hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder
+from roibeam.model.common.bert_checkpoint import tidy_bert
+from roibeam.model.common.heads import MaskedWordHead, NormedRegionHead, Pooler
+from roibeam.model.common.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable
+from roibeam.model.common.losses import PreTrainingOutput
+from roibeam.model.common.packing import Packing
+from roibeam.model.common.regions import LOCATION_SIZE, MASKED_APPEARANCES, elements_with_whole_image
+from roibeam.model.common.transformer import BERT_NORM_EPS
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
+from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
+
+REGION_SEGMENT = 1
+MATCH_LOGIT = 0  # as in ViLBERT
+
+
+class SingleStreamConfig(BertSizes):
+    """Sizes of the baseline; defaults are those of the release (config/bert_base_baseline.json).
+
+    Fields, beside those of `BertSizes`:
+        region_feature_size: D, width of a stored region feature.
+        region_target_size: classes with background.
+        masked_appearance: as in `ViLbertConfig`.
+    """
+
+    model_type = "roibeam-vilbert-single-stream"
+
+    region_feature_size: int = 2048
+    region_target_size: int = 1601
+    masked_appearance: str = "zero"
+
+    def check(self) -> None:
+        super().check()
+        self.check_choice("masked_appearance", MASKED_APPEARANCES)
+        if self.num_segments <= REGION_SEGMENT:
+            raise ValueError(f"SingleStreamConfig: num_segments must be at least 2, got {self.num_segments}")
+
+
+def single_stream_small(**overrides: Any) -> SingleStreamConfig:
+    """4 layers of width 256: trains on a laptop; published by nobody. Everything but the sizes is as released."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    }
+    return SingleStreamConfig(**(sizes | overrides))
+
+
+class SingleStreamEmbeddings(nn.Module):
+    """Text as BERT embeds it; regions as Linear(feature) + Linear(location) + a segment from a table of their own."""
+
+    def __init__(self, config: SingleStreamConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.masked_appearance = config.masked_appearance
+        self.words = nn.Embedding(config.vocab_size, hidden, padding_idx=0)
+        self.positions = nn.Embedding(config.max_position_embeddings, hidden)
+        self.segments = nn.Embedding(config.num_segments, hidden)
+        self.text_norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
+        self.features = nn.Linear(config.region_feature_size, hidden)
+        self.locations = nn.Linear(LOCATION_SIZE, hidden)
+        self.region_segments = nn.Embedding(config.num_segments, hidden)
+        self.region_norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(self, batch: VLBatch) -> tuple[Tensor, Tensor]:
+        """States (B, T + E, H) and their mask."""
+        length = batch.text_ids.shape[1]
+        check_text_length("single-stream ViLBERT", length, self.positions.num_embeddings)
+        text = self.words(batch.text_ids) + self.positions.weight[:length] + self.segments(batch.text_segments)
+        elements = elements_with_whole_image(batch, count="all", masked_appearance=self.masked_appearance)
+        real = Packing(elements.mask)
+        regions = self.features(real.pack(elements.features)) + self.locations(real.pack(elements.locations))
+        regions = real.pad(self.region_norm(regions + self.region_segments.weight[REGION_SEGMENT]))
+        states = torch.cat([self.text_norm(text), regions], dim=1)
+        return self.dropout(states), torch.cat([batch.text_mask, elements.mask], dim=1)
+
+
+class SingleStreamForPreTraining(VLPreTrainedModel):
+    """The baseline with ViLBERT's pre-training heads; losses weigh the same."""
+
+    config_class = SingleStreamConfig
+    config: SingleStreamConfig
+    base_model_prefix = "single_stream"
+
+    def __init__(self, config: SingleStreamConfig) -> None:
+        super().__init__(config)
+        hidden = config.hidden_size
+        self.embeddings = SingleStreamEmbeddings(config)
+        self.encoder = bert_encoder(config)
+        self.pooler = Pooler(hidden)
+        self.masked_word_head = MaskedWordHead(hidden, config.vocab_size, activation=config.hidden_activation)
+        self.masked_region_head = NormedRegionHead(
+            hidden, config.region_target_size, activation=config.hidden_activation
+        )
+        self.match_head = nn.Linear(hidden, 2)
+        self.post_init()
+
+    def forward(self, batch: VLBatch) -> PreTrainingOutput:
+        return self.score(batch, self.encode(batch))
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """
+        Args:
+            with_attention: fills `VLOutput.attention.joint`; the sequence is text, IMG, regions.
+        Raises:
+            ValueError: for a text too long or without [CLS].
+        """
+        maps = AttentionMaps(joint_regions=batch.text_ids.shape[1] + 1) if with_attention else None
+        states, mask = self.embeddings(batch)
+        states = self.encoder(states, mask, None if maps is None else maps.joint)
+        text, whole, regions = states.split([batch.text_ids.shape[1], 1, batch.region_mask.shape[1]], dim=1)
+        return VLOutput(
+            text_states=text,
+            region_states=regions,
+            whole_image_state=whole[:, 0],
+            pooled=self.pooler(states[:, 0]),
+            attention=maps,
+        )
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """See `PreTrainingModel`."""
+        return {
+            "masked_words": count_labels(batch.text_labels),
+            "masked_regions": count_true(batch.region_target_mask),
+            "matching": count_labels(batch.match_labels),
+        }
+
+    def word_logits(self, states: Tensor) -> Tensor:
+        """(..., V) for text states (..., H)."""
+        return self.masked_word_head(states, self.embeddings.words.weight)
+
+    def region_logits(self, states: Tensor) -> Tensor:
+        """(..., C) for region states (..., H)."""
+        return self.masked_region_head(states)
+
+    def match_log_odds(self, output: VLOutput) -> Tensor:
+        """(B,) see `PreTrainingModel`."""
+        return log_odds(self.match_head(output.pooled), MATCH_LOGIT)
+
+    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
+        """Losses and accuracies of the states in `output`.
+
+        Raises:
+            ValueError: when the batch lacks the targets of a head.
+        """
+        targets = (batch.text_labels, batch.region_targets, batch.region_target_mask, batch.match_labels)
+        labels, regions, predicted, match = targets
+        if labels is None or regions is None or predicted is None or match is None:
+            raise ValueError("SingleStreamForPreTraining: the batch lacks text_labels, region_targets or match_labels")
+        terms = PreTrainingTerms()
+        terms.masked_words(self.word_logits, output.text_states, labels)
+        chosen = batch.targets_of(predicted)
+        terms.masked_regions(self.masked_region_head, output.region_states, chosen, predicted, loss="kl")
+        terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
+        return terms.output()
+
+
+_FROM_BERT = KeyTable(
+    "BERT",
+    (
+        ("bert.embeddings.word_embeddings.", "embeddings.words."),
+        ("bert.embeddings.position_embeddings.", "embeddings.positions."),
+        ("bert.embeddings.token_type_embeddings.", "embeddings.segments."),
+        ("bert.embeddings.LayerNorm.", "embeddings.text_norm."),
+        *((f"bert.encoder.layer.{{}}.{a}", f"encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
+        ("bert.pooler.dense.", "pooler.dense."),
+        *BERT_WORD_HEAD,
+    ),
+)
+
+
+def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The text's embeddings, the encoder, the pooler and the masked-word head, for `load_start`.
+
+    "The model is initialized with BERT_BASE" (section 4). BERT's next-sentence head is left out, as ViLBERT does.
+
+    Raises:
+        ValueError: for a parameter that is none of BERT's.
+    """
+    return {_FROM_BERT.ours(n): t for n, t in tidy_bert(bert).items() if not n.startswith("cls.seq_relationship.")}

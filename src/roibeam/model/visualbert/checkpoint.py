@@ -1,0 +1,158 @@
+"""Official VisualBERT checkpoints and configurations: their names, and ours.
+
+The hub's `visualbert-*` files have transformers' names; those of UCLA's `.th` files become these first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import transformers
+from torch import Tensor
+
+from roibeam.model.common.bert_checkpoint import tidy_bert
+from roibeam.model.common.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_names, without_copies
+from roibeam.model.visualbert.model import VisualBertConfig
+
+_EMBEDDINGS = "visual_bert.embeddings."
+TABLE = KeyTable(
+    "VisualBERT",
+    (
+        (f"{_EMBEDDINGS}word_embeddings.", "visualbert.embeddings.words."),
+        (f"{_EMBEDDINGS}position_embeddings.", "visualbert.embeddings.positions."),
+        (f"{_EMBEDDINGS}token_type_embeddings.", "visualbert.embeddings.segments."),
+        (f"{_EMBEDDINGS}LayerNorm.", "visualbert.embeddings.norm."),
+        (f"{_EMBEDDINGS}visual_projection.", "visualbert.embeddings.projection."),
+        (f"{_EMBEDDINGS}visual_position_embeddings.", "visualbert.embeddings.region_positions."),
+        (f"{_EMBEDDINGS}visual_token_type_embeddings.", "visualbert.embeddings.region_segments."),
+        *((f"visual_bert.encoder.layer.{{}}.{a}", f"visualbert.encoder.layers.{{}}.{b}") for a, b in BERT_LAYER),
+        *((f"visual_bert.additional_layer.{a}", f"visualbert.late_layer.{b}") for a, b in BERT_LAYER),
+        ("visual_bert.pooler.dense.", "visualbert.pooler.dense."),
+        *BERT_WORD_HEAD,
+        ("cls.seq_relationship.", "match_head."),
+        ("cls.weight", "label_head.weight"),
+        ("cls.bias", "label_head.bias"),
+        ("attention.query.", "grounding_head.query."),
+        ("attention.key.", "grounding_head.key."),
+    ),
+)
+# In UCLA's files for VCR: the ResNet-50 that makes their region features, which is no part of VisualBERT.
+DETECTOR = "detector."
+# Read by nothing: the grounding head's value layer, and the buffer of position numbers in older files.
+INERT = ("attention.value.weight", "attention.value.bias", f"{_EMBEDDINGS}position_ids")
+_WORDS = f"{_EMBEDDINGS}word_embeddings.weight"
+# What the files hold twice, and the first of each pair.
+_COPIES = {"cls.predictions.decoder.weight": _WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
+_UCLA_PREFIXES = (
+    ("bert.bert.", "visual_bert."),
+    ("bert.cls.", "cls."),
+    ("bert.classifier.", "cls."),
+    ("bert.flickr_attention.", "attention."),
+)
+_UCLA_PARTS = (
+    (".token_type_embeddings_visual.", ".visual_token_type_embeddings."),
+    (".position_embeddings_visual.", ".visual_position_embeddings."),
+    ("embeddings.projection.", "embeddings.visual_projection."),
+)
+
+
+def _official_names(official: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Under the names of the table: `tidy_names`, UCLA's names replaced and its detector left out."""
+    names: dict[str, Tensor] = {}
+    for old_name, tensor in tidy_names(official).items():
+        name = old_name
+        if name.startswith(DETECTOR):
+            continue
+        for old, replacement in _UCLA_PREFIXES:
+            if name.startswith(old):
+                name = replacement + name.removeprefix(old)
+                for part, other in _UCLA_PARTS:
+                    name = name.replace(part, other)
+                break
+        if name in names:
+            raise ValueError(f"the checkpoint has two parameters {name!r}, one of them as {old_name!r}")
+        names[name] = tensor
+    return names
+
+
+def state_from_official(official: Mapping[str, Any]) -> dict[str, Tensor]:
+    """State for `load_state_dict` of the class that has such heads, from a UCLA or a hub checkpoint.
+
+    The `.th` files that UCLA published for VCR hold a `DETECTOR` too; it is left out.
+
+    Raises:
+        ValueError: for an unknown name, or when a tensor that is one here differs from its copy in the file.
+    """
+    official = without_copies(_official_names(official), _COPIES)
+    return {TABLE.ours(name): tensor for name, tensor in official.items() if name not in INERT}
+
+
+def state_from_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All that BERT has, for `load_start`: the encoder, both heads, and its tables a second time for regions.
+
+    With `copy_text_tables` off, leave `visualbert.embeddings.region_positions.weight` and `region_segments.weight` out.
+
+    Raises:
+        ValueError: for a parameter that is none of BERT's.
+    """
+    renamed = {f"visual_{name}" if name.startswith("bert.") else name: t for name, t in tidy_bert(bert).items()}
+    state = {TABLE.ours(name): tensor for name, tensor in renamed.items()}
+    for table in ("positions", "segments"):
+        state[f"visualbert.embeddings.region_{table}.weight"] = state[f"visualbert.embeddings.{table}.weight"]
+    return state
+
+
+def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """transformers' names for our parameters, with the tied decoder; `INERT` ones are missing.
+
+    Raises:
+        ValueError: for a parameter that VisualBERT does not have.
+    """
+    official = {TABLE.official(name): tensor for name, tensor in state.items()}
+    if "cls.predictions.bias" in official:
+        official |= {copy: official[first] for copy, first in _COPIES.items()}
+    return official
+
+
+_FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "hidden_act": "hidden_activation",
+    "hidden_dropout_prob": "hidden_dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "max_position_embeddings": "max_position_embeddings",
+    "type_vocab_size": "num_segments",
+    "initializer_range": "initializer_range",
+    "visual_embedding_dim": "region_feature_size",
+    "pad_token_id": "padding_piece",
+    "special_visual_initialize": "copy_text_tables",
+    "num_labels": "num_answers",
+}
+# What else a config.json of transformers holds (labels, special pieces, what a call returns): nothing a model computes.
+_WITHOUT_EFFECT = frozenset(transformers.VisualBertConfig().to_dict()) | {"torch_dtype", "gradient_checkpointing"}
+
+
+def config_from_official(options: Mapping[str, Any], **overrides: Any) -> VisualBertConfig:
+    """Our configuration for a `config.json` of transformers' VisualBERT, which asks for region segment 1.
+
+    Args:
+        overrides: fields of `VisualBertConfig` that differ from it.
+    Raises:
+        ValueError: for an option that is unknown or asks for what this class does not compute.
+    """
+    fields: dict[str, Any] = {"first_region_segment": 1, "padding_piece": 1}
+    for name, value in options.items():
+        if name in _FIELDS:
+            fields[_FIELDS[name]] = value
+        elif name == "bypass_transformer":
+            fields["early_fusion"] = not value
+        elif name == "layer_norm_eps":
+            if value != 1e-12:
+                raise ValueError(f"VisualBERT option layer_norm_eps {value!r} is not computed here, only 1e-12 is")
+        elif name not in _WITHOUT_EFFECT:
+            raise ValueError(f"VisualBERT has no option {name!r}; known are {', '.join(sorted(_FIELDS))}")
+    return VisualBertConfig(**(fields | overrides))

@@ -1,0 +1,273 @@
+"""VisualBERT (arXiv:1908.03557) as its releases build it (uclanlp/visualbert; transformers models/visual_bert).
+
+One sequence through BERT: text pieces, then regions; padding of the text stays between the two. A region is its
+projected feature with a segment and a position of its own tables (section 3.2 of the paper: f_o + f_s + f_p). Regions
+are never masked: `VLBatch.masked_regions` is not read, nor are boxes (wider features may hold them).
+
+Sections are those of arXiv:1908.03557. "What Does BERT with Vision Look At?" (ACL 2020) prints sections 3, 4 and 5.1 as
+its appendices A, B and C.
+
+Shapes: B rows, T text pieces, R regions, A aligned pieces, D feature width, H hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer
+from roibeam.model.common.heads import MaskedWordHead, Pooler
+from roibeam.model.common.losses import PreTrainingOutput
+from roibeam.model.common.packing import Packing
+from roibeam.model.common.transformer import BERT_NORM_EPS
+from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
+from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
+
+MATCH_LOGIT = 1  # UCLA's data code: 1 = the caption describes the image (the transformers documentation says 0)
+ALIGNMENTS = ("mean", "sum")
+
+
+class VisualBertConfig(BertSizes):
+    """Sizes and choices of a VisualBERT; defaults are those of the UCLA release for COCO and VQA.
+
+    Fields, beside those of `BertSizes`:
+        padding_piece: the row of the word table that gets no gradient as an input; -1 for none.
+        region_feature_size: D: 2048 for VQA, 1024 NLVR2, 512 VCR, 2054 Flickr30k (the feature and six box numbers).
+        first_region_segment: segment of the regions of a row's first image; the next image has the next one. UCLA gives
+            0, transformers 1; in a trained model the two are different vectors, so it belongs to the checkpoint.
+        alignment: how position embeddings of the pieces aligned with a region join: "mean" in both codes, "sum" in
+            section 3.2 of the paper.
+        copy_text_tables: a new model's region tables start as copies of the text's ("special initialize").
+        early_fusion: False is the paper's ablation (section 5.1): the encoder reads text only, one more layer both.
+        with_match_head: adds sentence-image prediction; without it is the paper's ablation of the second objective.
+        num_answers: outputs of the linear head of a task model.
+    """
+
+    model_type = "roibeam-visualbert"
+    reads_whole_image: ClassVar[bool] = False  # of the batch; see model/end_to_end.py
+
+    padding_piece: int = 0
+    region_feature_size: int = 2048
+    first_region_segment: int = 0
+    alignment: str = "mean"
+    copy_text_tables: bool = True
+    early_fusion: bool = True
+    with_match_head: bool = True
+    num_answers: int = 3129
+
+    def check(self) -> None:
+        super().check()
+        self.check_choice("alignment", ALIGNMENTS)
+        if not 0 <= self.first_region_segment < self.num_segments:
+            raise ValueError(
+                f"VisualBertConfig: first_region_segment {self.first_region_segment} is none of {self.num_segments} "
+                f"segments"
+            )
+
+
+# Published settings beyond the sizes of BERT-base; docs/models.md tells where each value comes from. "hub" are the
+# defaults of transformers with the widths of the checkpoints there, whose weights UCLA trained.
+_TASKS: Mapping[str, Mapping[str, Any]] = {
+    "vqa": {"region_feature_size": 2048, "num_answers": 3129},
+    "nlvr2": {"region_feature_size": 1024, "num_answers": 2},
+    "vcr": {"region_feature_size": 512, "num_answers": 1},
+    "flickr30k": {"region_feature_size": 2054},
+}
+_HUB = {"first_region_segment": 1, "padding_piece": 1}
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        **{f"ucla-{task}": fields for task, fields in _TASKS.items()},
+        **{f"hub-{task}": {**fields, **_HUB} for task, fields in _TASKS.items() if task != "flickr30k"},
+        "paper": {"alignment": "sum"},
+        # The ablations of section 5.1. C2: the text is encoded alone. C3: no BERT is loaded into a new model, which is
+        # no field; the name is for recipes. C4: words are the only objective.
+        "paper-late-fusion": {"alignment": "sum", "early_fusion": False},
+        "paper-no-bert": {"alignment": "sum"},
+        "paper-words-only": {"alignment": "sum", "with_match_head": False},
+    }
+)
+
+
+def visualbert_config(preset: str = "ucla-vqa", **overrides: Any) -> VisualBertConfig:
+    """A published VisualBERT of BERT-base size.
+
+    Args:
+        preset: one of `PRESETS`.
+        overrides: fields that differ from it.
+    Raises:
+        ValueError: for an unknown preset, or fields that do not fit.
+    """
+    if preset not in PRESETS:
+        raise ValueError(f"no VisualBERT preset {preset!r}; there are {', '.join(PRESETS)}")
+    return VisualBertConfig(**(dict(PRESETS[preset]) | overrides))
+
+
+def visualbert_small(**overrides: Any) -> VisualBertConfig:
+    """4 layers of width 256: trains on a laptop. Everything but the sizes is as in `visualbert_config`."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    }
+    return VisualBertConfig(**(sizes | overrides))
+
+
+class VisualBertEmbeddings(nn.Module):
+    """Word + segment + position; projected feature + segment + position; one LayerNorm and dropout over all rows."""
+
+    def __init__(self, config: VisualBertConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        padding = config.padding_piece if config.padding_piece >= 0 else None
+        self.first_region_segment = config.first_region_segment
+        self.alignment = config.alignment
+        self.words = nn.Embedding(config.vocab_size, hidden, padding_idx=padding)
+        self.positions = nn.Embedding(config.max_position_embeddings, hidden)
+        self.segments = nn.Embedding(config.num_segments, hidden)
+        self.projection = nn.Linear(config.region_feature_size, hidden)
+        self.region_positions = nn.Embedding(config.max_position_embeddings, hidden)  # only row 0 is ever read
+        self.region_segments = nn.Embedding(config.num_segments, hidden)
+        self.norm = nn.LayerNorm(hidden, eps=BERT_NORM_EPS)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(self, batch: VLBatch, packing: Packing) -> Tensor:
+        """(P, H), packed by `packing` of the T + R positions of each row.
+
+        Raises:
+            ValueError: for a text too long or without [CLS].
+        """
+        length = batch.text_ids.shape[1]
+        check_text_length("VisualBERT", length, self.positions.num_embeddings)
+        text = self.words(batch.text_ids) + self.segments(batch.text_segments) + self.positions.weight[:length]
+        features = batch.region_features.masked_fill(~batch.region_mask[..., None], 0.0)
+        real_regions = Packing(batch.region_mask)
+        segments = torch.zeros_like(batch.region_mask, dtype=torch.long)
+        if batch.region_images is not None:
+            segments = batch.region_images
+        regions = real_regions.pad(self.projection(real_regions.pack(features)))
+        regions = regions + self.region_segments(segments + self.first_region_segment)
+        regions = regions + self.region_positions.weight[0]
+        if batch.aligned_words is not None:
+            regions = regions + self._aligned_positions(batch.aligned_words)
+        return self.dropout(self.norm(packing.pack(torch.cat([text, regions], dim=1))))
+
+    def _aligned_positions(self, words_BRA: Tensor) -> Tensor:
+        """(B, R, H): position embeddings of the aligned pieces, 0 where there are none."""
+        real = words_BRA >= 0
+        positions = self.positions(words_BRA.clamp(min=0)) * real[..., None]
+        total = positions.sum(dim=2)
+        return total / real.sum(dim=2, keepdim=True).clamp(min=1) if self.alignment == "mean" else total
+
+
+class VisualBertPreTrainedModel(VLPreTrainedModel):
+    """Initialisation and file handling shared by the bare model and the models with heads."""
+
+    config_class = VisualBertConfig
+    config: VisualBertConfig
+    base_model_prefix = "visualbert"
+
+
+class VisualBertModel(VisualBertPreTrainedModel):
+    """The encoder: a `VLBatch` in, a `VLOutput` out. Labels in the batch are not read."""
+
+    def __init__(self, config: VisualBertConfig) -> None:
+        super().__init__(config)
+        self.embeddings = VisualBertEmbeddings(config)
+        self.encoder = bert_encoder(config)
+        self.late_layer = None if config.early_fusion else bert_layer(config)
+        self.pooler = Pooler(config.hidden_size)
+        self.post_init()
+        if config.copy_text_tables:
+            self.copy_text_tables()
+
+    @torch.no_grad()
+    def copy_text_tables(self) -> None:
+        """The region tables become copies of the text's, as UCLA starts from BERT; call it again after loading BERT."""
+        self.embeddings.region_positions.weight.copy_(self.embeddings.positions.weight)
+        self.embeddings.region_segments.weight.copy_(self.embeddings.segments.weight)
+
+    def forward(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """
+        Args:
+            with_attention: fills `VLOutput.attention.joint`; the sequence is text, regions. Without early fusion the
+                encoder's maps are in `text`, and `joint` holds the last layer's.
+        Raises:
+            ValueError: for a text too long or without [CLS].
+        """
+        length = batch.text_ids.shape[1]
+        maps = AttentionMaps(joint_regions=length) if with_attention else None
+        packing = Packing(torch.cat([batch.text_mask, batch.region_mask], dim=1))
+        states = self.embeddings(batch, packing)
+        joint_maps = None if maps is None else maps.joint
+        if self.late_layer is None:
+            states = self.encoder.packed(states, packing, joint_maps)
+        else:
+            text, regions = packing.pad(states).split([length, batch.region_mask.shape[1]], dim=1)
+            text = self.encoder(text, batch.text_mask, None if maps is None else maps.text)
+            states = self.late_layer(packing.pack(torch.cat([text, regions], dim=1)), packing, joint_maps)
+        states = packing.pad(states)
+        return VLOutput(
+            text_states=states[:, :length],
+            region_states=states[:, length:],
+            pooled=self.pooler(states[:, 0]),
+            attention=maps,
+        )
+
+
+class VisualBertForPreTraining(VisualBertPreTrainedModel):
+    """VisualBERT with its two objectives (section 3.3): masked words, and whether a sentence describes the image."""
+
+    def __init__(self, config: VisualBertConfig) -> None:
+        super().__init__(config)
+        self.visualbert = VisualBertModel(config)
+        self.masked_word_head = MaskedWordHead(
+            config.hidden_size, config.vocab_size, activation=config.hidden_activation
+        )
+        self.match_head = nn.Linear(config.hidden_size, 2) if config.with_match_head else None
+        self.post_init()
+
+    def forward(self, batch: VLBatch) -> PreTrainingOutput:
+        return self.score(batch, self.encode(batch))
+
+    def encode(self, batch: VLBatch, *, with_attention: bool = False) -> VLOutput:
+        """As `VisualBertModel.forward`."""
+        return self.visualbert(batch, with_attention=with_attention)
+
+    def loss_counts(self, batch: VLBatch) -> dict[str, int]:
+        """See `PreTrainingModel`."""
+        counts = {"masked_words": count_labels(batch.text_labels)}
+        if self.match_head is not None and batch.match_labels is not None:
+            counts["matching"] = count_labels(batch.match_labels)
+        return counts
+
+    def word_logits(self, states: Tensor) -> Tensor:
+        """(..., V) for states (..., H)."""
+        return self.masked_word_head(states, self.visualbert.embeddings.words.weight)
+
+    def region_logits(self, states: Tensor) -> None:
+        """None: VisualBERT predicts nothing of regions."""
+
+    def match_log_odds(self, output: VLOutput) -> Tensor | None:
+        """(B,) see `PreTrainingModel`; None without a match head."""
+        return None if self.match_head is None else log_odds(self.match_head(output.pooled), MATCH_LOGIT)
+
+    def score(self, batch: VLBatch, output: VLOutput) -> PreTrainingOutput:
+        """Losses and accuracies of the states in `output`; the total loss is the plain sum of the means.
+
+        A batch without `match_labels` has no matching loss: pre-training on a task's own text predicts words only.
+
+        Raises:
+            ValueError: when the batch has no `text_labels`.
+        """
+        if batch.text_labels is None:
+            raise ValueError("VisualBertForPreTraining: the batch has no text_labels")
+        terms = PreTrainingTerms()
+        terms.masked_words(self.word_logits, output.text_states, batch.text_labels)
+        if self.match_head is not None and batch.match_labels is not None:
+            terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
+        return terms.output()

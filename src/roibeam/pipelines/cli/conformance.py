@@ -1,0 +1,89 @@
+"""`roibeam conformance`: reference arrays of the published codes against ours."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.conformance.checks import Check
+    from roibeam.pipelines.conformance.runner import CaseResult
+
+
+def conformance_command(
+    folder: Annotated[
+        Path, typer.Argument(help="Tree of reference arrays, <family>/<case>.npz, or one family's folder.")
+    ],
+    only: Annotated[
+        str | None, typer.Option(help="Run the cases whose family, name, file or <family>/<name> fits this pattern.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json/--no-json", help="JSON on standard output, at the end.")] = False,
+) -> None:
+    """Runs every case of a folder of reference arrays through our code; exit 1 on a miss and on an unknown case.
+
+    Prints for each array its largest error, what is allowed and the verdict. Cases of the true size take up to a minute
+    each. See docs/conformance.md.
+    """
+    from roibeam.pipelines.conformance.runner import run_conformance
+
+    results = []
+    for result in run_conformance(folder, only):
+        results.append(result)
+        if not as_json:
+            for check in result.checks if result.known else ():
+                typer.echo(_line(result.name, check))
+            typer.echo(f"{result.name}: {_verdict(result)}, {result.seconds:.1f} s")
+    passed = all(result.passed for result in results)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), "passed": passed, "cases": [_plain(r) for r in results]}))
+    else:
+        typer.echo(_summary(folder, results))
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _line(case: str, check: Check) -> str:
+    verdict = "ok" if check.passed else "MISS"
+    note = f"; {check.note}" if check.note else ""
+    return f"{case}  {check.array:<22} {check.error:>9.2e}  <= {check.tolerance:<7.1e} {verdict:<4}  {check.rule}{note}"
+
+
+def _verdict(result: CaseResult) -> str:
+    if not result.known:
+        return "; ".join(check.note.replace("unknown case", "UNKNOWN CASE") for check in result.checks)
+    missed = sum(not check.passed for check in result.checks)
+    return f"{missed} of {len(result.checks)} comparisons MISS" if missed else f"{len(result.checks)} comparisons ok"
+
+
+def _summary(folder: Path, results: list[CaseResult]) -> str:
+    checks = [check for result in results if result.known for check in result.checks]
+    missed, unknown = sum(not check.passed for check in checks), sum(not result.known for result in results)
+    line = f"{folder}: {len(results) - unknown} cases, {len(checks)} comparisons"
+    if not missed and not unknown:
+        return f"{line}, all within tolerance"
+    return f"{line}, {missed} MISS, {unknown} unknown cases"
+
+
+def _plain(result: CaseResult) -> dict[str, Any]:
+    return {
+        "case": result.name,
+        "known": result.known,
+        "passed": result.passed,
+        "seconds": round(result.seconds, 3),
+        "checks": [
+            {
+                "array": check.array,
+                # JSON knows no infinity; null means that nothing could be compared.
+                "error": check.error if math.isfinite(check.error) else None,
+                "tolerance": check.tolerance,
+                "rule": check.rule,
+                "passed": check.passed,
+                "note": check.note,
+            }
+            for check in result.checks
+        ],
+    }

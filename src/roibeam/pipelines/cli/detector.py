@@ -1,0 +1,235 @@
+"""`roibeam detector`: detectors are trained and judged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from roibeam.pipelines.cli.options.training import RESUME, run_folder_lines
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.detector.evaluation import DetectionReport
+    from roibeam.pipelines.detector.photos import LabelledPhotos
+
+detector_app = typer.Typer(help="Train and judge detectors.", no_args_is_help=True)
+
+_LABELS = "Labels: instances .json of COCO, or a split's .txt of Visual Genome with its xml files beside it."
+_IMAGES = "Folder of the photos [default: that of the labels]."
+_VOCAB = "Folder of objects_vocab.txt and attributes_vocab.txt, for Visual Genome [default: that of the labels]."
+_DEVICE = "auto (an accelerator if there is one) or cpu."
+
+
+@detector_app.command("train")
+def train_command(
+    out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints with the detector.")],
+    labels: Annotated[str, typer.Option(help=_LABELS)],
+    images: Annotated[str | None, typer.Option(help=_IMAGES)] = None,
+    vocab: Annotated[str | None, typer.Option(help=_VOCAB)] = None,
+    detector: Annotated[
+        str,
+        typer.Option(help="Network sizes: vg-r101-c4, vg-r101-c4-600, toy or small; classes are those of the labels."),
+    ] = "vg-r101-c4",
+    conventions: Annotated[str, typer.Option(help="Whose arithmetic: hf, d2, caffe, milvlg or vlbert-e2e.")] = "hf",
+    weights: Annotated[
+        str | None, typer.Option(help="Start from a whole detector of these classes: file, URL or hf:<repo>.")
+    ] = None,
+    resnet: Annotated[
+        str | None, typer.Option(help="Start from the ResNet of this file only (ImageNet's, another detector's).")
+    ] = None,
+    frozen_stages: Annotated[
+        str | None, typer.Option(help='Without gradients, such as "1,2" [default: 1,2 with a file, none from scratch].')
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 90_000,
+    batch_size: Annotated[int, typer.Option(min=1, help="Photos per step and process.")] = 2,
+    learning_rate: Annotated[
+        float, typer.Option(help="Of SGD at its peak; never scaled by batch or processes.")
+    ] = 0.0025,
+    warmup_steps: Annotated[int, typer.Option(min=0, help="Steps of linear warm-up.")] = 1000,
+    decay_steps: Annotated[
+        str | None, typer.Option(help="Steps after which the rate falls to a tenth [default: 2/3 and 8/9 of --steps].")
+    ] = None,
+    device: Annotated[str, typer.Option(help=_DEVICE)] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, order, sizes and sampled regions.")] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="section.field=value; sections: train, photos, sampling, losses, detector, conventions.",
+        ),
+    ] = None,
+    resume: Annotated[bool | None, RESUME] = None,
+    as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
+) -> None:
+    """Trains a Faster R-CNN with an attribute head on labelled photos.
+
+    The folder model of a checkpoint is what `roibeam extract --detector` and `roibeam detector evaluate` take. On
+    several GPUs, or CPU processes: torchrun --no-python --nproc-per-node <n> roibeam detector train ...
+    """
+    import torch
+
+    from roibeam.extraction.network.config import CONFIGS
+    from roibeam.extraction.network.conventions import CONVENTIONS
+    from roibeam.extraction.training.losses import LossRules
+    from roibeam.extraction.training.targets import SamplingRules
+    from roibeam.pipelines.cli.options.overrides import apply_overrides
+    from roibeam.pipelines.detector.photos import open_labelled_photos
+    from roibeam.pipelines.detector.task import PhotoRules
+    from roibeam.pipelines.detector.training import Start, train_detector
+    from roibeam.pipelines.model_files.detector_choice import preset
+    from roibeam.pipelines.training.loop import is_main_process
+    from roibeam.pipelines.training.run_folder.curves import write_curves
+    from roibeam.pipelines.training.train_config import TrainConfig
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    photos = open_labelled_photos(labels, image_root=images, vocab=vocab)
+    sizes = replace(
+        preset("detector", detector, CONFIGS),
+        num_classes=len(photos.class_names),
+        num_attributes=len(photos.attribute_names),
+    )
+    falls = () if decay_steps is None else _numbers("decay-steps", decay_steps)
+    warmup = min(warmup_steps, steps // 3)
+    sections = apply_overrides(
+        {
+            "train": TrainConfig(
+                steps=steps, learning_rate=learning_rate, warmup_steps=warmup, schedule="steps", decay_steps=falls,
+                optimizer="sgd", device=device, seed=seed,
+                log_every=max(1, min(20, steps // 10)), checkpoint_every=max(1, min(1000, steps // 10)),
+            ),
+            "photos": PhotoRules(batch_size=batch_size),
+            "sampling": SamplingRules(),
+            "losses": LossRules(),
+            "detector": sizes,
+            "conventions": preset("conventions", conventions, CONVENTIONS),
+        },
+        settings or [],
+    )  # fmt: skip
+    if decay_steps is None and sections["train"].schedule == "steps" and not sections["train"].decay_steps:
+        sections["train"] = replace(sections["train"], decay_steps=(steps * 2 // 3, steps * 8 // 9))
+    has_file = weights is not None or resnet is not None
+    stages = ((1, 2) if has_file else ()) if frozen_stages is None else _numbers("frozen-stages", frozen_stages)
+    result = train_detector(
+        photos,
+        out,
+        config=sections["detector"],
+        conventions=sections["conventions"],
+        train_config=sections["train"],
+        start=Start(weights, resnet, stages),
+        rules=sections["photos"],
+        sampling=sections["sampling"],
+        loss_rules=sections["losses"],
+        resume="auto" if resume is None else resume,
+    )
+    model = result.checkpoint / "model"
+    if not is_main_process():
+        return
+    write_curves(out)
+    facts = {
+        "run": str(out),
+        "detector": str(model),
+        "step": result.step,
+        "seconds": round(result.seconds, 1),
+        "last": result.last,
+        "best": None if result.best is None else str(result.best),
+    }
+    if as_json:
+        typer.echo(json.dumps({"event": "done", **facts}))
+        return
+    _echo_left_out(photos)
+    typer.echo(f"{result.step:,} steps in {result.seconds:.0f} s, last loss {result.last['loss']:.4f}")
+    use = "the detector, for roibeam detector evaluate and roibeam extract --detector"
+    typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   {use}")
+    typer.echo("\n".join(run_folder_lines(out, result)))
+
+
+@detector_app.command("evaluate")
+def evaluate_command(
+    detector: Annotated[str, typer.Argument(help="Detector's folder (the folder model of a checkpoint), or toy.")],
+    labels: Annotated[str, typer.Option(help=_LABELS)],
+    images: Annotated[str | None, typer.Option(help=_IMAGES)] = None,
+    vocab: Annotated[str | None, typer.Option(help=_VOCAB)] = None,
+    nms_iou: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Boxes of one class suppress each other above it; detectron2's numbers are made at 0.5."
+        ),
+    ] = 0.3,
+    max_images: Annotated[int | None, typer.Option(min=1, help="Judge the first so many photos only.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
+    as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
+) -> None:
+    """Judges a detector: mAP as Visual Genome's and as COCO's, attributes, calibration, recall of the kept regions."""
+    import torch
+
+    from roibeam.pipelines.detector.photos import open_labelled_photos
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    photos = open_labelled_photos(labels, image_root=images, vocab=vocab)
+    report = _judge(detector, photos, device=device, nms_iou=nms_iou, max_images=max_images)
+    if as_json:
+        typer.echo(json.dumps({"event": "evaluation", "detector": detector, "labels": labels, **report.as_json()}))
+        return
+    _echo_left_out(photos)
+    _echo_report(report)
+
+
+def _judge(
+    detector: str, photos: LabelledPhotos, *, device: str, nms_iou: float, max_images: int | None
+) -> DetectionReport:
+    """Loads the detector's folder and judges it."""
+    import time
+
+    from roibeam.extraction.detector_folder import read_detector_folder
+    from roibeam.extraction.weights.loading import build_detector
+    from roibeam.pipelines.detector.evaluation import evaluate_detector
+    from roibeam.pipelines.detector.photos import check_same_names
+
+    folder = read_detector_folder(detector)
+    check_same_names(photos, folder.class_names, folder.attribute_names, detector)
+    model = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions, device=device)
+    total = len(photos.images) if max_images is None else min(max_images, len(photos.images))
+    started = last = time.monotonic()
+
+    def report_progress(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 10:
+            last = time.monotonic()
+            left = (last - started) / done * (total - done)
+            typer.echo(f"judging: {done:,} of {total:,} photos, {left:.0f} s left", err=True)
+
+    return evaluate_detector(
+        model,
+        photos.images,
+        photos.root,
+        class_names=photos.class_names,
+        attribute_names=photos.attribute_names,
+        nms_iou=nms_iou,
+        max_images=max_images,
+        progress=report_progress,
+    )
+
+
+def _numbers(what: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"--{what} {text!r}: expected whole numbers with commas between, such as 1,2") from None
+
+
+def _echo_left_out(photos: LabelledPhotos) -> None:
+    for reason, count in photos.left_out.items():
+        typer.echo(f"note: left out of the labels: {count:,} x {reason}", err=True)
+
+
+def _echo_report(report: DetectionReport) -> None:
+    from roibeam.pipelines.detector.evaluation import report_lines
+
+    typer.echo("\n".join(report_lines(report)))

@@ -1,0 +1,231 @@
+"""`roibeam evaluate`: what a pre-trained model gets right on captions it was not trained on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.pretraining.evaluation.evaluation_results import Figure
+    from roibeam.pipelines.pretraining.evaluation.evaluation_run import EvaluationResult
+    from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+
+# In the order to be shown.
+_LABELS = {
+    "masked_words": "masked words, loss",
+    "masked_word_accuracy": "masked words, right",
+    "masked_regions": "masked regions, loss",
+    "masked_region_accuracy": "masked regions, right",
+    "masked_region_features": "masked regions' features, loss",
+    "matching": "matching, loss",
+    "matching_accuracy": "matching, right",
+    "image_to_text_r1": "image to text, R@1",
+    "image_to_text_r5": "image to text, R@5",
+    "image_to_text_r10": "image to text, R@10",
+    "image_to_text_median_rank": "image to text, median rank",
+    "text_to_image_r1": "text to image, R@1",
+    "text_to_image_r5": "text to image, R@5",
+    "text_to_image_r10": "text to image, R@10",
+    "text_to_image_median_rank": "text to image, median rank",
+}
+
+
+def evaluate_command(
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(
+            help="Run folder of `roibeam pretrain`, a model's folder, or an official checkpoint (docs/checkpoints.md).",
+            show_default=False,
+        ),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Folder that `roibeam extract` wrote, of the images to evaluate on.")
+    ] = None,
+    captions: Annotated[
+        str | None,
+        typer.Option(help="Captions, files as in pretrain [default: the store's own].", show_default=False),
+    ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a model trained end to end: folder of the photos, as in pretrain [default: where the store says].",
+            show_default=False,
+        ),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="Of a Karpathy file: train, restval, val or test [default: test].", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder to write results.json into; an older one there gives way.")] = Path(
+        "evaluation"
+    ),
+    retrieval: Annotated[
+        bool, typer.Option("--retrieval/--no-retrieval", help="Score every caption with every image.")
+    ] = True,
+    max_images: Annotated[
+        int, typer.Option(min=0, help="A subset of so many images, the same for one seed; 0 = all.")
+    ] = 0,
+    folds: Annotated[
+        int,
+        typer.Option(min=1, help="Search in so many equal parts of the images, each by itself: 5 for COCO's 1K."),
+    ] = 1,
+    max_regions: Annotated[int, typer.Option(min=0, help="Of an image, those with the best scores; 0 = all.")] = 0,
+    min_match: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the captioned images that the store must have.")
+    ] = 1.0,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="As in pretrain [default: that of the checkpoint's run].")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Official JSON configuration beside an official checkpoint.")
+    ] = None,
+    background_first: Annotated[
+        bool,
+        typer.Option(
+            "--background-first/--background-last",
+            help="Where the model's classes have background: last in our stores, first in those of bottom-up "
+            "attention, so in most official checkpoints.",
+        ),
+    ] = False,
+    task: Annotated[
+        int | None, typer.Option(min=0, help="Task token, for a multi-task ViLBERT with such tokens; needed there.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Captions, and pairs of retrieval, at once.")] = 64,
+    device: Annotated[str, typer.Option(help="auto (an accelerator if there is one) or cpu.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of masks, wrong images, subset and intervals.")] = 0,
+    id_rule: Annotated[str, typer.Option(help="As in extract: no-extension or with-extension.")] = "no-extension",
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            metavar="A B",
+            help="Instead of evaluating: what two results.json of the same captions differ by, A less B.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
+) -> None:
+    """Masked words, masked regions, matching and zero-shot retrieval on held-out captions, with intervals and chance.
+
+    Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on stored features or, of a run end to end, on
+    photos through its own region encoder. The cost of retrieval is told before it starts.
+    """
+    if compare is not None:
+        if checkpoint is not None or store is not None or captions is not None:
+            raise ValueError("--compare A B compares two results.json that are there; give it no checkpoint or store")
+        _compare(*compare, as_json=as_json)
+        return
+    if checkpoint is None or store is None:
+        raise ValueError("evaluate needs a checkpoint and --store (or --compare A B); roibeam evaluate --help")
+    import torch
+
+    from roibeam.features.store import FeatureStore
+    from roibeam.pipelines.extract.annotations import stored_captions
+    from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
+    from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+    from roibeam.pipelines.pretraining.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    settings = EvaluationConfig(
+        seed=seed, batch_size=batch_size, max_images=max_images, max_regions=max_regions, retrieval=retrieval,
+        folds=folds, task=task, background_first=background_first, device=device,
+    )  # fmt: skip
+    file = _caption_file(captions, split, id_rule)
+    found = load_model_or_joint(checkpoint, options=config)
+    spec = tokenizer or (None if found.tokenizer is None else str(found.tokenizer))
+    if spec is None:
+        raise ValueError(f"--tokenizer is missing: {found.source} has none beside it")
+    asked = {"checkpoint": checkpoint, "captions": file and file.location, "split": file and file.split}
+    with FeatureStore(store) as opened:
+        result = evaluate_checkpoint(
+            found,
+            load_tokenizer(spec),
+            opened,
+            stored_captions(opened) if file is None else file.captions(),
+            out,
+            config=settings,
+            images=images,
+            min_match=0.0 if file is None else min_match,
+            asked={"asked": asked},
+        )
+    remarks = [*([] if file is None else file.notes), *result.remarks]
+    if as_json:
+        figures = [asdict(figure) for figure in result.figures]
+        facts = {"results": str(result.results), "captions": result.num_captions, "images": result.num_images}
+        joined = {"join": result.join.to_json(), "remarks": remarks, "seconds": round(result.seconds, 1)}
+        typer.echo(json.dumps({"event": "done", **facts, **joined, "figures": figures}))
+        return
+    _print(result, remarks)
+
+
+def _caption_file(captions: str | None, split: str | None, id_rule: str) -> CaptionFile | None:
+    from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+
+    if captions is None:
+        if split is not None:
+            raise ValueError("--split is of a Karpathy file; name one with --captions")
+        return None
+    file = CaptionFile(captions, id_rule=id_rule, split=split)
+    if file.kind == "karpathy" and split is None:
+        return CaptionFile(captions, id_rule=id_rule, split="test")
+    return file
+
+
+def _print(result: EvaluationResult, remarks: list[str]) -> None:
+    from roibeam.features.counted import counted
+
+    for remark in remarks:
+        typer.echo(f"note: {remark}")
+    typer.echo(f"{counted(result.num_captions, 'caption')} of {counted(result.num_images, 'image')}\n")
+    typer.echo(f"{'':<32}{'value':>9}{'95 % interval':>22}{'chance':>10}{'possible':>10}{'of':>12}")
+    for figure in sorted(result.figures, key=lambda figure: list(_LABELS).index(figure.name)):
+        interval = "" if figure.low is None else f"{_shown(figure, figure.low)} .. {_shown(figure, figure.high)}"
+        possible = "" if figure.best_possible is None else _shown(figure, figure.best_possible)
+        typer.echo(
+            f"{_LABELS[figure.name]:<32}{_shown(figure, figure.value):>9}{interval:>22}"
+            f"{_shown(figure, figure.chance):>10}{possible:>10}{figure.items:>12,}"
+        )
+    recalls = [figure.value for figure in result.figures if _is_recall(figure.name)]
+    if recalls:
+        typer.echo(f"{'sum of the six R@K':<32}{100 * sum(value or 0 for value in recalls):>9.1f}")
+    typer.echo(f"\n{result.results}   all of it, image by image; --compare takes two of them")
+
+
+def _is_recall(name: str) -> bool:
+    return name.rpartition("_")[2] in ("r1", "r5", "r10")
+
+
+def _shown(figure: Figure, value: float | None) -> str:
+    """Shares in percent, ranks as whole numbers, losses as they are."""
+    if value is None:
+        return "-"
+    if figure.name.endswith("median_rank"):
+        return f"{value:,.0f}"
+    if figure.name.endswith("accuracy") or _is_recall(figure.name):
+        return f"{100 * value:.1f} %"
+    return f"{value:.3f}"
+
+
+def _compare(first: Path, second: Path, *, as_json: bool) -> None:
+    from roibeam.pipelines.pretraining.evaluation.evaluation_results import compare_results
+
+    found = compare_results(first, second)
+    if as_json:
+        rows: list[dict[str, Any]] = [{**asdict(each), "excludes_zero": each.excludes_zero} for each in found]
+        typer.echo(json.dumps({"event": "done", "first": str(first), "second": str(second), "differences": rows}))
+        return
+    typer.echo(f"{first} less {second}\n")
+    typer.echo(f"{'':<32}{'first':>9}{'second':>9}{'difference':>12}{'95 % interval':>22}")
+    for each in sorted(found, key=lambda difference: list(_LABELS).index(difference.name)):
+        share = each.name.endswith("accuracy") or _is_recall(each.name)
+        scale, places = (100, 1) if share else (1, 3)
+        numbers = [scale * each.first, scale * each.second, scale * (each.first - each.second)]
+        shown = "".join(f"{number:>{width}.{places}f}" for number, width in zip(numbers, (9, 9, 12), strict=True))
+        interval = f"{scale * each.low:.{places}f} .. {scale * each.high:.{places}f}"
+        sure = "" if each.excludes_zero else "   may be 0"
+        typer.echo(f"{_LABELS[each.name]:<32}{shown}{interval:>22}{sure}")

@@ -1,0 +1,86 @@
+"""`roibeam recipes`: the published pre-training runs, what they set and what came of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import textwrap
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.pretraining.recipes.recipe import Recipe
+
+
+def recipes_command(
+    name: Annotated[str | None, typer.Argument(help="One of them, in full.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json/--no-json", help="As JSON.")] = False,
+) -> None:
+    """Lists the published pre-training runs that `roibeam pretrain --recipe` knows."""
+    from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named
+
+    chosen = dict(RECIPES) if name is None else {name: recipe_named(name)}
+    if as_json:
+        typer.echo(json.dumps({each: _plain(recipe) for each, recipe in chosen.items()}, indent=2))
+    elif name is None:
+        width = max(map(len, chosen))
+        for each, recipe in chosen.items():
+            typer.echo(f"{each:<{width}}  {recipe.summary}")
+    else:
+        typer.echo("\n".join(_lines(name, chosen[name])))
+
+
+def _lines(name: str, recipe: Recipe) -> list[str]:
+    from roibeam.pipelines.pretraining.recipes.published import stages_before
+    from roibeam.pipelines.pretraining.systems import system_named
+
+    warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
+    lines = [
+        f"{name}: {recipe.summary}",
+        f"  source     {recipe.source}",
+        f"  system     {system_named(recipe.system).name}",
+        f"  data       {recipe.data}",
+        f"  starts     from {'the run of ' + recipe.after if recipe.after else recipe.start or 'nothing'}",
+        *([f"  stages     {', '.join([*stages_before(name), name])}, in one command"] if recipe.after else []),
+        f"  steps      {recipe.epochs:g} epochs of {recipe.batch_size} captions, rate {recipe.learning_rate:g}, "
+        f"warm-up {warmup}",
+        *_wrapped("  optimiser", _settings(recipe.settings)),
+        *_wrapped("  samples", _settings(dataclasses.asdict(recipe.sampling))),
+        *_wrapped("  model", _settings(_plain(recipe)["model"]) or "as the system's defaults"),
+    ]
+    if recipe.share < 1:
+        lines.append(f"  share      {recipe.share:.0%} of the images")
+    if recipe.end_to_end:
+        lines.append("  end to end through the detector's head")
+    if recipe.figures:
+        lines.append("  printed")
+        lines += [f"    {each.task}, {each.metric}: {each.value:g} ({each.where})" for each in recipe.figures]
+    if recipe.left_open:
+        lines.append("  left open")
+        lines += [f"    {each}" for each in recipe.left_open]
+    return lines
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(text, 110, initial_indent=f"{head:<12} ", subsequent_indent=" " * 13)
+
+
+def _settings(settings: Any) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
+
+
+def _plain(recipe: Recipe) -> dict[str, Any]:
+    fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
+    for name in ("build", "toy_build"):
+        del fields[name]
+    config = recipe.build()
+    defaults = type(config)().to_dict()
+    model = {name: value for name, value in config.to_dict().items() if defaults[name] != value}
+    return {
+        **fields,
+        "settings": dict(recipe.settings),
+        "sampling": dataclasses.asdict(recipe.sampling),
+        "figures": [dataclasses.asdict(figure) for figure in recipe.figures],
+        "model": model,
+    }

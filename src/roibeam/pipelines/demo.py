@@ -1,0 +1,131 @@
+"""The whole chain on a world that the project draws itself: photos -> region shards -> a trained model.
+
+The toy detector, which comes with the project, has never seen these pictures; how well it does is printed, and can be
+seen in the report. VL-BERT is trained on eight picture-caption pairs, always with the same words and regions masked,
+until it knows them by heart, which a model that does not read its store, or trains wrongly, cannot do.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import typer
+
+from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.features.folders.output_folder import output_folder
+from roibeam.features.store import FeatureStore
+from roibeam.features.verify import verify_store
+from roibeam.pipelines.detector.evaluation import evaluate_detector, report_lines
+from roibeam.pipelines.detector.photos import open_labelled_photos
+from roibeam.pipelines.extract.extraction_run import RunOptions, run_extract
+from roibeam.pipelines.extract.new_work import Work
+from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree
+from roibeam.pipelines.extract.shard.job import DetectorSpec
+from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
+from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
+from roibeam.pipelines.pretraining.pretrain_run import PretrainResult, pretrain
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampling
+from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.sources.captions.caption_files import read_captions
+from roibeam.pipelines.sources.source_kinds import open_source
+from roibeam.pipelines.toyworld.write import CONTACT_SHEET_NAME, write_world
+from roibeam.pipelines.training.train_config import TrainConfig
+
+WORLD_SEED = 2026  # the toy detector was trained on seed 0
+NUM_PICTURES = 200
+NUM_PAIRS = 8
+SHARD_SIZE = 16
+TRAIN_STEPS = 300
+
+
+def run_demo(out: Path) -> None:
+    """Writes OUT/world, OUT/store and OUT/pretraining; a second call continues or shows what is there.
+
+    Raises:
+        ValueError: if OUT holds other things.
+    """
+    world, store, run_dir = out / "world", out / "store", out / "pretraining"
+    if out.exists() and not world.exists() and any(out.iterdir()):
+        raise ValueError(f"{out} is not empty and no demo of ours; give a new folder")
+    _say(f"1. Drawing {NUM_PICTURES} pictures in the formats of COCO, Visual Genome and others into {world}")
+    write_world(world, seed=WORLD_SEED, num_images=NUM_PICTURES, workers=2)
+    coco, genome = world / "coco", world / "visual_genome"
+    captions = coco / "annotations" / "captions_train2014.json"
+
+    _say(f"2. Extracting regions of its COCO photos into {store} (the toy detector)")
+    chosen = choose_detector("toy")
+    summary = run_extract(
+        Work(
+            source=open_source(str(captions), image_root=str(coco / "train2014")),
+            store=output_folder(store.absolute()),
+            detector=DetectorSpec(
+                chosen.config, SELECTIONS["butd-10-100"], chosen.weights, conventions=chosen.conventions
+            ),
+            options=ExtractOptions(),
+            vocabulary=chosen.vocabulary,
+            shard_size=SHARD_SIZE,
+        ),
+        RunOptions(max_failures=0.0),
+    )
+    typer.echo(f"   {summary.manifest.num_records} records, {summary.manifest.num_regions:,} regions")
+
+    _say("3. Verifying the store: every checksum and digest")
+    problems = verify_store(store, deep=True)
+    if problems:
+        raise ValueError(f"{problems[0].file}: {problems[0].what}")
+    typer.echo("   clean")
+
+    _say("4. Judging the detector on the Visual Genome photos, which it has never seen")
+    for line in _judge(chosen, genome / "train.txt"):
+        typer.echo(f"   {line}")
+
+    _say(f"5. Training a small VL-BERT on {NUM_PAIRS} picture-caption pairs until it knows them ({TRAIN_STEPS} steps)")
+    result = _train(store, captions, run_dir)
+    words, regions = result.evaluation["masked_words"], result.evaluation["masked_regions"]
+    know_nothing = (math.log(result.vocab_size), math.log(result.num_classes + 1))
+    for name, value, start in (("masked words", words, know_nothing[0]), ("masked regions", regions, know_nothing[1])):
+        typer.echo(f"   {name:<15} loss {value:.3f} (a model that knows nothing: {start:.3f})")
+    for name in ("masked_word_accuracy", "masked_region_accuracy"):
+        typer.echo(f"   {name.replace('_', ' '):<23} {result.evaluation[name]:.3f}")
+
+    typer.echo("\n" + "\n".join(output_tree(store)))
+    typer.echo(f"\nLook at the world:   {(world / CONTACT_SHEET_NAME).absolute()}")
+    typer.echo(f"Look at the regions: {(store / REPORT_NAME).absolute()}")
+    photo = max((world / "coco" / "train2014").iterdir())
+    typer.echo(f'Ask the model:       .venv/bin/roibeam probe {run_dir} {photo} "a [MASK] boat" --detector toy')
+
+
+def _judge(chosen: ChosenDetector, labels: Path) -> list[str]:
+    photos = open_labelled_photos(str(labels))
+    report = evaluate_detector(
+        build_detector(chosen.config, weights=chosen.weights, conventions=chosen.conventions),
+        photos.images,
+        photos.root,
+        class_names=photos.class_names,
+        attribute_names=photos.attribute_names,
+    )
+    return report_lines(report)
+
+
+def _train(store: Path, captions: Path, run_dir: Path) -> PretrainResult:
+    rows, _ = read_captions(str(captions))
+    by_picture = {row.name: row for row in reversed(rows)}  # the first caption of each
+    with FeatureStore(store) as opened:
+        return pretrain(
+            [CaptionedStore(opened, list(by_picture.values())[-NUM_PAIRS:])],
+            run_dir,
+            train_config=TrainConfig(
+                steps=TRAIN_STEPS, learning_rate=1e-3, warmup_steps=20, device="cpu", log_every=100
+            ),
+            data=DataConfig(batch_size=NUM_PAIRS, fixed_masks=True),
+            sampling=VLBertSampling(word_probability=0.3, region_probability=0.3),
+            model_overrides={"hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4},
+            resume=run_dir.exists(),
+        )
+
+
+def _say(line: str) -> None:
+    typer.echo(f"\n{line}")

@@ -1,0 +1,176 @@
+"""One extraction run from the driver's side: tidy, plan, pipeline, report, verdict. The command line calls this."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from roibeam.features.counted import counted
+from roibeam.features.folders.output_folder import OutputFolder
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
+from roibeam.pipelines.extract.beam_extraction import run_extraction
+from roibeam.pipelines.extract.new_work import Work, existing_plan, make_plan, source_facts
+from roibeam.pipelines.extract.plan.preset_names import conventions_name, selection_name
+from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, write_run_report
+from roibeam.pipelines.extract.report.run_state import REMOTE_LOOK_SECONDS, ProgressView
+from roibeam.pipelines.extract.report.run_summary import SUMMARY_NAME, RunEnd, write_run_summary
+from roibeam.pipelines.extract.runners.option_sets import check_cluster, pipeline_options
+from roibeam.pipelines.extract.shard.job import ExtractJob, shared_detector, shared_fingerprint
+from roibeam.pipelines.extract.shard.store_folder import check_output_folder, tidy_store
+from roibeam.pipelines.extract.store_manifest import StoreText
+from roibeam.pipelines.foundation.console.progress import ProgressPrinter
+from roibeam.pipelines.foundation.files.folder_lock import run_lock
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is carried out; nothing here changes what the store holds.
+
+    Attributes:
+        max_failures: share of failed images (0..1) above which the run counts as failed.
+        retry_dead_letters: extract shards that hold dead letters again.
+        runner, beam_args, workers: see `roibeam.pipelines.extract.beam_extraction.run_extraction`.
+        as_json: progress as JSON lines.
+        scratch: see `roibeam.pipelines.extract.shard.job.ExtractJob`.
+    """
+
+    max_failures: float = 0.05
+    retry_dead_letters: bool = False
+    runner: str = "local"
+    beam_args: tuple[str, ...] = ()
+    workers: int = 1
+    as_json: bool = False
+    scratch: str | None = None
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """How a run ended. `seconds`, `new_images` and `metrics` (Beam's) are of this run, the counts of the whole
+    store."""
+
+    manifest: StoreManifest
+    num_images: int
+    new_images: int
+    seconds: float
+    failures: Counter[str]
+    notes: tuple[str, ...]
+    max_failures: float
+    metrics: dict[str, Any]
+
+    @property
+    def failed_share(self) -> float:
+        return self.failures.total() / max(self.num_images, 1)
+
+    @property
+    def succeeded(self) -> bool:
+        return self.failed_share <= self.max_failures
+
+
+def run_extract(work: Work, options: RunOptions) -> RunSummary:
+    """Extracts what is missing in the store, publishes it, writes the report.
+
+    Raises:
+        ValueError: one line for the user, before anything is written where possible.
+        OSError: if the store cannot be written.
+    """
+    started = time.time()
+    folder = work.store
+    check_output_folder(folder)
+    pipeline_options(options.runner, options.beam_args, device=work.detector.device)
+    check_cluster(options.runner, options.beam_args)
+    job, text = _prepare(work, options)
+    if folder.local_path is not None:
+        folder.local_path.mkdir(parents=True, exist_ok=True)
+    with run_lock(folder):
+        tidy_store(folder, existing_plan(work), job.feature_space, retry_dead_letters=options.retry_dead_letters)
+        plan, notes = make_plan(work)
+        view = ProgressView(folder, plan)
+        before = view.read()
+        shards_before = list(view.finished.values())
+        all_notes = (*work.source.notes, *notes)
+
+        def end(status: str, error: str | None, done: RunSummary | None = None) -> None:
+            told = RunEnd(
+                status, error, options.runner, options.beam_args, started, time.time(), all_notes,
+                None if done is None else done.manifest.content_digest, None if done is None else done.metrics,
+            )  # fmt: skip
+            write_run_summary(folder, plan, told, shards_before, view)
+
+        least_seconds = 0.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
+        try:
+            with ProgressPrinter(view, plan.num_images, as_json=options.as_json, least_seconds=least_seconds):
+                metrics = run_extraction(
+                    job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers
+                )
+            after = view.read()
+            tidy_store(folder, plan, job.feature_space)
+            seconds = time.time() - started
+            data = folder.read_bytes(STORE_MANIFEST_NAME)
+            manifest = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
+            write_run_report(folder, plan, seconds=seconds if before.images == 0 else None)
+        except KeyboardInterrupt:
+            end("interrupted", "interrupted")
+            log.warning("%d of %s finished; those stay, the one in work is dropped and extracted again by the same "
+                        "command", len(view.finished), counted(len(plan.shards), "shard"))  # fmt: skip
+            raise
+        except Exception as error:
+            end("failed", " ".join(str(error).split()) or type(error).__name__)
+            raise
+        summary = RunSummary(
+            manifest, plan.num_images, after.images - before.images, seconds, after.failures, all_notes,
+            options.max_failures, metrics,
+        )  # fmt: skip
+        failed = None if summary.succeeded else f"{summary.failed_share:.1%} of the images failed"
+        end("finished" if failed is None else "failed", failed, summary)
+    return summary
+
+
+def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
+    top_k, num_classes = work.options.top_k, shared_detector(work.detector).num_classes
+    if top_k is not None and top_k > num_classes + 1:
+        raise ValueError(f"distribution top-{top_k}: the detector has {num_classes} classes and background")
+    fingerprint = shared_fingerprint(work.detector, work.options, work.vocabulary.digest, work.boxes is not None)
+    job = ExtractJob(
+        store=str(work.store),
+        image_root=work.source.image_root,
+        detector=work.detector,
+        options=work.options,
+        feature_space=fingerprint.feature_space,
+        vocabulary_digest=work.vocabulary.digest,
+        given_boxes=work.boxes is not None,
+        scratch=options.scratch,
+    )
+    config: dict[str, Any] = {
+        "source": source_facts(work),
+        "detector": asdict(work.detector),
+        "conventions": conventions_name(asdict(work.detector.conventions)),
+        "selection": None if work.boxes is not None else selection_name(asdict(work.detector.selection)),
+        "options": asdict(work.options),
+        "max_failures": options.max_failures,
+    }
+    if work.captions is not None:
+        config["captions"] = work.captions.report.to_json()
+    if work.leaks is not None:
+        config["held_out"] = work.leaks.to_json()
+    return job, StoreText(config, work.vocabulary, fingerprint)
+
+
+def summary_event(summary: RunSummary, store: OutputFolder) -> str:
+    """The run's end as one JSON line."""
+    manifest = summary.manifest
+    return json.dumps(
+        {
+            "event": "done", "store": str(store), "report": store.where(REPORT_NAME),
+            "summary": store.where(SUMMARY_NAME), "images": summary.num_images,
+            "new_images": summary.new_images, "records": manifest.num_records, "regions": manifest.num_regions,
+            "failures": dict(summary.failures), "seconds": round(summary.seconds, 3), "notes": list(summary.notes),
+            "metrics": summary.metrics, "content_digest": manifest.content_digest, "succeeded": summary.succeeded,
+            "join": manifest.config.get("captions"), "held_out": manifest.config.get("held_out"),
+        }
+    )  # fmt: skip

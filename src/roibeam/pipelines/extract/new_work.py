@@ -1,0 +1,249 @@
+"""What a run has to do: which images are new, how they are cut into shards, how long that would take."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.features.counted import counted
+from roibeam.features.folders.output_folder import OutputFolder
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.layout import encode_meta, encode_regions
+from roibeam.pipelines.extract.plan.preset_names import conventions_name, selection_name
+from roibeam.pipelines.extract.plan.shard_plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
+from roibeam.pipelines.extract.shard.job import (
+    DetectorSpec,
+    shared_calls,
+    shared_detector,
+    shared_fingerprint,
+    shared_global_feature,
+)
+from roibeam.pipelines.foundation.files.locations import read_location
+from roibeam.pipelines.sources.captions.given_captions import GivenCaptions
+from roibeam.pipelines.sources.captions.held_out import LeakReport
+from roibeam.pipelines.sources.given_boxes import GivenBoxes
+from roibeam.pipelines.sources.image_table import ImageTable
+from roibeam.pipelines.sources.source_kinds import Source
+from roibeam.pipelines.sources.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+TIMING_TRIES = 5  # images looked at for one that decodes
+DRY_RUN_IMAGES = 3
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be extracted, and how: everything that decides what a store holds.
+
+    Attributes:
+        source: images.
+        store: folder to write, on a disk or at a URL.
+        detector, options: how images become records.
+        vocabulary: names to store.
+        shard_size: images per new shard; None means about ten minutes of work, at most 4,000.
+        boxes: of every image of the source; None where the detector proposes.
+        captions: where the user gave them for a source without any.
+        leaks: what was held out of the source, where the user named anything.
+    """
+
+    source: Source
+    store: OutputFolder
+    detector: DetectorSpec
+    options: ExtractOptions
+    vocabulary: Vocabulary
+    shard_size: int | None = None
+    boxes: GivenBoxes | None = None
+    captions: GivenCaptions | None = None
+    leaks: LeakReport | None = None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a dry run found: `images` is how many the run would extract, after those already planned."""
+
+    images: int
+    timed: int
+    seconds_per_image: float
+    bytes_per_image: float
+    shard_size: int
+    num_shards: int
+    notes: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        return self.images * self.seconds_per_image
+
+
+def make_plan(work: Work) -> tuple[Plan, list[str]]:
+    """The plan of the store, written or extended where the source has images that it does not hold; notes for the user.
+
+    Raises:
+        ValueError: if the store belongs to another source or was made with other settings, naming the difference.
+    """
+    plan = existing_plan(work)
+    new, notes = new_images(work.source, work.store, plan, work.boxes)
+    if plan is not None and not new:
+        if work.shard_size is not None:
+            notes.append("--shard-size counts for new shards only; there are none")
+        return plan, notes
+    size = work.shard_size or shard_size_for(_time_one(new, work))
+    grown = extend_plan(
+        work.store, plan, source=source_facts(work), settings=_settings(work), images=new, shard_size=size,
+        boxes=work.boxes,
+    )  # fmt: skip
+    return grown, notes
+
+
+def estimate(work: Work) -> Estimate:
+    """Times three photos, writes nothing.
+
+    Raises:
+        ValueError: as `make_plan`, or if none of the three can be extracted.
+    """
+    images, notes = new_images(work.source, work.store, existing_plan(work), work.boxes)
+    chosen = images[:: max(1, len(images) // DRY_RUN_IMAGES)][:DRY_RUN_IMAGES]
+    seconds, num_bytes, timed = 0.0, 0, 0
+    for image in chosen:
+        start = time.monotonic()
+        outcome = _extract_one(image, work)
+        if isinstance(outcome, Failure):
+            log.warning("dry run: %r: %s (%s)", image.image_id, outcome.reason, outcome.detail)
+            continue
+        seconds += time.monotonic() - start
+        # A large value starts 16 bytes into a page of its own.
+        num_bytes += len(encode_meta(outcome)) + PAGE_BYTES * -(-(len(encode_regions(outcome)) + 16) // PAGE_BYTES)
+        timed += 1
+    if images and not timed:
+        raise ValueError(f"none of the {len(chosen)} images tried could be extracted; see the warnings above")
+    per_image = seconds / max(timed, 1)
+    size = work.shard_size or shard_size_for(per_image)
+    num_shards = -(-len(images) // size)
+    all_notes = (*work.source.notes, *notes)
+    return Estimate(len(images), timed, per_image, num_bytes / max(timed, 1), size, num_shards, all_notes)
+
+
+def existing_plan(work: Work) -> Plan | None:
+    """The store's plan, if there is one; raises ValueError unless it is of this source and these settings."""
+    plan = read_plan(work.store)
+    if plan is None:
+        return None
+    for what, had, now in (
+        ("holds another run: its source", plan.source, source_facts(work)),
+        ("was made with other settings", _flat(plan.settings), _flat(_settings(work))),
+    ):
+        changes = _changes(had, now)
+        if changes:
+            raise ValueError(
+                f"{work.store} {what}: {', '.join(changes[:3])}; repeat the earlier command, or choose a new folder"
+            )
+    return plan
+
+
+def _changes(had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two flat settings, one text each; those that an option sets as a preset come first."""
+    different = [key for key in sorted(had.keys() | now.keys()) if had.get(key) != now.get(key)]
+    presets = []
+    for option, prefix, name in (
+        ("conventions", "feature_space.detector.conventions.", conventions_name),
+        ("selection", "feature_space.regions.", selection_name),
+    ):
+        sides = [{key.removeprefix(prefix): each[key] for key in each if key.startswith(prefix)} for each in (had, now)]
+        # Sides with other fields (given boxes have fewer) are told field by field.
+        if sides[0] != sides[1] and sides[0].keys() == sides[1].keys():
+            presets.append(f"{option} was {name(sides[0])}, is now {name(sides[1])}")
+            different = [key for key in different if not key.startswith(prefix)]
+    return presets + [f"{key} was {had.get(key)}, is now {now.get(key)}" for key in different]
+
+
+def source_facts(work: Work) -> dict[str, str]:
+    """What identifies a source, its boxes and captions, for plan and manifest."""
+    source = work.source
+    facts = {
+        "kind": source.kind,
+        "location": source.location,
+        "image_root": source.image_root,
+        "id_rule": source.id_rule,
+    }
+    if work.boxes is not None:
+        facts["boxes"] = work.boxes.location
+    if work.captions is not None:
+        facts["captions"] = work.captions.location
+    if work.leaks is not None:
+        facts["held_out"] = ", ".join(f"{rule.rule}={rule.location}" for rule in work.leaks.rules)
+    return facts
+
+
+def _settings(work: Work) -> dict[str, Any]:
+    """What must not change between runs into one store, field by field, so that a change can be named."""
+    fingerprint = shared_fingerprint(work.detector, work.options, work.vocabulary.digest, work.boxes is not None)
+    return {"distribution": work.options.distribution, "feature_space": fingerprint.details}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def new_images(
+    source: Source, store: Path | OutputFolder, plan: Plan | None, boxes: GivenBoxes | None
+) -> tuple[ImageTable, list[str]]:
+    """Images that no shard holds yet; notes on planned ones that are gone.
+
+    Raises:
+        ValueError: if a planned image has other boxes now: its record would say one thing and the file another.
+    """
+    if plan is None:
+        return source.images, []
+    changed: list[str] = []
+
+    def planned_ids() -> Iterator[str]:
+        for member in planned_members(store, plan):
+            if boxes is not None and member.image_id in boxes and not boxes.are_those_of(member):
+                changed.append(member.image_id)
+            yield member.image_id
+
+    new = source.images.without(planned_ids())
+    if boxes is not None and changed:
+        raise ValueError(
+            f"{store} was made with other boxes than {boxes.location} holds now for "
+            f"{counted(len(changed), 'image')}, "
+            f"such as {changed[0]!r}; restore the file, or choose a new folder"
+        )
+    gone = plan.num_images - (len(source.images) - len(new))
+    if not gone:
+        return new, []
+    are, stay = ("is", "its record stays") if gone == 1 else ("are", "their records stay")
+    return new, [f"{counted(gone, 'image')} of earlier runs {are} no longer in the source; {stay}"]
+
+
+def _extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:
+    (outcome,) = extract(
+        [image if work.boxes is None else work.boxes.attach(image)],
+        shared_detector(work.detector),
+        options=work.options,
+        read_bytes=read_location,
+        global_feature=shared_global_feature(work.detector, work.options),
+        calls=shared_calls(work.detector),
+    )
+    return outcome
+
+
+def _time_one(images: Sequence[ImageRef], work: Work) -> float:
+    """Seconds one image takes, warm-up included, so that shards come out rather too small than too large."""
+    for image in images[:TIMING_TRIES]:
+        start = time.monotonic()
+        outcome = _extract_one(image, work)
+        if not isinstance(outcome, Failure):
+            return time.monotonic() - start
+    return 1.0

@@ -1,0 +1,256 @@
+"""`report.html`: what a person looks at after an extraction run, one file that needs neither network nor script.
+
+    write_report(store_dir / "report.html", facts, records=store, failures=failures, locations=refs.get, ...)
+
+Memory does not grow with the store: records are counted one by one, and only the regions drawn on the chosen photos are
+kept. Nor does time: over `SAMPLED_RECORDS` records the figures come from an evenly spread sample, and the page says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import cv2
+import numpy as np
+import torch
+
+from roibeam.extraction.network.suppression import suppress
+from roibeam.extraction.photos.decode import DecodeError, decode_image
+from roibeam.extraction.photos.image_ref import Failure
+from roibeam.features.printable import printable
+from roibeam.pipelines.foundation.pages.charts import DrawnRegion
+from roibeam.pipelines.foundation.pages.page import FailureGroup, Photo, RegionFigures, ReportFacts, page_html
+
+__all__ = ["ReportFacts", "StoredRecords", "StoredRegions", "write_report"]
+
+SAMPLED_RECORDS = 20_000
+_SCORE_BARS = 20
+_LISTED_CLASSES = 18
+_LISTED_REASONS = 40
+_EXAMPLES_PER_REASON = 5
+_REGIONS_PER_PHOTO = 10
+_DRAWN_OVERLAP = 0.5  # IoU with a better region above which a region is not drawn: boxes on boxes cannot be read
+# `attr_thresh` of the bottom-up-attention demo notebook and of what was made from it: weaker attributes are not shown.
+_ATTRIBUTE_SCORE = 0.1
+_THUMBNAIL_SIDE_PX = 480
+_THUMBNAIL_JPEG_QUALITY = 80
+
+
+class StoredRegions(Protocol):
+    """What a report reads of a `RegionRecord`."""
+
+    @property
+    def height(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def boxes(self) -> np.ndarray: ...
+    @property
+    def class_ids(self) -> np.ndarray: ...
+    @property
+    def class_scores(self) -> np.ndarray: ...
+    @property
+    def attribute_ids(self) -> np.ndarray | None: ...
+    @property
+    def attribute_scores(self) -> np.ndarray | None: ...
+
+
+class StoredRecords(Protocol):
+    """What a report needs of a `FeatureStore`.
+
+    `get(..., copy=False)` and not `meta`, which has no attributes: the features it maps are never touched.
+    """
+
+    def __len__(self) -> int: ...
+    def ids(self) -> Iterable[str]: ...
+    def get(self, image_id: str, *, copy: bool) -> StoredRegions: ...
+
+
+def write_report(
+    path: Path,
+    facts: ReportFacts,
+    *,
+    records: StoredRecords,
+    failures: Iterable[Failure],
+    locations: Callable[[str], str | None],
+    read_bytes: Callable[[str], bytes],
+    class_names: Sequence[str] | None = None,
+    attribute_names: Sequence[str] | None = None,
+    max_photos: int = 24,
+    decode: Callable[[bytes], np.ndarray] = decode_image,
+) -> None:
+    """Writes the report; a reader finds the old file or the new one, never half of one. Equal input gives equal bytes.
+
+    Args:
+        records: the store; its ids come in a stable order.
+        failures: all of them, in a stable order; read once.
+        locations: image id -> where its photo is read from; None when that is not known.
+        read_bytes: location -> the file; whatever it raises becomes a placeholder in the grid.
+        class_names, attribute_names: names by id; ids are shown when they are None or too short.
+        max_photos: size of the grid; they are spread evenly over the store.
+        decode: file -> (height, width, 3) uint8 BGR as the extraction decoded it (EXIF orientation!).
+    """
+    figures, chosen = _read_records(records, class_names, attribute_names, max_photos)
+    photos = [
+        _photo(image_id, records.get(image_id, copy=False), locations, read_bytes, decode, class_names, attribute_names)
+        for image_id in chosen
+    ]
+    page = page_html(
+        facts,
+        figures,
+        _failure_groups(failures),
+        photos,
+        regions_per_photo=_REGIONS_PER_PHOTO,
+        attribute_score=_ATTRIBUTE_SCORE,
+    )
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(aside, "w", encoding="utf-8", newline="\n") as file:
+            file.writelines(page)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _read_records(
+    records: StoredRecords,
+    class_names: Sequence[str] | None,
+    attribute_names: Sequence[str] | None,
+    max_photos: int,
+) -> tuple[RegionFigures, list[str]]:
+    """One pass over the ids: figures of the (sampled) records, and the ids of the photos to show."""
+    total = len(records)
+    sampled = set(_spread(total, SAMPLED_RECORDS))
+    shown = set(_spread(total, max_photos))
+    chosen: list[str] = []
+    regions_per_image: Counter[int] = Counter()
+    score_counts = np.zeros(_SCORE_BARS, np.int64)
+    classes: Counter[int] = Counter()
+    attributes: Counter[int] = Counter()
+    for position, image_id in enumerate(records.ids()):
+        if position in shown:
+            chosen.append(image_id)
+        if position not in sampled:
+            continue
+        regions = records.get(image_id, copy=False)
+        regions_per_image[len(regions.class_ids)] += 1
+        # Not np.histogram: it takes most of the time of a large report.
+        bars = np.clip((regions.class_scores * _SCORE_BARS).astype(np.int64), 0, _SCORE_BARS - 1)
+        score_counts += np.bincount(bars, minlength=_SCORE_BARS)
+        classes.update(regions.class_ids.tolist())
+        if regions.attribute_ids is not None and regions.attribute_scores is not None:
+            attributes.update(regions.attribute_ids[regions.attribute_scores >= _ATTRIBUTE_SCORE].tolist())
+    figures = RegionFigures(
+        num_records=regions_per_image.total(),
+        regions_per_image=regions_per_image,
+        score_counts=tuple(score_counts.tolist()),
+        classes=_most_frequent(classes, class_names, "class"),
+        attributes=_most_frequent(attributes, attribute_names, "attribute"),
+        num_classes=len(classes),
+        num_attributes=len(attributes),
+    )
+    return figures, chosen
+
+
+def _spread(total: int, count: int) -> list[int]:
+    """`count` positions below `total` (or all of them), each in the middle of an equal part."""
+    count = min(total, count)
+    return [(2 * i + 1) * total // (2 * count) for i in range(count)]
+
+
+def _most_frequent(counts: Counter[int], names: Sequence[str] | None, kind: str) -> tuple[tuple[str, int], ...]:
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_LISTED_CLASSES]
+    return tuple((_name(each, names, kind), count) for each, count in ranked)
+
+
+def _failure_groups(failures: Iterable[Failure]) -> list[FailureGroup]:
+    """By descending count. Reasons are few by design; if they are not, those met last are put together."""
+    counts: Counter[str] = Counter()
+    examples: dict[str, list[Failure]] = {}
+    for failure in failures:
+        known = failure.reason in counts or len(counts) < _LISTED_REASONS
+        reason = failure.reason if known else "other reasons"
+        counts[reason] += 1
+        kept = examples.setdefault(reason, [])
+        if len(kept) < _EXAMPLES_PER_REASON:
+            kept.append(failure)
+    ranked = sorted(counts, key=lambda reason: (-counts[reason], reason))
+    return [FailureGroup(reason, counts[reason], tuple(examples[reason])) for reason in ranked]
+
+
+def _photo(
+    image_id: str,
+    regions: StoredRegions,
+    locations: Callable[[str], str | None],
+    read_bytes: Callable[[str], bytes],
+    decode: Callable[[bytes], np.ndarray],
+    class_names: Sequence[str] | None,
+    attribute_names: Sequence[str] | None,
+) -> Photo:
+    image_hw = (int(regions.height), int(regions.width))
+    thumbnail, missing = photo_thumbnail(image_id, image_hw, locations, read_bytes, decode)
+    return Photo(
+        image_id=image_id,
+        image_hw=image_hw,
+        num_regions=len(regions.class_ids),
+        regions=_regions_to_draw(regions, class_names, attribute_names),
+        thumbnail_jpeg=thumbnail,
+        missing=missing,
+    )
+
+
+def _regions_to_draw(
+    regions: StoredRegions, class_names: Sequence[str] | None, attribute_names: Sequence[str] | None
+) -> tuple[DrawnRegion, ...]:
+    boxes, scores = (torch.from_numpy(np.array(each, np.float32)) for each in (regions.boxes, regions.class_scores))
+    best = suppress(boxes, scores, _DRAWN_OVERLAP, comparison=">", plus_one_sides=False)[:_REGIONS_PER_PHOTO]
+    drawn = []
+    for i in best.tolist():
+        class_id = int(regions.class_ids[i])
+        name = _name(class_id, class_names, "class")
+        attribute_ids, attribute_scores = regions.attribute_ids, regions.attribute_scores
+        if attribute_ids is not None and attribute_scores is not None and attribute_scores[i] >= _ATTRIBUTE_SCORE:
+            name = f"{_name(int(attribute_ids[i]), attribute_names, 'attribute')} {name}"
+        x1, y1, x2, y2 = regions.boxes[i].tolist()
+        drawn.append(DrawnRegion((x1, y1, x2, y2), class_id, name, float(regions.class_scores[i])))
+    return tuple(drawn)
+
+
+def photo_thumbnail(
+    image_id: str,
+    image_hw: tuple[int, int],
+    locations: Callable[[str], str | None],
+    read_bytes: Callable[[str], bytes],
+    decode: Callable[[bytes], np.ndarray],
+) -> tuple[bytes | None, str]:
+    """A JPEG of the whole photo, or None and the reason."""
+    location = locations(image_id)
+    if location is None:
+        return None, "where it was read from is not known"
+    try:
+        image = decode(read_bytes(location))
+    except DecodeError as error:
+        return None, f"{error.reason}: {error}"
+    # Readers of other filesystems raise what they like; a photo that has gone must not fail a finished extraction.
+    except Exception as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+        return None, f"{printable(location, 160)} cannot be read ({printable(why, 120)})"
+    height, width = image.shape[:2]
+    if (height, width) != image_hw:
+        now, then = f"{width} x {height} pixels", f"{image_hw[1]} x {image_hw[0]}"
+        where = printable(location, 160)
+        return None, f"{where} is {now} now and was {then} when it was extracted: boxes would not fit"
+    scale = min(_THUMBNAIL_SIDE_PX / max(height, width), 1.0)
+    if scale < 1:
+        small = (max(round(width * scale), 1), max(round(height * scale), 1))
+        image = cv2.resize(image, small, interpolation=cv2.INTER_AREA)
+    _, jpeg = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _THUMBNAIL_JPEG_QUALITY])
+    return jpeg.tobytes(), ""
+
+
+def _name(number: int, names: Sequence[str] | None, kind: str) -> str:
+    return names[number] if names is not None and number < len(names) else f"{kind} {number}"

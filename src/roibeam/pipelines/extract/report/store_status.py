@@ -1,0 +1,129 @@
+"""`roibeam progress`: how far the run of a store is, seen from any machine that can read the store."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from roibeam.features.folders.output_folder import OutputFolder
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
+from roibeam.pipelines.extract.plan.shard_plan import Plan, read_plan
+from roibeam.pipelines.extract.report.run_state import ProgressView
+from roibeam.pipelines.extract.shard.heartbeat import Beat
+from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.console.progress import Standing, progress_line
+
+LIVING_SECONDS = 120.0  # a shard that has said nothing for longer counts in no rate
+_LISTED = 20
+
+
+@dataclass(frozen=True)
+class Status:
+    """One look at a run.
+
+    Attributes:
+        finished: shards with a manifest.
+        in_work: shards without one whose attempt says how far it is, the longest silent one first.
+        is_complete: whether all shards are finished and the store manifest is there.
+        seen_at: when this was read, Unix seconds.
+    """
+
+    plan: Plan
+    standing: Standing
+    finished: int
+    in_work: tuple[Beat, ...]
+    is_complete: bool
+    seen_at: float
+
+    @property
+    def images_per_second(self) -> float:
+        """Of the attempts that live, each since it began."""
+        return sum(beat.images_per_second for beat in self.in_work if self.silent_seconds(beat) < LIVING_SECONDS)
+
+    @property
+    def eta_seconds(self) -> float | None:
+        left = self.plan.num_images - self.standing.images
+        rate = self.images_per_second
+        return left / rate if rate > 0 else None
+
+    def silent_seconds(self, beat: Beat) -> float:
+        """Since the attempt said how far it is; clocks of two machines may differ a little."""
+        return max(0.0, self.seen_at - beat.beaten_at)
+
+
+class StatusView:
+    """Reads how far the run of a store is, again and again; what is finished is read once.
+
+    Raises:
+        ValueError: when no run of `roibeam extract` has begun there.
+    """
+
+    def __init__(self, folder: OutputFolder) -> None:
+        self._folder = folder
+        plan = read_plan(folder)
+        if plan is None:
+            raise ValueError(f"{folder}: has no plan.json: no run of `roibeam extract` has planned a store there yet")
+        self._plan, self._view = plan, ProgressView(folder, plan)
+
+    def read(self) -> Status:
+        plan = self._plan
+        standing = self._view.read()
+        now = time.time()
+        in_work = tuple(sorted(self._view.in_work, key=lambda beat: beat.beaten_at))
+        num_finished = len(self._view.finished)
+        is_complete = num_finished == len(plan.shards) and self._folder.num_bytes(STORE_MANIFEST_NAME) is not None
+        return Status(plan, standing, num_finished, in_work, is_complete, now)
+
+
+def status_json(status: Status, store: str) -> dict[str, Any]:
+    """The look as one JSON object."""
+    sizes = {shard.number: shard.num_images for shard in status.plan.shards}
+    planned, in_work = len(status.plan.shards), len(status.in_work)
+    eta = status.eta_seconds
+    return {
+        "event": "progress", "store": store, "images": status.standing.images, "total": status.plan.num_images,
+        "records": status.standing.records, "failures": dict(status.standing.failures),
+        "images_per_second": round(status.images_per_second, 3), "eta_seconds": None if eta is None else round(eta, 1),
+        "shards": {
+            "planned": planned, "finished": status.finished, "in_work": in_work,
+            "waiting": planned - status.finished - in_work,
+        },
+        "in_work": [
+            {
+                "shard": beat.shard, "images": beat.images, "total": sizes[beat.shard], "stage": beat.stage,
+                "images_per_second": round(beat.images_per_second, 3),
+                "silent_seconds": round(status.silent_seconds(beat), 1), "attempt": beat.attempt, "host": beat.host,
+            }
+            for beat in status.in_work
+        ],
+        "complete": status.is_complete,
+    }  # fmt: skip
+
+
+def status_text(status: Status, store: str) -> str:
+    """The look for a person: a line of progress, one of shards, and the shards in work, the longest silent first."""
+    sizes = {shard.number: shard.num_images for shard in status.plan.shards}
+    planned, in_work = len(status.plan.shards), len(status.in_work)
+    waiting = planned - status.finished - in_work
+    if status.is_complete:
+        line = progress_line(status.standing, status.plan.num_images, None, None)
+        return f"{line}\nthe store is complete: {planned:,} of {planned:,} shards, {STORE_MANIFEST_NAME} is there"
+    lines = [
+        progress_line(status.standing, status.plan.num_images, status.images_per_second, status.eta_seconds),
+        f"{status.finished:,} of {planned:,} shards finished, {in_work:,} in work, {waiting:,} waiting",
+    ]
+    if not waiting and not in_work:
+        lines.append("all shards are finished; the store is being published, or the run was stopped before that")
+    elif not in_work:
+        lines.append("no shard is in work: the run has not begun with one, or was stopped")
+    for beat in status.in_work[:_LISTED]:
+        silent = status.silent_seconds(beat)
+        lines.append(
+            f"  shard {beat.shard:>6,}  {beat.images:>6,}/{sizes[beat.shard]:<6,} {beat.stage:<10} "
+            f"{beat.images_per_second:>7.2f} images/s  heard of {duration(silent)} ago"
+            f"{'  (silent)' if silent > LIVING_SECONDS else ''}  {beat.host} {beat.attempt}".rstrip()
+        )
+    if in_work > _LISTED:
+        lines.append(f"  and {in_work - _LISTED:,} more, heard of later")
+    return "\n".join(lines)

@@ -1,0 +1,185 @@
+"""The options that each runner needs, in one place: `--runner NAME` fills them in, options after -- go before them.
+
+local and portable need nothing else; flink, spark and dataflow name their cluster after --. Any other name is a Beam
+runner's own, and gets no options from us.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from roibeam.features.counted import counted
+from roibeam.pipelines.extract.runners.flink_job import flink_url
+from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
+
+log = logging.getLogger(__name__)
+WORKER_POOL = "localhost:50000"  # on each machine the pool beside its TaskManager
+MIN_RAM = "8GB"  # for one worker process: model, batches, a shard's page cache
+ACCELERATOR = "type:nvidia-l4;count:1;install-nvidia-driver"
+GPU_MACHINE = "g2-standard-8"
+BEAM_NAMES = {
+    "portable": "PortableRunner",
+    "flink": "FlinkRunner",
+    "spark": "SparkRunner",
+    "dataflow": "DataflowRunner",
+}
+RUNNERS = ("local", *BEAM_NAMES)
+_REPEATABLE = ("--experiments", "--resource_hints", "--dataflow_service_options")
+_MASTER_SECONDS = 10.0
+
+
+def runner_flags(runner: str, beam_args: Sequence[str], *, device: str = "cpu") -> list[str]:
+    """All Beam options of a run, ours first, so that a later one of the user's counts.
+
+    Args:
+        runner: one of `RUNNERS`, or a Beam runner's name.
+        beam_args: the user's, each "--name=value" or "--name".
+        device: what the detector runs on: "cuda..." asks for machines with a GPU where a runner can.
+    Raises:
+        ValueError: for an option that is missing, or that belongs before the --.
+    """
+    _check(beam_args)
+    defaults = {"portable": _portable, "flink": _flink, "spark": _spark, "dataflow": _dataflow}
+    ours = defaults[runner](beam_args, device) if runner in defaults else []
+    given = {_name(arg) for arg in beam_args}
+    ours = [flag for flag in ours if _name(flag) in _REPEATABLE or _name(flag) not in given]
+    named = [] if runner == "local" else [f"--runner={BEAM_NAMES.get(runner, runner)}"]
+    return [*named, "--default_sdk_harness_log_level=ERROR", *ours, *beam_args]
+
+
+def pipeline_options(runner: str, beam_args: Sequence[str], *, device: str = "cpu") -> PipelineOptions:
+    """Beam's options from its command-line words; Beam itself would drop unknown ones with a warning.
+
+    Raises:
+        ValueError: as `runner_flags`, or for an option that Beam does not know.
+    """
+    options = PipelineOptions(runner_flags(runner, beam_args, device=device))
+    if runner == "local":  # a job server brings options of its own, so elsewhere unknown ones must pass
+        known = options.get_all_options()
+        unknown = set(options.get_all_options(retain_unknown_options=True)) - set(known)
+        if unknown:
+            raise ValueError(f"Beam does not know --{sorted(unknown)[0]} with the local runner")
+    return options
+
+
+def _portable(beam_args: Sequence[str], device: str) -> list[str]:
+    # Beam's own job service in this process; the pool's address is put in when the pool stands.
+    return ["--job_endpoint=embed", *_EXTERNAL]
+
+
+# Nothing is staged: workers have roibeam installed, and a folder that job server and workers share is one more thing
+# that can be missing ("FileNotFoundException: /tmp/beam-artifact-staging/...").
+_EXTERNAL = ["--environment_type=EXTERNAL", "--experiments=disable_logging_submission_environment"]
+
+
+def _flink(beam_args: Sequence[str], device: str) -> list[str]:
+    master = _value("--flink_master", beam_args)
+    if master is None:
+        raise ValueError("--runner flink needs -- --flink_master=HOST:8081, the JobManager's REST address")
+    flags = [
+        f"--flink_version={FLINK_VERSION}",
+        *_EXTERNAL,
+        f"--environment_config={WORKER_POOL}",
+        "--sdk_worker_parallelism=1",  # one worker process, so one model, per TaskManager
+        "--environment_cache_millis=60000",  # it stays between the stages of the job
+    ]
+    if _value("--parallelism", beam_args) is None:
+        flags.append(f"--parallelism={_slots(master)}")  # Flink's own default is 1
+    return flags
+
+
+def check_cluster(runner: str, beam_args: Sequence[str]) -> None:
+    """Before a run writes anything: a Flink that does not answer is an error, too few slots a warning, since a job
+    waits for them without a word.
+
+    Raises:
+        ValueError: if the JobManager does not answer.
+    """
+    master, parallelism = _value("--flink_master", beam_args), _value("--parallelism", beam_args)
+    if runner != "flink" or master is None or parallelism is None or master.startswith("["):
+        return  # without --parallelism it was asked for the number; [local] and [auto] are Beam's own, started later
+    slots = _task_slots(master)
+    if parallelism.isdigit() and slots < int(parallelism):
+        log.warning(
+            "--parallelism=%s, but the cluster at %s has %s now: the job waits until there are as many",
+            parallelism, master, counted(slots, "task slot"),
+        )  # fmt: skip
+
+
+def _slots(master: str) -> int:
+    """Task slots of a Flink cluster that has some."""
+    slots = _task_slots(master)
+    if not slots:
+        raise ValueError(f"--flink_master={master}: the cluster has no task slots; start its TaskManagers")
+    return slots
+
+
+def _task_slots(master: str) -> int:
+    """Task slots of a Flink cluster.
+
+    Raises:
+        ValueError: if its JobManager does not answer.
+    """
+    url = f"{flink_url(master)}/overview"
+    try:
+        with urllib.request.urlopen(url, timeout=_MASTER_SECONDS) as answer:
+            return int(json.load(answer)["slots-total"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"--flink_master={master}: {url} does not answer as a Flink JobManager ({error}); is it running?"
+        ) from None
+
+
+def _spark(beam_args: Sequence[str], device: str) -> list[str]:
+    if _value("--spark_master_url", beam_args) is None:
+        raise ValueError("--runner spark needs -- --spark_master_url=spark://HOST:7077")
+    return [*_EXTERNAL, f"--environment_config={WORKER_POOL}", "--sdk_worker_parallelism=1"]
+
+
+def _dataflow(beam_args: Sequence[str], device: str) -> list[str]:
+    for name, example in (
+        ("--project", "my-project"),
+        ("--region", "us-central1"),
+        ("--temp_location", "gs://bucket/tmp"),
+        ("--sdk_container_image", "us-docker.pkg.dev/my-project/roibeam:0.1"),
+    ):
+        if _value(name, beam_args) is None:
+            raise ValueError(f"--runner dataflow needs -- {name}={example}")
+    flags = [
+        # Imported before there are threads: two that unpickle at once would import torchvision in two orders.
+        "--beam_plugins=roibeam.pipelines.extract.beam_extraction",
+        "--sdk_location=container",  # Beam and roibeam are in the image
+        "--experiments=no_use_multiple_sdk_containers",  # else a process, and a model, for each CPU of a machine
+        "--number_of_worker_harness_threads=2",  # shards at once in it: one computes while the other is written
+        f"--resource_hints=min_ram={MIN_RAM}",
+    ]
+    if device.startswith("cuda"):
+        flags += [
+            f"--machine_type={GPU_MACHINE}",
+            f"--dataflow_service_options=worker_accelerator={ACCELERATOR}",
+            f"--resource_hints=accelerator={ACCELERATOR}",
+        ]
+    return flags
+
+
+def _check(beam_args: Sequence[str]) -> None:
+    stray = [arg for arg in beam_args if not arg.startswith("--")]
+    if stray:
+        raise ValueError(f"unexpected argument {stray[0]!r}: Beam options follow -- and are written --name=value")
+    if any(_name(arg) == "--runner" for arg in beam_args):
+        raise ValueError("--runner goes before the --, among our own options")
+
+
+def _name(arg: str) -> str:
+    return arg.partition("=")[0]
+
+
+def _value(name: str, beam_args: Sequence[str]) -> str | None:
+    values = [arg.partition("=")[2] for arg in beam_args if _name(arg) == name]
+    return values[-1] if values else None

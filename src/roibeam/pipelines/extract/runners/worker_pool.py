@@ -1,0 +1,178 @@
+"""The worker pool: Beam's external environment, a process for each worker that a runner asks for.
+
+Beam's own pool starts the `python` that PATH happens to name, and its workers outlive a runner that was killed. Ours
+starts this interpreter with the working directory off its path, and a worker ends when its runner, its job or the pool
+does (`worker_process`).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+import grpc
+from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
+
+from roibeam.features.counted import counted
+from roibeam.pipelines.extract.runners.worker_process import STOP_SECONDS
+
+log = logging.getLogger(__name__)
+KILL_SECONDS = STOP_SECONDS + 4.0
+_IN_USE = "cannot listen at {host}:{port}: is another worker pool running there?"
+
+
+class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
+    """Starts and ends worker processes; a context manager that serves while it is open.
+
+    Args:
+        host, port: where to listen; port 0 takes a free one.
+        died: called, in a thread, with one line when a worker ends that nobody asked to.
+    Attributes:
+        address: "host:port", for `--environment_config`.
+    Raises:
+        OSError: if the address cannot be listened at.
+    """
+
+    def __init__(self, host: str = "localhost", port: int = 0, *, died: Callable[[str], None] = log.warning) -> None:
+        self._died = died
+        self._lock = threading.Lock()
+        # By connection too: Flink's TaskManagers give their workers the same ids, each counting for itself, and those
+        # of one machine share a pool.
+        self._workers: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
+        self._server = grpc.server(
+            concurrent.futures.ThreadPoolExecutor(4, "worker-pool"), options=[("grpc.so_reuseport", 0)]
+        )
+        beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(self, self._server)
+        _check_free(host, port)  # gRPC would say it in a page of its own
+        try:
+            bound = self._server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError:
+            raise OSError(_IN_USE.format(host=host, port=port)) from None
+        self.address = f"{host}:{bound}"
+
+    def __enter__(self) -> WorkerPool:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(grace=None)
+        with self._lock:
+            workers, self._workers = list(self._workers.values()), {}
+        for worker in workers:
+            _ask_to_end(worker)
+        for worker in workers:
+            _wait_for(worker)
+
+    @property
+    def num_workers(self) -> int:
+        with self._lock:
+            return len(self._workers)
+
+    def StartWorker(
+        self, request: beam_fn_api_pb2.StartWorkerRequest, context: grpc.ServicerContext
+    ) -> beam_fn_api_pb2.StartWorkerResponse:
+        """What a runner calls; the worker connects to the runner by itself."""
+        # -P and the variable: neither the worker nor what it starts finds our packages' names in the working directory.
+        command = [sys.executable, "-P", "-m", "roibeam.pipelines.extract.runners.worker_process"]
+        command += [request.control_endpoint.url, request.worker_id, request.provision_endpoint.url]
+        try:
+            worker = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # its end is how the worker learns that the pool has gone, however it went
+                start_new_session=True,  # Ctrl-C is ours to handle
+                env={**os.environ, "PYTHONSAFEPATH": "1"},
+            )
+        except OSError as error:
+            return beam_fn_api_pb2.StartWorkerResponse(error=f"cannot start a worker process: {error}")
+        asked = (context.peer(), request.worker_id)
+        with self._lock:
+            self._workers[asked] = worker
+        log.debug("worker %s of %s is process %d", request.worker_id, request.control_endpoint.url, worker.pid)
+        threading.Thread(target=self._watch, args=(asked, worker), name="watch-worker", daemon=True).start()
+        return beam_fn_api_pb2.StartWorkerResponse()
+
+    def StopWorker(
+        self, request: beam_fn_api_pb2.StopWorkerRequest, context: grpc.ServicerContext
+    ) -> beam_fn_api_pb2.StopWorkerResponse:
+        """What a runner calls when it needs a worker no more.
+
+        Over another connection than the worker was asked for, nothing happens here: the worker ends when its runner
+        hangs up, and another runner's worker with this id goes on.
+        """
+        with self._lock:
+            worker = self._workers.pop((context.peer(), request.worker_id), None)
+        if worker is not None:
+            _ask_to_end(worker)
+            _wait_for(worker)
+        return beam_fn_api_pb2.StopWorkerResponse()
+
+    def _watch(self, asked: tuple[str, str], worker: subprocess.Popen[bytes]) -> None:
+        code = worker.wait()
+        log.debug("process %d %s", worker.pid, _how_it_ended(code))
+        with self._lock:
+            unasked = self._workers.get(asked) is worker
+            if unasked:
+                del self._workers[asked]
+        if unasked and code != 0:
+            self._died(f"worker process {worker.pid} {_how_it_ended(code)}")
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raises OSError when something listens at one of the host's addresses, or the host has none."""
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise OSError(f"cannot listen at {host}:{port}: {error.strerror}") from None
+    for family, kind, protocol, _, address in addresses:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:  # an address that this machine lacks is gRPC's to leave out
+                raise OSError(_IN_USE.format(host=host, port=port)) from None
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with code {code}"
+    hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+    return f"was ended by {signal.Signals(-code).name}{hint}"
+
+
+def _ask_to_end(worker: subprocess.Popen[bytes]) -> None:
+    assert worker.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        worker.stdin.close()
+
+
+def _wait_for(worker: subprocess.Popen[bytes]) -> None:
+    try:
+        worker.wait(KILL_SECONDS)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait()
+
+
+def serve_worker_pool(host: str, port: int) -> None:
+    """Serves until Ctrl-C or SIGTERM; then ends the workers.
+
+    Raises:
+        OSError: if the address cannot be listened at.
+    """
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    with WorkerPool(host, port) as pool:
+        log.info("worker pool at %s; Ctrl-C ends it", pool.address)
+        ended.wait()
+        log.info("ending %s", counted(pool.num_workers, "worker"))

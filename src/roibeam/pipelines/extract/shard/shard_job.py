@@ -1,0 +1,188 @@
+"""One shard from its planned images to its manifest. Independent of Beam; safe to repeat, to kill and to run twice.
+
+Work happens in OUT/.tmp-<attempt>/; then the data file moves to its final name and, last, the shard manifest names it.
+Whatever a killed attempt leaves behind is named by no manifest, so nobody reads it and the next run clears it away.
+Where OUT is a URL, work happens in a temporary folder of the worker's disk, and the data file is uploaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.engine.stage_times import StageTimes
+from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.features.folders.output_folder import OutputFolder, output_folder
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary
+from roibeam.features.shard.publish import publish_shard
+from roibeam.features.shard.writer import ShardWriter
+from roibeam.pipelines.extract.plan.shard_plan import PlannedShard, read_members
+from roibeam.pipelines.extract.shard.heartbeat import Heartbeat
+from roibeam.pipelines.extract.shard.job import (
+    ExtractJob,
+    shared_calls,
+    shared_detector,
+    shared_fingerprint,
+    shared_global_feature,
+)
+from roibeam.pipelines.extract.shard.running_shards import running_shard, shards_must_stop
+from roibeam.pipelines.extract.shard.store_folder import finished_manifest
+from roibeam.pipelines.foundation.files.locations import read_image
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What one shard gave. `seconds` is None when another attempt, of this run or an earlier one, finished it."""
+
+    number: int
+    num_records: int
+    num_failures: int
+    seconds: float | None
+
+
+@dataclass
+class ShardMeter:
+    """What a shard's extraction is measured by, besides its result; filled while it runs.
+
+    Attributes:
+        times: of each image.
+        failures: images that gave no record.
+        num_regions, num_bytes: of the written records, and of their file.
+    """
+
+    times: StageTimes = field(default_factory=StageTimes)
+    failures: list[Failure] = field(default_factory=list)
+    num_regions: int = 0
+    num_bytes: int = 0
+
+
+def extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter | None = None) -> ShardResult:
+    """Extracts one shard, or returns at once when it is finished.
+
+    Args:
+        meter: gets what there is to measure; stays empty when the shard was finished.
+    Raises:
+        ValueError: if this worker's detector is not the one that the run was planned with.
+        OSError: if the store cannot be written, or the image folder has gone.
+        ExtractionStopped: when the run was stopped; the shard is dropped then.
+    """
+    with running_shard():
+        return _extract_shard(job, shard, meter or ShardMeter())
+
+
+def _extract_shard(job: ExtractJob, shard: PlannedShard, meter: ShardMeter) -> ShardResult:
+    folder = output_folder(job.store)
+    done = finished_manifest(folder, shard, job.feature_space)
+    if done is not None:
+        return ShardResult(shard.number, done.num_records, len(done.dead_letters), None)
+    fingerprint = shared_fingerprint(job.detector, job.options, job.vocabulary_digest, job.given_boxes)
+    if fingerprint.feature_space != job.feature_space:
+        raise ValueError("this worker's detector differs from the planned one: do all workers see the same weights?")
+    attempt = secrets.token_hex(4)
+    with (
+        folder.scratch(attempt, job.scratch) as scratch,
+        Heartbeat(folder, scratch, attempt, shard.number) as heartbeat,
+    ):
+        start = time.monotonic()
+        failures = meter.failures
+        summary = _write_data(job, shard, scratch, heartbeat, meter)
+        seconds = time.monotonic() - start
+        manifest = ShardManifest.from_summary(
+            summary,
+            shard=shard.number,
+            attempt=attempt,
+            fingerprint=fingerprint,
+            members_digest=shard.members_digest,
+            dead_letters=tuple(DeadLetter(**asdict(failure)) for failure in failures),
+            stats={
+                "seconds": round(seconds, 3),
+                "host": socket.gethostname(),
+                "process": os.getpid(),
+                **meter.times.summaries(),
+            },
+        )
+        heartbeat.uploading(manifest.num_records, failures)
+        counting = _publish(folder, shard, scratch, manifest)
+    if counting is not manifest:
+        return ShardResult(shard.number, counting.num_records, len(counting.dead_letters), None)
+    meter.num_regions, meter.num_bytes = manifest.num_regions, manifest.data_bytes
+    return ShardResult(shard.number, manifest.num_records, len(failures), seconds)
+
+
+def _publish(folder: OutputFolder, shard: PlannedShard, scratch: Path, manifest: ShardManifest) -> ShardManifest:
+    """Puts data file and manifest into their places; gives the manifest that counts.
+
+    That is another attempt's where one finished the shard meanwhile, unknown to this one: a runner may start two, or go
+    on with one whose run is over. Its manifest must stay as it is, since a run that publishes has read it, and then
+    removes what no manifest named.
+    """
+    if manifest.data_file is not None:
+        folder.put_file(scratch / "data.lmdb", manifest.data_file)
+    if publish_shard(folder, manifest, first=True):
+        return manifest
+    other = finished_manifest(folder, shard, manifest.fingerprint.feature_space)
+    if other is None:  # damaged, or of another plan
+        publish_shard(folder, manifest)
+        return manifest
+    if manifest.data_file is not None:
+        folder.delete(manifest.data_file)
+    return other
+
+
+def _write_data(
+    job: ExtractJob, shard: PlannedShard, scratch: Path, heartbeat: Heartbeat, meter: ShardMeter
+) -> ShardSummary:
+    """Writes scratch/data.lmdb, or no file when no image gave a record; times and failed images go to `meter`."""
+    failures = meter.failures
+    members = read_members(output_folder(job.store), shard)
+    num_records = 0
+    with ShardWriter(scratch / "data.lmdb", planned_bytes=planned_bytes(job, members)) as writer:
+        for outcome in extract_members(job, members, meter.times):
+            if isinstance(outcome, Failure):
+                failures.append(outcome)
+            else:
+                start = time.monotonic()
+                writer.put(outcome)
+                meter.times.write_ms.add(time.monotonic() - start)
+                num_records += 1
+            heartbeat.beat(num_records, failures)
+        return writer.finish() if num_records else ShardSummary()
+
+
+def extract_members(
+    job: ExtractJob, members: Sequence[ImageRef], times: StageTimes | None = None
+) -> Iterator[RegionRecord | Failure]:
+    """One outcome for each image, in the order given, by the detector of this process.
+
+    Raises:
+        SourceGoneError: when the whole image folder is gone or empty.
+    """
+    return extract(
+        members,
+        shared_detector(job.detector),
+        options=job.options,
+        read_bytes=functools.partial(read_image, job.image_root),
+        global_feature=shared_global_feature(job.detector, job.options),
+        calls=shared_calls(job.detector),
+        times=times,
+        should_stop=shards_must_stop,
+    )
+
+
+def planned_bytes(job: ExtractJob, members: Sequence[ImageRef]) -> int:
+    """Upper estimate of the bytes that the images take in a shard (the writer grows when it is short)."""
+    detector = shared_detector(job.detector)
+    value = 4 if job.options.feature_dtype == "float32" else 2
+    columns = {"full": detector.num_classes + 1, "none": 0}.get(job.options.distribution, 2 * (job.options.top_k or 0))
+    region = detector.feature_dim * value + columns * 2 + 64
+    proposed = job.detector.selection.max_regions
+    num_regions = sum(proposed if member.boxes is None else len(member.boxes) for member in members)
+    return num_regions * region + len(members) * 8192 + 2**20

@@ -1,0 +1,179 @@
+"""The output folder between runs: may it become a store, what of it is finished, what did killed runs leave behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
+from roibeam.features.folders.output_folder import SCRATCH_PREFIX, OutputFolder, output_folder
+from roibeam.features.shard.manifest import ShardManifest, shard_manifest_name
+from roibeam.features.shard.reader import ShardReader
+from roibeam.pipelines.extract.plan.shard_plan import Plan, PlannedShard, read_plan
+from roibeam.pipelines.extract.shard.heartbeat import REMOTE_PREFIX
+from roibeam.pipelines.foundation.files.folder_lock import LOCK_NAME
+
+log = logging.getLogger(__name__)
+ABANDONED_SECONDS = 24 * 3600.0
+
+
+def check_output_folder(store: Path | OutputFolder) -> None:
+    """Raises ValueError when `store` cannot become or continue a store: a file, or a folder with other things in it."""
+    folder = output_folder(store)
+    try:
+        str(folder).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"{str(folder)!r}: the path is not valid UTF-8; choose another folder") from None
+    path = folder.local_path
+    if path is not None and path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file; give a folder to write the store into")
+    if read_plan(folder) is None:
+        names = folder.listing() if path is None else os.listdir(path) if path.is_dir() else ()
+        others = [name for name in names if not _is_of_a_killed_start(name)]
+        if others:
+            raise ValueError(
+                f"{folder} is not empty and no store of ours ({sorted(others)[0]!r} is in it); choose a new folder"
+            )
+
+
+def _is_of_a_killed_start(name: str) -> bool:
+    return name in (LOCK_NAME, "plan") or _is_temporary(name) or name.startswith(REMOTE_PREFIX)
+
+
+def _is_temporary(name: str) -> bool:
+    """Whether a file has the name that our atomic writes use before they rename it."""
+    return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
+
+
+def finished_manifest(store: Path | OutputFolder, shard: PlannedShard, feature_space: str) -> ShardManifest | None:
+    """The manifest of a shard that needs no work: of this plan and feature space, its data file whole in size.
+
+    A damaged or outdated one is as good as none; its shard is extracted again.
+    """
+    folder = output_folder(store)
+    try:
+        data = folder.read_bytes(shard_manifest_name(shard.number))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        log.warning("%s; extracting its shard again", error)
+        return None
+    return _counting_manifest(folder, shard, feature_space, data, folder.num_bytes)
+
+
+def _counting_manifest(
+    folder: OutputFolder,
+    shard: PlannedShard,
+    feature_space: str,
+    data: bytes,
+    num_bytes: Callable[[str], int | None],
+) -> ShardManifest | None:
+    where = folder.where(shard_manifest_name(shard.number))
+    try:
+        manifest = ShardManifest.from_bytes(data, where)
+    except ValueError as error:
+        log.warning("%s; extracting its shard again", error)
+        return None
+    if manifest.members_digest != shard.members_digest or manifest.fingerprint.feature_space != feature_space:
+        log.warning("%s is of another plan or detector; extracting its shard again", where)
+        return None
+    if manifest.data_file is not None and num_bytes(manifest.data_file) != manifest.data_bytes:
+        log.warning(
+            "%s is missing or not %d bytes long; extracting its shard again",
+            folder.where(manifest.data_file),
+            manifest.data_bytes,
+        )
+        return None
+    return manifest
+
+
+def tidy_store(
+    store: Path | OutputFolder, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool = False
+) -> None:
+    """Leaves the shards that count and nothing else; needs the store's lock, where there is one.
+
+    Afterwards a shard manifest means a finished shard: those that are damaged, outdated or without their data are
+    removed, and with `retry_dead_letters` those that hold any. Removed too: scratch folders, data files that no
+    manifest names, files of broken-off atomic writes. For a store at a URL, see `tidy_objects`.
+    """
+    folder = output_folder(store)
+    if folder.local_path is None:
+        tidy_objects(folder, plan, feature_space, retry_dead_letters=retry_dead_letters)
+    else:
+        _tidy_disk(folder.local_path, plan, feature_space, retry_dead_letters=retry_dead_letters)
+
+
+def _tidy_disk(store: Path, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool) -> None:
+    removed = []
+    for path in store.glob(f"{SCRATCH_PREFIX}*"):
+        removed.append(path.name)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    named = set()
+    for shard in plan.shards if plan else ():
+        manifest = finished_manifest(store, shard, feature_space)
+        if manifest is not None and not _index_is_sound(store, manifest):
+            manifest = None
+        if manifest is None or (retry_dead_letters and manifest.dead_letters):
+            (store / shard_manifest_name(shard.number)).unlink(missing_ok=True)
+        else:
+            named.add(manifest.data_file)
+    for path in store.iterdir():
+        of_no_shard = path.match("part-*.lmdb") and path.name not in named
+        if of_no_shard or _is_temporary(path.name):
+            removed.append(path.name)
+            path.unlink()
+    if removed:
+        log.info("%s: removed what a stopped run left: %s", store, ", ".join(sorted(removed)[:5]))
+
+
+def _index_is_sound(store: Path, manifest: ShardManifest) -> bool:
+    if manifest.data_file is None:
+        return True
+    try:
+        with ShardReader(store / manifest.data_file, manifest):
+            return True
+    except (ValueError, OSError) as error:
+        log.warning("%s; extracting its shard again", error)
+        return False
+
+
+def tidy_objects(folder: OutputFolder, plan: Plan | None, feature_space: str, *, retry_dead_letters: bool) -> None:
+    """As `tidy_store` where other runs may be at work unknown: takes nothing away that an attempt may still count on.
+
+    An attempt uploads its data file, looks whether its shard is finished, and only if it is not puts the manifest
+    (shard_job.py). So a data file that no manifest names is useless once its shard is finished, whoever wrote it; where
+    the shard is not, its attempt may be at work, and the file stays until it is `ABANDONED_SECONDS` old.
+    """
+    there = folder.listing()
+    sizes = {name: facts.num_bytes for name, facts in there.items()}
+    shards = {shard_manifest_name(shard.number): shard for shard in plan.shards} if plan else {}
+    data_files: dict[int, str | None] = {}  # of finished shards
+    for name, data in folder.read_many(name for name in shards if name in there):
+        manifest = None
+        if data is not None:
+            manifest = _counting_manifest(folder, shards[name], feature_space, data, sizes.get)
+        if manifest is None or (retry_dead_letters and manifest.dead_letters):
+            folder.delete(name)
+        else:
+            data_files[manifest.shard] = manifest.data_file
+    removed = [name for name in there if name.startswith(REMOTE_PREFIX)]  # a living attempt soon puts its own again
+    now = time.time()
+    for name, facts in there.items():
+        found = re.fullmatch(r"part-(\d{5,})\.[A-Za-z0-9_-]+\.lmdb", name)
+        if found is None or name == data_files.get(number := int(found[1])):
+            continue
+        if number in data_files or 0 < facts.written_at < now - ABANDONED_SECONDS:
+            removed.append(name)
+    for name in removed:
+        folder.delete(name)
+    left = [name for name in removed if name.endswith(".lmdb")]
+    if left:
+        log.info("%s: removed what a stopped run left: %s", folder, ", ".join(sorted(left)[:5]))

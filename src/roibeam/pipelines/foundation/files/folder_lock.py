@@ -1,0 +1,50 @@
+"""One run at a time writes a store on this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+from roibeam.features.folders.output_folder import OutputFolder
+
+LOCK_NAME = ".lock"
+
+
+def run_lock(folder: OutputFolder) -> AbstractContextManager[None]:
+    """`store_lock` where there can be one. Object stores have no locks; runs there are safe beside each other without:
+    docs/remote-stores.md."""
+    return nullcontext() if folder.local_path is None else store_lock(folder.local_path)
+
+
+@contextmanager
+def store_lock(store: Path) -> Iterator[None]:
+    """Holds OUT/.lock while a run writes; the kernel lets go of it when the process dies, however it dies.
+
+    Raises:
+        ValueError: if another run holds it.
+    """
+    path = store / LOCK_NAME
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ValueError(
+                f"{store}: another run is writing this store; wait for it or choose another folder"
+            ) from None
+        # The previous holder may have removed the file between our open and our lock.
+        try:
+            if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
+                break
+        except FileNotFoundError:
+            pass
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)

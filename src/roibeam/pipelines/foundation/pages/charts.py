@@ -1,0 +1,295 @@
+"""Inline SVG for the report: histograms, and photos with their regions drawn on. Plain data in, markup out.
+
+Nothing here needs a script, a font file or the network. Every text is escaped where it becomes markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from roibeam.features.counted import counted
+from roibeam.features.printable import printable
+
+# Kenneth L. Kelly, "Twenty-two colors of maximum contrast" (1965), without white, black and grey, most distinct first.
+_PALETTE = (
+    "#f3c300", "#875692", "#f38400", "#a1caf1", "#be0032", "#c2b280", "#008856", "#e68fac", "#0067a5", "#f99379",
+    "#604e97", "#f6a600", "#b3446c", "#dcd300", "#882d17", "#8db600", "#654522", "#e25822", "#2b3d26",
+)  # fmt: skip
+_FRAME_ASPECT = 4 / 3
+_FRAME_WIDTH_CSS_PX = 400  # about what a photo gets on a page; label sizes are chosen for it
+_LARGEST_MAGNIFICATION = 8  # beyond it a 1x1 image would fill its frame with one colour
+_LABEL_HEIGHT_CSS_PX = 15.0
+_LABEL_FONT_CSS_PX = 11.0
+_LABEL_CHARACTERS = 34
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of a histogram: `count` values with `low <= value < high` (the last bar of a chart includes its end)."""
+
+    low: float
+    high: float
+    count: int
+    text: str
+
+
+@dataclass(frozen=True)
+class DrawnRegion:
+    """One region as it is drawn.
+
+    Attributes:
+        box: x1, y1, x2, y2 in photo pixels.
+        class_id: decides the colour.
+        name: "red car", or what stands for it when there are no names.
+        score: class score, 0..1.
+    """
+
+    box: tuple[float, float, float, float]
+    class_id: int
+    name: str
+    score: float
+
+
+@dataclass(frozen=True)
+class _Rectangle:
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def overlap(self, other: _Rectangle) -> float:
+        across = min(self.x + self.width, other.x + other.width) - max(self.x, other.x)
+        down = min(self.y + self.height, other.y + other.height) - max(self.y, other.y)
+        return max(across, 0.0) * max(down, 0.0)
+
+
+def escaped(text: str, limit: int = 300) -> str:
+    """`printable` text as HTML, for element content and for quoted attributes."""
+    return html.escape(printable(text, limit), quote=True)
+
+
+def bars_of_integers(counts: Mapping[int, int], *, min_bars: int = 11, max_bars: int = 36) -> list[Bar]:
+    """Groups counted integers >= 0 (value -> how often) into `min_bars` to `max_bars` bars of one round width.
+
+    A few values get empty bars around them: a single block the size of the chart says nothing.
+    """
+    if not counts:
+        return []
+    smallest, largest = min(counts), max(counts)
+    spare = min_bars - (largest - smallest + 1)
+    if spare > 0:
+        smallest = max(smallest - spare // 2, 0)
+        largest = smallest + min_bars - 1
+    width = next(
+        step * 10**power
+        for power in range(20)
+        for step in (1, 2, 5)
+        if largest // (step * 10**power) - smallest // (step * 10**power) < max_bars
+    )
+    first, last = smallest // width, largest // width
+    heights = [0] * (last - first + 1)
+    for value, count in counts.items():
+        heights[value // width - first] += count
+    bars = []
+    for position, count in enumerate(heights):
+        low = (first + position) * width
+        bars.append(Bar(low, low + width, count, f"{low:,}" if width == 1 else f"{low:,} to {low + width - 1:,}"))
+    return bars
+
+
+def histogram(bars: Sequence[Bar], *, noun: str, ticks: Sequence[tuple[float, str]], label: str) -> str:
+    """A histogram that keeps its height and its letters at every page width.
+
+    Args:
+        bars: of equal width, at least one.
+        noun: what is counted ("image"), for the tooltips.
+        ticks: (fraction of the width 0..1, text), left to right.
+        label: read out in place of the picture.
+    """
+    highest = max(max(bar.count for bar in bars), 1)
+    rects = []
+    for position, bar in enumerate(bars):
+        # A bar of 1 among millions stays visible.
+        height = max(100 * bar.count / highest, 1.0) if bar.count else 0.0
+        rects.append(
+            f"<g><title>{escaped(bar.text)}: {escaped(counted(bar.count, noun))}</title>"
+            f'<rect class="hit" x="{position}" y="0" width="1" height="100"/>'
+            f'<rect class="bar" x="{position + 0.06:.2f}" y="{_number(100 - height)}" width="0.88" '
+            f'height="{_number(height)}"/></g>'
+        )
+    tick_marks = "".join(
+        f'<span class="{_tick_side(fraction)}" style="left:{_number(100 * fraction)}%">{escaped(text)}</span>'
+        for fraction, text in ticks
+    )
+    return (
+        f'<div class="histogram"><div class="highest"><span>{highest:,}</span></div>'
+        f'<svg viewBox="0 0 {len(bars)} 100" preserveAspectRatio="none" role="img" aria-label="{escaped(label)}">'
+        f'{"".join(rects)}</svg><div class="ticks">{tick_marks}</div></div>'
+    )
+
+
+def colours_by_class(photos: Iterable[Sequence[DrawnRegion]]) -> dict[int, str]:
+    """One colour per class for the whole page; classes of one photo get different ones while the palette lasts."""
+    neighbours: dict[int, set[int]] = {}
+    drawn: dict[int, int] = {}
+    for regions in photos:
+        classes = {region.class_id for region in regions}
+        for class_id in classes:
+            neighbours.setdefault(class_id, set()).update(classes - {class_id})
+            drawn[class_id] = drawn.get(class_id, 0) + 1
+    colours: dict[int, str] = {}
+    uses = dict.fromkeys(_PALETTE, 0)
+    for class_id in sorted(drawn, key=lambda each: (-drawn[each], each)):
+        taken = {colours[other] for other in neighbours[class_id] if other in colours}
+        free = [colour for colour in _PALETTE if colour not in taken] or list(_PALETTE)
+        colours[class_id] = min(free, key=lambda colour: uses[colour])
+        uses[colours[class_id]] += 1
+    return colours
+
+
+def photo_with_regions(
+    thumbnail_jpeg: bytes,
+    regions: Sequence[DrawnRegion],
+    *,
+    image_hw: tuple[int, int],
+    colours: Mapping[int, str],
+    label: str,
+) -> str:
+    """A photo in a 4:3 frame with its regions and their names; all coordinates are pixels of the photo.
+
+    The frame is larger than a photo of another shape, and labels may stand beside the photo: so they keep one size
+    over the page, and those of a 4000x200 panorama have room.
+
+    Args:
+        thumbnail_jpeg: the whole photo, at any size.
+        regions: by descending importance: earlier ones are drawn on top and get the better places for their labels.
+        image_hw: (height, width) of the photo, pixels.
+        colours: class id -> "#rrggbb".
+        label: read out in place of the picture.
+    """
+    height, width = image_hw
+    frame_width = max(width, height * _FRAME_ASPECT, _FRAME_WIDTH_CSS_PX / _LARGEST_MAGNIFICATION)
+    frame_height = frame_width / _FRAME_ASPECT
+    frame = _Rectangle((width - frame_width) / 2, (height - frame_height) / 2, frame_width, frame_height)
+    pixel = frame_width / _FRAME_WIDTH_CSS_PX
+    jpeg = base64.b64encode(thumbnail_jpeg).decode("ascii")
+    enlarged = ' class="enlarged"' if pixel < 0.25 else ""
+    parts = [
+        f'<svg class="photo" viewBox="{_number(frame.x)} {_number(frame.y)} {_number(frame_width)} '
+        f'{_number(frame_height)}" role="img" aria-label="{escaped(label, 600)}">',
+        f'<image{enlarged} width="{width}" height="{height}" preserveAspectRatio="none" '
+        f'href="data:image/jpeg;base64,{jpeg}"/>',
+    ]
+    for region in reversed(regions):
+        x1, y1, x2, y2 = _clipped(region.box, width, height)
+        place = f'x="{_number(x1)}" y="{_number(y1)}" width="{_number(x2 - x1)}" height="{_number(y2 - y1)}"'
+        colour = colours[region.class_id]
+        # A line of the opposite lightness under the coloured one shows it on a photo of its own colour.
+        parts.append(
+            f'<rect class="under" {place} stroke="{text_colour_on(colour)}"/>'
+            f'<rect class="box" {place} stroke="{colour}"/>'
+        )
+    for region, text, place_at in _placed_labels(regions, frame=frame, image_hw=image_hw, pixel=pixel):
+        parts.append(_label(region, text, place_at, colour=colours[region.class_id], pixel=pixel))
+    parts.append("</svg>")
+    return "".join(parts)
+
+
+def text_colour_on(background: str) -> str:
+    """Black or white, whichever reads better on "#rrggbb".
+
+    The better one always has a contrast over 4.5:1, what WCAG 2.1 asks for text at level AA.
+    """
+    channels = (int(background[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "#000000" if (luminance + 0.05) / 0.05 >= 1.05 / (luminance + 0.05) else "#ffffff"
+
+
+def _placed_labels(
+    regions: Sequence[DrawnRegion], *, frame: _Rectangle, image_hw: tuple[int, int], pixel: float
+) -> list[tuple[DrawnRegion, str, _Rectangle]]:
+    """A place for each label at a corner of its box, free of the labels before it as far as there is room."""
+    height, width = image_hw
+    label_height = _LABEL_HEIGHT_CSS_PX * pixel
+    # A thin or tiny photo would vanish under its labels: they go beside it.
+    taken = [_Rectangle(0, 0, width, height)] if min(height, width) < 4 * label_height else []
+    placed: list[tuple[DrawnRegion, str, _Rectangle]] = []
+    for region in regions:
+        text = f"{printable(region.name, _LABEL_CHARACTERS)} {region.score:.2f}"
+        label_width = min(_text_width_em(text) * _LABEL_FONT_CSS_PX * pixel + 7 * pixel, frame.width)
+        x1, y1, x2, y2 = _clipped(region.box, width, height)
+        left, right = x1 - pixel, x2 + pixel - label_width
+        corners = [(left, y1 - label_height), (left, y1), (right, y1 - label_height), (right, y1), (left, y2)]
+        corners += [(left, y2 - label_height), (right, y2), (right, y2 - label_height)]
+        # Then down along the box, and around it: a label near its box beats one on top of another.
+        for step in range(1, 9):
+            below, above = y1 + step * label_height, y1 - (step + 1) * label_height
+            corners += [(left, below), (right, below), (left, above), (right, above)]
+        best: _Rectangle | None = None
+        best_overlap = float("inf")
+        for x, y in corners:
+            x = min(max(x, frame.x), frame.x + frame.width - label_width)
+            y = min(max(y, frame.y), frame.y + frame.height - label_height)
+            place = _Rectangle(x, y, label_width, label_height)
+            overlap = sum(place.overlap(other) for other in taken)
+            if overlap < best_overlap:
+                best, best_overlap = place, overlap
+            if overlap == 0:
+                break
+        assert best is not None
+        placed.append((region, text, best))
+        taken.append(best)
+    return placed
+
+
+def _label(region: DrawnRegion, text: str, place: _Rectangle, *, colour: str, pixel: float) -> str:
+    x1, y1, x2, y2 = region.box
+    tooltip = f"{printable(region.name, 200)}, score {region.score:.3f}, box {x1:.1f} {y1:.1f} {x2:.1f} {y2:.1f}"
+    return (
+        f"<g><title>{escaped(tooltip, 400)}</title>"
+        f'<rect x="{_number(place.x)}" y="{_number(place.y)}" width="{_number(place.width)}" '
+        f'height="{_number(place.height)}" rx="{_number(2 * pixel)}" fill="{colour}"/>'
+        # textLength: whatever font there is, the text is as wide as its ground.
+        f'<text x="{_number(place.x + 3.5 * pixel)}" y="{_number(place.y + 11.2 * pixel)}" '
+        f'font-size="{_number(_LABEL_FONT_CSS_PX * pixel)}" textLength="{_number(place.width - 7 * pixel)}" '
+        f'lengthAdjust="spacingAndGlyphs" fill="{text_colour_on(colour)}">{html.escape(text)}</text></g>'
+    )
+
+
+def _text_width_em(text: str) -> float:
+    """About the width of `text` in a sans-serif font, in units of its size."""
+    width = 0.0
+    for character in text:
+        if unicodedata.combining(character):
+            continue
+        if character in "ijl.,:;|!'":
+            width += 0.27
+        elif character in "frt()[]-/ ":
+            width += 0.35
+        elif unicodedata.east_asian_width(character) in "WF":
+            width += 1.0
+        elif character in "mwMW…@%":
+            width += 0.88
+        elif character.isupper():
+            width += 0.68
+        else:
+            width += 0.56
+    return width
+
+
+def _clipped(box: tuple[float, float, float, float], width: int, height: int) -> tuple[float, float, float, float]:
+    x1, y1, x2, y2 = box
+    return min(max(x1, 0), width), min(max(y1, 0), height), min(max(x2, 0), width), min(max(y2, 0), height)
+
+
+def _tick_side(fraction: float) -> str:
+    return "first" if fraction <= 0 else "last" if fraction >= 1 else "inner"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,124 @@
+"""Starting a model from a published BERT: where it comes from, its sizes, and what of a model it fills."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from roibeam.extraction.weights.files import read_tensors
+from roibeam.extraction.weights.sources import fetch_from_hub
+from roibeam.model.common.bert_checkpoint import load_start
+from roibeam.model.imagebert import checkpoint as imagebert_checkpoint
+from roibeam.model.imagebert.model import ImageBertForPreTraining
+from roibeam.model.interbert import checkpoint as interbert_checkpoint
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.vilbert import checkpoint as vilbert_checkpoint
+from roibeam.model.vilbert import single_stream as vilbert_single_stream
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.visualbert import checkpoint as visualbert_checkpoint
+from roibeam.model.visualbert.model import VisualBertForPreTraining
+from roibeam.model.vlbert import start as vlbert_start
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.model_files.model_checkpoint import CONFIG
+
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+# A field of BERT's config.json, and of `BertSizes`. Segments are not taken over: models have more of them than BERT.
+_FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "hidden_act": "hidden_activation",
+    "max_position_embeddings": "max_position_embeddings",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedBert:
+    """A BERT as it was read.
+
+    Attributes:
+        spec: what named it; a tokenizer's name too, see `load_tokenizer`.
+        sizes: fields of `BertSizes`.
+        state: parameters by whatever names the file has.
+    """
+
+    spec: str
+    sizes: Mapping[str, Any]
+    state: Mapping[str, Tensor]
+
+
+def read_bert(spec: str) -> PublishedBert:
+    """A BERT of the hub or of this machine.
+
+    Args:
+        spec: hf:<repository>, or a folder with config.json and model.safetensors or pytorch_model.bin.
+    Raises:
+        ValueError: when there is no such BERT, or its files cannot be read.
+        OSError: when the hub cannot be reached.
+    """
+    if spec.startswith("hf:"):
+        config, weights = fetch_from_hub(spec, (CONFIG,)), fetch_from_hub(spec, _WEIGHTS)
+    else:
+        folder = Path(spec).expanduser()
+        config = folder / CONFIG
+        found = [folder / name for name in _WEIGHTS if (folder / name).is_file()]
+        if not config.is_file() or not found:
+            raise ValueError(
+                f"BERT {spec}: expected a folder with {CONFIG} and {' or '.join(_WEIGHTS)}, or hf:<repository>"
+            )
+        weights = found[0]
+    options = read_json_object(config)
+    missing = [name for name in _FIELDS if name not in options]
+    if missing:
+        raise ValueError(f"{config}: no BERT configuration, {', '.join(missing)} missing")
+    state = {name: value for name, value in read_tensors(weights).items() if isinstance(value, Tensor)}
+    return PublishedBert(spec, {ours: options[theirs] for theirs, ours in _FIELDS.items()}, state)
+
+
+def start_from_bert(model: nn.Module, bert: PublishedBert) -> list[str]:
+    """Fills what a model takes from BERT; everything else stays as it is.
+
+    Returns:
+        Names of the parameters that stay as drawn.
+    Raises:
+        ValueError: when sizes or vocabulary do not fit, or the model starts from no BERT.
+    """
+    try:
+        state = _state_for(model, bert.state)
+        ours = model.state_dict()
+        # A BERT without its heads, or a model without one of them, is no error; a part of another size is.
+        heads = {name.split(".")[0] for name in state if name.split(".")[0].endswith("_head")}
+        absent = {head for head in heads if not any(name.startswith(f"{head}.") for name in ours)}
+        return load_start(model, {n: t.float() for n, t in state.items() if n.split(".")[0] not in absent})
+    except ValueError as error:
+        raise ValueError(f"BERT {bert.spec}: {error}") from None
+
+
+def _state_for(model: nn.Module, bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    if isinstance(model, VLBertForPreTraining):
+        return vlbert_start.state_from_bert(
+            bert,
+            with_pooler=model.config.with_pooler,
+            with_relationship_head=model.config.with_relationship_head and model.config.relationship_loss == "softmax",
+        )
+    if isinstance(model, ViLbertForPreTraining):
+        return vilbert_checkpoint.state_from_bert(bert)
+    if isinstance(model, vilbert_single_stream.SingleStreamForPreTraining):
+        return vilbert_single_stream.state_from_bert(bert)
+    if isinstance(model, VisualBertForPreTraining):
+        state = visualbert_checkpoint.state_from_bert(bert)
+        if not model.config.copy_text_tables:
+            state = {n: t for n, t in state.items() if not n.startswith("visualbert.embeddings.region_")}
+        return state
+    if isinstance(model, ImageBertForPreTraining):
+        return imagebert_checkpoint.state_from_bert(bert)
+    if isinstance(model, InterBertForPreTraining):
+        return interbert_checkpoint.state_from_bert(bert, model.config.num_hidden_layers)
+    raise ValueError(f"{type(model).__name__} starts from no BERT")

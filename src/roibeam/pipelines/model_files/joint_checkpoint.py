@@ -1,0 +1,206 @@
+"""A model and its region encoder as one folder: what a joint training ends with, and the next one starts from.
+
+config.json          what the run chose, the model's config, the encoder's sizes and conventions; of a run on labelled
+                     photos too, the names of the detector's classes and attributes
+model.safetensors    weights of both, under `model.` and `region_encoder.`; and `detection.`, the detector's heads
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import save_model
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from roibeam.extraction.detector_folder import dataclass_of, detector_names
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import Conventions
+from roibeam.extraction.region_encoder import RegionEncoder
+from roibeam.extraction.training.heads import DetectorHeads
+from roibeam.extraction.weights.files import read_tensors
+from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.model_files.joint_detector import JointDetector
+from roibeam.pipelines.model_files.model_checkpoint import (
+    ModelCheckpoint,
+    build_model,
+    check_parameters,
+    class_of,
+    config_class_of,
+    load_model,
+    model_folder,
+)
+from roibeam.pipelines.training.checkpoint import put_in_place, write_json
+
+CONFIG_NAME = "config.json"
+WEIGHTS_NAME = "model.safetensors"
+_HEADS = "detection."
+_FORMAT = 1
+_MAX_CONFIG_BYTES = 2**20
+
+
+def describe_joint(joint: EndToEndModel) -> dict[str, Any]:
+    """What `config.json` holds.
+
+    Raises:
+        ValueError: when the encoder has other parts than its config makes, so that it could not be read back.
+    """
+    encoder, model = region_encoder_of(joint), cast(PreTrainedModel, joint.model)
+    with torch.device("meta"):
+        described = RegionEncoder(encoder.config, encoder.conventions)
+    try:
+        check_parameters(encoder.state_dict(), described.state_dict())
+    except ValueError as error:
+        raise ValueError(f"the region encoder has other parts than its config makes: {error}") from None
+    detection = {}
+    if isinstance(joint, JointDetector):
+        joint.detection.check_anchors()
+        names = {"class_names": list(joint.class_names), "attribute_names": list(joint.attribute_names)}
+        detection = {"detection": names}
+    return {
+        "format": _FORMAT,
+        "end_to_end": asdict(joint.choices),
+        "model": {**model.config.to_diff_dict(), "architectures": [type(model).__name__]},
+        "region_encoder": {
+            "detector": asdict(encoder.config),
+            "conventions": asdict(encoder.conventions),
+            "frozen_stages": list(encoder.frozen_stages),
+        },
+        **detection,
+    }
+
+
+def region_encoder_of(joint: EndToEndModel) -> RegionEncoder:
+    """The encoder as what it is: `EndToEndModel` knows it as a protocol."""
+    assert isinstance(joint.region_encoder, RegionEncoder)
+    return joint.region_encoder
+
+
+def save_joint(joint: EndToEndModel, folder: str | Path) -> Path:
+    """Writes aside, makes durable, renames: a folder of this name is complete. One that is there gives way.
+
+    Raises:
+        ValueError: as `describe_joint`.
+    """
+    final = Path(folder)
+    described = describe_joint(joint)
+    aside = final.with_name(f".writing-{final.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    save_model(joint, str(aside / WEIGHTS_NAME), metadata={"format": "pt"})
+    write_json(aside / CONFIG_NAME, described)
+    put_in_place(aside, final)
+    return final
+
+
+def joint_folder(spec: str) -> tuple[Path, Path | None] | None:
+    """The joint checkpoint that a folder holds, and its tokenizer's folder if any; None when `spec` is anything else.
+
+    Args:
+        spec: as `load_model` takes it; a run's folder means its newest checkpoint.
+    Raises:
+        ValueError: for a run without a checkpoint, or a config.json that cannot be read.
+    """
+    path = Path(spec).expanduser()
+    if not path.is_dir():
+        return None
+    folder, tokenizer = model_folder(path)
+    return (folder, tokenizer) if "end_to_end" in read_json_object(folder / CONFIG_NAME) else None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class JointCheckpoint(ModelCheckpoint):
+    """A model that was read with its region encoder.
+
+    Attributes:
+        joint: both; `model` is its model.
+    """
+
+    joint: EndToEndModel
+
+
+def load_model_or_joint(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
+    """What `spec` names: a model on stored features, or a `JointCheckpoint`.
+
+    Args:
+        spec, options: as `load_model` takes them; `spec` may also be a run end to end, or a folder of `save_joint`.
+    Raises:
+        ValueError, OSError: as `load_model` and `load_joint`.
+    """
+    found = joint_folder(spec)
+    if found is None:
+        return load_model(spec, options=options)
+    if options is not None:
+        raise ValueError(f"{spec} has a configuration of its own; --config is for official files")
+    joint = load_joint(found[0])
+    return JointCheckpoint(cast(PreTrainedModel, joint.model), *found, joint=joint)
+
+
+def load_joint(folder: str | Path) -> EndToEndModel:
+    """The model and its encoder, in evaluation mode, with every weight bit for bit as it was saved; a `JointDetector`
+    with default losses where it was trained on labelled photos too.
+
+    Raises:
+        ValueError: one line that names the file: when it is missing, damaged or of another kind, or when config and
+            weights do not fit, such as features of two widths, or a weight that is missing, too much or misshapen.
+    """
+    path, weights = Path(folder) / CONFIG_NAME, Path(folder) / WEIGHTS_NAME
+    for needed in (path, weights):
+        if not needed.is_file():
+            raise ValueError(
+                f"{folder}: {needed.name} is missing; a joint checkpoint is {CONFIG_NAME} and {WEIGHTS_NAME}"
+            )
+    found = _read_config(path)
+    part = found["region_encoder"]
+    config = dataclass_of(part, "detector", DetectorConfig, path)
+    conventions = dataclass_of(part, "conventions", Conventions, path)
+    choices = dataclass_of(found, "end_to_end", EndToEndChoices, path)
+    model_class = class_of(found["model"], path)
+    names = detector_names(found["detection"], config, path) if "detection" in found else None
+
+    def make() -> EndToEndModel:
+        model = model_class(config_class_of(model_class).from_dict(found["model"]))
+        return EndToEndModel(model, RegionEncoder(config, conventions, frozen_stages=part["frozen_stages"]), choices)
+
+    tensors = {name: value for name, value in read_tensors(weights).items() if isinstance(value, Tensor)}
+    of_heads = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_HEADS)} if names else {}
+    try:
+        joint = build_model(make, tensors)
+        if names is None:
+            return joint
+        state = {name.removeprefix(_HEADS): tensor for name, tensor in of_heads.items()}
+        heads = DetectorHeads(config, conventions)
+        check_parameters(state, heads.state_dict())
+        heads.load_state_dict(state)
+        classes, attributes = names
+        return JointDetector(
+            joint.model, region_encoder_of(joint), choices, heads, class_names=classes, attribute_names=attributes
+        ).eval()
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{folder}: {error}") from None
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > _MAX_CONFIG_BYTES:
+        raise ValueError(f"{path}: over {_MAX_CONFIG_BYTES} bytes; it is no joint checkpoint's config.json")
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path}: not json; a joint checkpoint's config.json is written by save_joint") from None
+    sections = ("end_to_end", "model", "region_encoder")
+    if not isinstance(found, dict) or not all(isinstance(found.get(section), dict) for section in sections):
+        raise ValueError(f"{path}: no joint checkpoint's config.json, which has {', '.join(sections)}")
+    if found.get("format") != _FORMAT:
+        raise ValueError(
+            f'{path}: "format" is {found.get("format")!r}, this roibeam reads {_FORMAT}; is it of a newer one?'
+        )
+    stages = found["region_encoder"].get("frozen_stages")
+    if not isinstance(stages, list) or not all(isinstance(stage, int) for stage in stages):
+        raise ValueError(f"{path}: region_encoder.frozen_stages is {stages!r}; it must be a list of stage numbers")
+    return found

@@ -1,0 +1,225 @@
+"""A model with its weights, from whatever holds one: our folders, a training run, an official file or repository.
+
+Nothing in a file is executed: weights go through `roibeam.extraction.weights.files`, configurations are JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from roibeam.extraction.weights.files import read_tensors
+from roibeam.extraction.weights.sources import fetch_from_hub, fetch_weights
+from roibeam.model.imagebert.model import ImageBertForPreTraining
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.interbert.tasks import InterBertForTasks
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
+from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.visualbert.model import VisualBertForPreTraining
+from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
+from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.model_files.published_models import system_of
+from roibeam.pipelines.training.checkpoint import latest_checkpoint
+from roibeam.pipelines.training.run_folder.stages import furthest_stage
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+# The first class of a kind of configuration is the one that a config.json without `architectures` means.
+MODEL_CLASSES: tuple[type[PreTrainedModel], ...] = (
+    VLBertForPreTraining,
+    VLBertForVqa,
+    VLBertForVcr,
+    VLBertForReferring,
+    ViLbertForPreTraining,
+    ViLbertForTasks,
+    ViLbertForMultiTask,
+    SingleStreamForPreTraining,
+    VisualBertForPreTraining,
+    VisualBertForLabels,
+    VisualBertForGrounding,
+    ImageBertForPreTraining,
+    InterBertForPreTraining,
+    InterBertForTasks,
+)
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelCheckpoint:
+    """A model as it was read.
+
+    Attributes:
+        model: in evaluation mode, float32, on the CPU.
+        source: the folder or file that its weights came from.
+        tokenizer: folder of the tokenizer it was trained with, where the run folder has one.
+        changes: what was left out or assumed, for people.
+    """
+
+    model: PreTrainedModel
+    source: Path
+    tokenizer: Path | None = None
+    changes: tuple[str, ...] = ()
+
+
+def load_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
+    """The model that `spec` names.
+
+    Args:
+        spec: one of
+            a folder that `save_pretrained` or `roibeam convert` wrote;
+            a run folder of `roibeam pretrain` (its newest checkpoint, of the last stage) or one of its checkpoints;
+            an official checkpoint of VL-BERT, ViLBERT, VisualBERT or InterBERT: a file, a folder of transformers with
+            config.json, hf:<repo>, or a URL as for the weights of a detector.
+        options: JSON configuration that the official codes ship beside a checkpoint, where sizes are not the published
+            ones.
+    Raises:
+        ValueError: one line, saying what is wrong with which file.
+        OSError: when the network or a disk fails.
+    """
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        return _from_folder(path, options)
+    if spec.startswith("hf:"):
+        options = options or fetch_from_hub(spec, (CONFIG,))
+    return _from_official(fetch_weights(spec), options)
+
+
+def model_folder(folder: Path) -> tuple[Path, Path | None]:
+    """The folder of a model's weights and that of its tokenizer, None where there is none.
+
+    Args:
+        folder: a run's (then its newest checkpoint's, of its last stage that has one), a checkpoint's, a model's own.
+    Raises:
+        ValueError: for a run without a checkpoint, or a folder that is none of these.
+    """
+    folder = furthest_stage(folder)
+    if (folder / "checkpoints").is_dir():
+        newest = latest_checkpoint(folder)
+        if newest is None:
+            raise ValueError(f"{folder}: this run has no checkpoint yet")
+        tokenizer, found = _tokenizer_of(folder), newest / "model"
+    elif (folder / "model" / CONFIG).is_file():
+        tokenizer, found = _tokenizer_of(folder.parent.parent), folder / "model"
+    else:
+        tokenizer, found = _tokenizer_of(folder), folder
+    if not (found / CONFIG).is_file():
+        raise ValueError(f"{found}: no {CONFIG}; expected a model's folder, a run of roibeam pretrain or a checkpoint")
+    return found, tokenizer
+
+
+def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
+    folder, tokenizer = model_folder(folder)
+    settings = read_json_object(folder / CONFIG)
+    if "end_to_end" in settings:
+        raise ValueError(
+            f"{folder}: a model with its region encoder, which reads photos; roibeam probe, evaluate, convert and "
+            f"pretrain --from-run take it, here only models on stored features fit (docs/end-to-end.md)"
+        )
+    if not str(settings.get("model_type", "")).startswith("roibeam-"):
+        weights = next((folder / name for name in (WEIGHTS, "pytorch_model.bin") if (folder / name).is_file()), None)
+        if weights is None:
+            raise ValueError(f"{folder}: neither {WEIGHTS} nor pytorch_model.bin in it")
+        return _from_official(weights, options or folder / CONFIG)
+    if options is not None:
+        raise ValueError(f"{folder} has a configuration of its own; --config is for official files")
+    model_class = class_of(settings, folder / CONFIG)
+    if not (folder / WEIGHTS).is_file():
+        raise ValueError(f"{folder}: no {WEIGHTS} in it")
+    try:
+        config = config_class_of(model_class).from_dict(settings)
+        model = build_model(lambda: model_class(config), _as_float32(read_tensors(folder / WEIGHTS)))
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
+    return ModelCheckpoint(model, folder, tokenizer)
+
+
+def _tokenizer_of(folder: Path) -> Path | None:
+    return folder / "tokenizer" if (folder / "tokenizer").is_dir() else None
+
+
+def class_of(settings: Mapping[str, Any], where: Path) -> type[PreTrainedModel]:
+    """The class that a config.json of ours names.
+
+    Raises:
+        ValueError: naming the file, for a class or `model_type` that is unknown.
+    """
+    named = settings.get("architectures") or [None]
+    fitting = [each for each in MODEL_CLASSES if config_class_of(each).model_type == settings.get("model_type")]
+    if not fitting:
+        known = sorted({config_class_of(each).model_type for each in MODEL_CLASSES})
+        raise ValueError(f"{where}: model_type {settings.get('model_type')!r} is unknown; there are {', '.join(known)}")
+    if named[0] is None:
+        return fitting[0]
+    for model_class in fitting:
+        if model_class.__name__ == named[0]:
+            return model_class
+    raise ValueError(
+        f"{where}: architecture {named[0]!r} is unknown; there are {', '.join(each.__name__ for each in fitting)}"
+    )
+
+
+def config_class_of(model_class: type[PreTrainedModel]) -> type[PretrainedConfig]:
+    assert model_class.config_class is not None
+    return model_class.config_class
+
+
+def _from_official(weights: Path, options: Path | None) -> ModelCheckpoint:
+    named = _as_float32(read_tensors(weights))
+    settings = None if options is None else read_json_object(options)
+    try:
+        model_class, config, state, changes = system_of(named).understand(named, settings)
+        model = build_model(lambda: model_class(config), state)
+    except KeyError as error:
+        raise ValueError(f"{weights}: no parameter for {error}; is this a whole checkpoint?") from None
+    except ValueError as error:
+        raise ValueError(f"{weights}: {error}") from None
+    return ModelCheckpoint(model, weights, None, changes)
+
+
+def _as_float32(found: Mapping[str, object]) -> dict[str, Tensor]:
+    """Tensors of floating point as float32; counters as they are.
+
+    Raises:
+        ValueError: for a value that is no tensor.
+    """
+    tensors = {}
+    for name, value in found.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"{name!r} is of type {type(value).__name__}; a tensor is wanted")
+        tensors[name] = value.float() if value.is_floating_point() else value
+    return tensors
+
+
+def build_model(make: Callable[[], AnyModule], state: Mapping[str, Tensor]) -> AnyModule:
+    """The model that `make` gives, in evaluation mode, with these parameters and no others.
+
+    Raises:
+        ValueError: naming a parameter that is missing, too much, or of another shape.
+    """
+    with torch.device("meta"):  # nothing is allocated for sizes that the parameters do not have
+        model = make()
+    check_parameters(state, model.state_dict())
+    # Copies: a file's tensors start anywhere, and kernels sum in another order then, so that outputs would differ from
+    # those of the model that was saved, in the last digits.
+    model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
+    return model.eval()
+
+
+def check_parameters(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Whether `state` has the names and shapes of a model's own state, no more and no less.
+
+    Raises:
+        ValueError: naming the first parameter that is missing, too much, or of another shape.
+    """
+    for name in [*wanted, *state]:
+        got, want = (tuple(each[name].shape) if name in each else "none" for each in (state, wanted))
+        if got != want:
+            raise ValueError(f"parameter {name}: the file has {got}, the config makes it {want}")

@@ -1,0 +1,161 @@
+"""Official checkpoints of models into our folders, and back: written aside, read back, compared, then renamed."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+from roibeam.extraction import detector_folder
+from roibeam.extraction.detector_folder import describe_detector, read_detector_folder
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.pipelines.model_files.joint_checkpoint import (
+    JointCheckpoint,
+    load_joint,
+    load_model_or_joint,
+    region_encoder_of,
+    save_joint,
+)
+from roibeam.pipelines.model_files.joint_detector import JointDetector
+from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint, load_model
+from roibeam.pipelines.model_files.published_models import writer_of
+from roibeam.pipelines.model_files.vlbert_joint import load_official_joint, save_official_joint
+from roibeam.pipelines.training.checkpoint import sync_to_disk, write_json
+
+DIRECTIONS = ("roibeam", "official", "detector")
+_OF_HUGGING_FACE = frozenset(field.name for field in fields(PretrainedConfig))
+OFFICIAL_SUFFIXES = (".bin", ".th", ".pth", ".safetensors")
+
+
+@dataclass(frozen=True)
+class ModelConversion:
+    """What was done.
+
+    Attributes:
+        model: name of our class.
+        num_tensors: parameters written.
+        changes: what was left out or assumed, and settings that the file does not keep, for people.
+    """
+
+    model: str
+    num_tensors: int
+    changes: tuple[str, ...]
+
+
+def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None) -> ModelConversion:
+    """
+    Args:
+        spec, options: as `load_model`.
+        out: for "roibeam" and "detector" a folder, for "official" a file; must not be there yet.
+        to: one of `DIRECTIONS`; "detector" is the detector of a run end to end that learned from labelled photos too.
+    Raises:
+        ValueError: when the model cannot be read or written so, or what was written reads differently.
+        OSError: when a disk fails.
+    """
+    if out.exists():
+        raise ValueError(f"{out} is there already; name another one")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out}: there is no folder {out.parent}")
+    if to == "official" and out.suffix not in OFFICIAL_SUFFIXES:
+        raise ValueError(f"{out}: official checkpoints end in {', '.join(OFFICIAL_SUFFIXES)}; rename it")
+    found = load_model_or_joint(spec, options=options)
+    model, changes = found.model, found.changes
+    aside = out.with_name(f".part-{os.getpid()}-{out.name}")
+    try:
+        if to == "detector":
+            written = _write_detector(found, aside)
+        elif isinstance(found, JointCheckpoint):
+            written = _write_joint(found.joint, aside, to)
+        elif to == "roibeam":
+            model.save_pretrained(aside)
+            written = len(model.state_dict())
+            _check_same(model, load_model(str(aside)).model, aside)
+            for path in (*aside.iterdir(), aside):
+                sync_to_disk(path)
+        else:
+            official = writer_of(model).to_official(model)
+            written = len(official)
+            _write(official, aside)
+            again = load_model(str(aside), options=options).model
+            _check_same(model, again, aside)
+            changes += _settings_lost(model.config, again.config)
+            sync_to_disk(aside)
+        aside.rename(out)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.unlink(missing_ok=True)
+        raise
+    return ModelConversion(type(model).__name__, written, changes)
+
+
+def _write_joint(joint: EndToEndModel, path: Path, to: str) -> int:
+    """A model with its region encoder, read back and compared; returns the number of its tensors."""
+    if to == "roibeam":
+        _check_same(joint, load_joint(save_joint(joint, path)), path)
+    else:
+        if path.suffix == ".safetensors":
+            raise ValueError("VL-BERT's official code reads no .safetensors; name a .pth or .bin file")
+        # The official code has no detector beside the region encoder.
+        joint = EndToEndModel(joint.model, region_encoder_of(joint), joint.choices)
+        save_official_joint(joint, path)
+        again = copy.deepcopy(joint)
+        for tensor in again.state_dict().values():
+            tensor.zero_()
+        load_official_joint(str(path), again)
+        _check_same(joint, again, path)
+        sync_to_disk(path)
+    return len(joint.state_dict())
+
+
+def _write_detector(found: ModelCheckpoint, path: Path) -> int:
+    """A detector's folder, read back and compared; returns the number of its tensors."""
+    joint = found.joint if isinstance(found, JointCheckpoint) else None
+    if not isinstance(joint, JointDetector):
+        raise ValueError(f"{found.source} holds no detector; a run of pretrain --end-to-end with --labels does")
+    detector = joint.detection.detector(region_encoder_of(joint))
+    state = {name: tensor.contiguous() for name, tensor in detector.state_dict().items()}
+    path.mkdir()
+    save_file(state, path / detector_folder.WEIGHTS_NAME)
+    described = describe_detector(detector.config, detector.conventions, joint.class_names, joint.attribute_names)
+    write_json(path / detector_folder.CONFIG_NAME, described)
+    folder = read_detector_folder(path)
+    again = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions)
+    _check_same(detector, again, path)
+    for each in (*path.iterdir(), path):
+        sync_to_disk(each)
+    return len(state)
+
+
+def _write(official: dict[str, Tensor], path: Path) -> None:
+    if path.suffix == ".safetensors":
+        save_file({name: tensor.clone() for name, tensor in official.items()}, path)  # it refuses shared memory
+    else:
+        torch.save(official, path)
+
+
+def _check_same(model: nn.Module, again: nn.Module, path: Path) -> None:
+    before, after = model.state_dict(), again.state_dict()
+    different = sorted(before.keys() ^ after.keys())
+    different += [name for name in before.keys() & after.keys() if not torch.equal(before[name], after[name])]
+    if type(again) is not type(model) or different:
+        raise ValueError(
+            f"{path} reads as {type(again).__name__}, not {type(model).__name__}, or differs in "
+            f"{', '.join(different[:3]) or 'no parameter'}; nothing was kept"
+        )
+
+
+def _settings_lost(config: PretrainedConfig, again: PretrainedConfig) -> tuple[str, ...]:
+    """An official file holds parameters alone: what of the config reads differently afterwards."""
+    names = [field.name for field in fields(config) if field.name not in _OF_HUGGING_FACE]
+    pairs = [(name, getattr(config, name), getattr(again, name)) for name in names]
+    return tuple(
+        f"{name} {ours!r} is not in the file, it reads as {read!r}" for name, ours, read in pairs if ours != read
+    )

@@ -1,0 +1,217 @@
+"""Rows of a pre-training batch as one HTML page: what the model reads, what is hidden from it, what it must predict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.pipelines.foundation.pages.charts import escaped, text_colour_on
+from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.pretraining.probing.probe import Names
+from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE
+
+_SEEN, _PREDICTED, _HIDDEN = "#8a93a0", "#f3a800", "#c2185b"  # boxes: as they are; predicted but seen; hidden
+_TOP_TARGETS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class InspectedBatch:
+    """What the page shows.
+
+    Attributes:
+        batch: as the model gets it; `rows` of it are shown.
+        layout: parts of the model's sequence, stream by stream, such as (("text", "regions"),).
+        counts: what this batch, of one process and before accumulation, adds to what each loss is averaged over.
+    """
+
+    batch: VLBatch
+    rows: int
+    layout: tuple[tuple[str, ...], ...]
+    counts: Mapping[str, int]
+
+
+def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Names, title: str) -> Iterator[str]:
+    """The page, part by part; it asks for nothing over the network."""
+    batch = inspected.batch
+    yield PAGE_HEAD.format(title=escaped(title, 120), style=PAGE_STYLE + _STYLE)
+    yield f"<header><h1>{escaped(title, 200)}</h1>\n<dl class='details'>"
+    for name, count in inspected.counts.items():
+        yield f"<div><dt>{escaped(name.replace('_', ' '))}: counted</dt><dd>{count:,}</dd></div>"
+    yield "</dl></header>\n<main>\n" + _DENOMINATORS + _legend()
+    for row in range(min(inspected.rows, batch.batch_size)):
+        yield from _row(inspected, row, tokenizer, names)
+    yield "</main>\n</body>\n</html>\n"
+
+
+def write_batch_page(run_dir: Path, inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Names) -> None:
+    """Writes RUN/batch.html."""
+    page = "".join(batch_html(inspected, tokenizer, names, "First batch"))
+    (run_dir / BATCH_PAGE).write_text(page, encoding="utf-8")
+
+
+_DENOMINATORS = (
+    '<p class="quiet">Counts of this micro-batch, of one process. A loss is a mean over their sum in a whole step: of '
+    "all its micro-batches and processes.</p>\n"
+)
+
+
+def _legend() -> str:
+    keys = ((_SEEN, "region as it is"), (_PREDICTED, "predicted, and seen"), (_HIDDEN, "predicted, and hidden"))
+    boxes = " ".join(f'<span class="key" style="background:{colour}"></span> {what}' for colour, what in keys)
+    return (
+        f'<p class="quiet">{boxes} &nbsp; '
+        f'<span class="piece hidden">[MASK]<b>word</b></span> hidden, to predict &nbsp; '
+        f'<span class="piece swapped">other<b>word</b></span> replaced, to predict &nbsp; '
+        f'<span class="piece kept">word</span> left, to predict &nbsp; '
+        f'<span class="piece">word<sub>3</sub></span> names region 3</p>\n'
+    )
+
+
+def _row(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer, names: Names) -> Iterator[str]:
+    batch = inspected.batch
+    name = batch.sample_ids[row] if batch.sample_ids else f"row {row}"
+    yield f"<section><h2><bdi>{escaped(name, 200)}</bdi> <small>{escaped(_facts(batch, row))}</small></h2>\n"
+    yield f'<p class="quiet">{escaped(_sequence(inspected, row))}</p>\n'
+    yield f"<p class='pieces'>{''.join(_pieces(inspected, row, tokenizer))}</p>\n"
+    if int(batch.region_mask[row].sum()):
+        yield f'<div class="sides">{"".join(_images(batch, row))}{_targets(batch, row, names)}</div>\n'
+    yield "</section>\n"
+
+
+def _facts(batch: VLBatch, row: int) -> str:
+    if batch.text_only is not None and bool(batch.text_only[row]):
+        return "text alone"
+    match = IGNORE_INDEX if batch.match_labels is None else int(batch.match_labels[row])
+    asked = {1: "the caption belongs to the image", 0: "the caption does not belong to the image"}
+    return asked.get(match, "not asked whether the caption belongs")
+
+
+def _sequence(inspected: InspectedBatch, row: int) -> str:
+    """Such as "text 12, whole image, regions 36, end" for each stream."""
+    batch = inspected.batch
+    sizes = {"text": int(batch.text_mask[row].sum()), "regions": int(batch.region_mask[row].sum())}
+    streams = [
+        ", ".join(f"{part} {sizes[part]}" if part in sizes else part for part in stream) for stream in inspected.layout
+    ]
+    return "sequence: " + " | ".join(streams)
+
+
+def _pieces(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) -> Iterator[str]:
+    batch = inspected.batch
+    real = batch.text_mask[row]
+    labels = None if batch.text_labels is None else batch.text_labels[row][real].tolist()
+    segments, before, named = batch.text_segments[row][real].tolist(), 0, _named_regions(batch, row)
+    for place, piece in enumerate(batch.text_ids[row][real].tolist()):
+        label = IGNORE_INDEX if labels is None else labels[place]
+        if segments[place] != before:
+            before = segments[place]
+            yield f'<span class="segment">segment {before}</span> '
+        text = escaped(tokenizer.piece(piece), 40)
+        text += "".join(f"<sub>{region}</sub>" for region in named.get(place, ()))
+        if label == IGNORE_INDEX:
+            yield f'<span class="piece">{text}</span> '
+        elif piece == label:
+            yield f'<span class="piece kept">{text}</span> '
+        else:
+            kind = "hidden" if piece == tokenizer.mask_id else "swapped"
+            yield f'<span class="piece {kind}">{text}<b>{escaped(tokenizer.piece(label), 40)}</b></span> '
+
+
+def _named_regions(batch: VLBatch, row: int) -> dict[int, list[int]]:
+    """Place of a piece -> the regions that it names."""
+    named: dict[int, list[int]] = {}
+    if batch.aligned_words is not None:
+        for region, places in enumerate(batch.aligned_words[row].tolist()):
+            for place in places:
+                if place >= 0:
+                    named.setdefault(place, []).append(region)
+    return named
+
+
+def _images(batch: VLBatch, row: int) -> Iterator[str]:
+    """The regions of each of the row's images. Of others than the first no size is known: as far as boxes reach."""
+    numbers = batch.region_mask[row].nonzero()[:, 0]
+    images = numbers.new_zeros(len(numbers)) if batch.region_images is None else batch.region_images[row, numbers]
+    for image in sorted(set(images.tolist())):
+        of_image = numbers[images == image]
+        height, width = (float(side) for side in batch.image_hw[row])
+        if image:
+            width, height = (float(side) for side in batch.region_boxes[row, of_image, 2:].amax(dim=0))
+        yield _boxes(batch, row, of_image.tolist(), (height, width), f"regions of image {image + 1}")
+
+
+def _boxes(batch: VLBatch, row: int, numbers: list[int], image_hw: tuple[float, float], label: str) -> str:
+    height, width = image_hw
+    pixel = max(width, height * 4 / 3) / 600
+    parts = [f'<svg class="photo compared" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{label}">']
+    parts.append(f'<rect class="empty" width="{width:g}" height="{height:g}"/>')
+    predicted, masked = _predicted(batch, row), batch.masked_regions[row]
+    numbered = {region for regions in _named_regions(batch, row).values() for region in regions}
+    for number in sorted(numbers, key=lambda n: (bool(predicted[n]), bool(masked[n]))):
+        colour = _HIDDEN if bool(masked[number]) else _PREDICTED if bool(predicted[number]) else _SEEN
+        x1, y1, x2, y2 = batch.region_boxes[row, number].tolist()
+        fill = f'fill="{colour}" fill-opacity="0.35"' if bool(masked[number]) else 'fill="none"'
+        parts.append(
+            f'<rect x="{x1:.1f}" y="{y1:.1f}" width="{x2 - x1:.1f}" height="{y2 - y1:.1f}" {fill} stroke="{colour}" '
+            f'stroke-width="{(2.5 if bool(predicted[number]) else 1) * pixel:.2f}"/>'
+        )
+        if bool(predicted[number]) or number in numbered:
+            font = 11 * pixel
+            parts.append(
+                f'<rect x="{x1:.1f}" y="{y1:.1f}" width="{(0.62 * len(str(number)) + 0.3) * font:.1f}" '
+                f'height="{1.15 * font:.1f}" fill="{colour}"/><text x="{x1 + 0.15 * font:.1f}" '
+                f'y="{y1 + 0.95 * font:.1f}" font-size="{font:.1f}" fill="{text_colour_on(colour)}">{number}</text>'
+            )
+    return f"<div>{''.join(parts)}</svg></div>"
+
+
+def _predicted(batch: VLBatch, row: int) -> Tensor:
+    """(R,) bool; none where the system predicts no regions."""
+    mask = batch.region_target_mask
+    return batch.region_mask[row].new_zeros(batch.region_mask.shape[1]) if mask is None else mask[row]
+
+
+def _targets(batch: VLBatch, row: int, names: Names) -> str:
+    """A table of what predicted regions are predicted to be."""
+    numbers = _predicted(batch, row).nonzero()[:, 0].tolist()
+    if not numbers or batch.region_targets is None:
+        return '<p class="quiet">no region to predict</p>'
+    lines = []
+    one = batch.row(row)
+    assert one.region_target_mask is not None
+    for number, target in zip(numbers, one.targets_of(one.region_target_mask), strict=True):
+        hidden = "hidden" if bool(batch.masked_regions[row, number]) else "seen"
+        told = escaped(_told(target, names))
+        lines.append(f"<tr><th scope='row'>{number}</th><td>{hidden}</td><td><bdi>{told}</bdi></td></tr>")
+    return f'<table class="summary">{"".join(lines)}</table>'
+
+
+def _told(target: Tensor, names: Names) -> str:
+    is_distribution = bool((target >= 0).all()) and abs(float(target.sum()) - 1) < 0.1
+    if not is_distribution:
+        return f"its feature, {len(target):,} numbers of length {float(target.norm()):.1f}"
+    best: Sequence[int] = target.argsort(descending=True)[:_TOP_TARGETS].tolist()
+    return ", ".join(
+        f"{names.of_model(label, len(target))} {float(target[label]):.2f}" for label in best if float(target[label])
+    )
+
+
+_STYLE = """
+.pieces { line-height: 2.6; margin-bottom: 10px; }
+.piece { padding: 1px 3px; border-radius: 3px; }
+.piece b { display: inline-block; margin-left: 4px; font-weight: 650; }
+.piece.hidden { background: #c2185b; color: #fff; } .piece.swapped { background: #7a4fbf; color: #fff; }
+.piece.kept { background: #f3a800; color: #14171b; font-weight: 650; }
+.segment { font-size: 12px; color: var(--quiet); border-left: 2px solid var(--line); padding-left: 4px; }
+.key { display: inline-block; width: 12px; height: 12px; vertical-align: -1px; border: 1px solid var(--quiet); }
+.sides { display: grid; grid-template-columns: 1fr 1fr; gap: 16px; align-items: start; }
+.photo.compared { aspect-ratio: auto; height: auto; max-height: 480px; width: 100%; }
+.empty { fill: var(--frame); }
+.summary { font-size: 13px; } .summary th { padding: 2px 12px 2px 0; text-align: right; vertical-align: top; }
+.summary td { padding: 2px 12px 2px 0; overflow-wrap: anywhere; vertical-align: top; }
+"""

@@ -1,0 +1,127 @@
+"""A published pre-training run as data: what it sets, what came of it, and what its source leaves open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from roibeam.model.common.bert import BertSizes
+from roibeam.pipelines.training.train_config import TrainConfig
+
+# Of every toy variant: for some minutes on 2 cores, see bench/toy_recipes.py.
+TOY_STEPS, TOY_RATE, TOY_BATCH = 400, 1e-3, 32
+TOY_STEPS_END_TO_END, TOY_ENCODER = 40, "toy"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number that was printed for a run.
+
+    Attributes:
+        task: after fine-tuning on it, or "zero-shot ..." for none.
+        metric: with the split.
+        value: percent.
+        where: table of the paper, or file.
+    """
+
+    task: str
+    metric: str
+    value: float
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One published run.
+
+    Attributes:
+        summary: for people, one line.
+        source: paper section, or file of the released code, that the settings are from.
+        system: a name of `SYSTEMS`.
+        build: the model's configuration, from keyword fields.
+        changes: fields of the model's configuration that a run which goes on from another one has otherwise.
+        toy_build: the same choices at a size that trains on 2 cores.
+        sampling: of the system's own class.
+        settings: fields of `TrainConfig` beside steps, rate and warm-up.
+        learning_rate: peak, for the whole batch.
+        batch_size: captions of a step over all processes.
+        epochs: over the captions.
+        warmup: steps, or below 1 the share of all steps.
+        start: the BERT it starts from; "" for none.
+        after: the recipe whose run it goes on from; "" for none.
+        data: what it was trained on, for people.
+        task_text: whether that is a task's own text, see `TaskTexts`, and no captions.
+        share: of the images.
+        text_corpus: whether rows of text alone are mixed in.
+        end_to_end: whether the detector's head is trained along.
+        figures: what was printed for it.
+        left_open: what the source does not say or says differently elsewhere, and what is done here.
+    """
+
+    summary: str
+    source: str
+    system: str
+    build: Callable[..., BertSizes]
+    toy_build: Callable[..., BertSizes]
+    sampling: Any
+    settings: Mapping[str, Any]
+    learning_rate: float
+    batch_size: int
+    epochs: float
+    warmup: float
+    data: str
+    start: str = "bert-base-uncased"
+    after: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    share: float = 1.0
+    task_text: bool = False
+    text_corpus: bool = False
+    end_to_end: bool = False
+    figures: tuple[Figure, ...] = ()
+    left_open: tuple[str, ...] = field(default=())
+
+    def at_once(self, processes: int, *, most: int = 32) -> int:
+        """Captions that each process takes at once where the user does not say: as many as divide the batch, up to
+        `most`."""
+        fitting = [count for count in range(1, most + 1) if self.batch_size % (count * processes) == 0]
+        return max(fitting, default=most)
+
+    def train_config(self, num_captions: int, *, micro_batch: int, processes: int, **changes: Any) -> TrainConfig:
+        """The run's training settings on a number of captions.
+
+        Args:
+            micro_batch: captions that a process takes at once; the rest of the published batch is accumulated.
+            changes: fields that the user set.
+        Raises:
+            ValueError: when the published batch is no multiple of what the processes take at once.
+        """
+        at_once = micro_batch * processes
+        if self.batch_size % at_once:
+            raise ValueError(
+                f"this recipe's batch of {self.batch_size} captions is no multiple of {micro_batch} on {processes} "
+                f"processes; choose another --batch-size"
+            )
+        steps = changes.get("steps") or max(1, math.ceil(self.epochs * num_captions / self.batch_size))
+        warmup = round(self.warmup * steps) if self.warmup < 1 else round(self.warmup)
+        fields: dict[str, Any] = {
+            **self.settings,
+            "steps": steps,
+            "learning_rate": self.learning_rate,
+            "warmup_steps": min(warmup, steps),
+            "accumulation": self.batch_size // at_once,
+        }
+        return TrainConfig(**(fields | changes))
+
+    def toy_config(self, *, micro_batch: int, **changes: Any) -> TrainConfig:
+        """Training settings of the toy variant: same optimiser and groups, few steps, a rate that small models need."""
+        steps = changes.get("steps", TOY_STEPS_END_TO_END if self.end_to_end else TOY_STEPS)
+        fields: dict[str, Any] = {
+            **self.settings,
+            "steps": steps,
+            "learning_rate": TOY_RATE,
+            "warmup_steps": steps // 10,
+            "accumulation": max(1, TOY_BATCH // micro_batch),
+        }
+        return TrainConfig(**(fields | changes))

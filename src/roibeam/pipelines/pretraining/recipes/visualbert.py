@@ -1,0 +1,373 @@
+"""VisualBERT's published pre-training runs: the paper's appendices A to C, and configs/ of uclanlp/visualbert.
+
+Appendices, tables and footnotes are numbered as in "What Does BERT with Vision Look At?", whose long version is
+arXiv:1908.03557.
+
+Phase one is on COCO's captions, once for each kind of features; phase two on a task's own text; fine-tuning follows.
+Tables 3 to 6 have two variants of it for every task: without early fusion in either phase, and without phase one.
+Table 7 has ablations on NLVR2 with fewer regions, each in both phases but the one without COCO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from roibeam.model.visualbert.model import visualbert_config, visualbert_small
+from roibeam.pipelines.pretraining.recipes.recipe import Figure, Recipe
+from roibeam.pipelines.pretraining.samples.visualbert import TASK_TEXT, VisualBertSampling
+from roibeam.pipelines.training.release_settings import release_settings
+
+_PAPER = "Li et al., What Does BERT with Vision Look At? (long version: arXiv:1908.03557)"
+_COCO = "COCO, Karpathy's training images, 5 captions each"
+_COCO_OPEN = (
+    'The paper has "the Karpathy train split", around 100k images; a Karpathy file is read with its restval images too.'
+)
+_CUT_OPEN = (
+    "Pairs of more than 128 pieces are cut from the front by the release, and by too much; here the longer caption "
+    "loses its end (sampling.cut=release_front is the release's way)."
+)
+_POOLER_OPEN = "The release trains nothing named pooler; so does this."
+_VARIANT_OPEN = "Batch, rate, epochs and warm-up of the variant are not given: the full model's."
+_VARIANT_SOURCE = f"{_PAPER}, appendix B"
+_LATE = "-late-fusion"
+_NLVR2, _ENTITIES = "NLVR2", "Flickr30k Entities"
+
+
+def _phase(
+    summary: str,
+    source: str,
+    *,
+    batch_size: int,
+    data: str,
+    sampling: VisualBertSampling | None = None,
+    model: Mapping[str, Any] = MappingProxyType({}),
+    learning_rate: float = 5e-5,
+    epochs: float = 10,
+    warmup: float = 0.1,
+    start: str = "bert-base-uncased",
+    after: str = "",
+    figures: tuple[Figure, ...] = (),
+    left_open: tuple[str, ...] = (),
+) -> Recipe:
+    sampling = sampling or VisualBertSampling()
+    return Recipe(
+        summary=summary,
+        source=source,
+        system="visualbert",
+        build=partial(visualbert_config, **model),
+        toy_build=partial(visualbert_small, **model),
+        sampling=sampling,
+        settings=release_settings("visualbert-ucla"),
+        learning_rate=learning_rate,
+        changes=model if after else {},
+        batch_size=batch_size,
+        epochs=epochs,
+        warmup=warmup,
+        data=data,
+        start=start,
+        after=after,
+        task_text=sampling.text_form == TASK_TEXT,
+        figures=figures,
+        left_open=(
+            *left_open,
+            *([_COCO_OPEN] if data.startswith(_COCO) else []),
+            *([_CUT_OPEN] if sampling.text_form == "two_captions" else []),
+            _POOLER_OPEN,
+        ),
+    )
+
+
+_TASK_TEXT = VisualBertSampling(text_form=TASK_TEXT)
+_RIGHT_OPEN = (
+    "The paper has masked words alone here (appendix A.3), the release also asks whether the text is right; "
+    "model.with_match_head=false is the paper's way."
+)
+_STATEMENTS = "NLVR2, training statements, each with both of its images"
+_ABLATION = f"{_PAPER}, appendix C; 36 regions"
+
+_FULL: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "visualbert-coco-vqa": _phase(
+            "VisualBERT, first phase for VQA: COCO captions, 100 regions of width 2048",
+            "configs/vqa/coco-pre-train.json",
+            batch_size=48,
+            data=_COCO,
+        ),
+        "visualbert-coco-nlvr2": _phase(
+            "VisualBERT, first phase for NLVR2: COCO captions, 144 regions of width 1024",
+            "configs/nlvr2/coco-pre-train.json",
+            batch_size=64,
+            data=_COCO,
+            sampling=VisualBertSampling(max_regions=144),
+        ),
+        "visualbert-coco-vcr": _phase(
+            "VisualBERT, first phase for VCR: COCO captions, regions of a ResNet-50 brought to 512 numbers",
+            "configs/vcr/coco-pre-train.json",
+            batch_size=128,
+            learning_rate=1e-4,
+            data=_COCO,
+            left_open=(
+                "The release's ResNet-50 looks at boxes of another detector here, at VCR's own in the second phase; "
+                "with --boxes in both extractions both stores have features of one space.",
+            ),
+        ),
+        "visualbert-coco-flickr": _phase(
+            "VisualBERT, first phase for Flickr30k Entities: COCO captions, features with six numbers of their box",
+            "configs/flickr/coco-pre-train.json",
+            batch_size=32,
+            data=_COCO,
+            sampling=VisualBertSampling(box_numbers=True),
+        ),
+        "visualbert-task-vqa": _phase(
+            "VisualBERT, second phase for VQA: questions with their answers, masked words alone",
+            "configs/vqa/pre-train.json",
+            batch_size=64,
+            data="VQA v2, training questions, each with one of its ten answers behind it in one text",
+            sampling=_TASK_TEXT,
+            model={"with_match_head": False},
+            after="visualbert-coco-vqa",
+            figures=(
+                Figure("VQA", "accuracy, test-dev", 70.80, "Table 3"),
+                Figure("VQA", "accuracy, test-std", 71.00, "Table 3"),
+            ),
+            left_open=(
+                "The release adds VQA's validation questions and draws among answers of its 3,129; here training "
+                "questions and all answers.",
+                "The release reads questions without their commas, as Pythia prepared them; here as VQA has them.",
+                'The release spells the answer letter by letter ("y e s"), by a slip; here it is a word.',
+            ),
+        ),
+        "visualbert-task-vcr": _phase(
+            "VisualBERT, second phase for VCR: questions with answers and rationales, and which are right",
+            "configs/vcr/pre-train.json",
+            batch_size=32,
+            epochs=1,
+            warmup=0.1879,
+            data="VCR, training questions: each with four answers, and with its right answer and four rationales; "
+            "features of VCR's own boxes (extract --boxes vcr1images/)",
+            sampling=VisualBertSampling(text_form=TASK_TEXT, aligned_words="first_piece"),
+            after="visualbert-coco-vcr",
+            figures=(
+                Figure("VCR", "Q->A, val", 70.8, "Table 4"),
+                Figure("VCR", "Q->A, test", 71.6, "Table 4"),
+                Figure("VCR", "QA->R, val", 73.2, "Table 4"),
+                Figure("VCR", "QA->R, test", 73.2, "Table 4"),
+                Figure("VCR", "Q->AR, val", 52.2, "Table 4"),
+                Figure("VCR", "Q->AR, test", 52.4, "Table 4"),
+                Figure("VCR", "Q->AR, val, features of a fixed ResNet-50", 51.4, "footnote 3"),
+            ),
+            left_open=(
+                _RIGHT_OPEN,
+                "Of a question's eight texts the release takes one, eight times, by a slip; here each once.",
+                "The release also trains part of its ResNet-50 (not without COCO, says the paper's footnote 3); here "
+                "features are the store's. It shows the boxes that a question's texts name, and the whole image as one "
+                "more; here all boxes of the image.",
+                "A word that names a box should be aligned by its first piece; the release takes the word's number for "
+                "the piece's, by a slip (sampling.aligned_words=release).",
+            ),
+        ),
+        "visualbert-task-nlvr2": _phase(
+            "VisualBERT, second phase for NLVR2: statements on two images, and whether they are true",
+            "configs/nlvr2/pre-train.json",
+            batch_size=64,
+            data=_STATEMENTS,
+            sampling=VisualBertSampling(text_form=TASK_TEXT, max_regions=144),
+            after="visualbert-coco-nlvr2",
+            figures=(
+                Figure(_NLVR2, "accuracy, dev", 67.4, "Table 5"),
+                Figure(_NLVR2, "accuracy, test-P", 67.0, "Table 5"),
+                Figure(_NLVR2, "accuracy, test-U", 67.3, "Table 5"),
+                Figure(_NLVR2, "consistency, test-U", 26.9, "Table 5"),
+            ),
+            left_open=(
+                "The release takes the first 144 regions of the file; here those of highest score.",
+                "Table 1 has 67.3 under test-P, Table 5 under test-U and 67.0 under test-P: Table 5's.",
+                _RIGHT_OPEN,
+            ),
+        ),
+        "visualbert-task-flickr": _phase(
+            "VisualBERT, second phase for Flickr30k Entities: its captions, masked words alone",
+            f"configs/flickr/pre-train.json; {_PAPER}, section 2",
+            batch_size=32,
+            data="Flickr30k, training captions",
+            sampling=VisualBertSampling(text_form="words_only", box_numbers=True),
+            model={"with_match_head": False},
+            after="visualbert-coco-flickr",
+            figures=(
+                Figure(_ENTITIES, "R@1, dev", 70.40, "Table 6"),
+                Figure(_ENTITIES, "R@1, test", 71.33, "Table 6"),
+                Figure(_ENTITIES, "R@5, dev", 84.49, "Table 6"),
+                Figure(_ENTITIES, "R@5, test", 84.98, "Table 6"),
+                Figure(_ENTITIES, "R@10, dev", 86.31, "Table 6"),
+                Figure(_ENTITIES, "R@10, test", 86.51, "Table 6"),
+            ),
+            left_open=("The release takes only captions that have a phrase with a box; here all.",),
+        ),
+    }
+)
+
+
+def _late_fusion(full: Recipe, figures: tuple[Figure, ...]) -> Recipe:
+    """A phase without early fusion, after one without it."""
+    return replace(
+        full,
+        summary=f"{full.summary}; without early fusion",
+        source=f"{_VARIANT_SOURCE}; {full.source}",
+        build=partial(full.build, early_fusion=False),
+        toy_build=partial(full.toy_build, early_fusion=False),
+        after=f"{full.after}{_LATE}" if full.after else "",
+        changes={**full.changes, "early_fusion": False} if full.after else {},
+        figures=figures,
+        left_open=(_VARIANT_OPEN, *full.left_open),
+    )
+
+
+def _without_coco(full: Recipe, figures: tuple[Figure, ...]) -> Recipe:
+    """A second phase that starts where the first one would."""
+    return replace(
+        full,
+        summary=f"{full.summary}; right from BERT, without COCO",
+        source=f"{_VARIANT_SOURCE}; {full.source}",
+        after="",
+        changes={},
+        figures=figures,
+        left_open=(_VARIANT_OPEN, *full.left_open),
+    )
+
+
+_LATE_FIGURES: Mapping[str, tuple[Figure, ...]] = {
+    "visualbert-task-vqa": (Figure("VQA", "accuracy, test-dev", 68.18, "Table 3"),),
+    "visualbert-task-vcr": (
+        Figure("VCR", "Q->A, val", 70.1, "Table 4"),
+        Figure("VCR", "QA->R, val", 71.9, "Table 4"),
+        Figure("VCR", "Q->AR, val", 50.6, "Table 4"),
+    ),
+    "visualbert-task-nlvr2": (Figure(_NLVR2, "accuracy, dev", 64.6, "Table 5"),),
+    "visualbert-task-flickr": (
+        Figure(_ENTITIES, "R@1, dev", 70.33, "Table 6"),
+        Figure(_ENTITIES, "R@5, dev", 84.53, "Table 6"),
+        Figure(_ENTITIES, "R@10, dev", 86.39, "Table 6"),
+    ),
+}
+_WITHOUT_COCO_FIGURES: Mapping[str, tuple[Figure, ...]] = {
+    "visualbert-task-vqa": (Figure("VQA", "accuracy, test-dev", 70.18, "Table 3"),),
+    "visualbert-task-vcr": (
+        Figure("VCR", "Q->A, val", 67.9, "Table 4"),
+        Figure("VCR", "QA->R, val", 69.5, "Table 4"),
+        Figure("VCR", "Q->AR, val", 47.9, "Table 4"),
+    ),
+    "visualbert-task-nlvr2": (Figure(_NLVR2, "accuracy, dev", 63.5, "Table 5"),),
+    "visualbert-task-flickr": (
+        Figure(_ENTITIES, "R@1, dev", 68.07, "Table 6"),
+        Figure(_ENTITIES, "R@5, dev", 83.98, "Table 6"),
+        Figure(_ENTITIES, "R@10, dev", 86.24, "Table 6"),
+    ),
+}
+
+_FEWER = VisualBertSampling(max_regions=36)
+_FEWER_STATEMENTS = VisualBertSampling(text_form=TASK_TEXT, max_regions=36)
+_ABLATION_OPEN = (
+    "That each ablation has the second phase is not said: the full model has it (appendix B), and C3's is "
+    '"trained as the full model".',
+    "Batch, rate, epochs and warm-up of the ablations are not given: those of NLVR2's full model.",
+)
+
+
+def _ablation(
+    name: str,
+    what: str,
+    accuracy: float,
+    *,
+    data: str = _COCO,
+    first: VisualBertSampling = _FEWER,
+    model: Mapping[str, Any] = MappingProxyType({}),
+    start: str = "bert-base-uncased",
+    where: str = "Table 7",
+    right_open: tuple[str, ...] = (_RIGHT_OPEN,),
+    left_open: tuple[str, ...] = (),
+) -> dict[str, Recipe]:
+    """Both phases of a row of Table 7."""
+    before = f"visualbert-coco-{name}"
+    shared: dict[str, Any] = {"batch_size": 64, "model": model, "start": start}
+    return {
+        before: _phase(
+            f"{what}; first phase",
+            f"{_ABLATION}; configs/nlvr2/coco-pre-train.json",
+            data=data,
+            sampling=first,
+            left_open=(*left_open, *_ABLATION_OPEN),
+            **shared,
+        ),
+        f"visualbert-{name}": _phase(
+            f"{what}; second phase, on NLVR2's statements",
+            f"{_ABLATION}; configs/nlvr2/pre-train.json",
+            data=_STATEMENTS,
+            sampling=_FEWER_STATEMENTS,
+            after=before,
+            figures=(Figure(_NLVR2, "accuracy, dev", accuracy, where),),
+            left_open=(*left_open, *_ABLATION_OPEN, *right_open),
+            **shared,
+        ),
+    }
+
+
+_ABLATIONS: Mapping[str, Recipe] = MappingProxyType(
+    {
+        **_ablation(
+            "ablation-full",
+            "VisualBERT with 36 regions, that its ablations are measured against",
+            66.7,
+            where="Table 7 and footnote 4",
+            left_open=(
+                "Footnote 4 also has 64.8 with 9 regions, 65.5 with 18 and 67.1 with 72, and does not say in which "
+                "phases: --set sampling.max_regions=9 is of both.",
+            ),
+        ),
+        "visualbert-without-coco": _phase(
+            "VisualBERT whose first phase is left out: NLVR2's statements right from BERT (C1)",
+            f"{_ABLATION}; configs/nlvr2/pre-train.json",
+            batch_size=64,
+            data=_STATEMENTS,
+            sampling=_FEWER_STATEMENTS,
+            figures=(Figure(_NLVR2, "accuracy, dev", 62.9, "Table 7"),),
+            left_open=(*_ABLATION_OPEN, _RIGHT_OPEN),
+        ),
+        **_ablation(
+            "without-images",
+            "VisualBERT whose first phase reads captions without images (C1)",
+            63.9,
+            data=f"{_COCO}; regions left out",
+            first=VisualBertSampling(max_regions=36, with_regions=False),
+        ),
+        **_ablation("late-fusion", "VisualBERT without early fusion (C2)", 61.4, model={"early_fusion": False}),
+        **_ablation("without-bert", "VisualBERT without BERT's weights to start from (C3)", 64.7, start=""),
+        **_ablation(
+            "without-second-caption",
+            "VisualBERT without its second objective (C4)",
+            64.9,
+            first=VisualBertSampling(text_form="words_only", max_regions=36),
+            model={"with_match_head": False},
+            right_open=(
+                "The second phase has masked words alone, as the paper's always has (appendix A.3); the release would "
+                "also ask whether the statement is right.",
+            ),
+            left_open=("Whether the first phase still reads two captions is not said: one.",),
+        ),
+    }
+)
+
+VISUALBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        **_FULL,
+        **{f"{name}{_LATE}": _late_fusion(full, _LATE_FIGURES.get(name, ())) for name, full in _FULL.items()},
+        **{
+            f"{name}-without-coco": _without_coco(_FULL[name], figures)
+            for name, figures in _WITHOUT_COCO_FIGURES.items()
+        },
+        **_ABLATIONS,
+    }
+)

@@ -1,0 +1,139 @@
+"""VL-BERT's published pre-training runs: section 4.1 of arXiv:1908.08530, and cfgs/pretrain of jackroos/VL-BERT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+
+from roibeam.model.vlbert.config import vlbert_config
+from roibeam.pipelines.pretraining.recipes.recipe import Figure, Recipe
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampling
+from roibeam.pipelines.training.release_settings import release_settings
+
+_CAPTIONS = "Conceptual Captions, 3.3 M pairs; 10 to 100 regions of score 0.5 and more (butd-10-100)"
+_RATE_OPEN = (
+    "The paper has a rate of 1e-4 where the release's files have 1e-7 for each sample of a step, text corpus included; "
+    "here it is the release's product."
+)
+_CORPUS_OPEN = (
+    "Which copy of BookCorpus and Wikipedia is not said; the release reads documents of sentences, one a line, and an "
+    "epoch is one of the captions, while the text goes round."
+)
+_FIGURES_OPEN = "The repository prints no figures; the paper's, as of its first version, are of vlbert-paper."
+_HALF_OPEN = "The release trains in fp16 through apex (O2, LayerNorms in half too); here bf16 or fp32 autocast."
+
+
+def _release(summary: str, source: str, *, size: str, end_to_end: bool, text_corpus: bool, half: bool) -> Recipe:
+    preset = "release-e2e" if end_to_end else "release" if text_corpus else "release-captions"
+    # The rate counts the samples of all loaders: 4 x (32 + 32), 16 x (8 + 8), 4 x 64, 16 x (4 + 4) twice.
+    captions = 128 if text_corpus else 256
+    return Recipe(
+        summary=summary,
+        source=f"jackroos/VL-BERT cfgs/pretrain/{source}",
+        system="vlbert",
+        build=partial(vlbert_config, preset, size=size),
+        toy_build=partial(vlbert_config, preset, size="small"),
+        sampling=VLBertSampling(),
+        settings=release_settings("vl-bert"),
+        learning_rate=1e-7 * 256,
+        batch_size=captions,
+        epochs=10,
+        warmup=16000 if text_corpus else 8000,
+        data=_CAPTIONS + ("; BookCorpus and English Wikipedia" if text_corpus else ""),
+        start=f"bert-{size}-uncased",
+        text_corpus=text_corpus,
+        end_to_end=end_to_end,
+        left_open=(
+            _RATE_OPEN,
+            *([_CORPUS_OPEN] if text_corpus else []),
+            *([_HALF_OPEN] if half else []),
+            _FIGURES_OPEN,
+        ),
+    )
+
+
+VLBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "vlbert-paper": Recipe(
+            summary="VL-BERT of the paper: three tasks, captions alone, trained through the detector",
+            source="arXiv:1908.08530, sections 3.3 and 4.1",
+            system="vlbert",
+            build=partial(vlbert_config, "paper", size="base"),
+            toy_build=partial(vlbert_config, "paper", size="small"),
+            sampling=VLBertSampling(max_elements=0, word_masked_share=1.0, region_masked_share=1.0),
+            settings={"optimizer": "adamw", "betas": (0.9, 0.999), "weight_decay": 1e-4, "clip_norm": 0.0},
+            learning_rate=1e-4,
+            batch_size=256,
+            epochs=10,
+            warmup=8000,
+            data=_CAPTIONS,
+            end_to_end=True,
+            figures=(
+                Figure("VCR", "Q->A, val", 73.7, "Table 2"),
+                Figure("VCR", "Q->A, test", 74.0, "Table 2"),
+                Figure("VCR", "QA->R, val", 74.5, "Table 2"),
+                Figure("VCR", "QA->R, test", 74.8, "Table 2"),
+                Figure("VCR", "Q->AR, val", 55.0, "Table 2"),
+                Figure("VCR", "Q->AR, test", 55.5, "Table 2"),
+                Figure("VQA", "accuracy, test-dev", 70.50, "Table 3"),
+                Figure("VQA", "accuracy, test-std", 70.83, "Table 3"),
+                Figure("RefCOCO+", "accuracy, val, ground-truth regions", 78.44, "Table 4"),
+                Figure("RefCOCO+", "accuracy, testA, ground-truth regions", 81.30, "Table 4"),
+                Figure("RefCOCO+", "accuracy, testB, ground-truth regions", 71.18, "Table 4"),
+                Figure("RefCOCO+", "accuracy, val, detected regions", 71.84, "Table 4"),
+                Figure("RefCOCO+", "accuracy, testA, detected regions", 77.59, "Table 4"),
+                Figure("RefCOCO+", "accuracy, testB, detected regions", 60.57, "Table 4"),
+            ),
+            left_open=(
+                "Adam's epsilon and clipping are not given: torch's AdamW with 1e-6, no clipping.",
+                "Whether decay is decoupled, and what decays, is not said: it is, and everything does, as released.",
+                "The weights of the three losses are not given: equal.",
+                "How long a caption may be is not said: nothing is cut.",
+                "Whether masked words and regions count where caption and image do not match is not said: they do.",
+                'Figure 1 trains "all parameters"; here stem, res2 and batch norms of the detector stay fixed, as '
+                "released. How large photos are is not said: the release's short edge of 600.",
+            ),
+        ),
+        "vlbert-base": _release(
+            "VL-BERT base on stored features, with the text corpus",
+            "base_prec_4x16G_fp32.yaml",
+            size="base",
+            end_to_end=False,
+            text_corpus=True,
+            half=False,
+        ),
+        "vlbert-base-captions": _release(
+            "VL-BERT base on stored features, captions alone",
+            "base_prec_withouttextonly_4x16G_fp32.yaml",
+            size="base",
+            end_to_end=False,
+            text_corpus=False,
+            half=False,
+        ),
+        "vlbert-base-e2e": _release(
+            "VL-BERT base through the detector's head, with the text corpus",
+            "base_e2e_16x16G_fp16.yaml",
+            size="base",
+            end_to_end=True,
+            text_corpus=True,
+            half=True,
+        ),
+        "vlbert-large": _release(
+            "VL-BERT large on stored features, with the text corpus",
+            "large_prec_4x16G_fp16.yaml",
+            size="large",
+            end_to_end=False,
+            text_corpus=True,
+            half=True,
+        ),
+        "vlbert-large-e2e": _release(
+            "VL-BERT large through the detector's head, with the text corpus",
+            "large_e2e_16x16G_fp16.yaml",
+            size="large",
+            end_to_end=True,
+            text_corpus=True,
+            half=True,
+        ),
+    }
+)

@@ -1,0 +1,217 @@
+"""What a pre-training run reads, gathered and looked through before anything is trained.
+
+caption rows x store -> join -> leak guard -> what evaluations ask about is kept out -> photos, end to end
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore, JoinedSource, LeakGuard, join_sources
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
+from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable, check_named_regions
+from roibeam.pipelines.pretraining.data.task_texts import TaskTexts
+from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
+from roibeam.pipelines.pretraining.evaluation.measures import EvaluationSet, evaluation_set
+from roibeam.pipelines.pretraining.evaluation.validation import KeptOut, join_validation
+from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
+from roibeam.pipelines.pretraining.systems import System
+from roibeam.pipelines.pretraining.task import DataConfig
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """
+    Attributes:
+        joined: the sources that are trained on; of one feature space.
+        end_to_end: as it was given, with the labelled photos that may be trained on.
+        photos: of the images of `joined`, end to end.
+        asked: the held-out captions that evaluations ask about, None for none; `asked_photos` of their images.
+        searched: those of them that evaluations search among; None for no search.
+        texts: the text corpus beside.
+        notes: what was left out of captions and text, and what the system treats otherwise.
+        missing: ids of images whose photo cannot be used, each with why, as far as that is known.
+    """
+
+    joined: Sequence[JoinedSource]
+    end_to_end: EndToEnd | None
+    photos: RecordPhotos | None
+    asked: JoinedSource | None
+    asked_photos: RecordPhotos | None
+    searched: EvaluationSet | None
+    texts: TextCorpus | None
+    notes: list[str]
+    missing: dict[str, str]
+
+    @property
+    def store(self) -> FeatureStore:
+        """The first one: what holds for its features holds for all."""
+        return self.joined[0].store
+
+    @property
+    def lines(self) -> Sequence[str] | None:
+        """Of the text corpus."""
+        return None if self.texts is None else self.texts.lines
+
+    def captions(self) -> Iterator[str]:
+        """Of all sources that are trained on."""
+        return (caption for each in self.joined for _, caption in each.rows)
+
+    def trained_ids(self) -> Iterator[str]:
+        """Images that are trained on, those of labelled photos among them."""
+        for each in self.joined:
+            yield from each.rows.captioned_ids()
+        if self.end_to_end is not None and self.end_to_end.detector is not None:
+            yield from self.end_to_end.detector.trained_ids()
+
+
+def gather(
+    sources: Sequence[CaptionedStore],
+    *,
+    system: System,
+    sampling: Any,
+    data: DataConfig,
+    text_files: Sequence[Path],
+    guard: LeakGuard | None,
+    end_to_end: EndToEnd | None,
+    validation: CaptionedStore | None,
+) -> RunData:
+    """Joins, leaves out and checks; arguments and errors as of `pretrain`."""
+    _check_kinds(sources, system, data, text_files, end_to_end, validation)
+    most_pieces = system.most_pieces(sampling)
+    joined = join_sources(sources, most_pieces=most_pieces, guard=guard, share=data.share, share_seed=data.share_seed)
+    asked: JoinedSource | None = None
+    kept_out: KeptOut | None = None
+    for each in joined:
+        if isinstance(each.rows, TaskTable) and system.aligns_words(sampling):
+            check_named_regions(each.store, each.rows)
+    if validation is not None:
+        stores = [each.store for each in joined]
+        asked, kept_out = join_validation(
+            validation, stores, most_pieces=most_pieces, captions=data.validation_captions
+        )
+        joined = [kept_out.without(each) for each in joined]
+    missing: dict[str, str] = {}
+    photos: RecordPhotos | None = None
+    asked_photos: RecordPhotos | None = None
+    if end_to_end is not None:
+        end_to_end = _with_labelled(end_to_end, guard, kept_out, joined[0].source.data_set)
+        photos, rows, missing = end_to_end.find_photos(joined[0].store, joined[0].rows)
+        joined = [dataclasses.replace(joined[0], rows=rows)]
+        if asked is not None:
+            asked_photos, rows, not_asked = end_to_end.find_photos(asked.store, asked.rows)
+            asked, missing = dataclasses.replace(asked, rows=rows), missing | not_asked
+    searched: EvaluationSet | None = None
+    if asked is not None and data.validation_retrieval:
+        asked, searched, broken = _searched(asked, data.validation_retrieval, asked_photos, end_to_end)
+        missing |= broken
+    told_of = joined if asked is None else [*joined, asked]
+    notes = [note for each in told_of for note in (*each.told(each.notes), *_review(system, each, sampling))]
+    texts = TextCorpus(text_files) if text_files else None
+    notes += [] if texts is None else texts.notes
+    if end_to_end is not None and end_to_end.detector is not None:
+        notes += end_to_end.detector.notes()
+    for note in notes:
+        logger.info("%s", note)
+    return RunData(joined, end_to_end, photos, asked, asked_photos, searched, texts, notes, missing)
+
+
+def corpus_of(joined: Sequence[JoinedSource]) -> Corpus:
+    first, *others = joined
+    if isinstance(first.rows, TaskTable):
+        return TaskCorpus(first.store, first.rows)
+    return Corpus(first.store, first.rows, *((each.store, each.rows) for each in others))
+
+
+def _check_kinds(
+    sources: Sequence[CaptionedStore],
+    system: System,
+    data: DataConfig,
+    text_files: Sequence[Path],
+    end_to_end: EndToEnd | None,
+    validation: CaptionedStore | None,
+) -> None:
+    """What does not go together, whatever is in it."""
+    if text_files and system.text_only_fields is None:
+        raise ValueError(f"{system.name} reads no text without images; leave out the text corpus, or train a VL-BERT")
+    if any(isinstance(source.captions, TaskTexts) for source in sources):
+        _check_task_texts(system, sources, end_to_end)
+        if validation is not None:
+            raise ValueError("texts of a task have no validation here; judge the model on its task, or leave it out")
+    if end_to_end is not None and len(sources) > 1:
+        raise ValueError(
+            f"end to end a run reads one store, got {len(sources)}; merge them (roibeam store copy), or train on "
+            f"stored features"
+        )
+    if validation is None and data.validation_retrieval:
+        raise ValueError("data.validation_retrieval searches among held-out images: name them with --validation")
+
+
+def _with_labelled(
+    end_to_end: EndToEnd, guard: LeakGuard | None, kept_out: KeptOut | None, data_set: str | None
+) -> EndToEnd:
+    """With those labelled photos alone that may be trained on."""
+    part = end_to_end.detector
+    if part is None or part.labelled is None:
+        return end_to_end
+    labelled = part.labelled
+    if guard is not None:
+        labelled = guard.kept_photos(labelled, data_set)
+    if kept_out is not None:
+        labelled = kept_out.without_labelled(labelled, data_set)
+    return dataclasses.replace(end_to_end, detector=dataclasses.replace(part, labelled=labelled))
+
+
+def _searched(
+    asked: JoinedSource, images: int, photos: RecordPhotos | None, end_to_end: EndToEnd | None
+) -> tuple[JoinedSource, EvaluationSet, dict[str, str]]:
+    """Held-out captions, those of them that are searched among, and whose photo cannot be used: a search needs all.
+
+    Raises:
+        ValueError: when no two images are left.
+    """
+    left_out: dict[str, str] = {}
+    while True:
+        chosen = evaluation_set(corpus_of([asked]), max_images=images)
+        if end_to_end is None or photos is None:
+            return asked, chosen, left_out
+        broken = end_to_end.broken_photos(asked.store, photos, chosen.image_ids)
+        if not broken:
+            return asked, chosen, left_out
+        left_out |= broken
+        rows = asked.rows.without(broken)
+        if len(rows.captioned_ids()) < 2:
+            raise ValueError(
+                f"{asked.store.path}: {len(left_out):,} photos of the held-out captions cannot be used, so a search "
+                f"has no two images; the first: {next(iter(left_out.values()))}; give --validation of others, or leave "
+                f"data.validation_retrieval at 0"
+            )
+        asked = dataclasses.replace(asked, rows=rows)
+
+
+def _review(system: System, one: JoinedSource, sampling: Any) -> list[str]:
+    """What the rules treat otherwise in one source; pairs are drawn inside it, so each must be usable by itself."""
+    try:
+        return one.told(system.review(corpus_of([one]), sampling))
+    except ValueError as error:
+        raise ValueError(*one.told([str(error)])) from None
+
+
+def _check_task_texts(system: System, sources: Sequence[CaptionedStore], end_to_end: EndToEnd | None) -> None:
+    if not system.reads_task_text:
+        raise ValueError(f"{system.name} was not pre-trained on a task's own text; leave it out, or train a VisualBERT")
+    if end_to_end is not None:
+        raise ValueError("texts of a task are read with stored features; leave out the text or the encoder")
+    if len(sources) > 1:
+        raise ValueError(
+            f"texts of a task are read with one store, got {len(sources)}; merge them (roibeam store copy)"
+        )

@@ -1,0 +1,179 @@
+"""ImageBERT's rules for a sample (arXiv:2001.07966, sections 4.3 and 5.1; there is no public code).
+
+[CLS] text [SEP] regions        44 pieces and 100 regions, 144 in all; words and regions masked, 1 = they match
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.model.common.masking import mask_pieces, mask_regions
+from roibeam.model.imagebert.model import ImageBertConfig
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.samples.class_targets import ClassTargets, as_float32, as_tensor
+from roibeam.pipelines.pretraining.samples.fit import check_choice, check_probabilities, check_vocabulary, check_width
+from roibeam.pipelines.pretraining.samples.pairs import NEGATIVES, Pair, draw_pair
+from roibeam.pipelines.pretraining.samples.region_choice import strongest_regions
+from roibeam.pipelines.pretraining.samples.sample import PretrainSample
+from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
+
+
+@dataclass(frozen=True)
+class ImageBertSampling:
+    """How samples are made; defaults are the paper's, where it says.
+
+    Attributes:
+        max_pieces: text is cut at its end to so many pieces, [CLS] and [SEP] counted, the model's last [SEP] too where
+            it has one. 44 is what 100 regions leave of 144 (section 5.1).
+        max_regions: those of highest score ("top-100 ranked objects", section 5.3; its ablation has 36); 0 = all.
+        word_probability, region_probability: how often a piece or region is predicted.
+        word_masked_share: how many of the predicted pieces become [MASK]; half of the others become random ones.
+        region_masked_share: how many of the predicted regions are hidden; the others stay as they are.
+        mismatched_probability: how often caption and image do not belong together, for a model with a match head.
+            Section 4.3 does not say.
+        negatives: what of such a pair is another image's, see `pairs`; the paper has both kinds, how many it does not
+            say.
+    """
+
+    max_pieces: int = 44
+    max_regions: int = 100
+    word_probability: float = 0.15
+    region_probability: float = 0.15
+    word_masked_share: float = 0.8
+    region_masked_share: float = 0.9
+    mismatched_probability: float = 0.5
+    negatives: str = "caption_or_image"
+
+    def __post_init__(self) -> None:
+        check_probabilities(self, "word_probability", "region_probability", "word_masked_share", "region_masked_share")
+        check_probabilities(self, "mismatched_probability")
+        check_choice(self, "negatives", NEGATIVES)
+        if self.max_pieces < 4 or self.max_regions < 0:
+            raise ValueError(
+                f"ImageBertSampling: max_pieces must be at least 4 and max_regions not negative, got "
+                f"{self.max_pieces} and {self.max_regions}"
+            )
+
+
+class ImageBertSampler:
+    """A `Sampler`."""
+
+    def __init__(
+        self,
+        sampling: ImageBertSampling,
+        tokenizer: CaptionTokenizer,
+        model_config: ImageBertConfig,
+        *,
+        num_classes: int,
+    ) -> None:
+        check_vocabulary(model_config, tokenizer)
+        if model_config.with_region_class_head and model_config.num_region_labels not in (num_classes, num_classes + 1):
+            raise ValueError(
+                f"the model has {model_config.num_region_labels} region labels, this store has {num_classes} classes; "
+                f"set num_region_labels to {num_classes}, or to {num_classes + 1} to count background"
+            )
+        self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
+        self._num_classes = num_classes
+        last_separator = int(model_config.final_separator != "none")
+        self._max_pieces = min(sampling.max_pieces, model_config.max_position_embeddings) - last_separator
+        self._predicts_regions = model_config.with_region_class_head or model_config.with_region_feature_head
+
+    @property
+    def draws_images(self) -> bool:
+        """See `Sampler`."""
+        sampling = self._sampling
+        return bool(
+            self._config.with_match_head and sampling.mismatched_probability and sampling.negatives != "caption"
+        )
+
+    def check(self, record: RegionRecord) -> None:
+        check_width(self._config, record)
+        self._global_feature(record)
+
+    def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
+        sampling = self._sampling
+        pair = self._pair(corpus, row, random)
+        record = corpus.record(pair.image_row)
+        text_ids, text_labels = self._text(corpus.caption(pair.caption_row), random)
+        chosen = strongest_regions(record, sampling.max_regions)
+        masked = predicted = np.zeros(len(chosen), bool)
+        targets = None
+        if self._predicts_regions:
+            masked, predicted = mask_regions(
+                len(chosen),
+                random,
+                probability=sampling.region_probability,
+                masked_share=sampling.region_masked_share,
+            )
+            targets = ClassTargets.of(record, chosen, predicted, self._num_classes)
+        return PretrainSample(
+            sample_id=record.image_id,
+            text_ids=text_ids,
+            text_labels=text_labels,
+            text_segments=np.zeros(len(text_ids), np.int64),
+            features=as_tensor(record.features[chosen]),
+            boxes=record.boxes[chosen],
+            masked=masked,
+            predicted=predicted,
+            region_targets=targets,
+            global_feature=self._global_feature(record),
+            match=int(pair.matched) if self._config.with_match_head else None,
+            height=record.height,
+            width=record.width,
+        )
+
+    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
+        pair, most = self._pair(corpus, row, random), self._sampling.max_regions
+        pieces, regions = lengths.pieces(pair.caption_row), lengths.regions(pair.image_row)
+        return [RowSize(min(pieces, self._max_pieces), min(regions, most) if most else regions)]
+
+    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
+        if not self._config.with_match_head:
+            return Pair(row, row, True)
+        return draw_pair(
+            corpus,
+            row,
+            random,
+            mismatched_probability=self._sampling.mismatched_probability,
+            negatives=self._sampling.negatives,
+        )
+
+    def _text(self, caption: str, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and labels, each (T,) int64, of the cut and masked caption."""
+        sampling, tokenizer = self._sampling, self._tokenizer
+        words = tokenizer.encode(caption).ids[1:-1][: self._max_pieces - 2]
+        ids = np.concatenate([[tokenizer.cls_id], words, [tokenizer.sep_id]])
+        maskable = np.ones(len(ids), bool)
+        maskable[[0, -1]] = False
+        return mask_pieces(
+            ids,
+            maskable,
+            random,
+            mask_id=tokenizer.mask_id,
+            vocab_size=tokenizer.vocab_size,
+            probability=sampling.word_probability,
+            masked_share=sampling.word_masked_share,
+        )
+
+    def _global_feature(self, record: RegionRecord) -> Tensor | None:
+        """(G,) for a model that reads one.
+
+        Raises:
+            ValueError: naming the record, when it has none or one of another width.
+        """
+        width = self._config.global_feature_size
+        if not width:
+            return None
+        feature = record.image_feature
+        if feature is None or len(feature) != width:
+            got = "none" if feature is None else f"one of width {len(feature)}"
+            raise ValueError(
+                f"record {record.image_id!r}: the model reads a feature of the whole image of width {width}, the "
+                f"record has {got}; set global_feature_size to what the store has, or 0"
+            )
+        return as_float32(feature)

@@ -1,0 +1,168 @@
+"""InterBERT's rules for a sample (arXiv:2003.13198, section 2.3; black4321/InterBERT concept_cap_dataset.py).
+
+The model adds IMG, the whole image, itself: the features that are not masked, over the number of all regions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.model.common.masking import mask_pieces, mask_regions
+from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.model.interbert.config import InterBertConfig
+from roibeam.model.interbert.group_masking import (
+    mask_one_span,
+    mask_region_groups,
+    mask_region_groups_as_released,
+    mask_segments,
+)
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.samples.caption_and_regions import CaptionAndRegions
+from roibeam.pipelines.pretraining.samples.fit import (
+    check_choice,
+    check_positions,
+    check_probabilities,
+    check_region_labels,
+    check_room,
+    check_vocabulary,
+    check_width,
+)
+from roibeam.pipelines.pretraining.samples.pairs import Pair, draw_pair
+from roibeam.pipelines.pretraining.samples.sample import PretrainSample
+from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
+
+MASKINGS = ("groups", "groups_as_released", "single")
+ANCHOR_PROBABILITY, SINGLE_PROBABILITY = 0.1, 0.15
+
+
+@dataclass(frozen=True)
+class InterBertSampling:
+    """How samples are made; defaults are the paper's masks in the release's lengths.
+
+    Attributes:
+        max_pieces: text is cut at its end to so many pieces, [CLS] and [SEP] counted.
+        max_regions: regions of the highest class score that are kept, in the order of the record; IMG is not counted.
+            36 is what the release pre-trains with, 100 what it fine-tunes with.
+        masking: "groups": segments of words and regions with what overlaps them, of the paper; "groups_as_released":
+            one span of pieces and such regions, the release's `--span_mask`; "single": ViLBERT's, the release without
+            that flag.
+        word_probability, region_probability: how often a word or region is an anchor of a group, or, with "single", is
+            predicted; None for what was published, 0.1 of anchors and 0.15. The released span has no such number.
+        mismatched_probability: of a caption that is another image's, never one of the same image.
+        conditional_masking: each pair makes two rows, one whose regions alone are masked beside the whole text, and
+            one whose words alone are (the release's `--cond_mask`, which fails there: its first pass has no labels and
+            hides the regions from the second).
+    """
+
+    max_pieces: int = 36
+    max_regions: int = 36
+    masking: str = "groups"
+    word_probability: float | None = None
+    region_probability: float | None = None
+    mismatched_probability: float = 0.5
+    conditional_masking: bool = False
+
+    def __post_init__(self) -> None:
+        check_room(self, "max_pieces", 3)
+        check_room(self, "max_regions", 1)
+        check_choice(self, "masking", MASKINGS)
+        given = [name for name in ("word_probability", "region_probability") if getattr(self, name) is not None]
+        check_probabilities(self, *given, "mismatched_probability")
+        if self.masking == "groups_as_released" and self.word_probability is not None:
+            raise ValueError(
+                "InterBertSampling: word_probability has no effect on the one span of masking 'groups_as_released'; "
+                "leave it out, or choose another masking"
+            )
+
+
+class InterBertSampler:
+    """A `Sampler`."""
+
+    draws_images = False
+
+    def __init__(
+        self,
+        sampling: InterBertSampling,
+        tokenizer: CaptionTokenizer,
+        model_config: InterBertConfig,
+        *,
+        num_classes: int,
+    ) -> None:
+        check_vocabulary(model_config, tokenizer)
+        check_positions(model_config.max_position_embeddings, sampling.max_pieces)
+        elements = 1 + sampling.max_regions + model_config.with_image_sep
+        if model_config.with_region_positions and elements > model_config.max_position_embeddings:
+            raise ValueError(
+                f"images of up to {elements} elements, the model has positions for "
+                f"{model_config.max_position_embeddings}; set sampling.max_regions or max_position_embeddings"
+            )
+        self._classifies = model_config.region_loss == "kl"
+        if self._classifies:
+            check_region_labels(model_config.region_target_size, num_classes, "region_target_size")
+        self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
+        self._num_classes = num_classes
+
+    def check(self, record: RegionRecord) -> None:
+        check_width(self._config, record)
+
+    def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
+        sampling = self._sampling
+        pair = self._pair(corpus, row, random)
+        shown = CaptionAndRegions.of(
+            corpus.record(pair.image_row),
+            corpus.caption(pair.caption_row),
+            self._tokenizer,
+            max_pieces=sampling.max_pieces,
+            max_regions=sampling.max_regions,
+            matched=pair.matched,
+        )
+        text_ids, text_labels = self._mask_text(shown, random)
+        masked, predicted = self._mask_image(shown, random)
+        targets = shown.class_targets(predicted, self._num_classes) if self._classifies else shown.features.float()
+        if not sampling.conditional_masking:
+            return shown.sample(text_ids, text_labels, masked, predicted, targets)
+        nothing = np.zeros_like(predicted)
+        of_words = shown.sample(text_ids, text_labels, nothing, nothing, targets)
+        no_labels = np.full_like(text_labels, IGNORE_INDEX)
+        return shown.sample(shown.caption.ids, no_labels, masked, predicted, targets, twin=of_words)
+
+    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
+        pair, sampling = self._pair(corpus, row, random), self._sampling
+        pieces, regions = lengths.pieces(pair.caption_row), lengths.regions(pair.image_row)
+        size = RowSize(min(pieces, sampling.max_pieces), min(regions, sampling.max_regions))
+        return [size, size] if sampling.conditional_masking else [size]
+
+    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
+        return draw_pair(corpus, row, random, mismatched_probability=self._sampling.mismatched_probability)
+
+    def _mask_text(self, shown: CaptionAndRegions, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        sampling, tokenizer, caption = self._sampling, self._tokenizer, shown.caption
+        pieces = {"mask_id": tokenizer.mask_id, "vocab_size": tokenizer.vocab_size}
+        if sampling.masking == "groups_as_released":
+            return mask_one_span(caption.ids, caption.word_ids, random, **pieces)
+        if sampling.masking == "groups":
+            probability = _or(sampling.word_probability, ANCHOR_PROBABILITY)
+            return mask_segments(caption.ids, caption.word_ids, random, **pieces, probability=probability)
+        probability = _or(sampling.word_probability, SINGLE_PROBABILITY)
+        return mask_pieces(caption.ids, caption.word_ids >= 0, random, **pieces, probability=probability)
+
+    def _mask_image(self, shown: CaptionAndRegions, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        sampling = self._sampling
+        if sampling.masking == "single":
+            probability = _or(sampling.region_probability, SINGLE_PROBABILITY)
+            return mask_regions(len(shown.boxes), random, probability=probability)
+        probability = _or(sampling.region_probability, ANCHOR_PROBABILITY)
+        if sampling.masking == "groups":
+            masked = mask_region_groups(shown.boxes, random, probability=probability)
+            return masked, masked
+        return mask_region_groups_as_released(
+            shown.boxes, shown.features.float().numpy(), random, probability=probability
+        )
+
+
+def _or(given: float | None, published: float) -> float:
+    return published if given is None else given

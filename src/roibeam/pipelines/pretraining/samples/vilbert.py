@@ -1,0 +1,168 @@
+"""ViLBERT's rules for a sample, and those of its single-stream baseline.
+
+arXiv:1908.02265, section 2.2, "Training Tasks and Objectives"; jiasenlu/vilbert_beta and facebookresearch/
+vilbert-multi-task, vilbert/datasets/concept_cap_dataset.py. The model adds IMG, the whole image, itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.model.common.masking import mask_overlapping_regions, mask_pieces, mask_regions
+from roibeam.model.common.regions import mean_feature
+from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.single_stream import SingleStreamConfig
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.samples.caption_and_regions import CaptionAndRegions
+from roibeam.pipelines.pretraining.samples.fit import (
+    check_choice,
+    check_positions,
+    check_probabilities,
+    check_region_labels,
+    check_room,
+    check_vocabulary,
+    check_width,
+)
+from roibeam.pipelines.pretraining.samples.pairs import NEGATIVES, Pair, draw_pair
+from roibeam.pipelines.pretraining.samples.sample import PretrainSample
+from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
+
+OVERLAPPING_REGIONS = ("kept", "hidden", "uncounted")
+
+
+@dataclass(frozen=True)
+class ViLbertSampling:
+    """How samples are made; defaults are the first release's. (There a mismatched caption may be the image's own.)
+
+    Attributes:
+        max_pieces: text is cut at its end to so many pieces, [CLS] and [SEP] counted.
+        max_regions: regions of the highest class score that are kept, in the order of the record; IMG is not counted.
+        word_probability, region_probability: how often a piece of a word or a region is predicted. Of the pieces 80 %
+            become [MASK], 10 % random ones; of the regions 90 % are hidden.
+        mismatched_probability: of a caption and an image that do not belong together; 0 is the multi-task release's
+            `--objective 2`, whose model has no match head.
+        negatives: what of such a pair is another image's: "caption" (the releases), "caption_or_image" (the paper),
+            equally often, or "image".
+        overlapping_regions: regions with an IoU above 0.4 to a predicted one: "kept" as they are (first release),
+            "hidden" with a hidden one (what arXiv:1912.02315 says), or seen but not counted where IMG is averaged,
+            "uncounted" (the code of that paper).
+    """
+
+    max_pieces: int = 36
+    max_regions: int = 36
+    word_probability: float = 0.15
+    region_probability: float = 0.15
+    mismatched_probability: float = 0.5
+    negatives: str = "caption"
+    overlapping_regions: str = "kept"
+
+    def __post_init__(self) -> None:
+        check_room(self, "max_pieces", 3)
+        check_room(self, "max_regions", 1)
+        check_probabilities(self, "word_probability", "region_probability", "mismatched_probability")
+        check_choice(self, "negatives", NEGATIVES)
+        check_choice(self, "overlapping_regions", OVERLAPPING_REGIONS)
+
+
+class ViLbertSampler:
+    """A `Sampler`, of either model."""
+
+    def __init__(
+        self,
+        sampling: ViLbertSampling,
+        tokenizer: CaptionTokenizer,
+        model_config: ViLbertConfig | SingleStreamConfig,
+        *,
+        num_classes: int,
+    ) -> None:
+        check_vocabulary(model_config, tokenizer)
+        # The baseline has none of these choices: it classifies regions and is always asked whether a pair matches.
+        region_loss, positions, self._asks_match = "kl", model_config.max_position_embeddings, True
+        if isinstance(model_config, ViLbertConfig):
+            region_loss, self._asks_match = model_config.region_loss, model_config.with_match_head
+            positions -= model_config.first_position
+            if model_config.num_task_tokens:
+                raise ValueError(
+                    f"the model has {model_config.num_task_tokens} task tokens, which pre-training on captions does "
+                    f"not use; set num_task_tokens to 0"
+                )
+        check_positions(positions, sampling.max_pieces)
+        if not self._asks_match and sampling.mismatched_probability:
+            raise ValueError(
+                f"the model has no match head, but {sampling.mismatched_probability:.0%} of the pairs would be "
+                f"mismatched; set sampling.mismatched_probability to 0, or with_match_head to true"
+            )
+        self._classifies, self._contrasts = region_loss == "kl", region_loss == "contrastive"
+        if self._classifies:
+            check_region_labels(model_config.region_target_size, num_classes, "region_target_size")
+        self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
+        self._num_classes = num_classes
+
+    @property
+    def draws_images(self) -> bool:
+        """See `Sampler`."""
+        sampling = self._sampling
+        return bool(self._asks_match and sampling.mismatched_probability and sampling.negatives != "caption")
+
+    def check(self, record: RegionRecord) -> None:
+        check_width(self._config, record)
+
+    def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
+        sampling, tokenizer = self._sampling, self._tokenizer
+        pair = self._pair(corpus, row, random)
+        shown = CaptionAndRegions.of(
+            corpus.record(pair.image_row),
+            corpus.caption(pair.caption_row),
+            tokenizer,
+            max_pieces=sampling.max_pieces,
+            max_regions=sampling.max_regions,
+            matched=pair.matched if self._asks_match else None,
+        )
+        text_ids, text_labels = mask_pieces(
+            shown.caption.ids,
+            shown.caption.word_ids >= 0,
+            random,
+            mask_id=tokenizer.mask_id,
+            vocab_size=tokenizer.vocab_size,
+            probability=sampling.word_probability,
+        )
+        masked, predicted = mask_regions(len(shown.boxes), random, probability=sampling.region_probability)
+        whole_image: Tensor | None = None
+        if sampling.overlapping_regions != "kept":
+            masked, counted = mask_overlapping_regions(
+                shown.boxes, masked, predicted, hide_overlapping=sampling.overlapping_regions == "hidden"
+            )
+            if sampling.overlapping_regions == "uncounted":
+                whole_image = mean_feature(shown.features.float(), torch.from_numpy(~masked), torch.from_numpy(counted))
+        targets = shown.class_targets(predicted, self._num_classes) if self._classifies else shown.features.float()
+        return shown.sample(
+            text_ids,
+            text_labels,
+            masked,
+            predicted,
+            targets,
+            # Negatives are drawn among all regions.
+            contrasted=self._contrasts,
+            whole_image=whole_image,
+        )
+
+    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
+        pair, sampling = self._pair(corpus, row, random), self._sampling
+        pieces, regions = lengths.pieces(pair.caption_row), lengths.regions(pair.image_row)
+        return [RowSize(min(pieces, sampling.max_pieces), min(regions, sampling.max_regions))]
+
+    def _pair(self, corpus: Corpus, row: int, random: np.random.Generator) -> Pair:
+        sampling = self._sampling
+        return draw_pair(
+            corpus,
+            row,
+            random,
+            mismatched_probability=sampling.mismatched_probability,
+            negatives=sampling.negatives,
+        )

@@ -1,0 +1,343 @@
+"""VisualBERT's rules for a sample (arXiv:1908.03557, section 3.3; uclanlp/visualbert dataloaders/coco_dataset.py).
+
+    [CLS] caption A [SEP] caption B [SEP] regions        segments 0 and 1, words masked piece by piece, regions never
+
+One caption tells of the image; the other does as well (match 1), or is of another image (0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from roibeam.features.counted import counted
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.model.common.masking import mask_pieces
+from roibeam.model.visualbert.model import VisualBertConfig
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.data.task_corpus import GIVE_BOXES, TaskCorpus, TaskRow
+from roibeam.pipelines.pretraining.samples.class_targets import as_tensor
+from roibeam.pipelines.pretraining.samples.fit import check_choice, check_probabilities, check_vocabulary, check_width
+from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_caption
+from roibeam.pipelines.pretraining.samples.region_choice import strongest_regions
+from roibeam.pipelines.pretraining.samples.sample import PretrainSample
+from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
+
+TASK_TEXT = "task_text"
+TEXT_FORMS = ("two_captions", "one_caption", "words_only", TASK_TEXT)
+CUTS = ("longer_end", "release_front")
+ALIGNED = ("none", "first_piece", "release")
+BOX_NUMBERS = 6  # left, top, right, bottom, width, height, as shares of the image
+
+
+@dataclass(frozen=True)
+class VisualBertSampling:
+    """How samples are made; defaults are the release's on COCO, but for `cut`.
+
+    Attributes:
+        text_form: "two_captions", the paper's second objective; "one_caption", which belongs to the image or not (the
+            release with two_sentence off); "words_only", one caption and no question whether it fits; "task_text",
+            pre-training on a task's own text, see `TaskTexts`: VQA's question and one of its answers in one text,
+            VCR's as two, NLVR2's statement. A model with a match head is asked whether VCR's choice is right and
+            NLVR2's statement true, as in the release; one without learns words alone, as the paper says.
+        max_pieces: most pieces of the text, [CLS] and [SEP] counted.
+        cut: what a longer pair loses. "longer_end": the last piece of the longer caption, one by one, as BERT does.
+            "release_front": the release's `perform_truncate`, which cuts both from the front and takes more of B than
+            is too much; B may be gone, and the rest may still be longer than `max_pieces`. One text alone is cut at its
+            end.
+        max_regions: those of highest score; 0 = all of the record.
+        with_regions: False is the ablation that reads the captions alone ("w/o grounded pre-training", C1).
+        box_numbers: six numbers of its box stand behind each feature, as the release does for Flickr30k; the model is
+            that much wider.
+        aligned_words: of VCR's texts, whose tags name boxes: "first_piece" adds the position of each such word's first
+            piece to the box, as the release means to and the model's `alignment` says; "release" that of the word's
+            number, by its slip, which is another piece behind a word of several; "none" nothing. The store's regions
+            must be VCR's boxes.
+        word_probability: how often a piece is predicted.
+        word_masked_share: how many of the predicted pieces become [MASK]; half of the others become random ones.
+        mismatched_probability: how often the second caption, or the one, is of another image.
+    """
+
+    text_form: str = "two_captions"
+    max_pieces: int = 128
+    cut: str = "longer_end"
+    max_regions: int = 0
+    with_regions: bool = True
+    box_numbers: bool = False
+    aligned_words: str = "none"
+    word_probability: float = 0.15
+    word_masked_share: float = 0.8
+    mismatched_probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_choice(self, "text_form", TEXT_FORMS)
+        check_choice(self, "cut", CUTS)
+        check_choice(self, "aligned_words", ALIGNED)
+        if self.aligned_words != "none" and not (self.text_form == TASK_TEXT and self.with_regions):
+            raise ValueError(
+                f"VisualBertSampling: aligned_words={self.aligned_words} is of a task's texts with regions, got "
+                f"text_form={self.text_form}, with_regions={str(self.with_regions).lower()}; leave it at none"
+            )
+        check_probabilities(self, "word_probability", "word_masked_share", "mismatched_probability")
+        if self.max_pieces < 5 or self.max_regions < 0:
+            raise ValueError(
+                f"VisualBertSampling: max_pieces must be at least 5 and max_regions not negative, got "
+                f"{self.max_pieces} and {self.max_regions}"
+            )
+
+
+class _Texts(NamedTuple):
+    """What is read in one row.
+
+    Attributes:
+        pieces: (n,) of one or two texts, without [CLS] and [SEP].
+        match: whether they fit; None where nobody asks.
+        lines: of a task's text those that are read, see `TaskText`; none of captions.
+    """
+
+    pieces: list[np.ndarray]
+    match: int | None
+    lines: tuple[int, ...] = ()
+
+
+class VisualBertSampler:
+    """A `Sampler`."""
+
+    draws_images = False
+
+    def __init__(
+        self,
+        sampling: VisualBertSampling,
+        tokenizer: CaptionTokenizer,
+        model_config: VisualBertConfig,
+        *,
+        num_classes: int,
+    ) -> None:
+        check_vocabulary(model_config, tokenizer)
+        if not model_config.with_match_head and sampling.text_form not in ("words_only", TASK_TEXT):
+            raise ValueError(
+                f"VisualBERT: the model has no match head, so nothing asks about captions of other images "
+                f"(text_form {sampling.text_form!r}); set sampling.text_form=words_only"
+            )
+        self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
+        self._max_pieces = min(sampling.max_pieces, model_config.max_position_embeddings)
+
+    def check(self, record: RegionRecord) -> None:
+        if not self._sampling.box_numbers:
+            check_width(self._config, record)
+        elif self._config.region_feature_size != record.features.shape[1] + BOX_NUMBERS:
+            raise ValueError(
+                f"record {record.image_id!r}: features and {BOX_NUMBERS} box numbers have width "
+                f"{record.features.shape[1] + BOX_NUMBERS}, the model was made for {self._config.region_feature_size}; "
+                f"set region_feature_size"
+            )
+
+    def sample(self, corpus: Corpus, row: int, random: np.random.Generator) -> PretrainSample:
+        records = corpus.records(row) if isinstance(corpus, TaskCorpus) else [corpus.record(row)]
+        texts = self._texts(corpus, row, random)
+        shown = [self._shown(record) for record in records]
+        features, boxes, region_images = self._regions(records, shown)
+        nothing = np.zeros(len(boxes), bool)
+        text_ids, text_labels, text_segments = self._masked(texts.pieces, random)
+        return PretrainSample(
+            sample_id=" and ".join(record.image_id for record in records),
+            text_ids=text_ids,
+            text_labels=text_labels,
+            text_segments=text_segments,
+            features=features,
+            boxes=boxes,
+            region_images=region_images,
+            aligned_words=self._aligned(corpus, row, texts, records[0], shown[0]),
+            masked=nothing,
+            predicted=nothing,
+            region_targets=None,
+            match=texts.match,
+            height=records[0].height,
+            width=records[0].width,
+        )
+
+    def sizes(self, corpus: Corpus, row: int, lengths: Lengths, random: np.random.Generator) -> list[RowSize]:
+        sampling, regions = self._sampling, lengths.regions(row) if self._sampling.with_regions else 0
+        num_images = 1
+        if isinstance(corpus, TaskCorpus):
+            texts = self._texts(corpus, row, random).pieces
+            num_images = corpus.num_images(row)
+        else:
+            caption_rows, _ = self._captions(corpus, row, random)
+            texts = [np.empty(lengths.pieces(each) - 2) for each in caption_rows]
+        texts = self._cut(texts)
+        pieces = min(sum(map(len, texts)) + len(texts) + 1, self._config.max_position_embeddings)
+        most_regions = num_images * sampling.max_regions or regions  # of two images each may have less by itself
+        return [RowSize(pieces, min(regions, most_regions))]
+
+    def _captions(self, corpus: Corpus, row: int, random: np.random.Generator) -> tuple[list[int], int | None]:
+        """Whose captions are read, and whether the last of them is asked about and belongs."""
+        sampling = self._sampling
+        if sampling.text_form == "two_captions":
+            pair = draw_second_caption(corpus, row, random, mismatched_probability=sampling.mismatched_probability)
+            return [row, pair.caption_row], int(pair.matched)
+        if sampling.text_form == "one_caption":
+            pair = draw_pair(corpus, row, random, mismatched_probability=sampling.mismatched_probability)
+            return [pair.caption_row], int(pair.matched)
+        return [row], None
+
+    def _texts(self, corpus: Corpus, row: int, random: np.random.Generator) -> _Texts:
+        if not isinstance(corpus, TaskCorpus):
+            caption_rows, matched = self._captions(corpus, row, random)
+            return _Texts([self._pieces(corpus.caption(each)) for each in caption_rows], matched)
+        text = corpus.text(row)
+        lines = (0, 1 + int(random.integers(len(text.following)))) if text.following else (0,)
+        pieces = [self._pieces(text.lines[line]) for line in lines]
+        match = None if text.fits is None or not self._config.with_match_head else int(text.fits)
+        return _Texts(pieces if corpus.as_pair else [np.concatenate(pieces)], match, lines)
+
+    def _aligned(
+        self, corpus: Corpus, row: int, texts: _Texts, record: RegionRecord, shown: np.ndarray
+    ) -> np.ndarray | None:
+        """See `PretrainSample.aligned_words`, of the shown regions; ValueError for a region that the record has not."""
+        if self._sampling.aligned_words == "none" or not isinstance(corpus, TaskCorpus) or not corpus.as_pair:
+            return None
+        text, start = corpus.text(row), 1
+        words: list[list[int]] = [[] for _ in shown]
+        places = {int(region): place for place, region in enumerate(shown)}
+        for named in self._cut([self._named(text, *each) for each in zip(texts.lines, texts.pieces, strict=True)]):
+            for piece in np.flatnonzero(named[:, 0] >= 0):
+                region, word = map(int, named[piece])
+                if region >= record.num_regions:
+                    raise ValueError(
+                        f"record {record.image_id!r}: a word names region {region}, the record has "
+                        f"{record.num_regions}; {GIVE_BOXES}"
+                    )
+                position = start + (word if self._sampling.aligned_words == "release" else int(piece))
+                if region in places and position < self._config.max_position_embeddings - 1:
+                    words[places[region]].append(position)
+            start += len(named) + 1
+        most = max(map(len, words), default=0)
+        return np.array([each + [-1] * (most - len(each)) for each in words], np.int64) if most else None
+
+    def _named(self, text: TaskRow, line: int, pieces: np.ndarray) -> np.ndarray:
+        """(n, 2) of the pieces of a line: the region that each names, -1 for none, and the number of that word."""
+        mentions = [mention for mention in text.mentions if mention.line == line]
+        named = np.full((len(pieces), 2), -1)
+        firsts = self._tokenizer.first_pieces(text.lines[line], [mention.word for mention in mentions])
+        for mention, first in zip(mentions, firsts, strict=True):
+            if first:
+                named[first - 1] = mention.region, mention.word
+        return named
+
+    def _shown(self, record: RegionRecord) -> np.ndarray:
+        """(n,) int64, numbers of the record's regions."""
+        sampling = self._sampling
+        return strongest_regions(record, sampling.max_regions) if sampling.with_regions else np.arange(0)
+
+    def _regions(
+        self, records: list[RegionRecord], shown: list[np.ndarray]
+    ) -> tuple[torch.Tensor, np.ndarray, np.ndarray | None]:
+        """Features and boxes of the regions that are shown, image by image; of several images, which each is from."""
+        features, boxes = [], []
+        for record, regions in zip(records, shown, strict=True):
+            given = as_tensor(record.features[regions])
+            if self._sampling.box_numbers:
+                given = torch.cat([given.float(), torch.from_numpy(box_numbers(record, regions))], dim=1)
+            features.append(given)
+            boxes.append(record.boxes[regions])
+        if len(records) == 1:
+            return features[0], boxes[0], None
+        return (
+            torch.cat(features),
+            np.concatenate(boxes),
+            np.repeat(np.arange(len(boxes)), [len(each) for each in boxes]),
+        )
+
+    def _pieces(self, text: str) -> np.ndarray:
+        """(n,) without [CLS] and [SEP]."""
+        return self._tokenizer.encode(text).ids[1:-1]
+
+    def _masked(
+        self, texts: list[np.ndarray], random: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids, labels and segments, each (T,) int64, of cut and masked texts."""
+        sampling, tokenizer, texts = self._sampling, self._tokenizer, self._cut(texts)
+        parts = [np.array([tokenizer.cls_id])]
+        for text in texts:
+            parts += [text, np.array([tokenizer.sep_id])]
+        ids = np.concatenate(parts)
+        segments = np.zeros(len(ids), np.int64)
+        segments[len(texts[0]) + 2 :] = 1
+        words = np.ones(len(ids), bool)
+        words[[0, len(texts[0]) + 1, -1]] = False
+        masked_ids, labels = mask_pieces(
+            ids,
+            words,
+            random,
+            mask_id=tokenizer.mask_id,
+            vocab_size=tokenizer.vocab_size,
+            probability=sampling.word_probability,
+            masked_share=sampling.word_masked_share,
+        )
+        # The release's cut may leave more than the model has positions for, where the release itself stops.
+        kept = min(len(ids), self._config.max_position_embeddings)
+        masked_ids[kept - 1], labels[kept - 1] = ids[-1], labels[-1]
+        return masked_ids[:kept], labels[:kept], segments[:kept]
+
+    def _cut(self, texts: list[np.ndarray]) -> list[np.ndarray]:
+        if len(texts) == 1:
+            return [texts[0][: self._max_pieces - 2]]
+        if self._sampling.cut == "release_front":
+            return cut_from_the_front(*texts, limit=self._sampling.max_pieces)
+        return cut_the_longer(*texts, limit=self._max_pieces)
+
+
+def box_numbers(record: RegionRecord, regions: np.ndarray) -> np.ndarray:
+    """(n, 6) float32: x1 / w, y1 / h, their sums with the next two, width / w, height / h of the regions' boxes."""
+    boxes = record.boxes[regions]
+    size = np.array([record.width, record.height], np.float32)
+    start, extent = boxes[:, :2] / size, (boxes[:, 2:] - boxes[:, :2]) / size
+    return np.concatenate([start, start + extent, extent], axis=1)
+
+
+def cut_the_longer(first: np.ndarray, second: np.ndarray, *, limit: int) -> list[np.ndarray]:
+    """Both without the last pieces of the longer one (of equals, B) until [CLS] A [SEP] B [SEP] fits `limit`."""
+    room = max(limit - 3, 0)
+    of_second = min(len(second), max(room - len(first), room // 2))
+    return [first[: room - of_second], second[:of_second]]
+
+
+def cut_from_the_front(first: np.ndarray, second: np.ndarray, *, limit: int) -> list[np.ndarray]:
+    """What uclanlp/visualbert dataloaders/bert_data_utils.py, perform_truncate, leaves; one text when B is gone."""
+    surplus = len(first) + len(second) + 3 - limit
+    if surplus > 0:
+        of_first = min((surplus + 1) // 2, max(len(first) - 32, 0))
+        # The release adds here what it should take off.
+        first, second = first[of_first:], second[surplus + of_first :]
+    return [first, second] if len(second) else [first]
+
+
+def review_captions(corpus: Corpus, sampling: VisualBertSampling) -> list[str]:
+    """What is to be said of images with a single caption, where samples have two.
+
+    Raises:
+        ValueError: when no image has two, so that every pair would be a mismatched one; when samples are to be made of
+            a task's texts and these are captions, or the other way.
+    """
+    if isinstance(corpus, TaskCorpus) != (sampling.text_form == TASK_TEXT):
+        given = "texts of a task (--task-text)" if isinstance(corpus, TaskCorpus) else "captions"
+        raise ValueError(
+            f"VisualBERT: {given} with sampling.text_form={sampling.text_form}; texts of a task and "
+            f"text_form={TASK_TEXT} belong together"
+        )
+    if sampling.text_form != "two_captions":
+        return []
+    single, total = corpus.count_single_captions(), len(corpus)
+    if single == total:
+        raise ValueError(
+            "VisualBERT: no image has two captions, so no second caption could belong to one; set "
+            "sampling.text_form=one_caption"
+        )
+    if not single:
+        return []
+    return [f"{counted(single, 'caption')} of {total:,} without a second one of the image: B is always another image's"]

@@ -1,0 +1,131 @@
+"""What a run starts from: new weights, those of BERT, or the model of an earlier stage."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from roibeam.features.counted import counted
+from roibeam.model.common.bert import BertSizes
+from roibeam.pipelines.model_files.bert_start import PublishedBert, start_from_bert
+from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.pretraining.data.trained_with import TrainedWith, trained_with
+from roibeam.pipelines.pretraining.evaluation.evaluation_samples import region_objective
+from roibeam.pipelines.pretraining.systems import System
+
+logger = logging.getLogger(__name__)
+_CLASS_PARAMETERS = ("masked_region_head.decoder.weight", "masked_region_head.decoder.bias")
+
+
+def new_model(
+    system: System,
+    build: Callable[..., BertSizes],
+    fields: Mapping[str, Any],
+    *,
+    vocab_size: int,
+    bert: PublishedBert | None,
+    overrides: Mapping[str, Any],
+) -> nn.Module:
+    """A model as drawn, filled from BERT where one is given.
+
+    Args:
+        build: makes its configuration.
+        fields: of that, as data and rules ask for them.
+        bert: its sizes, that of the vocabulary among them, take the place of the preset's, but see
+            `System.as_deep_as_bert`.
+        overrides: further fields, as a user sets them.
+    Raises:
+        ValueError: as `_built_config`.
+    """
+    sizes = {"vocab_size": vocab_size} if bert is None else dict(bert.sizes)
+    if not system.as_deep_as_bert:
+        sizes.pop("num_hidden_layers", None)
+    model = system.model_class(_built_config(build, {**sizes, **fields, **overrides}, overrides))
+    if bert is not None:
+        left = start_from_bert(model, bert)
+        logger.info("BERT %s: %s filled, %s as drawn", bert.spec, len(model.state_dict()) - len(left), len(left))
+    return model
+
+
+def check_system(start: ModelCheckpoint, system: System) -> None:
+    """
+    Raises:
+        ValueError: when it is a model of another system.
+    """
+    if not isinstance(start.model, system.model_class):
+        raise ValueError(
+            f"{start.source} holds a {type(start.model).__name__}; {system.name} starts from a "
+            f"{system.model_class.__name__}: choose its --system"
+        )
+
+
+def continued_model(
+    start: ModelCheckpoint, system: System, overrides: Mapping[str, Any], *, background_first: bool | None = None
+) -> nn.Module:
+    """The model of an earlier stage, with its weights, as this stage wants it.
+
+    Args:
+        overrides: fields of its configuration that change. Parameters that come with them are as they were drawn,
+            those that go with them are dropped.
+        background_first: where the classes of its region head have background, if it is not a run's: those of our
+            stores have it last, so it is moved there. Published models have it first, most of them.
+    Raises:
+        ValueError: when it is a model of another system, a parameter that stays would have another shape, or nobody
+            says where background is.
+    """
+    check_system(start, system)
+    config: Any = type(start.model.config)
+    fields = {**start.model.config.to_diff_dict(), **overrides}
+    fields = {name: value for name, value in fields.items() if name not in ("model_type", "transformers_version")}
+    model = system.model_class(_built_config(config, fields, overrides))
+    state, wanted = start.model.state_dict(), model.state_dict()
+    if _has_background_first(start, background_first):
+        state |= {name: state[name].roll(-1, dims=0) for name in _CLASS_PARAMETERS}
+        logger.info("%s: background moved behind the other classes of regions, as in our stores", start.source)
+    for name in sorted(state.keys() & wanted.keys()):
+        if state[name].shape != wanted[name].shape:
+            raise ValueError(
+                f"{start.source}: {name} is {tuple(state[name].shape)}, these settings make it "
+                f"{tuple(wanted[name].shape)}: {dict(overrides)}"
+            )
+    new, dropped = sorted(wanted.keys() - state.keys()), sorted(state.keys() - wanted.keys())
+    model.load_state_dict({name: tensor for name, tensor in state.items() if name in wanted}, strict=False)
+    for names, what in ((new, "drawn anew"), (dropped, "dropped")):
+        if names:
+            logger.info("%s: %s %s: %s", start.source, counted(len(names), "parameter"), what, ", ".join(names))
+    return model
+
+
+def _has_background_first(start: ModelCheckpoint, told: bool | None) -> bool:
+    objective = region_objective(start.model.config)
+    with_background = objective is not None and objective.loss in ("cross entropy", "kl")
+    of_run = trained_with(start) != TrainedWith()
+    if told and (of_run or not with_background):
+        why = (
+            "a run of roibeam pretrain has background last" if with_background else "it predicts no classes of regions"
+        )
+        raise ValueError(f"--background-first: {start.source}: {why}; leave it out")
+    if told is None and with_background and not of_run:
+        raise ValueError(
+            f"{start.source} does not tell whether its {objective.labels if objective else 0} classes of regions begin "
+            f"with background, as those of most published models do, or end with it, as in our stores: say "
+            f"--background-first or --background-last"
+        )
+    return bool(told)
+
+
+def _built_config(
+    build: Callable[..., BertSizes], fields: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> BertSizes:
+    """A model's configuration from all of its fields; errors name those that a user set.
+
+    Raises:
+        ValueError: for a field that the configuration does not have, or a value that it refuses.
+    """
+    try:
+        return build(**fields)
+    except Exception as error:  # transformers checks types with exceptions of its own
+        raise ValueError(f"model settings {dict(overrides)}: {' '.join(str(error).split())}") from None

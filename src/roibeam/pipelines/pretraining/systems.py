@@ -1,0 +1,196 @@
+"""Which model, sizes and rules make a system, by the name that users choose it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from torch import nn
+
+from roibeam.model.common.bert import BertSizes
+from roibeam.model.imagebert.model import ImageBertForPreTraining, imagebert_base, imagebert_small
+from roibeam.model.interbert.config import interbert_config, interbert_small
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.vilbert.config import DEPTHS, vilbert_config, vilbert_small
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining, single_stream_small
+from roibeam.model.visualbert.model import VisualBertForPreTraining, visualbert_config, visualbert_small
+from roibeam.model.vlbert.config import vlbert_base, vlbert_config, vlbert_small
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler, ImageBertSampling
+from roibeam.pipelines.pretraining.samples.interbert import InterBertSampler, InterBertSampling
+from roibeam.pipelines.pretraining.samples.sampler import Sampler
+from roibeam.pipelines.pretraining.samples.vilbert import ViLbertSampler, ViLbertSampling
+from roibeam.pipelines.pretraining.samples.visualbert import (
+    BOX_NUMBERS,
+    VisualBertSampler,
+    VisualBertSampling,
+    review_captions,
+)
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling
+
+
+@dataclass(frozen=True)
+class System:
+    """One of the published systems, as pre-training knows it.
+
+    Attributes:
+        name: for people.
+        model_class: with the pre-training heads.
+        sizes: name of a preset -> builder of the model's configuration, which takes fields as keywords.
+        region_label_fields: number of foreground classes and feature width of a store -> the configuration's fields
+            that follow from them, beside `region_feature_size`.
+        feature_width: settings of the rules and feature width of a store -> `region_feature_size`.
+        sampling: dataclass of the rules' settings.
+        sampler: the rules.
+        layout: the model's configuration -> the parts of its sequence in order, stream by stream, for people.
+        needs_classes: whether the rules ask how many classes the store's detector has.
+        text_only_fields: fields of the configuration of a model that also reads rows of text alone; None where the
+            system has none, else its rules are a `TextSampler`.
+        text_only_sampling: settings of the rules that rows of text alone follow.
+        reads_task_text: whether the rules make samples of a `TaskCorpus`.
+        aligns_words: settings of the rules -> whether its words are aligned with the regions that they name.
+        most_pieces: settings of the rules -> how many pieces of a caption are read, [CLS] and [SEP] counted; None
+            where that is not said.
+        review: captions and settings of the rules -> what the rules treat otherwise, for people; ValueError where they
+            cannot be used.
+        as_deep_as_bert: whether a model that starts from a BERT has its number of layers (`num_hidden_layers`). Else it
+            keeps that of the preset: InterBERT shares BERT's layers out to its joint ones and those of the text.
+        end_to_end_fields: fields of the model's configuration that a run through the region encoder has otherwise.
+        whole_image: `EndToEndChoices.whole_image` of such a run.
+    """
+
+    name: str
+    model_class: type[nn.Module]
+    sizes: Mapping[str, Callable[..., BertSizes]]
+    region_label_fields: Callable[[int, int], Mapping[str, Any]]
+    sampling: type
+    sampler: type[Sampler]
+    layout: Callable[[Any], tuple[tuple[str, ...], ...]]
+    needs_classes: bool = True
+    text_only_fields: Mapping[str, Any] | None = None
+    text_only_sampling: tuple[str, ...] = ()
+    reads_task_text: bool = False
+    aligns_words: Callable[[Any], bool] = field(default=lambda sampling: False)
+    feature_width: Callable[[Any, int], int] = field(default=lambda sampling, width: width)
+    most_pieces: Callable[[Any], int | None] = field(default=lambda sampling: None)
+    review: Callable[[Corpus, Any], list[str]] = field(default=lambda corpus, sampling: [])
+    as_deep_as_bert: bool = True
+    end_to_end_fields: Mapping[str, Any] = field(default_factory=dict)
+    whole_image: str = "model"
+
+
+_WHOLE, _END = ("whole image",), ("end",)
+_MOST_PIECES_OF_BERT = 510  # 512 positions, of which VL-BERT needs two for image and end
+
+
+def _imagebert_layout(config: Any) -> tuple[tuple[str, ...], ...]:
+    return (
+        ("text", "regions", *_WHOLE * bool(config.global_feature_size), *_END * (config.final_separator != "none")),
+    )
+
+
+SYSTEMS: Mapping[str, System] = MappingProxyType(
+    {
+        "vlbert": System(
+            name="VL-BERT",
+            model_class=VLBertForPreTraining,
+            sizes={
+                "small": vlbert_small,
+                "base": vlbert_base,
+                "large": partial(vlbert_config, "release-captions", size="large"),
+                "paper": partial(vlbert_config, "paper"),
+                "paper-small": partial(vlbert_config, "paper", size="small"),
+            },
+            region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes + 1},
+            sampling=VLBertSampling,
+            sampler=VLBertSampler,
+            layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
+            text_only_fields={"with_text_only": True},
+            text_only_sampling=("word_probability", "word_masked_share", "min_text_words", "max_text_pieces"),
+            most_pieces=lambda sampling: sampling.max_elements - 1 if sampling.max_elements else _MOST_PIECES_OF_BERT,
+            end_to_end_fields={"masked_appearance": "pixels"},
+            whole_image="box",
+        ),
+        "visualbert": System(
+            name="VisualBERT",
+            model_class=VisualBertForPreTraining,
+            sizes={"small": visualbert_small, "base": visualbert_config, "paper": partial(visualbert_config, "paper")},
+            region_label_fields=lambda num_classes, width: {},
+            sampling=VisualBertSampling,
+            sampler=VisualBertSampler,
+            layout=lambda config: (("text", "regions"),),
+            needs_classes=False,
+            reads_task_text=True,
+            aligns_words=lambda sampling: sampling.aligned_words != "none",
+            feature_width=lambda sampling, width: width + BOX_NUMBERS * sampling.box_numbers,
+            most_pieces=lambda sampling: sampling.max_pieces,
+            review=review_captions,
+        ),
+        "imagebert": System(
+            name="ImageBERT",
+            model_class=ImageBertForPreTraining,
+            sizes={"small": imagebert_small, "base": imagebert_base},
+            region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes},
+            sampling=ImageBertSampling,
+            sampler=ImageBertSampler,
+            layout=_imagebert_layout,
+            most_pieces=lambda sampling: sampling.max_pieces,
+            end_to_end_fields={"masked_appearance": "pixels"},
+        ),
+        "vilbert": System(
+            name="ViLBERT",
+            model_class=ViLbertForPreTraining,
+            sizes={
+                "small": vilbert_small,
+                "base": vilbert_config,
+                **{f"base-{depth}-co-attentions": partial(vilbert_config, depth=depth) for depth in DEPTHS},
+                **{name: partial(vilbert_config, name) for name in ("release-mt", "release-mt-roberta")},
+            },
+            region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
+            sampling=ViLbertSampling,
+            sampler=ViLbertSampler,
+            layout=lambda config: (("text",), (*_WHOLE, "regions")),
+            most_pieces=lambda sampling: sampling.max_pieces,
+            end_to_end_fields={"masked_appearance": "pixels"},
+        ),
+        "vilbert-single-stream": System(
+            name="ViLBERT's single-stream baseline",
+            model_class=SingleStreamForPreTraining,
+            sizes={"small": single_stream_small, "base": SingleStreamConfig},
+            region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
+            sampling=ViLbertSampling,
+            sampler=ViLbertSampler,
+            layout=lambda config: (("text", *_WHOLE, "regions"),),
+            most_pieces=lambda sampling: sampling.max_pieces,
+            end_to_end_fields={"masked_appearance": "pixels"},
+        ),
+        "interbert": System(
+            name="InterBERT",
+            model_class=InterBertForPreTraining,
+            sizes={
+                "small": interbert_small,
+                "base": interbert_config,
+                **{name: partial(interbert_config, name) for name in ("paper", "single-stream")},
+            },
+            region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
+            sampling=InterBertSampling,
+            sampler=InterBertSampler,
+            layout=lambda config: ((*_WHOLE, "regions", *_END * config.with_image_sep, "text"),),
+            most_pieces=lambda sampling: sampling.max_pieces,
+            as_deep_as_bert=False,
+            end_to_end_fields={"masked_appearance": "pixels"},
+        ),
+    }
+)
+
+
+def system_named(name: str) -> System:
+    """Raises ValueError for an unknown name."""
+    if name not in SYSTEMS:
+        raise ValueError(f"system {name!r}: choose one of {', '.join(SYSTEMS)}")
+    return SYSTEMS[name]

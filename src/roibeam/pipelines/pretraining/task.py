@@ -1,0 +1,308 @@
+"""Pre-training as a task of the one loop: any of the five models, on captions and stored records, or on text alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from roibeam.model.common.losses import PreTrainingOutput, SumCount
+from roibeam.model.inputs import VLBatch
+from roibeam.model.pretraining import PreTrainingModel
+from roibeam.pipelines.pretraining.data.batch_workers import batches_ahead
+from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.pretraining.samples.sample import PretrainSample, collate, in_float32
+from roibeam.pipelines.pretraining.samples.sampler import Sampler
+from roibeam.pipelines.pretraining.samples.text_rows import TextRows, TextSampler
+from roibeam.pipelines.training.parameter_groups import ParameterGroup
+from roibeam.pipelines.training.sample_order import SampleOrder
+from roibeam.pipelines.training.source_mixture import SourceMixture
+
+EVALUATION_EPOCH = 2**31  # training never comes to this epoch, so its masks are new to the model
+_ORDER, MASKS = 1, 2  # first number of a seed: keeps the random streams of one run apart
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """How samples become batches, whatever the system.
+
+    Attributes:
+        batch_size: captions per micro-batch and process; rows of text alone come on top.
+        workers: processes that make batches ahead; 0 makes them in the one that trains. Changes nothing but the time.
+        share: of the captioned images, drawn by `share_seed`; the others are left out. A smaller share lies inside a
+            larger one of the same seed, so that runs on 25, 50 and 100 % differ in what is added only.
+        fixed_masks: every epoch, and evaluation, draws the masks of epoch 0: for checking that a model can over-fit.
+        texts_per_caption: rows of text alone for each caption, in a run with a text corpus.
+        max_tokens: words and regions of a micro-batch, padding counted; 0 = any number. The captions of a step stay the
+            same; those of alike lengths share a micro-batch, as many as the budget allows and at most `batch_size`.
+        validation_captions: of a run with held-out captions, how many of them each evaluation asks about, about: all
+            of as many images, the same ones each time; 0 = all.
+        validation_retrieval: of their images, how many each evaluation searches through with all of their captions,
+            both ways; the cost grows with the square. 0 = no search.
+    """
+
+    batch_size: int = 64
+    workers: int = 0
+    share: float = 1.0
+    share_seed: int = 0
+    fixed_masks: bool = False
+    texts_per_caption: float = 1.0
+    max_tokens: int = 0
+    validation_captions: int = 1000
+    validation_retrieval: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"DataConfig: batch_size must be at least 1, got {self.batch_size}")
+        if self.max_tokens < 0:
+            raise ValueError(f"DataConfig: max_tokens must not be negative, got {self.max_tokens}")
+        if self.validation_captions < 0:
+            raise ValueError(f"DataConfig: validation_captions must not be negative, got {self.validation_captions}")
+        if self.validation_retrieval < 0 or self.validation_retrieval == 1:
+            raise ValueError(
+                f"DataConfig: validation_retrieval must be 0, or 2 images or more, got {self.validation_retrieval}"
+            )
+        if self.workers < 0:
+            raise ValueError(f"DataConfig: workers must not be negative, got {self.workers}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"DataConfig: share must be above 0 and at most 1, got {self.share}")
+        if self.share_seed < 0:
+            raise ValueError(f"DataConfig: share_seed must not be negative, got {self.share_seed}")
+        if not 0.001 <= self.texts_per_caption <= 1000:
+            raise ValueError(
+                f"DataConfig: texts_per_caption must be in 0.001..1000, got {self.texts_per_caption}; for none, name "
+                f"no text corpus"
+            )
+
+
+class RowsTask(ABC):
+    """What the tasks of pre-training share: batches of samples by number, and the losses of a model on them.
+
+    Args:
+        model: one of the five with its pre-training heads (`PreTrainingModel`).
+        num_samples: in one epoch.
+        pad_id: the tokenizer's padding piece.
+        seed: of sample order, masks and negatives. They follow from it and the number of a sample alone.
+        mixture: of sources, see `SampleOrder`.
+        validation: of held-out captions, takes the place of its own first ones in `evaluate`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_samples: int,
+        config: DataConfig,
+        *,
+        pad_id: int,
+        seed: int,
+        mixture: SourceMixture | None = None,
+        validation: Evaluates | None = None,
+    ) -> None:
+        self._model = model
+        self._num_samples = num_samples
+        self._config = config
+        self._pad_id = pad_id
+        self._seed = seed
+        self._validation = validation
+        self._order = SampleOrder(num_samples, (_ORDER, seed), mixture=mixture)
+
+    @abstractmethod
+    def samples(self, epoch: int, row: int) -> list[PretrainSample]:
+        """What one number brings into a batch, with its masks of an epoch; rows of text alone come last."""
+
+    def evaluation_rows(self, max_samples: int) -> Sequence[int]:
+        """So many numbers of samples, or all, the first ones."""
+        return range(min(max_samples, self._num_samples))
+
+    @property
+    def model(self) -> nn.Module:
+        return self._model
+
+    @property
+    def batch_size(self) -> int:
+        return self._config.batch_size
+
+    @property
+    def num_samples(self) -> int:
+        return self._num_samples
+
+    def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[VLBatch]:
+        def places() -> Iterator[list[tuple[int, int]]]:
+            return self._order.batches(start_sample, batch_size=self.batch_size, rank=rank, num_ranks=num_ranks)
+
+        if not self._config.workers:
+            return map(self._batch, places())
+        return batches_ahead(places, self._batch, workers=self._config.workers)
+
+    def counts(self, batch: VLBatch) -> Mapping[str, int]:
+        return cast(PreTrainingModel, self._model).loss_counts(batch)
+
+    def losses(self, model: nn.Module, batch: VLBatch) -> PreTrainingOutput:
+        return cast(PreTrainingOutput, model(in_float32(batch)))
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        # One group: VL-BERT's release decays biases and LayerNorms too; the others have rules of their own by name.
+        return [{"params": list(self._model.parameters())}]
+
+    def sample_ids(self, batch: VLBatch) -> Sequence[str]:
+        return batch.sample_ids
+
+    def one_by_one(self, batch: VLBatch) -> Iterator[VLBatch]:
+        return map(batch.row, range(batch.batch_size))
+
+    def evaluate(self) -> dict[str, float | None]:
+        """See `evaluate`: at each of the loop's evaluations."""
+        return evaluate(self) if self._validation is None else self._validation.evaluate()
+
+    def model_config(self) -> dict[str, Any]:
+        config = cast(PreTrainingModel, self._model).config
+        return {**config.to_diff_dict(), "architectures": [type(self._model).__name__]}
+
+    def evaluation_batches(self, max_samples: int) -> Iterator[VLBatch]:
+        """The first `max_samples` in file order, of several sources in turn, with masks that training does not draw."""
+        rows = self.evaluation_rows(max_samples)
+        for start in range(0, len(rows), self.batch_size):
+            yield self._batch([(EVALUATION_EPOCH, row) for row in rows[start : start + self.batch_size]])
+
+    def collate(self, samples: Sequence[PretrainSample]) -> VLBatch:
+        return collate(samples, pad_id=self._pad_id)
+
+    def _number(self, epoch: int, row: int) -> tuple[int, int, int]:
+        """What everything random about a sample follows from."""
+        return self._seed, 0 if self._config.fixed_masks else epoch, row
+
+    def _batch(self, chosen: Sequence[tuple[int, int]]) -> VLBatch:
+        samples = [sample for epoch, row in chosen for sample in self.samples(epoch, row)]
+        return self.collate(sorted(samples, key=lambda sample: bool(sample.text_only)))
+
+
+class PretrainTask(RowsTask):
+    """The objectives of a model on captioned records: a `TrainTask`.
+
+    Args:
+        model, pad_id, seed, validation: as of `RowsTask`.
+        sampler: the rules of its system.
+        lines: a text corpus, for a sampler that is a `TextSampler`.
+        weights: of the corpus's sources, see `SourceMixture`; None makes every caption of all of them as likely.
+    Raises:
+        ValueError: when the first record of a source, or the size of a batch, does not fit the model, or weights are
+            none.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        corpus: Corpus,
+        sampler: Sampler,
+        config: DataConfig,
+        *,
+        pad_id: int,
+        seed: int,
+        lines: Sequence[str] | None = None,
+        weights: Sequence[float] | None = None,
+        validation: Evaluates | None = None,
+    ) -> None:
+        mixture = None if weights is None else SourceMixture(corpus.sizes, weights)
+        super().__init__(model, len(corpus), config, pad_id=pad_id, seed=seed, mixture=mixture, validation=validation)
+        self._corpus = corpus
+        self._sampler = sampler
+        self._texts: TextRows | None = None
+        if lines is not None:
+            self._texts = TextRows(
+                lines,
+                cast(TextSampler, sampler),
+                num_captions=len(corpus),
+                per_caption=config.texts_per_caption,
+                seed=seed,
+            )
+        for row in corpus.first_rows(len(corpus.sizes)):  # one of each source
+            sampler.check(corpus.record(row))
+        # Under a token budget micro-batches have any number of rows.
+        rows_at_once = 1 if config.max_tokens else config.batch_size
+        cast(PreTrainingModel, model).config.check_batch_size(rows_at_once)
+
+    def evaluation_rows(self, max_samples: int) -> Sequence[int]:
+        return self._corpus.first_rows(max_samples)
+
+    def samples(self, epoch: int, row: int, corpus: Corpus | None = None) -> list[PretrainSample]:
+        """See `RowsTask`; `row` is that of a caption.
+
+        Args:
+            corpus: a view of the task's own with other words; None for that itself.
+        """
+        number = self._number(epoch, row)
+        random = np.random.default_rng([MASKS, *number])
+        sample = self._sampler.sample(corpus or self._corpus, row, random)
+        rows = [
+            replace(each, draw_seed=int(random.integers(2**63))) for each in (sample, sample.twin) if each is not None
+        ]
+        return rows if self._texts is None else [*rows, *self._texts.samples(*number[1:])]
+
+
+class TextTask(RowsTask):
+    """A model on rows of text alone, without any image: a `TrainTask`. Each line of the corpus begins one row an epoch.
+
+    Args:
+        model, pad_id, seed: as of `RowsTask`.
+        lines: of the corpus, at least one.
+        sampler: the rules of a system that reads text alone.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lines: Sequence[str],
+        sampler: TextSampler,
+        config: DataConfig,
+        *,
+        pad_id: int,
+        seed: int,
+    ) -> None:
+        super().__init__(model, len(lines), config, pad_id=pad_id, seed=seed)
+        self._lines = lines
+        self._sampler = sampler
+
+    def samples(self, epoch: int, row: int) -> list[PretrainSample]:
+        """See `RowsTask`; `row` is that of a line."""
+        random = np.random.default_rng([MASKS, *self._number(epoch, row)])
+        return [self._sampler.text_sample(self._lines, row, random)]
+
+
+class Evaluates(Protocol):
+    def evaluate(self) -> dict[str, float | None]:
+        """Numbers by name, None where there was nothing to measure."""
+
+
+class HasEvaluationBatches(Protocol):
+    """What evaluation asks of a task."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    def evaluation_batches(self, max_samples: int) -> Iterator[Any]:
+        """Batches of the task's own type, of its first samples, with masks that training does not draw."""
+
+    def losses(self, model: nn.Module, batch: Any) -> PreTrainingOutput: ...
+
+
+def evaluate(task: HasEvaluationBatches, *, max_samples: int = 256) -> dict[str, float | None]:
+    """Mean losses and accuracies without dropout, on captions of the task with masks it does not train on.
+
+    None where nothing was predicted.
+    """
+    model, device = task.model, next(task.model.parameters()).device
+    was_training = model.training
+    model.eval()
+    sums: dict[str, SumCount] = {}
+    with torch.no_grad():
+        for batch in task.evaluation_batches(max_samples):
+            output = task.losses(model, batch.to(device))
+            for name, term in {**output.losses, **output.metrics}.items():
+                sums[name] = sums[name] + term if name in sums else term
+    model.train(was_training)
+    return {name: float(term.mean) if int(term.count) else None for name, term in sums.items()}

@@ -1,0 +1,173 @@
+"""From each annotation or caption file to the images it names, with what it says of them, in file order.
+
+An image that a file names several times comes several times: `ImageTable` makes it one. Notes are added once all images
+have been taken.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.features.counted import counted
+from roibeam.pipelines.foundation.files.image_ids import image_id_of
+from roibeam.pipelines.foundation.files.remote_files import is_url, list_url
+from roibeam.pipelines.sources.datasets import (
+    coco,
+    conceptual_captions,
+    flickr30k,
+    image_list,
+    karpathy,
+    sbu,
+    vcr,
+    visual_genome,
+)
+from roibeam.pipelines.sources.datasets.json_lines import read_json_lines
+from roibeam.pipelines.sources.datasets.json_members import read_json_list, read_json_members
+from roibeam.pipelines.sources.datasets.rows import BadRow, BadRows, CaptionRow
+
+
+def json_kind(path: str) -> str:
+    """ "coco", "karpathy", "sbu" or "visual-genome", by the first member that tells; else it is read as COCO's."""
+    expected = coco.EXPECTED + ", a Karpathy split, an SBU file or Visual Genome's image_data.json"
+    if _is_list_of_images(path):
+        return "visual-genome"
+    for name, _, entry in read_json_members(path, expected=expected):
+        if name in ("image_urls", "captions", "user_ids"):
+            return "sbu"
+        if name == "images" and isinstance(entry, dict):
+            return "karpathy" if "sentences" in entry else "coco"
+        if name == "annotations":
+            break
+    return "coco"
+
+
+def _is_list_of_images(path: str) -> bool:
+    try:
+        first = next(read_json_list(path, expected="a list"), None)
+    except ValueError:
+        return False  # whoever reads it as another kind says what is wrong with it
+    return isinstance(first, dict) and "url" in first
+
+
+def json_lines_kind(path: str) -> str:
+    """ "vcr" or "image-list", by the first line.
+
+    Raises:
+        ValueError: if it is neither, naming its columns.
+    """
+    for where, entry in read_json_lines(path):
+        if "img_fn" in entry:
+            return "vcr"
+        if image_list.has_image_column(entry):
+            return "image-list"
+        raise ValueError(
+            f"{where}: expected a VCR row with img_fn, or a list of images with one of "
+            f"{', '.join(image_list.IMAGE_COLUMNS)}; got {', '.join(entry)[:300] or 'no column'}"
+        )
+    return "image-list"
+
+
+def coco_images(path: str, root: str, id_rule: str) -> Iterator[ImageRef]:
+    """With the captions of a captions file, or the categories of an instances file."""
+    found = coco.read_coco(path, id_rule=id_rule)
+    captions, labels = _by_image(found.captions), _by_image(found.labels)
+    for image in found.images:
+        # A file may repeat an entry; what is said of the image is said once.
+        told, shown = captions.pop(image.image_id, ()), labels.pop(image.image_id, ())
+        location = os.path.join(root, image.file_name)
+        yield ImageRef(image.image_id, location, captions=tuple(told), labels=tuple(dict.fromkeys(shown)))
+
+
+def _by_image(rows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    texts = defaultdict(list)
+    for image_id, text in rows:
+        texts[image_id].append(text)
+    return texts
+
+
+def karpathy_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    """All splits, in the folders that the file names, or in the root where none of them is there.
+
+    Only images of the training splits bring their captions: a store's captions are there to be trained on.
+    """
+    folders = {os.path.dirname(image.file_name) for image in karpathy.read_karpathy(path, id_rule=id_rule)}
+    num_left_out = 0
+    has_folders = any(_is_folder(os.path.join(root, folder)) for folder in folders)
+    for image in karpathy.read_karpathy(path, id_rule=id_rule):
+        below = image.file_name if has_folders else os.path.basename(image.file_name)
+        is_for_training = image.split in karpathy.TRAINING_SPLITS
+        captions = tuple(sentence.text for sentence in image.sentences) if is_for_training else ()
+        num_left_out += 0 if is_for_training else len(image.sentences)
+        yield ImageRef(image.image_id, os.path.join(root, below), captions=captions)
+    notes += karpathy.evaluation_note(num_left_out)
+
+
+def sbu_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    return _caption_rows(sbu.read_sbu(path, id_rule=id_rule), root, "entry", notes)
+
+
+def tsv_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    return _caption_rows(conceptual_captions.read_caption_tsv(path, id_rule=id_rule), root, "line", notes)
+
+
+def _caption_rows(rows: Iterable[CaptionRow | BadRow], root: str, unit: str, notes: list[str]) -> Iterator[ImageRef]:
+    bad = BadRows(unit)
+    for row in bad.passed(rows):
+        yield ImageRef(row.image_id, os.path.join(root, row.path), captions=(row.caption,))
+    notes += bad.notes()
+
+
+def vcr_images(path: str, root: str, id_rule: str) -> Iterator[ImageRef]:
+    """With the names of the objects that questions refer to as labels."""
+    for image in vcr.read_vcr_images(path, id_rule=id_rule):
+        yield ImageRef(image.image_id, os.path.join(root, image.file_name), labels=image.objects)
+
+
+def token_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    return _caption_rows(flickr30k.read_token_file(path, id_rule=id_rule), root, "line", notes)
+
+
+def sentence_images(folder: str, root: str, id_rule: str) -> Iterator[ImageRef]:
+    """Flickr30k's photos with the captions of Flickr30k Entities."""
+    for number, captions in flickr30k.read_sentence_folder(folder):
+        name = f"{number}.jpg"
+        yield ImageRef(image_id_of(name, id_rule=id_rule), os.path.join(root, name), captions=captions)
+
+
+def genome_images(path: str, root: str, id_rule: str) -> Iterator[ImageRef]:
+    """All images of Visual Genome, of which its image_data.json says nothing more."""
+    for image_id, below in visual_genome.read_image_data(path, id_rule=id_rule):
+        yield ImageRef(image_id, os.path.join(root, below))
+
+
+def genome_split_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    """The images of bottom-up attention's list, with the names of their objects where the xml files lie beside it."""
+    bad, folder = BadRows("line"), os.path.dirname(path)
+    has_labels = os.path.isdir(os.path.join(folder, "xml"))
+    num_without = 0
+    for row in bad.passed(visual_genome.read_split(path, id_rule=id_rule)):
+        labels: tuple[str, ...] = ()
+        if has_labels:
+            try:
+                labels = visual_genome.read_object_names(os.path.join(folder, row.annotation))
+            except (FileNotFoundError, NotADirectoryError, ValueError):
+                num_without += 1
+        yield ImageRef(row.image_id, os.path.join(root, row.file_name), labels=labels)
+    notes += bad.notes()
+    if num_without:
+        notes.append(f"{counted(num_without, 'image')} without labels: no xml file, or a damaged one")
+
+
+def list_images(path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    """Images of a .parquet, .csv or .jsonl."""
+    bad = BadRows("line")
+    for row in bad.passed(image_list.read_image_list(path, root, id_rule=id_rule)):
+        yield ImageRef(row.image_id, os.path.join(root, row.path), captions=row.captions, labels=row.labels)
+    notes += bad.notes()
+
+
+def _is_folder(location: str) -> bool:
+    return bool(list_url(f"{location.rstrip('/')}/**", limit=1)) if is_url(location) else os.path.isdir(location)

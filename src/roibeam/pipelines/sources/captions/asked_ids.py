@@ -1,0 +1,59 @@
+"""Which images a copy shall have: a list of ids, or a split of Karpathy's files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from roibeam.pipelines.sources.datasets.karpathy import SPLITS, read_karpathy
+from roibeam.pipelines.sources.datasets.rows import BadRow, read_lines
+
+
+@dataclass(frozen=True)
+class AskedIds:
+    """Attributes:
+    origin: the file they come from, and the splits.
+    ids: all held in memory.
+    """
+
+    origin: str
+    ids: frozenset[str]
+
+
+def read_id_list(path: Path) -> AskedIds:
+    """One image id a line, UTF-8; empty lines are passed over, spaces are part of an id.
+
+    Raises:
+        ValueError: naming the line that cannot be read, or when there is no id.
+        OSError: if the file cannot be read.
+    """
+    ids = set()
+    for row in read_lines(str(path)):
+        if isinstance(row, BadRow):
+            raise ValueError(f"{path}, line {row.line}: {row.reason}; expected one image id a line in UTF-8")
+        if row[1]:
+            ids.add(row[1])
+    if not ids:
+        raise ValueError(f"{path} holds no image id; expected one a line")
+    return AskedIds(str(path), frozenset(ids))
+
+
+def read_split(spec: str) -> AskedIds:
+    """The images of "dataset_coco.json:val", or of several splits, "dataset_coco.json:train,restval"; ids by the id
+    rule of `roibeam.pipelines.sources.datasets.karpathy`.
+
+    Raises:
+        ValueError: when `spec` has no such form, or the file is no Karpathy split, or has no image of these splits.
+        OSError: if the file cannot be read.
+    """
+    path, _, names = spec.rpartition(":")
+    wanted = names.split(",")
+    if not path or not set(wanted) <= set(SPLITS):
+        raise ValueError(
+            f"--split {spec!r}: expected FILE:NAME with a Karpathy json and one of {', '.join(SPLITS)}, or several of "
+            f"them with commas between"
+        )
+    ids = frozenset(image.image_id for image in read_karpathy(path) if image.split in wanted)
+    if not ids:
+        raise ValueError(f"{path} has no image of the split {names}")
+    return AskedIds(spec, ids)

@@ -1,0 +1,122 @@
+"""Caption files as rows of (which image, caption): COCO, Karpathy and SBU .json, .tsv with local paths or URLs, and
+Flickr30k's .token."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from roibeam.pipelines.sources.annotated_images import json_kind
+from roibeam.pipelines.sources.datasets import coco, conceptual_captions, flickr30k, karpathy, sbu
+from roibeam.pipelines.sources.datasets.rows import BadRow, BadRows, CaptionRow, UrlRow
+
+
+class Caption(NamedTuple):
+    """One caption.
+
+    Attributes:
+        text: the caption.
+        name: what the file calls its image; None where that is a URL, which is no image's name.
+        row: of the list that images are downloaded from, from 0: what `roibeam download` and img2dataset name them by.
+            None in files of other kinds.
+    """
+
+    text: str
+    name: str | None
+    row: int | None = None
+
+
+class CaptionFile:
+    """Reads one caption file. Of a Karpathy split only train and restval: the rest is what results are reported on.
+
+    A .tsv is read row by row; the lists of a .json are in memory while it is read.
+
+    Args:
+        location: the file.
+        id_rule: of the images that it names, see `roibeam.pipelines.foundation.files.image_ids`.
+        split: of a Karpathy split, one of its splits in place of train and restval: for evaluation.
+    Raises:
+        ValueError: if the file is missing or of another kind, or has no such split.
+    """
+
+    def __init__(self, location: str, *, id_rule: str = "no-extension", split: str | None = None) -> None:
+        if not os.path.isfile(location):
+            raise ValueError(f"no such caption file: {location!r}")
+        self.location = os.path.abspath(location)
+        self._id_rule = id_rule
+        extension = os.path.splitext(location)[1].lower()
+        self.kind = json_kind(location) if extension == ".json" else extension.removeprefix(".")
+        if self.kind not in ("coco", "karpathy", "sbu", "tsv", "token"):
+            raise ValueError(
+                f"{location!r}: expected a captions .json of COCO, Karpathy or SBU, a caption .tsv, or Flickr30k's "
+                f".token"
+            )
+        if split is not None and self.kind != "karpathy":
+            raise ValueError(f"{location!r} has no splits, a Karpathy file has; leave --split {split} out")
+        if split is not None and split not in karpathy.SPLITS:
+            raise ValueError(f"--split {split!r}: choose one of {', '.join(karpathy.SPLITS)}")
+        self.split = split
+        self._splits = karpathy.TRAINING_SPLITS if split is None else (split,)
+        self.notes: list[str] = []
+
+    def captions(self) -> Iterator[Caption]:
+        """Captions in file order; afterwards `notes` tells what was left out.
+
+        Raises:
+            ValueError: at the entry that cannot be read, or at the end if there was no caption.
+        """
+        self.notes.clear()
+        num_captions = 0
+        for caption in self._captions():
+            num_captions += 1
+            yield caption
+        if not num_captions:
+            raise ValueError(
+                f"{self.location!r}: no captions in it (an instances file has boxes only; give the captions file)"
+                + "".join(f"; {note}" for note in self.notes)
+            )
+
+    def _captions(self) -> Iterator[Caption]:
+        if self.kind == "coco":
+            for image_id, text in coco.read_coco(self.location, id_rule=self._id_rule).captions:
+                yield Caption(text, image_id)
+        elif self.kind == "karpathy":
+            yield from self._captions_of_splits()
+        else:
+            yield from self._rows()
+
+    def _rows(self) -> Iterator[Caption]:
+        is_sbu = self.kind == "sbu"
+        rows: Iterator[CaptionRow | UrlRow | BadRow]
+        if is_sbu:
+            rows = sbu.read_sbu(self.location, id_rule=self._id_rule)
+        elif self.kind == "token":
+            rows = flickr30k.read_token_file(self.location, id_rule=self._id_rule)
+        else:
+            rows = conceptual_captions.read_caption_rows(self.location, id_rule=self._id_rule)
+        bad = BadRows("entry" if is_sbu else "line")
+        usable: Iterator[CaptionRow | UrlRow] = bad.passed(rows)
+        for row in usable:
+            if isinstance(row, UrlRow):
+                yield Caption(row.caption, None, row.line - 1)
+            else:
+                yield Caption(row.caption, row.image_id, row.line - 1 if is_sbu else None)
+        self.notes += bad.notes()
+
+    def _captions_of_splits(self) -> Iterator[Caption]:
+        num_left_out = 0
+        for image in karpathy.read_karpathy(self.location, id_rule=self._id_rule):
+            if image.split in self._splits:
+                for sentence in image.sentences:
+                    yield Caption(sentence.text, image.image_id)
+            else:
+                num_left_out += len(image.sentences)
+        if self._splits == karpathy.TRAINING_SPLITS:
+            self.notes += karpathy.evaluation_note(num_left_out)
+
+
+def read_captions(location: str, *, id_rule: str = "no-extension") -> tuple[list[Caption], list[str]]:
+    """All captions of a file that memory can hold, and notes on what was left out; errors as `CaptionFile`."""
+    file = CaptionFile(location, id_rule=id_rule)
+    return list(file.captions()), file.notes

@@ -1,0 +1,294 @@
+"""Images that must not enter pre-training because results are reported on them; each rule reads the official file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from roibeam.features.counted import counted
+from roibeam.features.printable import printable
+from roibeam.features.safe_pickle.read import load_pickle
+from roibeam.pipelines.sources.captions.asked_ids import read_id_list
+from roibeam.pipelines.sources.datasets.json_members import read_json_list, read_json_members
+from roibeam.pipelines.sources.datasets.karpathy import TRAINING_SPLITS, read_karpathy
+from roibeam.pipelines.sources.image_identity import (
+    COCO,
+    FLICKR,
+    VISUAL_GENOME,
+    Key,
+    image_keys,
+    is_bare_number,
+    whole_id,
+)
+from roibeam.pipelines.sources.source_kinds import Source
+
+_EXAMPLES = 3
+_REFER_SPLITS = ("train", "val", "test", "testA", "testB", "testC")
+_HeldOut = tuple[str, list[Key]]  # what the file calls an image, and what it is known by
+Aliases = dict[Key, list[Key]]
+
+
+@dataclass(frozen=True)
+class RuleReport:
+    """What of one rule's images lies in a source or store.
+
+    Attributes:
+        rule, location: as the user gave them.
+        held_out: images that the file holds out.
+        found: of those, how many are inside.
+        examples: the first few images inside, as (image id, what the file calls it).
+    """
+
+    rule: str
+    location: str
+    held_out: int
+    found: int
+    examples: tuple[tuple[str, str], ...]
+
+    def line(self) -> str:
+        what = f"{self.rule}: {self.found:,} of {counted(self.held_out, 'held-out image')} inside"
+        shown = ", ".join(
+            printable(image_id, 80) if image_id == name else f"{printable(image_id, 80)} ({printable(name, 80)})"
+            for image_id, name in self.examples
+        )
+        return f"{what}: {shown}{', ...' if self.found > len(self.examples) else ''}" if self.found else what
+
+
+@dataclass(frozen=True)
+class LeakReport:
+    """Attributes:
+    images: looked at.
+    rules: one each.
+    leaked: ids of the images that any rule holds out, in the order looked at.
+    bare_numbers: ids that are no more than a number, of no known data set; compared as whole ids only.
+    """
+
+    images: int
+    rules: tuple[RuleReport, ...]
+    leaked: tuple[str, ...]
+    bare_numbers: int
+
+    def to_json(self) -> dict[str, Any]:
+        rules = [
+            {
+                "rule": each.rule, "file": each.location, "held_out": each.held_out, "found": each.found,
+                "examples": [list(example) for example in each.examples],
+            }
+            for each in self.rules
+        ]  # fmt: skip
+        return {"images": self.images, "leaked": len(self.leaked), "bare_numbers": self.bare_numbers, "rules": rules}
+
+    def lines(self) -> list[str]:
+        """For people: one for each rule, and what could not be told."""
+        lines = [rule.line() for rule in self.rules]
+        if self.bare_numbers:
+            lines.append(
+                f"bare numbers of no known data set: {counted(self.bare_numbers, 'id')}, compared as they stand; "
+                f"--images-of coco, flickr30k or visual-genome says whose numbers they are"
+            )
+        return lines
+
+
+class HeldOut:
+    """All rules of a command line.
+
+    Args:
+        specs: RULE=FILE each, RULE one of `RULES` (or visual-genome, which only tells which of Visual Genome's images
+            are COCO's and Flickr's).
+    Raises:
+        ValueError: one line: no such rule or file, a damaged file, a file that holds out nothing.
+        OSError: if a file cannot be read.
+    """
+
+    def __init__(self, specs: Sequence[str]) -> None:
+        self._aliases: Aliases = {}
+        self._names: list[tuple[str, str]] = []  # rule and file
+        self._images: list[list[str]] = []  # of each rule, what the file calls its images
+        self._by_key: dict[Key, list[tuple[int, int]]] = {}  # to rule and image
+        found: list[tuple[int, int, list[Key]]] = []
+        for spec in specs:
+            rule, location = _parsed(spec)
+            if rule == VISUAL_GENOME:
+                self._aliases |= _read_visual_genome(location)
+                continue
+            images: dict[str, list[Key]] = {}
+            for name, keys in RULES[rule](location):
+                images.setdefault(name, keys)
+            if not images:
+                raise ValueError(f"--held-out {spec}: the file holds out no image; is it the right one?")
+            found += [(len(self._names), number, keys) for number, keys in enumerate(images.values())]
+            self._names.append((rule, os.path.abspath(location)))
+            self._images.append(list(images))
+        if specs and not self._names:
+            raise ValueError(
+                "--held-out visual-genome=FILE tells only which of Visual Genome's images are COCO's and Flickr's; "
+                f"name a rule that holds out images too: {', '.join(RULES)}"
+            )
+        for rule_number, image_number, keys in found:
+            for key in self._expanded(keys):
+                self._by_key.setdefault(key, []).append((rule_number, image_number))
+
+    def _expanded(self, keys: Iterable[Key]) -> list[Key]:
+        """Those keys, and what the same photos are called in other data sets."""
+        return [other for key in keys for other in (key, *self._aliases.get(key, ()))]
+
+    def scan(self, image_ids: Iterable[str], data_set: str | None) -> LeakReport:
+        """
+        Args:
+            image_ids: of a source or store, taken one by one.
+            data_set: that bare numbers among them belong to, see `image_identity`.
+        """
+        found: list[set[int]] = [set() for _ in self._names]
+        examples: list[list[tuple[str, str]]] = [[] for _ in self._names]
+        leaked: list[str] = []
+        num_images = bare_numbers = 0
+        for image_id in image_ids:
+            num_images += 1
+            bare_numbers += data_set is None and is_bare_number(image_id)
+            keys = self._expanded(image_keys(image_id, data_set))
+            hits = dict(hit for key in keys for hit in self._by_key.get(key, ()))
+            for rule, image in hits.items():
+                found[rule].add(image)
+                if len(examples[rule]) < _EXAMPLES:
+                    examples[rule].append((image_id, self._images[rule][image]))
+            if hits:
+                leaked.append(image_id)
+        rules = tuple(
+            RuleReport(name, location, len(self._images[rule]), len(found[rule]), tuple(examples[rule]))
+            for rule, (name, location) in enumerate(self._names)
+        )
+        return LeakReport(num_images, rules, tuple(leaked), bare_numbers)
+
+
+def refuse_leaks(report: LeakReport, where: str) -> None:
+    """Raises ValueError, in one line, where any image of `where` is held out."""
+    if report.leaked:
+        lines = "; ".join(rule.line() for rule in report.rules if rule.found)
+        raise ValueError(
+            f"{where}: {counted(len(report.leaked), 'image')} of {report.images:,} must not enter pre-training: "
+            f"{lines}; --leave-out-held-out drops them"
+        )
+
+
+def keep_out(held_out: HeldOut, source: Source, data_set: str | None, *, leave_out: bool) -> tuple[Source, LeakReport]:
+    """The source without images that are held out, with notes on them.
+
+    Raises:
+        ValueError: where it has any and they are not to be left out, or where nothing else is left.
+    """
+    report = held_out.scan((image.image_id for image in source.images), data_set)
+    if not leave_out:
+        refuse_leaks(report, source.location)
+    notes = [*source.notes, *report.lines()]
+    if report.leaked:
+        leaked = set(report.leaked)
+        if len(leaked) == len(source.images):
+            raise ValueError(f"{source.location}: all of its {len(leaked):,} images are held out; nothing is left")
+        source = source.with_images(image for image in source.images if image.image_id not in leaked)
+        notes.append(f"{counted(len(leaked), 'image')} left out as held out")
+    return replace(source, notes=notes), report
+
+
+def held_out_hint(image_ids: Iterable[str], data_set: str | None) -> str | None:
+    """What rules would apply to these images, where their names say that they are of a known data set."""
+    applying = {
+        COCO: "--held-out 'refcoco+=refs(unc).p' and --held-out karpathy=dataset_coco.json",
+        FLICKR: "--held-out flickr30k=test.txt or --held-out karpathy=dataset_flickr30k.json",
+        VISUAL_GENOME: "--held-out visual-genome=image_data.json with the rules of COCO and Flickr30k",
+    }
+    counts = dict.fromkeys(applying, 0)
+    for image_id in image_ids:
+        for name, _ in image_keys(image_id, data_set):
+            if name in counts:
+                counts[name] += 1
+    found = [f"{counted(count, 'image')} of {name}: {applying[name]}" for name, count in counts.items() if count]
+    if not found:
+        return None
+    return f"nothing is held out, and results are reported on some of these images; {'; '.join(found)}"
+
+
+def _parsed(spec: str) -> tuple[str, str]:
+    rule, equals, location = spec.partition("=")
+    if not equals or rule not in (*RULES, VISUAL_GENOME):
+        names = ", ".join([*RULES, VISUAL_GENOME])
+        raise ValueError(f"--held-out {spec!r}: expected RULE=FILE with one of the rules {names}")
+    if not os.path.isfile(location):
+        raise ValueError(f"--held-out {spec!r}: no such file: {location!r}")
+    return rule, location
+
+
+def _read_refer(path: str) -> Iterator[_HeldOut]:
+    """refs(*).p of RefCOCO, RefCOCO+ and RefCOCOg: all splits but train. file_name names no file, image_id does."""
+    refs = load_pickle(path)
+    expected = 'a list of references with "image_id" and "split"'
+    if not isinstance(refs, list):
+        raise ValueError(f"{path!r}: expected {expected}, got {type(refs).__name__}")
+    for index, ref in enumerate(refs):
+        number, split = (ref.get("image_id"), ref.get("split")) if isinstance(ref, dict) else (None, None)
+        if type(number) is not int or split not in _REFER_SPLITS:
+            raise ValueError(
+                f"{path!r}, reference {index}: expected {expected}, a whole number and one of "
+                f"{', '.join(_REFER_SPLITS)}; got {printable(repr(number))} and {printable(repr(split))}"
+            )
+        if split != "train":
+            yield f"COCO {number}", [(COCO, number)]
+
+
+def _read_karpathy(path: str) -> Iterator[_HeldOut]:
+    """dataset_coco.json and dataset_flickr30k.json: val and test."""
+    for image in read_karpathy(path):
+        if image.split in TRAINING_SPLITS:
+            continue
+        keys = [(COCO, image.coco_id)] if image.coco_id is not None else image_keys(image.image_id, FLICKR)
+        yield image.image_id, [*keys, whole_id(image.image_id)]
+
+
+def _read_flickr30k(path: str) -> Iterator[_HeldOut]:
+    """test.txt or val.txt of Flickr30k Entities: all of its ids."""
+    for image_id in _ids_of(path):
+        yield image_id, [*image_keys(image_id, FLICKR), whole_id(image_id)]
+
+
+def _read_list(path: str) -> Iterator[_HeldOut]:
+    for image_id in _ids_of(path):
+        yield image_id, image_keys(image_id, None)
+
+
+def _ids_of(path: str) -> list[str]:
+    return sorted(read_id_list(Path(path)).ids)
+
+
+def _read_vqa(path: str) -> Iterator[_HeldOut]:
+    """A questions file of VQA: the images of all of its questions."""
+    expected = 'a VQA file with a list "questions"'
+    for name, index, entry in read_json_members(path, expected=expected):
+        if name != "questions" or index is None:
+            continue
+        number = entry.get("image_id") if isinstance(entry, dict) else None
+        if type(number) is not int:
+            raise ValueError(f"{path!r}, questions[{index}]: image_id must be a whole number, got {number!r:.80}")
+        yield f"COCO {number}", [(COCO, number)]
+
+
+def _read_visual_genome(path: str) -> Aliases:
+    """image_data.json of Visual Genome: which of its images are COCO's ("coco_id") and Flickr's ("flickr_id")."""
+    expected = 'Visual Genome\'s image_data.json, a list of images with "image_id" and "coco_id"'
+    aliases: Aliases = {}
+    for index, entry in enumerate(read_json_list(path, expected=expected)):
+        number = entry.get("image_id", entry.get("id")) if isinstance(entry, dict) else None
+        others = {COCO: entry.get("coco_id"), FLICKR: entry.get("flickr_id")} if isinstance(entry, dict) else {}
+        if type(number) is not int or any(type(other) not in (int, type(None)) for other in others.values()):
+            raise ValueError(f"{path!r}, entry {index}: expected {expected}, whole numbers or null")
+        same: list[Key] = [(name, other) for name, other in others.items() if other is not None]
+        if same:
+            aliases[VISUAL_GENOME, number] = same
+    return aliases
+
+
+RULES: dict[str, Callable[[str], Iterator[_HeldOut]]] = {
+    "refcoco": _read_refer, "refcoco+": _read_refer, "refcocog": _read_refer, "karpathy": _read_karpathy,
+    "flickr30k": _read_flickr30k, "vqa": _read_vqa, "list": _read_list,
+}  # fmt: skip

@@ -1,0 +1,207 @@
+"""Which caption belongs to which image: the one join, of extraction and pre-training, and its report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import xxhash
+
+from roibeam.features.counted import counted
+from roibeam.features.printable import printable
+from roibeam.pipelines.sources.captions.caption_files import Caption
+from roibeam.pipelines.sources.image_finder import RULES, Ambiguous, Found, ImageFinder
+
+_EXAMPLES = 3
+Text = TypeVar("Text")
+
+
+@dataclass(frozen=True)
+class JoinReport:
+    """How captions met images.
+
+    Attributes:
+        captions: usable ones of the file; the sum of `joined`, `ambiguous` and `without_image`.
+        captioned_images: different images that they are of, by what the file calls them.
+        found_images: of those, how many were found.
+        images: of the source or store.
+        images_without_caption: of `images`.
+        by_rule: captions that joined by each of `image_finder.RULES`.
+        ambiguous: captions whose image may be one of several; they are left out.
+        without_image: captions whose image is not there.
+        examples: the first few of "without_image", "ambiguous" and "without_caption".
+    """
+
+    captions: int
+    captioned_images: int
+    found_images: int
+    images: int
+    images_without_caption: int
+    by_rule: dict[str, int]
+    ambiguous: int
+    without_image: int
+    examples: dict[str, tuple[str, ...]]
+
+    @property
+    def joined(self) -> int:
+        return sum(self.by_rule.values())
+
+    @property
+    def found_share(self) -> float:
+        """Of the captioned images, 0..1."""
+        return self.found_images / max(self.captioned_images, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "captions": self.captions, "joined": self.joined, "by_rule": self.by_rule,
+            "ambiguous": self.ambiguous, "without_image": self.without_image,
+            "captioned_images": self.captioned_images, "found_images": self.found_images, "images": self.images,
+            "images_without_caption": self.images_without_caption,
+            "examples": {name: list(shown) for name, shown in self.examples.items()},
+        }  # fmt: skip
+
+    def lines(self) -> list[str]:
+        """For people: one line, and one more for each thing that was left out."""
+        rules = ", ".join(f"{count:,} by {rule}" for rule, count in self.by_rule.items() if count)
+        found = f"{self.found_images:,} of {counted(self.captioned_images, 'captioned image')} found"
+        lines = [f"{self.joined:,} of {counted(self.captions, 'caption')} joined ({rules or 'none'}); {found}"]
+        for name, count, unit, what in (
+            ("without_image", self.without_image, "caption", "without image"),
+            ("ambiguous", self.ambiguous, "caption", "left out: several images may be meant"),
+            ("without_caption", self.images_without_caption, "image", "without caption"),
+        ):
+            if count:
+                shown = ", ".join(printable(example, 80) for example in self.examples[name])
+                lines.append(f"{counted(count, unit)} {what}: {shown}{', ...' if count > _EXAMPLES else ''}")
+        return lines
+
+
+class CaptionJoin:
+    """Joins captions to images as they are read. Memory: 8 bytes for each name in the file, a byte for each image.
+
+    Args:
+        image_ids: of the source or store, in its order.
+    """
+
+    def __init__(self, image_ids: Iterable[str]) -> None:
+        self.finder = ImageFinder(image_ids)
+        self._by_rule = Counter[str]()
+        self._names: dict[bool, list[np.ndarray]] = {True: [], False: []}  # of found images and others, as hashes
+        self._has_caption = np.zeros(self.finder.num_images, bool)
+        self._num_captions = self._ambiguous = 0
+        self._first_strangers: dict[str, None] = {}
+        self._first_ambiguous: dict[str, None] = {}
+
+    def rows(self, captions: Iterable[Caption]) -> Iterator[tuple[int, str]]:
+        """(place of the image, caption) of every caption that has its image, in the order given; to be read once."""
+        for places, caption in self.joined((caption, (caption,)) for caption in captions):
+            yield places[0], caption.text
+
+    def joined(self, texts: Iterable[tuple[Text, Sequence[Caption]]]) -> Iterator[tuple[tuple[int, ...], Text]]:
+        """The places of the images of every text that has them all, in the order given; to be read once.
+
+        Args:
+            texts: each with what its images are called. It counts as one caption.
+        """
+        names: dict[bool, list[int]] = {True: [], False: []}
+        for text, images in texts:
+            self._num_captions += 1
+            found, missing = [], []
+            for image in images:
+                each = self._look_up(image)
+                is_found = isinstance(each, Found)
+                names[is_found].append(xxhash.xxh3_64_intdigest(_shown(image).encode("utf-8", "surrogatepass")))
+                if len(names[is_found]) == 1_000_000:
+                    self._keep(names)
+                if isinstance(each, Found):
+                    found.append(each)
+                else:
+                    missing.append((image, each))
+            if not missing:
+                self._by_rule[found[0].rule] += 1
+                places = tuple(each.place for each in found)
+                self._has_caption[list(places)] = True
+                yield places, text
+                continue
+            image, several = missing[0]
+            if several is None:
+                _note_first(self._first_strangers, _shown(image))
+            else:
+                self._ambiguous += 1
+                _note_first(self._first_ambiguous, f"{_shown(image)} ({' or '.join(several.image_ids)})")
+        self._keep(names)
+
+    def _look_up(self, caption: Caption) -> Found | Ambiguous | None:
+        found = self.finder.look_up(caption.name) if caption.name is not None else None
+        if found is None and caption.row is not None:
+            return self.finder.look_up_row(caption.row)
+        return found
+
+    def _keep(self, names: dict[bool, list[int]]) -> None:
+        for is_found, hashes in names.items():
+            self._names[is_found].append(np.unique(np.array(hashes, np.uint64)))
+            hashes.clear()
+
+    def report(self) -> JoinReport:
+        """Of the rows read so far."""
+        found, others = (
+            len(np.unique(np.concatenate([np.empty(0, np.uint64), *self._names[is_found]])))
+            for is_found in (True, False)
+        )
+        without = np.flatnonzero(~self._has_caption)
+        examples = {
+            "without_image": tuple(self._first_strangers),
+            "ambiguous": tuple(self._first_ambiguous),
+            "without_caption": tuple(self.finder.id_at(int(place)) for place in without[:_EXAMPLES]),
+        }
+        by_rule = {rule: self._by_rule[rule] for rule in RULES}
+        without_image = self._num_captions - self._by_rule.total() - self._ambiguous
+        return JoinReport(
+            self._num_captions, found + others, found, self.finder.num_images, len(without), by_rule,
+            self._ambiguous, without_image, examples,
+        )  # fmt: skip
+
+
+def check_match(report: JoinReport, *, min_match: float, captions: str, images: str) -> None:
+    """Stops a join that went wrong.
+
+    Args:
+        min_match: share of the captioned images (0..1) that must have been found.
+        captions, images: where they are, for the message.
+    Raises:
+        ValueError: when fewer were found, or none, with a name of each side.
+    """
+    if report.found_images and report.found_share >= min_match:
+        return
+    stranger = [*report.examples["without_image"], *report.examples["ambiguous"], None][0]
+    image = [*report.examples["without_caption"], None][0]
+    sides = f"a caption names {stranger!r}, an image is {image!r}"
+    if not report.found_images:
+        raise ValueError(
+            f"{captions!r}: none of {counted(report.captioned_images, 'captioned image')} is among the "
+            f"{counted(report.images, 'image')} of {images!r}: {sides}; give the captions of these images, or write "
+            f"their ids into the file"
+        )
+    raise ValueError(
+        f"{captions!r}: {report.found_images:,} of {counted(report.captioned_images, 'captioned image')} "
+        f"({100 * report.found_share:.2g} %) are among the {counted(report.images, 'image')} of {images!r}, less than "
+        f"the {100 * min_match:g} % of --min-match: {sides}; is it the right folder and file? If these images are only "
+        f"a part, allow it with --min-match {_below(report.found_share)}"
+    )
+
+
+def _below(share: float) -> str:
+    """A share to give as --min-match that is met."""
+    return f"{int(share * 1000) / 1000:g}"
+
+
+def _shown(caption: Caption) -> str:
+    return f"row {caption.row}" if caption.name is None else caption.name
+
+
+def _note_first(names: dict[str, None], name: str) -> None:
+    if len(names) < _EXAMPLES:
+        names[name] = None

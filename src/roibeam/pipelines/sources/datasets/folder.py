@@ -1,0 +1,150 @@
+"""A folder of photos, or a glob pattern.
+
+Id rule: the path below the folder (for a pattern: below its longest part without wildcards), forward slashes, without
+the extension (`--id-rule with-extension` keeps it): photos/a/b.jpg -> "a/b".
+
+Links to files are followed; links to folders below the root are not, in a folder as in a pattern: one that leads back
+up would give every photo many ids. They are counted, and each may be named as a source itself.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.features.counted import counted
+from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS, image_id_of
+
+_WILDCARDS = frozenset("*?[")
+
+
+class Listing(ABC):
+    """The files of a source, found anew each time one asks, so that millions of them need no memory.
+
+    Attributes:
+        root: absolute path or URL that their paths are below.
+        num_other_files: whose name has no image extension; counted while `images` are taken.
+        num_folder_links: not followed; counted while `paths` are.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.num_other_files = 0
+        self.num_folder_links = 0
+
+    @abstractmethod
+    def paths(self) -> Iterator[str]:
+        """Of all files, below the root."""
+
+    def images(self, *, id_rule: str = "no-extension") -> Iterator[ImageRef]:
+        self.num_other_files = 0
+        for path in self.paths():
+            if os.path.splitext(path)[1].lower() in IMAGE_EXTENSIONS:
+                yield ImageRef(image_id_of(path, id_rule=id_rule), f"{self.root.rstrip('/')}/{path}")
+            else:
+                self.num_other_files += 1
+
+    def notes(self) -> list[str]:
+        """What was left out, once the images have been taken."""
+        found = []
+        if self.num_other_files:
+            found.append(f"{counted(self.num_other_files, 'file')} without an image extension left out")
+        if self.num_folder_links:
+            links = counted(self.num_folder_links, "link to a folder", "links to folders")
+            found.append(f"{links} not followed")
+        return found
+
+
+class FolderListing(Listing):
+    """Files of this machine.
+
+    Args:
+        root: absolute path of a folder.
+        parts: the pattern below it, folder by folder.
+    """
+
+    def __init__(self, root: str, parts: list[str]) -> None:
+        super().__init__(root)
+        self._parts = parts
+
+    def paths(self) -> Iterator[str]:
+        links: set[str] = set()
+        found = _files(self.root, "", self._parts, links) if os.path.isdir(self.root) else iter(())
+        # Only a pattern that goes into sub-folders twice can find a file twice.
+        yield from found if self._parts.count("**") < 2 else dict.fromkeys(found)
+        self.num_folder_links = len(links)
+
+
+def is_pattern(location: str) -> bool:
+    """Whether `location` is a glob pattern; an existing path with a wildcard in its name is a path."""
+    return any(c in _WILDCARDS for c in location) and not os.path.exists(location)
+
+
+def list_folder(folder: str) -> FolderListing:
+    """All files below `folder`, hidden files and folders left out.
+
+    Raises:
+        ValueError: if the folder does not exist, or, once its files are taken, a folder in it cannot be read.
+    """
+    if not os.path.isdir(folder):
+        raise ValueError(f"no such folder: {folder!r}")
+    return FolderListing(os.path.abspath(folder), ["**"])
+
+
+def list_pattern(pattern: str) -> FolderListing:
+    """All files that a glob pattern matches ("**" reaches into sub-folders), hidden ones only where it writes the dot.
+
+    Raises:
+        ValueError: if the pattern goes up again after a wildcard, or, once files are taken, a folder that it must look
+            into cannot be read.
+    """
+    parts = pattern.split(os.sep)
+    first_wild = next(i for i, part in enumerate(parts) if any(c in _WILDCARDS for c in part))
+    wild = [part for part in parts[first_wild:-1] if part not in ("", ".")] + parts[-1:]
+    if ".." in wild:
+        raise ValueError(f'{pattern!r}: ".." after a wildcard; write the pattern without it')
+    root = os.path.abspath(os.sep.join(parts[:first_wild]) or (os.sep if pattern.startswith(os.sep) else "."))
+    return FolderListing(root, wild)
+
+
+def _files(root: str, below: str, parts: list[str], links: set[str]) -> Iterator[str]:
+    """Files that the pattern `parts` matches in the folder root/below, as paths below root; one may come twice.
+
+    Not glob.glob: its "**" follows links, so that two links up in one folder keep it busy for ever.
+    """
+    part, rest = parts[0], parts[1:]
+    if part == "**":
+        yield from _files(root, below, rest or ["*"], links)  # it also stands for no folder at all
+    matches = re.compile(fnmatch.translate(part)).match
+    for entry in _entries(os.path.join(root, below)):
+        if not matches(entry.name) or (entry.name.startswith(".") and not part.startswith(".")):
+            continue
+        path, kind = below + entry.name, _kind(entry)
+        parts_inside = parts if part == "**" else rest
+        if kind == "file" and not parts_inside:
+            yield path
+        elif kind == "folder" and parts_inside:
+            yield from _files(root, path + "/", parts_inside, links)
+        elif kind == "link to a folder" and parts_inside:
+            links.add(path)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise ValueError(f"cannot read the folder {folder!r}: {error.strerror}") from error
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    if not entry.is_symlink():
+        return "folder" if entry.is_dir() else "file" if entry.is_file() else "pipe or device"
+    if os.path.isdir(entry.path):
+        return "link to a folder"
+    # A link to nothing counts as a file: its photo is missing, and reading it will say so.
+    return "file" if os.path.isfile(entry.path) or not os.path.exists(entry.path) else "pipe or device"

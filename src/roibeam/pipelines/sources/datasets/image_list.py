@@ -1,0 +1,203 @@
+"""Lists of images in .parquet, .csv (with a header) or .jsonl, as people and other tools write them.
+
+Columns are known by their names, in any letter case; the first that is there counts, others are passed over:
+
+    image       image_path, image, path, file_name, filename, filepath, file, location, img_path, img
+    id          image_id
+    captions    caption, captions, text, sentence, sentences; a text or a list of texts
+    labels      label, labels, category, class, cls; a text, a number or a list of these
+
+Id rule: the image_id of the row, else the path below the image root without its extension. A row with another caption
+for the same image adds it.
+
+A path may be below the image root or, absolute or a URL, begin with it. What lies elsewhere is a bad row: lists come
+from strangers.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
+from roibeam.pipelines.sources.datasets.json_lines import read_json_lines
+from roibeam.pipelines.sources.datasets.rows import BadRow, is_web_url
+
+EXTENSIONS = (".parquet", ".csv", ".jsonl")
+IMAGE_COLUMNS = (
+    "image_path", "image", "path", "file_name", "filename", "filepath", "file", "location", "img_path", "img",
+)  # fmt: skip
+ID_COLUMNS = ("image_id",)
+CAPTION_COLUMNS = ("caption", "captions", "text", "sentence", "sentences")
+LABEL_COLUMNS = ("label", "labels", "category", "class", "cls")
+_BYTES_COLUMNS = ("jpg", "jpeg", "png", "webp", "bytes")  # where img2dataset's parquet output has the images themselves
+_BATCH_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class ListRow:
+    """One usable row: its number (from 1), image path below the image root, image id, captions and labels."""
+
+    line: int
+    path: str
+    image_id: str
+    captions: tuple[str, ...]
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The names that a file has for what is taken from it; None for what it lacks."""
+
+    image: str
+    image_id: str | None
+    captions: str | None
+    labels: str | None
+
+    def names(self) -> list[str]:
+        return [name for name in (self.image, self.image_id, self.captions, self.labels) if name is not None]
+
+
+def has_image_column(names: Iterable[str]) -> bool:
+    return _first(IMAGE_COLUMNS, list(names)) is not None
+
+
+def read_image_list(path: str, root: str, *, id_rule: str = "no-extension") -> Iterator[ListRow | BadRow]:
+    """Rows in file order; a few thousand are in memory.
+
+    Args:
+        path: the file.
+        root: absolute path or URL of the folder that images are below.
+    Raises:
+        ValueError: if the file is no such list, or has no column for the image; the error names those that it has.
+        OSError: if it cannot be read.
+    """
+    extension = os.path.splitext(path)[1].lower()
+    read = {".parquet": _parquet_rows, ".csv": _csv_rows, ".jsonl": _json_rows}[extension]
+    for line, columns, entry in read(path):
+        try:
+            yield _row(line, columns, entry, root, id_rule)
+        except ValueError as error:
+            yield BadRow(line, str(error))
+
+
+def _row(line: int, columns: _Columns, entry: dict[str, Any], root: str, id_rule: str) -> ListRow:
+    """Raises ValueError with a short reason, so that rows can be counted by it."""
+    name = entry.get(columns.image)
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError("no image path")
+    below = path_below(_without_root(name.strip(), root))
+    image_id = entry.get(columns.image_id) if columns.image_id else None
+    if image_id is None or image_id == "":
+        image_id = image_id_of(below, id_rule=id_rule)
+    elif type(image_id) not in (str, int):
+        raise ValueError("image_id is neither text nor a whole number")
+    captions = _texts(entry.get(columns.captions) if columns.captions else None, "caption")
+    labels = _texts(entry.get(columns.labels) if columns.labels else None, "label")
+    return ListRow(line, below, str(image_id), captions, labels)
+
+
+def _without_root(name: str, root: str) -> str:
+    if name.startswith(root.rstrip("/") + "/"):
+        return name.removeprefix(root.rstrip("/")).lstrip("/") or name
+    if is_web_url(name):
+        raise ValueError("URL: download it and give the local path")
+    if "://" in name:
+        raise ValueError("URL outside the image folder: give the one that it begins with as --image-root")
+    if os.path.isabs(name):
+        raise ValueError("path outside the image folder: give the one that it begins with as --image-root")
+    return name
+
+
+def _texts(value: Any, what: str) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    found = []
+    for each in values:
+        if each is None or each != each:  # a table of numbers has NaN for what it lacks
+            continue
+        if type(each) not in (str, int, float, bool) or (what == "caption" and not isinstance(each, str)):
+            raise ValueError(f"{what} is no text")
+        text = str(each).strip()
+        if not is_utf8(text):
+            raise ValueError(f"{what} is not valid UTF-8")
+        if text:
+            found.append(text)
+    return tuple(found)
+
+
+def _columns(names: list[str], where: str) -> _Columns:
+    image = _first(IMAGE_COLUMNS, names)
+    if image is None:
+        raise ValueError(
+            f"{where}: no column for the image; expected one called {', '.join(IMAGE_COLUMNS[:-1])} or "
+            f"{IMAGE_COLUMNS[-1]}, got {', '.join(names)[:300] or 'none'}"
+        )
+    return _Columns(image, _first(ID_COLUMNS, names), _first(CAPTION_COLUMNS, names), _first(LABEL_COLUMNS, names))
+
+
+def _first(wanted: tuple[str, ...], names: list[str]) -> str | None:
+    by_lower_case = {name.strip().lower(): name for name in reversed(names)}
+    return next((by_lower_case[name] for name in wanted if name in by_lower_case), None)
+
+
+_Entries = Iterator[tuple[int, _Columns, dict[str, Any]]]
+
+
+def _parquet_rows(path: str) -> _Entries:
+    line = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            _refuse_bytes(path, schema)
+            columns = _columns(schema.names, repr(path))
+            for batch in file.iter_batches(_BATCH_ROWS, columns=columns.names(), use_threads=False):
+                for entry in batch.to_pylist():
+                    line += 1
+                    yield line, columns, entry
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise ValueError(f"{path!r}: not a parquet file, or damaged ({_one_line(error)})") from None
+
+
+def _refuse_bytes(path: str, schema: pa.Schema) -> None:
+    for field in schema:
+        kind, name = field.type, field.name.lower()
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if (name in IMAGE_COLUMNS and not is_text) or (name in _BYTES_COLUMNS and pa.types.is_binary(kind)):
+            raise ValueError(
+                f"{path!r}: its column {field.name!r} holds {str(kind)[:80]}, not paths; images inside parquet files "
+                f"are not read: write them as files or in tars (img2dataset: --output_format files or webdataset)"
+            )
+
+
+def _csv_rows(path: str) -> _Entries:
+    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        reader = csv.reader(file)
+        line = 0
+        try:
+            names = next(reader, [])
+            columns = _columns(names, repr(path))
+            for line, values in enumerate(reader, start=1):
+                if values:
+                    yield line, columns, dict(zip(names, values, strict=False))
+        except csv.Error as error:
+            raise ValueError(f"{path!r}, after row {line}: not a csv file ({error})") from None
+
+
+def _json_rows(path: str) -> _Entries:
+    known: dict[tuple[str, ...], _Columns] = {}
+    for line, (where, entry) in enumerate(read_json_lines(path), start=1):
+        names = tuple(entry)  # rows may lack what they have nothing for
+        if names not in known:
+            known = {names: _columns(list(names), where)}
+        yield line, known[names], entry
+
+
+def _one_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,80 @@
+"""VCR (visualcommonsense.com): {train,val,test}.jsonl beside vcr1images/<movie>/<name>.jpg and <name>.json.
+
+Id rule: `img_fn` without its extension ("lsmdc_3005_.../3005_...@0"), which is also what the folder vcr1images gives.
+An image's boxes are in the metadata beside it: x1 y1 x2 y2 score, in the order in which questions number the objects.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
+from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
+from roibeam.pipelines.sources.datasets.json_lines import read_json_lines
+
+IMAGES_FOLDER = "vcr1images"
+_MAX_METADATA_BYTES = 64 * 2**20  # outlines take most of it; real ones have under 1 MB
+
+
+@dataclass(frozen=True)
+class VcrImage:
+    """One image of a question.
+
+    Attributes:
+        image_id: by the id rule.
+        file_name: path below the image folder.
+        objects: names of what is in it ("person", "cup"), each once, in the order of the boxes.
+    """
+
+    image_id: str
+    file_name: str
+    objects: tuple[str, ...]
+
+
+def read_vcr_images(path: str, *, id_rule: str = "no-extension") -> Iterator[VcrImage]:
+    """The image of each question of an annotation file, in file order: an image comes as often as it is asked about.
+
+    Raises:
+        ValueError: naming the line that is not as VCR writes it.
+    """
+    for where, row in read_json_lines(path):
+        name, objects = row.get("img_fn"), row.get("objects", [])
+        if not isinstance(name, str):
+            raise ValueError(f"{where}: expected a VCR row with img_fn, got {shown(name)} there")
+        if not isinstance(objects, list) or not all(isinstance(each, str) and is_utf8(each) for each in objects):
+            raise ValueError(f"{where}: objects must be a list of names, got {shown(objects)}")
+        try:
+            below = path_below(name)
+        except ValueError as error:
+            raise ValueError(f"{where}: img_fn {name!r}: {error}") from None
+        yield VcrImage(image_id_of(below, id_rule=id_rule), below, tuple(dict.fromkeys(objects)))
+
+
+def metadata_path(image_path: str) -> str:
+    """Path of an image -> that of its metadata."""
+    return os.path.splitext(image_path)[0] + ".json"
+
+
+def read_vcr_boxes(path: str, name: str) -> ImageBoxes:
+    """The boxes of one metadata file, their scores left out; `name` is passed on.
+
+    Raises:
+        ValueError: if it is not as VCR writes it.
+        OSError: if it cannot be read.
+    """
+    with open(path, "rb") as file:
+        data = file.read(_MAX_METADATA_BYTES + 1)
+    if len(data) > _MAX_METADATA_BYTES:
+        raise ValueError(f"{path!r}: over {_MAX_METADATA_BYTES} bytes; VCR metadata is smaller")
+    try:
+        content: Any = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path!r}: not a json file ({error})") from None
+    if not isinstance(content, dict) or "boxes" not in content:
+        raise ValueError(f'{path!r}: expected VCR metadata with "boxes", got other json')
+    boxes = parse_boxes(content["boxes"], repr(path), columns=5)
+    return ImageBoxes(name, boxes[:, :4].copy(), parse_image_hw(content))

@@ -1,0 +1,97 @@
+"""VQA v2 (visualqa.org): v2_OpenEnded_mscoco_<split>_questions.json with v2_mscoco_<split>_annotations.json.
+
+Id rule: the COCO number of a question's image, spelled as COCO does ("COCO_train2014_000000000790").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from roibeam.pipelines.foundation.files.image_ids import is_utf8
+from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
+from roibeam.pipelines.sources.datasets.image_boxes import shown
+from roibeam.pipelines.sources.datasets.json_members import read_json_members
+
+QUESTIONS, ANNOTATIONS = "questions", "annotations"
+EXPECTED = 'a VQA file with a list "questions" or "annotations"'
+
+
+@dataclass(frozen=True)
+class VqaQuestion:
+    """Attributes:
+    where: file and entry, for errors.
+    image: what its image is called.
+    question: as written.
+    answers: those of its annotators, ten in the official files; equal ones come as often as they were given.
+    """
+
+    where: str
+    image: str
+    question: str
+    answers: tuple[str, ...]
+
+
+def vqa_part(path: str) -> str | None:
+    """`QUESTIONS` or `ANNOTATIONS`, whichever list the file holds; None where it is no object or holds neither."""
+    try:
+        for name, _, _ in read_json_members(path, expected=EXPECTED):
+            if name in (QUESTIONS, ANNOTATIONS):
+                return name
+    except ValueError:
+        pass  # whoever reads it as another kind says what is wrong with it
+    return None
+
+
+def vqa_split(path: str) -> str:
+    """The file's "data_subtype", such as "train2014".
+
+    Raises:
+        ValueError: when it does not say.
+    """
+    for name, index, entry in read_json_members(path, expected=EXPECTED):
+        if name == "data_subtype" and index is None and isinstance(entry, str):
+            return entry
+    raise ValueError(f"{path!r}: no data_subtype, by which VQA's files tell their split")
+
+
+def read_vqa(questions: str, annotations: str) -> Iterator[VqaQuestion]:
+    """The questions of a file in its order, with their answers. The answers lie in a scratch database meanwhile.
+
+    Raises:
+        ValueError: naming the entry that is not as VQA writes it, or a question without answers.
+    """
+    split, table = (
+        vqa_split(questions),
+        ScratchDatabase("CREATE TABLE answers (question INTEGER PRIMARY KEY, told TEXT)"),
+    )
+    table.add("INSERT OR REPLACE INTO answers VALUES (?, ?)", _answers(annotations))
+    for name, index, entry in read_json_members(questions, expected=EXPECTED):
+        if name != QUESTIONS or index is None:
+            continue
+        where = f"{questions!r}, questions[{index}]"
+        number, image, text = _fields(entry, where, question_id=int, image_id=int, question=str)
+        found = table.rows("SELECT told FROM answers WHERE question = ?", (number,))
+        if not found:
+            raise ValueError(f"{where}: question {number} has no answers in {annotations!r}; are both of one split?")
+        yield VqaQuestion(where, f"COCO_{split}_{image:012d}", text, tuple(found[0][0].split("\n")))
+
+
+def _answers(path: str) -> Iterator[tuple[int, str]]:
+    for name, index, entry in read_json_members(path, expected=EXPECTED):
+        if name != ANNOTATIONS or index is None:
+            continue
+        where = f"{path!r}, annotations[{index}]"
+        number, answers = _fields(entry, where, question_id=int, answers=list)
+        told = [_fields(answer, f"{where}, answers", answer=str)[0] for answer in answers]
+        yield number, "\n".join(" ".join(each.split()) for each in told)
+
+
+def _fields(entry: Any, where: str, **kinds: type) -> tuple[Any, ...]:
+    """The values of an entry's fields, each of the type given."""
+    for name, kind in kinds.items():
+        value: Any = entry.get(name) if isinstance(entry, dict) else None
+        if type(value) is not kind or (isinstance(value, str) and not is_utf8(value)):
+            raise ValueError(f"{where}: expected VQA's {name}, of type {kind.__name__}, got {shown(value)}")
+    return tuple(entry[name] for name in kinds)

@@ -1,0 +1,66 @@
+"""The bytes of an answer on their way to a file: decompressed where the server insists, never more than a limit."""
+
+from __future__ import annotations
+
+import zlib
+from io import FileIO
+
+from roibeam.pipelines.sources.download.failures import DownloadError, LocalFaultError
+
+_PIECE_BYTES = 2**18  # of what is decompressed at once: a few bytes of a bomb may become thousands of times as many
+
+
+class Body:
+    """Writes what `add` is given.
+
+    Args:
+        file: open for writing, without a buffer.
+        encoding: the answer's Content-Encoding; we ask for none, some servers compress all the same.
+        max_bytes: of the decompressed file, and of what comes over the wire.
+    Raises:
+        DownloadError: on an encoding that is not read, damaged data, or too much of it.
+        LocalFaultError: if the file cannot be written.
+    """
+
+    def __init__(self, file: FileIO, *, encoding: str, max_bytes: int) -> None:
+        encoding = encoding.strip().lower()
+        if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+            raise DownloadError("fetch", "unknown encoding", f"Content-Encoding {encoding}, which was not asked for")
+        # 32: finds out whether it is gzip or zlib.
+        self._inflate = None if encoding in ("", "identity") else zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+        self._file, self._max_bytes = file, max_bytes
+        self._num_received = self.num_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        self._num_received += len(data)
+        if self._num_received > self._max_bytes:
+            self._refuse()
+        if self._inflate is None:
+            self._write(data)
+            return
+        try:
+            while data and not self._inflate.eof:
+                self._write(self._inflate.decompress(data, _PIECE_BYTES))
+                data = self._inflate.unconsumed_tail
+        except zlib.error as error:
+            raise DownloadError("fetch", "damaged encoding", f"Content-Encoding: {error}") from None
+
+    def finish(self) -> None:
+        """After the last piece."""
+        if self._inflate is not None and not self._inflate.eof:
+            detail = f"compressed data end after {self._num_received} bytes, before their end mark"
+            raise DownloadError("fetch", "damaged encoding", detail, may_pass=True)
+
+    def _write(self, data: bytes) -> None:
+        self.num_bytes += len(data)
+        if self.num_bytes > self._max_bytes:
+            self._refuse()
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]  # a raw file may take less than all
+        except OSError as error:
+            raise LocalFaultError(f"{self._file.name}: {error.strerror}; nothing is lost, run again") from error
+
+    def _refuse(self) -> None:
+        raise DownloadError("fetch", "too many bytes", f"over the limit of {self._max_bytes} bytes (--max-bytes)")

@@ -1,0 +1,205 @@
+"""A whole download: what is missing is fetched, journaled, and made into captions, dead letters and a summary."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from aiohttp.abc import AbstractResolver
+
+from roibeam.features.folders.durable_files import fsync_folder
+from roibeam.pipelines.foundation.console.progress import ProgressPrinter, Standing
+from roibeam.pipelines.foundation.files.folder_lock import store_lock
+from roibeam.pipelines.sources.datasets.rows import UrlRow
+from roibeam.pipelines.sources.download.addresses import AddressRule
+from roibeam.pipelines.sources.download.failures import LocalFaultError
+from roibeam.pipelines.sources.download.fetcher import open_fetcher
+from roibeam.pipelines.sources.download.image_files import ImageFiles, StoredImage
+from roibeam.pipelines.sources.download.journal import JOURNAL_NAME, FailedRow, Journal, Outcome
+from roibeam.pipelines.sources.download.limits import DownloadLimits
+from roibeam.pipelines.sources.download.outage import OutageWatch
+from roibeam.pipelines.sources.download.outputs import SUMMARY_NAME, Coverage, remove_unfinished, write_outputs
+from roibeam.pipelines.sources.download.row_download import RowDownload
+from roibeam.pipelines.sources.download.url_list import UrlList
+
+_ROWS_PER_CONNECTION = 16  # rows that wait for a turn or the next attempt keep no connection
+_CHECK_THREADS = 2
+_NAME_THREADS = 32  # a name server that does not answer holds a thread for half a minute
+_FLUSH_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class DownloadOptions:
+    """How to download.
+
+    Attributes:
+        limits: see there.
+        allow_private: networks that may be connected to although they are not public.
+        retry_dead_letters: try the URLs again that failed in earlier runs.
+        seed: of the waits between attempts.
+        user_agent: what we call ourselves; None means roibeam and its version.
+        as_json: progress as JSON lines on standard output.
+    """
+
+    limits: DownloadLimits = field(default_factory=DownloadLimits)
+    allow_private: tuple[str, ...] = ()
+    retry_dead_letters: bool = False
+    seed: int = 0
+    user_agent: str | None = None
+    as_json: bool = False
+
+
+def run_download(
+    rows: str, out: Path, options: DownloadOptions, *, resolver: AbstractResolver | None = None
+) -> Coverage:
+    """Downloads the images of the list `rows` into `out`. A rerun does what is missing.
+
+    Args:
+        resolver: of host names; None means the system's.
+    Raises:
+        ValueError: if `rows` is no list, or `out` holds something else.
+        LocalFaultError: a fault of this machine; what is done is kept.
+    """
+    rule = AddressRule(options.allow_private)
+    url_list = UrlList(rows)
+    _check_folder(out)
+    out.mkdir(parents=True, exist_ok=True)
+    _allow_open_files(options.limits)
+    with store_lock(out):
+        journal = Journal(out / JOURNAL_NAME, list_sha256=url_list.sha256, num_rows=url_list.last_row + 1)
+        try:
+            files = ImageFiles(out, max_pixels=options.limits.max_pixels)
+            files.start()
+            remove_unfinished(out)
+            _match(files, journal, url_list.last_row + 1)
+            if options.retry_dead_letters:
+                for row in journal.rows(stored=False):
+                    journal.forget(row)
+            (out / SUMMARY_NAME).unlink(missing_ok=True)  # it stands for a finished run
+            fsync_folder(out)
+            run = _Run(url_list, files, journal, rule, options, resolver)
+            with ProgressPrinter(run, url_list.num_urls, as_json=options.as_json):
+                asyncio.run(run.download())
+            files.finish()
+            return write_outputs(out, url_list, journal)
+        finally:
+            journal.close()
+
+
+class _Run:
+    """The event loop's side: rows in, outcomes into the journal."""
+
+    def __init__(
+        self,
+        url_list: UrlList,
+        files: ImageFiles,
+        journal: Journal,
+        rule: AddressRule,
+        options: DownloadOptions,
+        resolver: AbstractResolver | None,
+    ) -> None:
+        self._url_list, self._files, self._journal = url_list, files, journal
+        self._rule, self._options, self._resolver = rule, options, resolver
+        self._num_stored, self._failures = journal.num_stored, Counter(journal.failures)
+        self._unwritten: list[tuple[int, Outcome]] = []
+        self._outage = OutageWatch()
+
+    def read(self) -> Standing:
+        """For the progress line, from its own thread."""
+        return Standing(self._num_stored, Counter(dict(self._failures)))
+
+    async def download(self) -> None:
+        """Fetches every row that has no outcome; what was done is in the journal also when it raises."""
+        limits = self._options.limits
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_NAME_THREADS, "names"))
+        agent = self._options.user_agent or f"Mozilla/5.0 (compatible; roibeam/{version('roibeam')})"
+        rows = self._open_rows()
+        try:
+            with ThreadPoolExecutor(_CHECK_THREADS, "check") as checks, ThreadPoolExecutor(1, "journal") as writer:
+                async with open_fetcher(limits, self._rule, user_agent=agent, resolver=self._resolver) as fetcher:
+                    download = RowDownload(fetcher, self._files, limits, checks=checks, seed=self._options.seed)
+                    async with asyncio.TaskGroup() as group:
+                        flusher = group.create_task(self._flush_now_and_then(writer))
+                        num_workers = limits.connections * _ROWS_PER_CONNECTION
+                        await asyncio.wait([group.create_task(self._work(rows, download)) for _ in range(num_workers)])
+                        flusher.cancel()
+            self._unwritten += self._outage.release()
+        except BaseExceptionGroup as group_of_errors:
+            raise _first(group_of_errors) from None
+        finally:
+            self._flush()
+
+    async def _work(self, rows: Iterator[tuple[int, str]], download: RowDownload) -> None:
+        for row, url in rows:
+            outcome = await download.run(row, url)
+            if isinstance(outcome, FailedRow):
+                self._failures[outcome.reason] += 1
+            else:
+                self._num_stored += 1
+            self._unwritten += self._outage.note(row, url, outcome)
+
+    def _open_rows(self) -> Iterator[tuple[int, str]]:
+        for row, entry in self._url_list.rows():
+            if isinstance(entry, UrlRow) and self._url_list.first_row(row) == row and not self._journal.is_known(row):
+                yield row, entry.url
+
+    async def _flush_now_and_then(self, writer: Executor) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_SECONDS)
+            await asyncio.get_running_loop().run_in_executor(writer, self._flush)
+
+    def _flush(self) -> None:
+        """Images first, then the lines that say they are there."""
+        outcomes, self._unwritten = self._unwritten, []
+        if not outcomes:
+            return
+        try:
+            self._files.sync()
+            self._journal.append(outcomes)
+        except OSError as error:
+            raise LocalFaultError(f"the journal cannot be written: {error.strerror}; run again") from error
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error to tell: tasks fail together when a disk is full."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _check_folder(out: Path) -> None:
+    """Refuses a folder that holds something else."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out}: is a file; name a folder to download into")
+    if out.is_dir() and not (out / JOURNAL_NAME).exists() and any(path.name != ".lock" for path in out.iterdir()):
+        raise ValueError(f"{out}: is not empty and holds no download; name a new folder")
+
+
+def _allow_open_files(limits: DownloadLimits) -> None:
+    """Raises our limit of open files to what the connections take, as far as the system lets us."""
+    wanted = 256 + 2 * limits.connections  # a socket and a file each
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise ValueError(f"--connections {limits.connections} takes {wanted} open files, the system allows {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _match(files: ImageFiles, journal: Journal, num_rows: int) -> None:
+    """Journal and files made to agree: files that it does not name go, rows whose file is not there are open again."""
+    is_there = bytearray(num_rows)
+    for row, path, num_bytes in files.files():
+        outcome = journal.outcome(row)
+        if isinstance(outcome, StoredImage) and (outcome.path, outcome.num_bytes) == (path, num_bytes):
+            is_there[row] = True
+        else:
+            files.remove(path)
+    for row in journal.rows(stored=True):
+        if not is_there[row]:
+            journal.forget(row)

@@ -1,0 +1,84 @@
+"""When two data sets hold the same photo: by COCO's number, by Flickr's, or by one id, never by a bare number alone.
+
+A bare number in an id ("2415417") means what the kind of the source, or the folder of its images, says:
+
+    kind karpathy or flickr30k, folder or archive flickr30k-images          Flickr's number
+    kind visual-genome(-split), folder or archive VG_100K or VG_100K_2      Visual Genome's number
+    anything else                                                           nothing: such an id is compared as a whole
+
+Names that leave no doubt count whatever the kind: "COCO_train2014_000000000042" and "000000000042" are COCO's 42,
+"4385058960_b0f291553e_z" is Flickr's 4385058960, "VG_100K_2/2415417" is Visual Genome's 2415417.
+"""
+
+from __future__ import annotations
+
+import os
+
+from roibeam.features.shard.manifest import StoreManifest
+from roibeam.pipelines.foundation.files.image_ids import short_name
+from roibeam.pipelines.sources.image_numbers import image_numbers
+from roibeam.pipelines.sources.source_kinds import Source
+
+COCO, FLICKR, VISUAL_GENOME, WHOLE_ID = "coco", "flickr30k", "visual-genome", "id"
+DATA_SETS = (COCO, FLICKR, VISUAL_GENOME)  # that a bare number may belong to
+
+Key = tuple[str, int | str]  # one of DATA_SETS and a number, or WHOLE_ID and the id without image extension
+_KINDS = {
+    "karpathy": FLICKR,  # of its files, COCO's have names with all digits
+    FLICKR: FLICKR, VISUAL_GENOME: VISUAL_GENOME, "visual-genome-split": VISUAL_GENOME,
+}  # fmt: skip
+_FOLDERS = {
+    "flickr30k-images": FLICKR, "flickr30k_images": FLICKR, "VG_100K": VISUAL_GENOME, "VG_100K_2": VISUAL_GENOME,
+}  # fmt: skip
+
+
+def image_keys(image_id: str, data_set: str | None) -> list[Key]:
+    """What an image is known by; two images that share a key are one photo.
+
+    Args:
+        data_set: that bare numbers belong to, one of `DATA_SETS`, or None.
+    """
+    plain, coco, flickr, visual_genome, _ = image_numbers(image_id)
+    spelled = ((COCO, coco), (FLICKR, flickr), (VISUAL_GENOME, visual_genome))
+    keys: list[Key] = [(name, number) for name, number in spelled if number is not None]
+    if keys or plain is None or data_set is None:
+        keys.append(whole_id(image_id))
+    else:
+        keys.append((data_set, plain))
+    return keys
+
+
+def whole_id(image_id: str) -> Key:
+    folder, slash, last = image_id.replace("\\", "/").rpartition("/")
+    return (WHOLE_ID, f"{folder}{slash}{short_name(last)}")
+
+
+def is_bare_number(image_id: str) -> bool:
+    """Whether only its data set could tell what an id means."""
+    return image_numbers(image_id).plain is not None
+
+
+def data_set_of_source(source: Source) -> str | None:
+    return _data_set(source.kind, source.location, source.image_root)
+
+
+def data_set_of_store(manifest: StoreManifest) -> str | None:
+    """What all sources of a store have in common; None where they differ, or the store was imported."""
+    configs = [manifest.config]
+    copied = manifest.config.get("copy")
+    if isinstance(copied, dict) and isinstance(copied.get("sources"), list):
+        parts = [each.get("config") for each in copied["sources"] if isinstance(each, dict)]
+        configs = [{**manifest.config, **part} for part in parts if isinstance(part, dict)] or configs
+    found = set()
+    for config in configs:
+        source = config.get("source")
+        facts = source if isinstance(source, dict) else {}
+        found.add(_data_set(*(str(facts.get(name, "")) for name in ("kind", "location", "image_root"))))
+    return found.pop() if len(found) == 1 else None
+
+
+def _data_set(kind: str, *places: str) -> str | None:
+    if kind in _KINDS:
+        return _KINDS[kind]
+    parts = (part.split(".")[0] for place in places for part in place.replace(os.sep, "/").split("/"))
+    return next((_FOLDERS[part] for part in parts if part in _FOLDERS), None)

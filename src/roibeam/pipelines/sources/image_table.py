@@ -1,0 +1,152 @@
+"""The images of a source in the order of their ids, in a temporary file: millions of them take no memory.
+
+The file is a `ScratchDatabase`, gone with the table. One process uses it; a table is never sent to a worker.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import overload
+
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.features.record.region_record import check_image_id
+from roibeam.pipelines.foundation.files.image_ids import is_utf8
+from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
+
+_Row = tuple[str, str, str | None, str | None]  # id, location, captions and labels as json
+_COLUMNS = "id, location, captions, labels"
+_TYPES = "(id TEXT, location TEXT, captions TEXT, labels TEXT)"
+_INSERT = "INSERT INTO images VALUES (?, ?, ?, ?)"
+_text_json = json.JSONEncoder(ensure_ascii=False).encode  # of a text alone it is ten times as quick as of a list
+_parsed = json.JSONDecoder().raw_decode  # json.loads also looks for white space around: half of its time here
+
+
+class ImageTable(Sequence[ImageRef]):
+    """Images of unique ids, sorted by the UTF-8 bytes of these; given boxes are not kept.
+
+    Rows of one id and one location are one image: their captions add up in the order given, and so do their labels,
+    each once.
+
+    Args:
+        images: in any order, taken one by one.
+    Raises:
+        ValueError: when an id is no key of a store, a path is not UTF-8, or two images have one id.
+        OSError: when the temporary file has no room.
+    """
+
+    def __init__(self, images: Iterable[ImageRef]) -> None:
+        self._database = ScratchDatabase()
+        self._is_sorted = True
+        self._database.rows(f"CREATE TABLE images {_TYPES}")
+        self._database.add(_INSERT, self._checked_rows(images))
+        if not self._is_sorted:
+            self._replace(f"INSERT INTO images SELECT {_COLUMNS} FROM replaced ORDER BY id, rowid")
+            same = (
+                "SELECT 1 FROM images one JOIN images next ON next.rowid = one.rowid + 1 WHERE one.id = next.id LIMIT 1"
+            )
+            if self._database.rows(same):
+                self._replace()
+        ((count,),) = self._database.rows("SELECT coalesce(max(rowid), 0) FROM images")
+        self._num_rows = int(count)
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def __iter__(self) -> Iterator[ImageRef]:
+        return map(_image, self._database.stream(f"SELECT {_COLUMNS} FROM images ORDER BY rowid"))
+
+    @overload
+    def __getitem__(self, index: int) -> ImageRef: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[ImageRef]: ...
+
+    def __getitem__(self, index: int | slice) -> ImageRef | list[ImageRef]:
+        places = range(self._num_rows)[index]
+        if isinstance(places, int):
+            return self._between(places, places + 1)[0]
+        if places.step == 1:
+            return self._between(places.start, places.stop)
+        return [self[place] for place in places]
+
+    def without(self, image_ids: Iterable[str]) -> ImageTable:
+        """The images that have none of these ids."""
+        self._database.rows("CREATE TABLE known (id TEXT PRIMARY KEY) WITHOUT ROWID")
+        try:
+            self._database.add("INSERT OR IGNORE INTO known VALUES (?)", ((image_id,) for image_id in image_ids))
+            others = "FROM images WHERE id NOT IN (SELECT id FROM known) ORDER BY rowid"
+            return ImageTable(map(_image, self._database.stream(f"SELECT {_COLUMNS} {others}")))
+        finally:
+            self._database.rows("DROP TABLE known")
+
+    def _between(self, start: int, stop: int) -> list[ImageRef]:
+        # Rows are numbered from 1 in the order in which they were put in.
+        where = "WHERE rowid > ? AND rowid <= ? ORDER BY rowid"
+        return list(map(_image, self._database.stream(f"SELECT {_COLUMNS} FROM images {where}", (start, stop))))
+
+    def _replace(self, statement: str | None = None) -> None:
+        """The table written anew: by one statement, which is quicker, or with rows of one image made one."""
+        self._database.rows("ALTER TABLE images RENAME TO replaced")
+        self._database.rows(f"CREATE TABLE images {_TYPES}")
+        if statement is not None:
+            self._database.rows(statement)
+        else:
+            rows = self._database.stream(f"SELECT {_COLUMNS} FROM replaced ORDER BY rowid")
+            self._database.add(_INSERT, _merged(rows))
+        self._database.rows("DROP TABLE replaced")
+
+    def _checked_rows(self, images: Iterable[ImageRef]) -> Iterator[_Row]:
+        last = ""
+        for image in images:
+            image_id, location = image.image_id, image.location
+            check_utf8(location)
+            try:
+                check_image_id(image_id)
+            except ValueError as error:
+                raise ValueError(f"{error} ({location[:200]!r}); rename the file or move it up") from None
+            # Code points are in the order of their UTF-8 bytes.
+            self._is_sorted = self._is_sorted and image_id > last
+            last = image_id
+            yield image_id, location, _texts_json(image.captions), _texts_json(image.labels)
+
+
+def check_utf8(path: str) -> None:
+    """Raises ValueError for a path that cannot be written down: plan, manifest and dead letters are UTF-8 text."""
+    if not is_utf8(path):
+        raise ValueError(f"the name {path!r} is not valid UTF-8; rename the file or the folder that it lies in")
+
+
+def _merged(rows: Iterator[_Row]) -> Iterator[_Row]:
+    """Sorted rows with those of one image made one."""
+    for image_id, group in itertools.groupby(rows, key=lambda row: row[0]):
+        same = list(group)
+        location = same[0][1]
+        for row in same[1:]:
+            if row[1] != location:
+                raise ValueError(
+                    f"two images have the id {image_id!r}: {location!r} and {row[1]!r}; "
+                    f"rename one, or keep the extensions with --id-rule with-extension"
+                )
+        if len(same) == 1:
+            yield same[0]
+            continue
+        images = list(map(_image, same))
+        captions = [caption for image in images for caption in image.captions]
+        labels = list(dict.fromkeys(label for image in images for label in image.labels))
+        yield image_id, location, _texts_json(captions), _texts_json(labels)
+
+
+def _texts_json(texts: Sequence[str]) -> str | None:
+    return f"[{', '.join(map(_text_json, texts))}]" if texts else None
+
+
+def _image(row: _Row) -> ImageRef:
+    image_id, location, captions, labels = row
+    return ImageRef(
+        image_id,
+        location,
+        captions=() if captions is None else tuple(_parsed(captions)[0]),
+        labels=() if labels is None else tuple(_parsed(labels)[0]),
+    )

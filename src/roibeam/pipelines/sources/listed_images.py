@@ -1,0 +1,141 @@
+"""The images of folders, patterns and archives, on this machine or at a URL of a Beam filesystem."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.features.counted import counted
+from roibeam.pipelines.foundation.files.archives import ARCHIVE_EXTENSIONS, COMPRESSED_TARS, Member, list_members
+from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS
+from roibeam.pipelines.foundation.files.remote_files import is_url, is_url_pattern, list_url
+from roibeam.pipelines.sources.datasets import folder
+from roibeam.pipelines.sources.datasets.webdataset import SampleNotes, read_samples
+
+_STATS = "_stats.json"  # img2dataset writes one beside each of its shards
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a folder or pattern holds, as far as it decides how it is read: images, else archives, else lists.
+
+    Attributes:
+        listing: its files.
+        has_images: whether there is an image; then the rest is not filled.
+        archives: absolute paths or URLs, sorted.
+        lists: of .parquet files, likewise.
+        compressed: a compressed tar, if there is one.
+    """
+
+    listing: folder.Listing
+    has_images: bool
+    archives: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    compressed: str | None = None
+
+
+class UrlListing(folder.Listing):
+    """Files at a URL; hidden ones are left out as in a folder."""
+
+    def __init__(self, location: str) -> None:
+        before = location.partition("*")[0].partition("?")[0].partition("[")[0]
+        is_pattern = before != location
+        super().__init__(before.rpartition("/")[0] if is_pattern else location.rstrip("/"))
+        self._pattern = location if is_pattern else f"{self.root}/**"
+
+    def paths(self) -> Iterator[str]:
+        for url in list_url(self._pattern):
+            below = url.removeprefix(self.root).lstrip("/")
+            if not any(part.startswith(".") for part in below.split("/")) and not below.endswith("/"):
+                yield below
+
+
+def list_location(location: str) -> folder.Listing:
+    """The files of a folder or pattern.
+
+    Raises:
+        ValueError: see `folder.list_folder`.
+    """
+    if is_url(location):
+        return UrlListing(location)
+    return folder.list_folder(location) if os.path.isdir(location) else folder.list_pattern(location)
+
+
+def is_pattern(location: str) -> bool:
+    return is_url_pattern(location) if is_url(location) else folder.is_pattern(location)
+
+
+def look_into(listing: folder.Listing) -> Contents:
+    """Goes through the files until an image is there."""
+    archives, lists, compressed = [], [], None
+    for path in listing.paths():
+        name, where = path.lower(), f"{listing.root.rstrip('/')}/{path}"
+        extension = os.path.splitext(name)[1]
+        if extension in IMAGE_EXTENSIONS:
+            return Contents(listing, True)
+        if extension in ARCHIVE_EXTENSIONS:
+            archives.append(where)
+        elif extension == ".parquet":
+            lists.append(where)
+        elif name.endswith(COMPRESSED_TARS):
+            compressed = where
+    return Contents(listing, False, tuple(sorted(archives)), tuple(sorted(lists)), compressed)
+
+
+def is_img2dataset_folder(location: str) -> bool:
+    """Whether img2dataset wrote the folder, which may hold captions beside images."""
+    if is_url(location) or not os.path.isdir(location):
+        return False
+    with os.scandir(location) as entries:
+        return any(entry.name.endswith(_STATS) for entry in entries)
+
+
+def folder_images(listing: folder.Listing, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    yield from listing.images(id_rule=id_rule)
+    notes += listing.notes()
+
+
+def sample_images(listing: folder.Listing, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    """Images of a folder with the captions and labels beside them."""
+    left_out = SampleNotes()
+    yield from read_samples(_files(listing), left_out, id_rule=id_rule)
+    notes += left_out.notes()
+
+
+def _files(listing: folder.Listing) -> Iterator[Member]:
+    for path in listing.paths():
+        location = os.path.join(listing.root, path)
+        # img2dataset's own files about its shards are no samples.
+        if not path.endswith((_STATS, ".parquet")):
+            yield Member(path, location, functools.partial(_head, location))
+
+
+def _head(path: str, most: int) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(most)
+
+
+def archive_images(archives: Iterable[str], id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    """Images of tar and zip archives with the captions and labels beside them."""
+    left_out, kinds = SampleNotes(), Counter[str]()
+    for archive in archives:
+        refuse_compressed(archive)
+        yield from read_samples(list_members(archive, kinds), left_out, id_rule=id_rule)
+    notes += left_out.notes()
+    if kinds:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(kinds.items()))
+        notes.append(f"{counted(kinds.total(), 'member')} of archives left out: {reasons}")
+
+
+def refuse_compressed(location: str) -> None:
+    """Raises ValueError for a compressed tar: its members cannot be read in place."""
+    if location.lower().endswith(COMPRESSED_TARS):
+        plain = location[: -len(next(each for each in COMPRESSED_TARS if location.lower().endswith(each)))]
+        raise ValueError(
+            f"{location!r}: members of a compressed tar cannot be read in place; unpack it to a folder, or decompress "
+            f"it once, such as by gzip -dk, to {os.path.basename(plain)}.tar (photos are compressed already)"
+        )

@@ -1,0 +1,206 @@
+"""From what the user names on the command line to the images to extract."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.pipelines.foundation.files.archives import ARCHIVE_EXTENSIONS
+from roibeam.pipelines.foundation.files.locations import location_exists
+from roibeam.pipelines.foundation.files.remote_files import is_url, is_web, local_copy, parent_url
+from roibeam.pipelines.sources import annotated_images, listed_images
+from roibeam.pipelines.sources.annotated_images import json_kind
+from roibeam.pipelines.sources.datasets import flickr30k, folder, vcr
+from roibeam.pipelines.sources.image_table import ImageTable, check_utf8
+
+PROBED_FILES = 50  # of an annotation file, to notice a wrong image folder before a run of failures
+
+
+@dataclass(frozen=True)
+class Source:
+    """Images of one run.
+
+    Attributes:
+        kind: what was found: "folder", "pattern", "tar", "zip", "archives", "img2dataset", "coco", "karpathy", "sbu",
+            "caption-tsv", "flickr30k", "visual-genome", "visual-genome-split", "vcr" or "image-list".
+        location: absolute path or URL of the folder or file, or the pattern.
+        image_root: folder, or URL of one, that the ids are relative to; of archives, the one that they lie in.
+        id_rule: see `roibeam.pipelines.foundation.files.image_ids`.
+        images: unique ids, sorted by their UTF-8 bytes, with the captions and labels that the source has for them; on
+            disk, to be gone through one by one.
+        notes: one line for each thing left out or merged, for the user.
+    """
+
+    kind: str
+    location: str
+    image_root: str
+    id_rule: str
+    images: ImageTable
+    notes: list[str]
+
+    def with_images(self, images: Iterable[ImageRef]) -> Source:
+        """The source with these of its images, or with more told of them; they are taken at once, one by one:
+
+        source.with_images(replace(image, captions=captions_of(image)) for image in source.images)
+        """
+        return replace(self, images=ImageTable(images))
+
+
+def open_source(location: str, *, image_root: str | None = None, id_rule: str = "no-extension") -> Source:
+    """Lists the images of a folder, glob pattern, archive, annotation file or list, with their captions and labels.
+
+    Files may lie at URLs of Beam's filesystems; docs/datasets.md says what each kind of file gives. A .json or .jsonl
+    is known by its content. Images of all splits are listed.
+
+    Args:
+        location: what the user named.
+        image_root: folder of the images of a file, a path or URL; None means the folder that the file lies in (of VCR
+            annotations vcr1images in it, if there is one; of Flickr30k's Sentences, flickr30k-images beside it). Of a
+            Karpathy split, it holds the folders that the file names ("train2014"), or, where none of them is there, the
+            images themselves.
+        id_rule: "no-extension" or "with-extension".
+    Raises:
+        ValueError: one line: nothing there, no image in it, two files with one id, an id or path no store can hold, or
+            a URL whose driver is missing.
+        OSError: if the source cannot be read, or the temporary folder has no room.
+    """
+    if is_web(location):
+        raise ValueError(f"{location!r}: images of the web are fetched by `roibeam download`; give its folder here")
+    if not is_url(location) and not os.path.exists(location) and not folder.is_pattern(location):
+        raise ValueError(f"no such folder, file or pattern: {location!r}")
+    where = location if is_url(location) else os.path.abspath(location)
+    listed_images.refuse_compressed(where)
+    if not is_url(location) and os.path.isdir(location) and flickr30k.is_sentence_folder(location):
+        root = _image_root(image_root, os.path.join(os.path.dirname(where), "flickr30k-images"))
+        return _source("flickr30k", where, root, id_rule, annotated_images.sentence_images(where, root, id_rule), [])
+    extension = os.path.splitext(location)[1].lower()
+    is_file = os.path.isfile(location) if not is_url(location) else extension in _FILE_EXTENSIONS
+    if not is_file or listed_images.is_pattern(location):
+        return _open_listing(location, where, image_root, id_rule)
+    if extension in ARCHIVE_EXTENSIONS:
+        _refuse_root(location, image_root)
+        notes: list[str] = []
+        images = listed_images.archive_images([where], id_rule, notes)
+        return _source(extension.removeprefix("."), where, _parent(where), id_rule, images, notes)
+    return _open_file(where, extension, image_root, id_rule)
+
+
+def _open_listing(location: str, where: str, image_root: str | None, id_rule: str) -> Source:
+    """A folder or pattern of images, archives or lists."""
+    contents = listed_images.look_into(listed_images.list_location(location))
+    listing, notes = contents.listing, list[str]()
+    is_pattern = listed_images.is_pattern(location)
+    if contents.lists and not contents.archives:
+        root = _image_root(image_root, listing.root)
+        images = _chained(contents.lists, root, id_rule, notes)
+        return _source("image-list", where, root, id_rule, images, notes)
+    _refuse_root(location, image_root)
+    kind = "pattern" if is_pattern else "folder"
+    if contents.archives:
+        kind, images = "archives", listed_images.archive_images(contents.archives, id_rule, notes)
+    elif listed_images.is_img2dataset_folder(location):
+        kind, images = "img2dataset", listed_images.sample_images(listing, id_rule, notes)
+    else:
+        if contents.compressed is not None:
+            listed_images.refuse_compressed(contents.compressed)
+        images = listed_images.folder_images(listing, id_rule, notes)
+    return _source(kind, where, listing.root, id_rule, images, notes)
+
+
+def _open_file(where: str, extension: str, image_root: str | None, id_rule: str) -> Source:
+    """An annotation file or list."""
+    root = _image_root(image_root, _parent(where))
+    notes: list[str] = []
+    with local_copy(where) as path:
+        try:
+            if extension == ".json":
+                kind = json_kind(path)
+            elif extension == ".jsonl":
+                kind = annotated_images.json_lines_kind(path)
+            else:
+                kind = _KINDS.get(extension, "")
+            if kind == "vcr" and image_root is None and not is_url(root):
+                inner = os.path.join(root, vcr.IMAGES_FOLDER)
+                root = inner if os.path.isdir(inner) else root
+            images = _images_of(kind, path, root, id_rule, notes)
+            return _source(kind, where, root, id_rule, images, notes)
+        except ValueError as error:
+            raise ValueError(str(error).replace(path, where)) from None
+
+
+_KINDS = {
+    ".tsv": "caption-tsv", ".csv": "image-list", ".parquet": "image-list", ".txt": "visual-genome-split",
+    ".token": "flickr30k",
+}  # fmt: skip
+_FILE_EXTENSIONS = frozenset((".json", ".jsonl", *_KINDS, *ARCHIVE_EXTENSIONS))
+
+
+def _images_of(kind: str, path: str, root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    readers: dict[str, Callable[[], Iterator[ImageRef]]] = {
+        "coco": lambda: annotated_images.coco_images(path, root, id_rule),
+        "karpathy": lambda: annotated_images.karpathy_images(path, root, id_rule, notes),
+        "sbu": lambda: annotated_images.sbu_images(path, root, id_rule, notes),
+        "caption-tsv": lambda: annotated_images.tsv_images(path, root, id_rule, notes),
+        "flickr30k": lambda: annotated_images.token_images(path, root, id_rule, notes),
+        "visual-genome": lambda: annotated_images.genome_images(path, root, id_rule),
+        "visual-genome-split": lambda: annotated_images.genome_split_images(path, root, id_rule, notes),
+        "vcr": lambda: annotated_images.vcr_images(path, root, id_rule),
+        "image-list": lambda: annotated_images.list_images(path, root, id_rule, notes),
+    }
+    if kind not in readers:
+        raise ValueError(
+            f"{path!r}: expected a folder, a glob pattern, a .tar or .zip, a .json of COCO, Karpathy, SBU or Visual "
+            f"Genome, a caption .tsv, Flickr30k's .token, Visual Genome's .txt, a VCR .jsonl, or a list as .parquet, "
+            f".csv or .jsonl"
+        )
+    return readers[kind]()
+
+
+def _chained(lists: Iterable[str], root: str, id_rule: str, notes: list[str]) -> Iterator[ImageRef]:
+    for each in lists:
+        with local_copy(each) as path:
+            yield from annotated_images.list_images(path, root, id_rule, notes)
+
+
+def _image_root(given: str | None, otherwise: str) -> str:
+    root = otherwise if given is None else given if is_url(given) else os.path.abspath(given)
+    if is_web(root):
+        raise ValueError(f"{root!r}: images of the web are fetched by `roibeam download`; give its folder")
+    if not is_url(root) and not os.path.isdir(root):
+        raise ValueError(f"no such image folder: {root!r} (--image-root)")
+    return root
+
+
+def _refuse_root(location: str, image_root: str | None) -> None:
+    if image_root is not None:
+        what = "an archive" if os.path.splitext(location)[1].lower() in ARCHIVE_EXTENSIONS else "a folder or pattern"
+        raise ValueError(f"--image-root goes with an annotation file; {location!r} is {what}")
+
+
+def _parent(where: str) -> str:
+    return parent_url(where) if is_url(where) else os.path.dirname(where)
+
+
+def check_images_are_there(source: Source) -> None:
+    """Looks for 50 images of the source; raises ValueError when none exists: the image folder is a wrong one."""
+    probes = source.images[:: max(1, len(source.images) // PROBED_FILES)]
+    if not any(location_exists(image.location) for image in probes):
+        raise ValueError(
+            f"{source.location!r}: none of {len(probes)} images looked for is there (the first: "
+            f"{probes[0].location!r}); give the folder that their paths start from with --image-root"
+        )
+
+
+def _source(kind: str, location: str, root: str, id_rule: str, images: Iterable[ImageRef], notes: list[str]) -> Source:
+    """
+    Args:
+        notes: may grow while images are taken.
+    """
+    for path in (location, root):
+        check_utf8(path)
+    table = ImageTable(images)
+    if not table:
+        raise ValueError(f"no images in {location!r}" + "".join(f"; {note}" for note in notes))
+    return Source(kind, location, root, id_rule, table, notes)

@@ -1,0 +1,281 @@
+"""`roibeam store copy`: one streaming copy that merges, reshards, cuts out a subset, and changes records."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from roibeam.features.record.digest import content_digest
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary, StoreManifest
+from roibeam.features.shard.publish import publish_store
+from roibeam.features.shard.record_change import DoesNotFitError, RecordChange
+from roibeam.features.shard.sequence import Outcome, num_outcomes, write_shard_sequence
+from roibeam.features.store import FeatureStore
+from roibeam.features.store_merge import Entry, StoredRecord, StoreMerge
+from roibeam.pipelines.extract.annotations import merged_annotations, write_annotations
+from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
+from roibeam.pipelines.foundation.files.folder_lock import store_lock
+from roibeam.pipelines.sources.captions.asked_ids import AskedIds
+from roibeam.pipelines.stores.merged_text import merged_fingerprint, merged_text
+from roibeam.pipelines.stores.sequence_folder import (
+    check_sequence_folder,
+    finished_shards,
+    plan_stat,
+    remove_unfinished,
+)
+
+log = logging.getLogger(__name__)
+_AHEAD = 16  # records that the operating system is asked for before they are needed
+_NAMED_MISSING = 5
+
+
+@dataclass(frozen=True)
+class CopySummary:
+    """What a copy gave.
+
+    Attributes:
+        manifest: of the new store.
+        failures: reason -> records that could not be copied; they are dead letters, beside those of the sources.
+        num_repeats: records left out because an earlier source has the same.
+        num_kept_shards: written by an earlier run of this copy.
+        num_missing: ids asked for that no source has.
+        first_missing: the first few of them.
+        seconds: wall time.
+    """
+
+    manifest: StoreManifest
+    failures: Counter[str]
+    num_repeats: int
+    num_kept_shards: int
+    num_missing: int
+    first_missing: tuple[str, ...]
+    seconds: float
+
+    @property
+    def failed_share(self) -> float:
+        """(Failed records + missing ids) / (those + records), 0..1."""
+        failed = self.failures.total() + self.num_missing
+        return failed / max(self.manifest.num_records + failed, 1)
+
+
+@dataclass(frozen=True)
+class CopyOptions:
+    """What a copy is asked for.
+
+    Attributes:
+        change: of the records.
+        asked: which images; None for all.
+        shard_size: entries per shard, at most.
+        shard_bytes: see `write_shard_sequence`.
+        drop_damaged: make a damaged record a dead letter instead of stopping. It is no part of what makes two copies
+            the same: a copy that stopped at a damaged record goes on with it.
+    """
+
+    change: RecordChange = field(default_factory=RecordChange)
+    asked: AskedIds | None = None
+    shard_size: int = 4000
+    shard_bytes: int | None = None
+    drop_damaged: bool = False
+
+
+def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None = None) -> CopySummary:
+    """Writes the records of `sources` to the folder `out`, in key order; what is copied is checked.
+
+    A killed copy goes on where it was: finished shards of the same sources and options are kept. Dead letters,
+    vocabulary, captions and labels of the sources travel. Memory: see `StoreMerge` and `write_shard_sequence`.
+
+    Raises:
+        ValueError: when sources do not belong together, a record is damaged (naming it), or `out` holds anything but
+            a part of this copy.
+        OSError: when a source cannot be read or `out` not be written.
+    """
+    start = time.monotonic()
+    options = options or CopyOptions()
+    _check_paths(sources, out)
+    with ExitStack() as opened:
+        stores = [opened.enter_context(FeatureStore(source)) for source in sources]
+        merge = StoreMerge(stores, None if options.asked is None else options.asked.ids)
+        fingerprint = merged_fingerprint(stores, options.change)
+        text = merged_text(stores, options.change)
+        plan = _plan_digest(stores, options)
+        out.mkdir(parents=True, exist_ok=True)
+        with store_lock(out):
+            check_sequence_folder(out, "copy", plan)
+            manifests = finished_shards(out)
+            num_kept = len(manifests)
+            remove_unfinished(out, manifests)
+            _write_shards(out, stores, merge, manifests, fingerprint, plan, options)
+            write_dead_letters(out, manifests)
+            annotations = write_annotations(out, merged_annotations(stores, out, manifests))
+            failures = _failures(manifests, merge.dead_letters)
+            origin = {
+                **text.config["copy"],
+                "options": _options_json(options),
+                "plan": plan,
+                "missing": len(merge.missing),
+            }
+            published = publish_store(
+                out,
+                range(len(manifests)),
+                fingerprint=fingerprint,
+                config={**text.config, "copy": origin},
+                classes=text.classes,
+                attributes=text.attributes,
+                annotations=annotations,
+            )
+    return CopySummary(
+        published,
+        failures,
+        sum(manifest.stats["equal_repeats"] for manifest in manifests),
+        num_kept,
+        len(merge.missing),
+        tuple(nsmallest(_NAMED_MISSING, merge.missing)),
+        time.monotonic() - start,
+    )
+
+
+def _check_paths(sources: Sequence[Path], out: Path) -> None:
+    places = [source.resolve() for source in sources]
+    if len(set(places)) < len(places):
+        raise ValueError("a source is named twice; name each store once")
+    if out.resolve() in places:
+        raise ValueError(f"{out} is a source too; a copy goes to a new folder")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; give a folder to write the store into")
+
+
+def _options_json(options: CopyOptions) -> dict[str, Any]:
+    sizes = {"shard_size": options.shard_size, "shard_bytes": options.shard_bytes}
+    asked = None if options.asked is None else {"from": options.asked.origin, "ids": len(options.asked.ids)}
+    return {**options.change.to_json(), **sizes, "asked": asked}
+
+
+def _plan_digest(stores: Sequence[FeatureStore], options: CopyOptions) -> str:
+    """The same for two runs exactly when they write the same shards."""
+    digest = hashlib.sha256()
+    for part in (*(store.manifest.to_json() for store in stores), options.change.to_json()):
+        digest.update(hashlib.sha256(json.dumps(part, sort_keys=True).encode("ascii")).digest())
+    digest.update(f"{options.shard_size} {options.shard_bytes}".encode("ascii"))
+    if options.asked is not None:
+        for image_id in sorted(options.asked.ids):
+            digest.update(b"\0" + image_id.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _write_shards(
+    out: Path,
+    stores: Sequence[FeatureStore],
+    merge: StoreMerge,
+    manifests: list[ShardManifest],
+    fingerprint: Fingerprint,
+    plan: str,
+    options: CopyOptions,
+) -> None:
+    """Writes the shards that come after `manifests`, and appends theirs."""
+    start = time.monotonic()
+    done = first = sum(map(num_outcomes, manifests))
+    # All entries are asked for, from the first one on: what is missing is known at the end, and an index row is cheap.
+    entries = islice(merge.entries(), first, None)
+    num_records = max(sum(len(store) for store in stores), 1)
+    num_bytes = sum(entry.data_bytes for store in stores for entry in store.manifest.shards)
+    planned_bytes = num_bytes * min(options.shard_size, num_records) // num_records
+    outcomes = _Outcomes(stores, options)
+    shards = write_shard_sequence(
+        out,
+        outcomes.of(entries),
+        fingerprint=fingerprint,
+        source=plan,
+        shard_size=options.shard_size,
+        shard_bytes=options.shard_bytes,
+        planned_bytes=min(planned_bytes, options.shard_bytes or planned_bytes),
+        first_shard=len(manifests),
+        stats=plan_stat("copy", plan),
+        check=outcomes.check,
+    )
+    for manifest in shards:
+        manifests.append(manifest)
+        done += num_outcomes(manifest)
+        rate = (done - first) / max(time.monotonic() - start, 1e-9)
+        log.info("%d of %d entries: %.0f per second", done, merge.num_entries, rate)
+
+
+class _Outcomes:
+    """Reads and changes records, and knows which digests the next shard must have if nothing was changed."""
+
+    def __init__(self, stores: Sequence[FeatureStore], options: CopyOptions) -> None:
+        self._stores, self._options = stores, options
+        self._unchanged: list[tuple[bytes, bytes]] | None = []  # None: records of this shard were changed
+
+    def of(self, entries: Iterable[Entry]) -> Iterator[Outcome]:
+        ahead: deque[Entry] = deque()
+        for entry in entries:
+            ahead.append(entry)
+            if isinstance(entry, StoredRecord):
+                self._prefetch(entry)
+            if len(ahead) > _AHEAD:
+                yield self._outcome(ahead.popleft())
+        while ahead:
+            yield self._outcome(ahead.popleft())
+
+    def _prefetch(self, entry: StoredRecord) -> None:
+        # What is wrong with a record is said when its turn comes to be read.
+        with suppress(ValueError, KeyError):
+            self._stores[entry.source].prefetch([entry.image_id])
+
+    def check(self, summary: ShardSummary) -> None:
+        """Raises ValueError when records that were not changed have other digests than their sources' indexes say."""
+        expected, self._unchanged = self._unchanged, []
+        if expected is not None and content_digest(expected) != summary.content_digest:
+            first, last = expected[0][0].decode("utf-8"), expected[-1][0].decode("utf-8")
+            raise ValueError(
+                f"a record from {first!r} to {last!r} has another content than the index of its store says; "
+                f"`roibeam store verify --deep` the sources to see which"
+            )
+
+    def _outcome(self, entry: Entry) -> Outcome:
+        if not isinstance(entry, StoredRecord):
+            return entry
+        store = self._stores[entry.source]
+        try:
+            record = self._read(store, entry.image_id)
+        except ValueError as error:
+            if not self._options.drop_damaged:
+                raise ValueError(
+                    f"{error}; the copy stopped here: restore the file and run the same command again, or add "
+                    f"--drop-damaged to go on without such records"
+                ) from None
+            return DeadLetter(entry.image_id, str(store.path), "read", "damaged record", str(error))
+        try:
+            changed = self._options.change.apply(record)
+        except DoesNotFitError as error:
+            return DeadLetter(entry.image_id, str(store.path), "record", "does not fit the dtype", str(error))
+        if changed is not record:
+            self._unchanged = None
+        elif self._unchanged is not None:
+            self._unchanged.append((entry.image_id.encode("utf-8"), entry.digest))
+        return changed
+
+    def _read(self, store: FeatureStore, image_id: str) -> RegionRecord:
+        try:
+            return store.get(image_id, copy=False, check=True)
+        except KeyError:
+            raise ValueError(
+                f"{store.path}: record {image_id!r} is listed by an index that does not find it; the index is damaged"
+            ) from None
+
+
+def _failures(manifests: Sequence[ShardManifest], of_sources: Counter[str]) -> Counter[str]:
+    """Dead letters that this copy made, by reason: those that did not come with the sources."""
+    return Counter(letter.reason for manifest in manifests for letter in manifest.dead_letters) - of_sources

@@ -1,0 +1,171 @@
+"""`roibeam store import`: a published feature file becomes a store like any other, except for its feature space."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from roibeam.features.counted import counted
+from roibeam.features.exchange.check_report import CheckReport
+from roibeam.features.exchange.feature_file import FeatureFile
+from roibeam.features.exchange.formats import format_of
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.record.imported import imported_fingerprint
+from roibeam.features.shard.manifest import ShardManifest, StoreManifest
+from roibeam.features.shard.publish import publish_store
+from roibeam.features.shard.sequence import num_outcomes, write_shard_sequence
+from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
+from roibeam.pipelines.foundation.files.folder_lock import store_lock
+from roibeam.pipelines.stores.sequence_folder import (
+    check_sequence_folder,
+    finished_shards,
+    plan_stat,
+    remove_unfinished,
+)
+
+log = logging.getLogger(__name__)
+DEFAULT_SHARD_SIZE = 4000
+IMPORT_DTYPES = ("float16", "float32")
+
+
+@dataclass(frozen=True)
+class ImportSummary:
+    """What an import gave.
+
+    Attributes:
+        format: name of the source's format.
+        manifest: of the store.
+        report: what was in the source.
+        failures: reason -> entries that could not be used; they are the store's dead letters.
+        num_repeats: entries left out because an earlier one says the same about their image.
+        seconds: wall time.
+    """
+
+    format: str
+    manifest: StoreManifest
+    report: CheckReport
+    failures: Counter[str]
+    num_repeats: int
+    seconds: float
+
+    @property
+    def failed_share(self) -> float:
+        """Dead letters / (records + dead letters), 0..1."""
+        return self.failures.total() / max(self.manifest.num_records + self.failures.total(), 1)
+
+
+def import_features(
+    source: Path,
+    out: Path,
+    *,
+    format_name: str | None = None,
+    dtype: str = "float16",
+    shard_size: int = DEFAULT_SHARD_SIZE,
+) -> ImportSummary:
+    """Writes the records of a feature file to the folder `out`, in key order.
+
+    The store manifest comes last: before it there is no store. A killed import goes on where it was: finished shards of
+    the same source and options are kept. The source is read from the beginning all the same, for the report.
+
+    Args:
+        source: a file or folder of a format in `roibeam.features.exchange.formats`.
+        format_name: of it; None: it is recognised by its content.
+        dtype: of the stored features; float16 is half the size, and a value over 65504 makes a dead letter in it.
+        shard_size: entries per shard.
+    Raises:
+        ValueError: when `source` is no such file, or `out` holds anything but a part of this import.
+        OSError: when `out` cannot be written.
+    """
+    start = time.monotonic()
+    if dtype not in IMPORT_DTYPES:
+        raise ValueError(f"--dtype {dtype!r}: choose one of {', '.join(IMPORT_DTYPES)}")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; give a folder to write the store into")
+    found = format_of(source, format_name)
+    with found.open(source) as file:
+        details = {"layout": file.layout, **file.details, "feature_dtype": dtype}
+        fingerprint = imported_fingerprint(found.name, details)
+        report = CheckReport(file.layout, file.details)
+        out.mkdir(parents=True, exist_ok=True)
+        with store_lock(out):
+            num_bytes, newest = _size_and_time(source)
+            plan = _plan_digest(fingerprint, source, num_bytes, newest, shard_size)
+            check_sequence_folder(out, "import", plan)
+            manifests = finished_shards(out)
+            remove_unfinished(out, manifests)
+            _write_shards(file, report, out, manifests, fingerprint, plan, dtype, shard_size, num_bytes)
+            write_dead_letters(out, manifests)
+            repeats = sum(manifest.stats["equal_repeats"] for manifest in manifests)
+            published = publish_store(
+                out,
+                range(len(manifests)),
+                fingerprint=fingerprint,
+                config={
+                    "source": {"kind": found.name, "location": os.path.abspath(source), "bytes": num_bytes},
+                    "options": {"feature_dtype": dtype, "shard_size": shard_size},
+                    "entries": {"all": file.num_entries, "equal_repeats": repeats},
+                    "import": {"plan": plan},
+                },
+            )
+    failures = Counter(letter.reason for manifest in manifests for letter in manifest.dead_letters)
+    return ImportSummary(found.name, published, report, failures, repeats, time.monotonic() - start)
+
+
+def _write_shards(
+    file: FeatureFile,
+    report: CheckReport,
+    out: Path,
+    manifests: list[ShardManifest],
+    fingerprint: Fingerprint,
+    plan: str,
+    dtype: str,
+    shard_size: int,
+    num_bytes: int,
+) -> None:
+    """Writes the shards that come after `manifests`, and appends theirs."""
+    start = time.monotonic()
+    done = sum(map(num_outcomes, manifests))
+    outcomes = report.watch(file.outcomes(dtype))
+    if manifests:
+        log.info("reading over the %s that are written", counted(done, "entry", "entries"))
+    deque(islice(outcomes, done), maxlen=0)
+    shards = write_shard_sequence(
+        out,
+        outcomes,
+        fingerprint=fingerprint,
+        source=plan,
+        shard_size=shard_size,
+        planned_bytes=num_bytes * min(shard_size, file.num_entries) // max(file.num_entries, 1),
+        first_shard=len(manifests),
+        stats=plan_stat("import", plan),
+    )
+    for manifest in shards:
+        manifests.append(manifest)
+        done += num_outcomes(manifest)
+        rate = done / max(time.monotonic() - start, 1e-9)
+        log.info("%d of %d entries: %.0f per second", done, file.num_entries, rate)
+
+
+def _plan_digest(fingerprint: Fingerprint, source: Path, num_bytes: int, newest: int, shard_size: int) -> str:
+    """The same for two runs exactly when they write the same shards, if files that change get another time."""
+    parts = [os.path.abspath(source), num_bytes, newest, fingerprint.feature_space, fingerprint.details, shard_size]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()
+
+
+def _size_and_time(source: Path) -> tuple[int, int]:
+    """Bytes that a file or the files in a folder take (those of an LMDB map that were never written do not count), and
+    when the newest of them was changed, in ns."""
+    files = (os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names)
+    states = [os.stat(source)] if source.is_file() else map(os.lstat, files)
+    num_bytes = newest = 0
+    for state in states:
+        num_bytes += min(state.st_size, state.st_blocks * 512)
+        newest = max(newest, state.st_mtime_ns)
+    return num_bytes, newest

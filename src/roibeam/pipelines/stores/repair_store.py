@@ -1,0 +1,368 @@
+"""`roibeam store repair`: broken and missing images of a store extracted again, and no others.
+
+A new attempt of each shard that needs it is written beside the old one: whole records are copied, checked, the others
+extracted with the configuration that the store records. The new attempts wait in STORE/.tmp-repair/ (their manifests)
+until all are there; then they are published, the store manifest last. So a killed repair leaves the store as it was,
+and the next one goes on with what waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from roibeam.extraction.detector_folder import read_detector_folder
+from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.features.comparison.space_difference import space_difference
+from roibeam.features.counted import counted
+from roibeam.features.folders.durable_files import fsync_folder
+from roibeam.features.folders.output_folder import SCRATCH_PREFIX
+from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, merged_numerics
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import DeadLetter, ShardManifest, StoreManifest, shard_manifest_name
+from roibeam.features.shard.publish import publish_shard
+from roibeam.features.shard.reader import ShardReader
+from roibeam.features.shard.writer import ShardWriter
+from roibeam.pipelines.extract.plan.shard_plan import Plan, PlannedShard, read_members
+from roibeam.pipelines.extract.report.run_facts import write_run_report
+from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob, dataclass_from_json, shared_fingerprint
+from roibeam.pipelines.extract.shard.shard_job import extract_members, planned_bytes
+from roibeam.pipelines.extract.shard.store_folder import tidy_store
+from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
+from roibeam.pipelines.foundation.files.folder_lock import store_lock
+from roibeam.pipelines.foundation.files.locations import location_exists, moved_location
+from roibeam.pipelines.foundation.files.remote_files import is_url
+from roibeam.pipelines.sources.vocabulary import Vocabulary
+from roibeam.pipelines.stores.damage import ShardState, StoreDamage, find_damage, record_problem
+
+log = logging.getLogger(__name__)
+WAITING_FOLDER = f"{SCRATCH_PREFIX}repair"
+_PROBED_PHOTOS = 50
+
+
+@dataclass(frozen=True)
+class RepairSource:
+    """Where the photos and the network of a store are now; what is None is where the store's manifest says.
+
+    Attributes:
+        images: folder, or URL of one, that the photos or archives are below (the plan's `image_root`).
+        weights: see `roibeam.extraction.weights.loading`.
+        detector: a detector's folder, or the name of a shipped one, whose weights are taken.
+        device: "cpu", "cuda", ...
+    """
+
+    images: str | Path
+    weights: str | None = None
+    detector: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class RepairSummary:
+    """What a repair did.
+
+    Attributes:
+        manifest: of the store now.
+        num_shards: written anew, those of an earlier, killed repair included.
+        num_extracted: images that the detector was asked for.
+        num_copied: records copied from the old attempts.
+        lost: images that were broken or missing and could not be extracted; they are dead letters now.
+        num_retried: dead letters that are records now.
+        is_as_before: whether the content digest is the one that the store was published with.
+        seconds: wall time.
+    """
+
+    manifest: StoreManifest
+    num_shards: int
+    num_extracted: int
+    num_copied: int
+    lost: tuple[DeadLetter, ...]
+    num_retried: int
+    is_as_before: bool
+    seconds: float
+
+
+def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool = False) -> RepairSummary:
+    """Extracts what is broken or missing, and publishes new attempts of the shards that held it.
+
+    Args:
+        retry_dead_letters: extract the images that failed, too; those that fail again stay dead letters.
+    Raises:
+        ValueError: before anything is written, when the store has no plan, when the detector that its configuration
+            names now gives other features than it holds, or when the photos are not there.
+        OSError: if the store cannot be written.
+    """
+    start = time.monotonic()
+    store = store.absolute()
+    with store_lock(store):
+        damage = find_damage(store)
+        if damage.plan is None:
+            raise ValueError(_what_to_do_without_plan(store, damage))
+        before, plan = damage.manifest, damage.plan
+        states = [state for state in damage.shards if state.is_damaged or retry_dead_letters]
+        counts = _Counts()
+        if states:
+            fingerprint, job = _recorded_job(store, before, plan, source)
+            _check_photos(store, plan, states, source, retry=retry_dead_letters)
+            counts = _redo_shards(store, job, fingerprint, plan, states, retry=retry_dead_letters)
+        if counts.waiting or damage.is_stale:
+            for manifest in counts.waiting:
+                publish_shard(store, manifest)
+            vocabulary = Vocabulary(before.classes, before.attributes)
+            after = publish_run(store, StoreText(before.config, vocabulary, before.fingerprint))
+            if (after.num_records, after.num_dead_letters) != (before.num_records, before.num_dead_letters):
+                write_run_report(store, plan, seconds=None)
+        else:
+            after = before
+        tidy_store(store, plan, before.fingerprint.feature_space)
+    return RepairSummary(
+        manifest=after,
+        num_shards=len(counts.waiting),
+        num_extracted=counts.extracted,
+        num_copied=counts.copied,
+        lost=tuple(counts.lost),
+        num_retried=counts.retried,
+        is_as_before=after.content_digest == before.content_digest,
+        seconds=time.monotonic() - start,
+    )
+
+
+def _what_to_do_without_plan(store: Path, damage: StoreDamage) -> str:
+    if damage.manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX) and "copy" not in damage.manifest.config:
+        location = damage.manifest.config.get("source", {}).get("location", "the feature file")
+        return f"{store} was imported: import it again into a new folder, `roibeam store import {location} NEW`"
+    return (
+        f"{store} is a copy of other stores: repair those and copy them again, or keep the whole records with "
+        f"`roibeam store copy {store} NEW --drop-damaged`"
+    )
+
+
+# The detector and the photos of the store
+
+
+def _recorded_job(
+    store: Path, manifest: StoreManifest, plan: Plan, source: RepairSource
+) -> tuple[Fingerprint, ExtractJob]:
+    """The store's own job, with what has moved; ValueError when its features would be others."""
+    try:
+        spec = DetectorSpec.from_json(manifest.config["detector"])
+        options = dataclass_from_json(ExtractOptions, manifest.config["options"], "options")
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{store}: its manifest.json does not say how it was extracted ({error})") from None
+    if source.detector is not None:
+        spec = replace(spec, weights=read_detector_folder(source.detector).weights)
+    spec = replace(spec, weights=source.weights or spec.weights, device=source.device or spec.device)
+    vocabulary = Vocabulary(manifest.classes, manifest.attributes).digest
+    given_boxes = "boxes" in plan.source
+    fingerprint = shared_fingerprint(spec, options, vocabulary, given_boxes)
+    if fingerprint.feature_space != manifest.fingerprint.feature_space:
+        how = space_difference(manifest.fingerprint, fingerprint, {}) or "no details are recorded"
+        raise ValueError(
+            f"{store} holds other features than the detector would give now (store / now: {how}); nothing was written: "
+            f"give the weights that it was made with, --weights or --detector"
+        )
+    images = _folder(source)
+    space = fingerprint.feature_space
+    return fingerprint, ExtractJob(str(store), images, spec, options, space, vocabulary, given_boxes)
+
+
+def _wanted(state: ShardState, *, retry: bool) -> set[str]:
+    letters = state.manifest.dead_letters if retry and state.manifest is not None else ()
+    return {*state.broken, *state.missing, *(letter.image_id for letter in letters)}
+
+
+def _asked_members(members: list[ImageRef], wanted: set[str], plan: Plan, images: str) -> list[ImageRef]:
+    """The wanted images, with the locations that they have below the folder `images`."""
+    root = plan.source["image_root"]
+    asked = [member for member in members if member.image_id in wanted]
+    if root == images:
+        return asked
+    # What lay elsewhere is where it was.
+    moved = [moved_location(member.location, root, images) for member in asked]
+    return [replace(member, location=to or member.location) for member, to in zip(asked, moved, strict=True)]
+
+
+def _folder(source: RepairSource) -> str:
+    return str(source.images) if is_url(str(source.images)) else os.path.abspath(source.images)
+
+
+def _check_photos(store: Path, plan: Plan, states: list[ShardState], source: RepairSource, *, retry: bool) -> None:
+    """Looks for photos of the shards, wanted ones first: a wrong folder would make dead letters of records."""
+    images = _folder(source)
+    if not is_url(images) and not os.path.isdir(images):
+        raise ValueError(f"no such folder: {str(source.images)!r} (--images)")
+    first = None
+    for state in states:
+        assert state.planned is not None
+        wanted = _wanted(state, retry=retry)
+        if not wanted:
+            continue
+        members = read_members(store, state.planned)
+        others = {member.image_id for member in members} - wanted
+        for ids in (wanted, others):
+            for member in _asked_members(members, ids, plan, images)[:_PROBED_PHOTOS]:
+                if location_exists(member.location):
+                    return
+                first = first or member.location
+    if first is not None:
+        raise ValueError(
+            f"none of the photos is there (the first: {first!r}); --images is the folder that was "
+            f"{plan.source['image_root']!r} when the store was made"
+        )
+
+
+# The shards
+
+
+@dataclass
+class _Counts:
+    waiting: list[ShardManifest] = field(default_factory=list)
+    extracted: int = 0
+    copied: int = 0
+    retried: int = 0
+    lost: list[DeadLetter] = field(default_factory=list)
+
+
+def _redo_shards(
+    store: Path, job: ExtractJob, fingerprint: Fingerprint, plan: Plan, states: list[ShardState], *, retry: bool
+) -> _Counts:
+    """Writes a new attempt of each shard, its data file in its final place and its manifest in the waiting folder."""
+    waiting = store / WAITING_FOLDER
+    waiting.mkdir(exist_ok=True)
+    counts = _Counts()
+    for number, state in enumerate(states, 1):
+        assert state.planned is not None
+        manifest = _waiting_manifest(store, state.planned, job.feature_space, retry=retry)
+        if manifest is not None:
+            log.info("shard %d (%d of %d): done by an earlier repair", state.number, number, len(states))
+            counts.waiting.append(manifest)
+            continue
+        try:
+            manifest = _NewAttempt(store, job, fingerprint, plan, state, retry=retry).write(counts)
+        except lmdb.Error as error:
+            raise OSError(f"cannot write the store: {error}") from None
+        if manifest is not None:
+            counts.waiting.append(manifest)
+    return counts
+
+
+def _waiting_manifest(store: Path, shard: PlannedShard, feature_space: str, *, retry: bool) -> ShardManifest | None:
+    """A whole attempt that a killed repair left, or None."""
+    try:
+        manifest = ShardManifest.read(store / WAITING_FOLDER / shard_manifest_name(shard.number))
+        if manifest.data_file is not None:
+            with ShardReader(store / manifest.data_file, manifest):
+                pass
+    except (OSError, ValueError):
+        return None
+    is_of_shard = manifest.shard == shard.number and manifest.members_digest == shard.members_digest
+    if not is_of_shard or manifest.fingerprint.feature_space != feature_space or (retry and manifest.dead_letters):
+        return None
+    return manifest
+
+
+class _NewAttempt:
+    """One shard being written anew."""
+
+    def __init__(
+        self, store: Path, job: ExtractJob, fingerprint: Fingerprint, plan: Plan, state: ShardState, *, retry: bool
+    ) -> None:
+        assert state.planned is not None
+        self._store, self._job, self._fingerprint = store, job, fingerprint
+        self._state, self._shard = state, state.planned
+        self._wanted = _wanted(state, retry=retry)
+        self._members = read_members(store, state.planned)
+        self._asked = _asked_members(self._members, self._wanted, plan, job.image_root)
+        self._letters: list[DeadLetter] = []
+        self._copied = 0
+
+    def write(self, counts: _Counts) -> ShardManifest | None:
+        """The manifest, in the waiting folder; None when only dead letters were tried and all are what they were."""
+        start = time.monotonic()
+        old, waiting = self._state.manifest, self._store / WAITING_FOLDER
+        attempt = secrets.token_hex(4)
+        data = waiting / f"{attempt}.lmdb"
+        room = planned_bytes(self._job, self._asked) + (old.data_bytes if old else 0)
+        with ExitStack() as opened:
+            reader = None
+            if old is not None and old.data_file is not None and self._state.is_readable:
+                reader = opened.enter_context(ShardReader(self._store / old.data_file, old))
+            with ShardWriter(data, planned_bytes=room) as writer:
+                self._put_all(writer, reader)
+                summary = writer.finish()
+        counts.extracted += len(self._asked)
+        if old is not None and not self._state.is_damaged:
+            if summary.content_digest == old.content_digest and tuple(self._letters) == old.dead_letters:
+                data.unlink(missing_ok=True)
+                return None
+        counts.copied += self._copied
+        failed = {letter.image_id for letter in self._letters}
+        tried_again = {letter.image_id for letter in old.dead_letters} & self._wanted if old else set()
+        counts.retried += len(tried_again - failed)
+        counts.lost += [
+            letter for letter in self._letters if letter.image_id in self._wanted and letter.image_id not in tried_again
+        ]
+        manifest = ShardManifest.from_summary(
+            summary,
+            shard=self._shard.number,
+            attempt=attempt,
+            fingerprint=replace(self._fingerprint, numerics=self._numerics(len(self._asked))),
+            members_digest=self._shard.members_digest,
+            dead_letters=self._letters,
+            stats={"seconds": round(time.monotonic() - start, 3), "copied": self._copied},
+        )
+        if manifest.data_file is not None:
+            os.replace(data, self._store / manifest.data_file)
+            fsync_folder(self._store)
+        publish_shard(waiting, manifest)
+        log.info(
+            "shard %d: %s extracted, %s copied",
+            self._shard.number, counted(len(self._asked), "image"), counted(self._copied, "record"),
+        )  # fmt: skip
+        return manifest
+
+    def _put_all(self, writer: ShardWriter, reader: ShardReader | None) -> None:
+        """All members in the plan's order, so that a repaired shard is written like any other."""
+        old = self._state.manifest
+        kept = {letter.image_id: letter for letter in old.dead_letters} if old else {}
+        outcomes: Iterator[RegionRecord | Failure] = extract_members(self._job, self._asked)
+        for member in self._members:
+            if member.image_id in self._wanted:
+                outcome = next(outcomes)
+                if isinstance(outcome, Failure):
+                    self._letters.append(DeadLetter(**asdict(outcome)))
+                else:
+                    writer.put(outcome)
+            elif member.image_id in kept:
+                self._letters.append(kept[member.image_id])
+            else:
+                assert reader is not None, "of an unreadable shard every image is wanted"
+                _copy(reader, writer, member.image_id)
+                self._copied += 1
+
+    def _numerics(self, num_extracted: int) -> dict[str, Any]:
+        """How the records were computed: the copied ones as before, the others as this process does."""
+        old, new = self._state.manifest, self._fingerprint.numerics
+        if old is None or not self._copied:
+            return new
+        if not num_extracted:
+            return old.fingerprint.numerics
+        return merged_numerics([old.fingerprint.numerics, new])
+
+
+def _copy(reader: ShardReader, writer: ShardWriter, image_id: str) -> None:
+    # Checked again: it was whole when the damage was looked for, and a copy makes checksums of its own.
+    what = record_problem(reader, reader.row_of(image_id), image_id)
+    if what is not None:
+        raise ValueError(f"{reader.path}: record {image_id!r} was whole a moment ago: {what}; run the repair again")
+    writer.put(reader.get(image_id, copy=False))

@@ -1,0 +1,236 @@
+"""Pictures into the official files of the data sets, for the readers in `pipelines.datasets`.
+
+Each writer takes the pictures of its own set one by one, keeps little in memory, and puts its files in place when it is
+closed. Layouts: cocodataset.org/#format-data; peteanderson80/bottom-up-attention data/genome/setup_vg.py (xml, where
+xmax is x + width); Sharma et al. 2018 (Conceptual Captions TSV); Ordonez et al. 2011 (sbu-captions-all.json);
+cs.stanford.edu/people/karpathy/deepimagesent (splits); google-research/bert create_pretraining_data.py (text).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+from xml.etree import ElementTree
+
+from roibeam.pipelines.toyworld.captions import Caption
+from roibeam.pipelines.toyworld.files import JsonListFile, write_text
+from roibeam.pipelines.toyworld.picture import Picture
+from roibeam.pipelines.toyworld.raster import run_lengths
+from roibeam.pipelines.toyworld.scene import SceneObject
+from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES, RELATIONS
+
+_CATEGORY_IDS = {name: place for place, name in enumerate(CATEGORIES, start=1)}
+# Text that is the same on each run, where the real files have dates and addresses.
+_INFO = {"description": "roibeam toy world", "url": "", "version": "1.0", "year": 2026, "contributor": "roibeam"}
+_SBU_URL = "http://toyworld.invalid/{}"
+
+
+class Writer(Protocol):
+    """Takes pictures, then writes."""
+
+    def add(self, picture: Picture) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def open_writers(out: Path) -> dict[str, Writer]:
+    """A writer for each folder that `splits` names."""
+    return {
+        "coco": CocoWriter(out / "coco"),
+        "visual_genome": VisualGenomeWriter(out / "visual_genome"),
+        "conceptual_captions": ConceptualCaptionsWriter(out / "conceptual_captions"),
+        "sbu": SbuWriter(out / "sbu"),
+        "flickr30k": KarpathyWriter(out / "flickr30k" / "dataset_flickr30k.json", "flickr30k"),
+    }
+
+
+def sentence(caption: Caption) -> str:
+    """As people write it: "A red ball." """
+    return caption.text[0].upper() + caption.text[1:] + "."
+
+
+class CocoWriter:
+    """annotations/{captions,instances}_{train,val}2014.json, and Karpathy's splits of the same pictures."""
+
+    def __init__(self, folder: Path) -> None:
+        self._images: dict[str, list[dict[str, Any]]] = {"train2014": [], "val2014": []}
+        notes = folder / "annotations"
+        self._captions = {year: JsonListFile(notes / f"captions_{year}.json", "annotations") for year in self._images}
+        self._instances = {year: JsonListFile(notes / f"instances_{year}.json", "annotations") for year in self._images}
+        self._karpathy = KarpathyWriter(folder / "dataset_coco.json", "coco")
+
+    def add(self, picture: Picture) -> None:
+        year, name = picture.file_name.split("/")
+        scene = picture.scene
+        self._images[year].append(
+            {"license": 1, "file_name": name, "height": scene.height, "width": scene.width, "id": picture.number}
+        )
+        for place, caption in enumerate(picture.captions):
+            self._captions[year].add(
+                {"image_id": picture.number, "id": caption_id(picture, place), "caption": sentence(caption)}
+            )
+        for thing in scene.objects:
+            self._instances[year].add(_instance(picture, thing))
+        self._karpathy.add(picture)
+
+    def close(self) -> None:
+        licenses = [{"id": 1, "name": "Apache License 2.0", "url": "http://www.apache.org/licenses/LICENSE-2.0"}]
+        categories = [
+            {"supercategory": CATEGORIES[name].themes[0], "id": number, "name": name}
+            for name, number in _CATEGORY_IDS.items()
+        ]
+        for year, images in self._images.items():
+            before = {"info": _INFO, "licenses": licenses, "images": images}
+            self._captions[year].close(before, {})
+            self._instances[year].close(before, {"categories": categories})
+        self._karpathy.close()
+
+
+def caption_id(picture: Picture, place: int) -> int:
+    """COCO's id and Karpathy's sentid of a picture's caption."""
+    return picture.number * 10 + place
+
+
+def _instance(picture: Picture, thing: SceneObject) -> dict[str, Any]:
+    """An annotation. Objects too hidden to be scored are crowds: what COCO's evaluation passes over."""
+    segmentation: Any = [list(map(float, polygon)) for polygon in picture.polygons[thing.number]]
+    if thing.ignored:
+        size = [picture.scene.height, picture.scene.width]
+        segmentation = {"counts": run_lengths(picture.mask(thing.number)), "size": size}
+    return {
+        "segmentation": segmentation,
+        "area": float(thing.area),
+        "iscrowd": int(thing.ignored),
+        "image_id": picture.number,
+        "bbox": list(map(float, thing.box)),
+        "category_id": _CATEGORY_IDS[thing.category],
+        "id": picture.number * 100 + thing.number,
+    }
+
+
+class KarpathyWriter:
+    """dataset_coco.json or dataset_flickr30k.json: every picture with its split, captions as written and as words."""
+
+    def __init__(self, path: Path, dataset: str) -> None:
+        self._file, self._dataset, self._count = JsonListFile(path, "images"), dataset, 0
+
+    def add(self, picture: Picture) -> None:
+        folder, name = picture.file_name.split("/")
+        numbers = [caption_id(picture, place) for place in range(len(picture.captions))]
+        entry: dict[str, Any] = {"filepath": folder} if self._dataset == "coco" else {}
+        entry |= {"sentids": numbers, "filename": name, "imgid": self._count, "split": picture.place.split}
+        entry["sentences"] = [
+            {"tokens": caption.text.split(), "raw": sentence(caption), "imgid": self._count, "sentid": number}
+            for caption, number in zip(picture.captions, numbers, strict=True)
+        ]
+        if self._dataset == "coco":
+            entry["cocoid"] = picture.number
+        self._file.add(entry)
+        self._count += 1
+
+    def close(self) -> None:
+        self._file.close({}, {"dataset": self._dataset})
+
+
+class VisualGenomeWriter:
+    """{train,val,test}.txt, xml/<number>.xml, and the vocabularies, as the bottom-up-attention detector reads them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lists: dict[str, list[str]] = {"train": [], "val": [], "test": []}
+        (folder / "xml").mkdir(parents=True, exist_ok=True)
+
+    def add(self, picture: Picture) -> None:
+        annotation = f"xml/{picture.number}.xml"
+        self._lists[picture.place.split].append(f"{picture.file_name} {annotation}\n")
+        # The list that names it is written last.
+        (self._folder / annotation).write_bytes(_annotation(picture))
+
+    def close(self) -> None:
+        for name, words in (("objects", CATEGORIES), ("attributes", ATTRIBUTES), ("relations", RELATIONS)):
+            write_text(self._folder / f"{name}_vocab.txt", "".join(f"{word}\n" for word in words))
+        for split, lines in self._lists.items():
+            write_text(self._folder / f"{split}.txt", "".join(lines))
+
+
+def _annotation(picture: Picture) -> bytes:
+    root = ElementTree.Element("annotation")
+    folder, name = picture.file_name.split("/")
+    _child(root, "folder", folder)
+    _child(root, "filename", name)
+    source = ElementTree.SubElement(root, "source")
+    _child(source, "database", "roibeam toy world")
+    _child(source, "image_id", picture.number)
+    size = ElementTree.SubElement(root, "size")
+    for tag, value in (("width", picture.scene.width), ("height", picture.scene.height), ("depth", 3)):
+        _child(size, tag, value)
+    _child(root, "segmented", 0)
+    for thing in picture.scene.objects:
+        entry = ElementTree.SubElement(root, "object")
+        _child(entry, "name", thing.category)
+        _child(entry, "object_id", _object_id(picture, thing.number))
+        _child(entry, "difficult", int(thing.ignored))
+        corners = ElementTree.SubElement(entry, "bndbox")
+        x, y, width, height = thing.box
+        for tag, value in (("xmin", x), ("ymin", y), ("xmax", x + width), ("ymax", y + height)):
+            _child(corners, tag, value)
+        for attribute in thing.attributes:
+            _child(entry, "attribute", attribute)
+    for relation in picture.relations:
+        entry = ElementTree.SubElement(root, "relation")
+        _child(entry, "subject_id", _object_id(picture, relation.subject))
+        _child(entry, "object_id", _object_id(picture, relation.target))
+        _child(entry, "predicate", relation.name)
+    return ElementTree.tostring(root)
+
+
+def _object_id(picture: Picture, number: int) -> int:
+    return picture.number * 100 + number
+
+
+def _child(parent: ElementTree.Element, tag: str, value: str | int) -> None:
+    ElementTree.SubElement(parent, tag).text = str(value)
+
+
+class ConceptualCaptionsWriter:
+    """Train_GCC-training.tsv and Validation_GCC-1.1.0-Validation.tsv: one caption for each picture, then its path."""
+
+    _FILES: ClassVar = {"train": "Train_GCC-training.tsv", "val": "Validation_GCC-1.1.0-Validation.tsv"}
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rows: dict[str, list[str]] = {split: [] for split in self._FILES}
+
+    def add(self, picture: Picture) -> None:
+        # As there: words apart, lower case.
+        self._rows[picture.place.split].append(f"{picture.captions[0].text} .\t{picture.file_name}\n")
+
+    def close(self) -> None:
+        for split, name in self._FILES.items():
+            write_text(self._folder / name, "".join(self._rows[split]))
+
+
+class SbuWriter:
+    """sbu-captions-all.json: three parallel lists. The last part of an address is the name of the picture's file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rows: list[tuple[str, str]] = []
+
+    def add(self, picture: Picture) -> None:
+        self._rows.append((_SBU_URL.format(picture.file_name.split("/")[1]), sentence(picture.captions[0])))
+
+    def close(self) -> None:
+        content = {
+            "image_urls": [url for url, _ in self._rows],
+            "user_ids": ["00000000@N00"] * len(self._rows),
+            "captions": [caption for _, caption in self._rows],
+        }
+        write_text(self._folder / "sbu-captions-all.json", json.dumps(content, indent=1) + "\n")
+
+
+def write_corpus(path: Path, documents: Iterable[Iterable[Caption]]) -> None:
+    """A corpus without pictures: one sentence on each line, a blank line between documents."""
+    write_text(path, "\n".join("".join(f"{sentence(caption)}\n" for caption in document) for document in documents))

@@ -1,0 +1,212 @@
+"""Checkpoints of a training run: safetensors and JSON, written aside and renamed, so that a folder there is complete.
+
+checkpoints/step-00000100/     config.json, state.json, optimizer.safetensors, rng-0.safetensors (one per process),
+                               model/config.json, model/model.safetensors: what to use;
+                               trained.safetensors: with an average, which `model` then holds, the weights it is of
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from safetensors import SafetensorError
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import Tensor, nn
+
+from roibeam.model.common.exponential_average import ExponentialAverage
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINTS = "checkpoints"  # folder of a run
+_TRAINED = "trained.safetensors"
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a run is: optimizer steps done, and the number of the first sample not yet used."""
+
+    step: int = 0
+    next_sample: int = 0
+
+
+def latest_checkpoint(run_dir: Path) -> Path | None:
+    """The checkpoint folder with the highest step, or None. Every folder of that name is complete."""
+    found = sorted((Path(run_dir) / CHECKPOINTS).glob("step-*"))
+    return found[-1] if found else None
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """What a run changes from step to step.
+
+    Attributes:
+        model: not wrapped for several devices.
+        average: of its weights, where the run keeps one.
+        scaler: of the loss, where the run is in fp16.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    average: ExponentialAverage | None = None
+    scaler: torch.amp.GradScaler | None = None
+
+    def model_to_use(self) -> AbstractContextManager[None]:
+        """Inside the block the model is the one to judge and to use: the average, where there is one."""
+        return nullcontext() if self.average is None else self.average.applied(self.model)
+
+
+def checkpoint_folder(run_dir: Path, step: int) -> Path:
+    return run_dir / CHECKPOINTS / f"step-{step:08d}"
+
+
+def checkpoint_step(folder: Path) -> int:
+    """The step that a folder of `checkpoint_folder` is of."""
+    return int(folder.name.removeprefix("step-"))
+
+
+def save_checkpoint(
+    run_dir: Path,
+    state: TrainingState,
+    model_config: Mapping[str, Any],
+    position: Position,
+    resolved: Mapping[str, Any],
+    accelerator: Accelerator,
+) -> Path:
+    """Writes aside, syncs to disk, renames: a folder called step-* is complete. safetensors and JSON only."""
+    final = checkpoint_folder(run_dir, position.step)
+    aside = final.with_name(f".writing-{final.name}")
+    if accelerator.is_main_process:
+        shutil.rmtree(aside, ignore_errors=True)
+        (aside / "model").mkdir(parents=True)
+    accelerator.wait_for_everyone()
+    save_file(_random_state(), aside / f"rng-{accelerator.process_index}.safetensors")
+    if accelerator.is_main_process:
+        with state.model_to_use():
+            save_model(state.model, str(aside / "model" / "model.safetensors"), metadata={"format": "pt"})
+        write_json(aside / "model" / "config.json", model_config)
+        if state.average is not None:
+            save_model(state.model, str(aside / _TRAINED), metadata={"format": "pt"})
+        save_file(_optimizer_state(state.model, state.optimizer), aside / "optimizer.safetensors")
+        write_json(aside / "config.json", resolved)
+        write_json(aside / "state.json", {"format": 1, **dataclasses.asdict(position), **_described(state)})
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        put_in_place(aside, final)
+    accelerator.wait_for_everyone()
+    return final
+
+
+def _described(state: TrainingState) -> dict[str, Any]:
+    average, scaler = state.average, state.scaler
+    return {
+        "model": "as trained" if average is None else f"exponential average of the weights, rate {average.rate}",
+        "loss_scale": None if scaler is None else scaler.state_dict(),
+    }
+
+
+def put_in_place(aside: Path, final: Path) -> None:
+    """Makes a folder durable, then renames it; one that is there already gives way."""
+    for path in sorted(aside.rglob("*"), reverse=True):
+        sync_to_disk(path)
+    sync_to_disk(aside)
+    if final.exists():  # a run that went back to an older checkpoint comes by again
+        replaced = final.with_name(f".replaced-{final.name}")
+        shutil.rmtree(replaced, ignore_errors=True)
+        final.rename(replaced)
+        aside.rename(final)
+        shutil.rmtree(replaced)
+    else:
+        aside.rename(final)
+    sync_to_disk(final.parent)
+
+
+def load_checkpoint(folder: Path, state: TrainingState, *, rank: int) -> Position:
+    """Restores `state` and the random state of process `rank`; returns where the run stood.
+
+    Raises:
+        ValueError: if a file of the checkpoint is missing or damaged.
+    """
+    try:
+        return _load(folder, state, rank)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"checkpoint {folder} is damaged or incomplete ({reason}); remove it to resume from the one before"
+        ) from None
+
+
+def _load(folder: Path, state: TrainingState, rank: int) -> Position:
+    written = json.loads((folder / "state.json").read_text("utf-8"))
+    if written["format"] != 1:
+        raise ValueError(f"{folder}/state.json was written by another version of roibeam")
+    load_model(state.model, folder / "model" / "model.safetensors")
+    if state.average is not None:
+        state.average.load_state_dict(state.model.state_dict())
+        load_model(state.model, folder / _TRAINED)
+    if state.scaler is not None:
+        state.scaler.load_state_dict(written["loss_scale"])
+    names = _optimizer_names(state.model, state.optimizer)
+    saved: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in load_file(folder / "optimizer.safetensors").items():
+        name, _, field = key.rpartition("/")
+        saved.setdefault(names.index(name), {})[field] = tensor
+    state.optimizer.load_state_dict({"state": saved, "param_groups": state.optimizer.state_dict()["param_groups"]})
+    own = folder / f"rng-{rank}.safetensors"
+    if own.exists():
+        _restore_random_state(load_file(own))
+    else:
+        logger.warning("%s has no random state for process %d: its dropout starts afresh", folder, rank)
+    return Position(**{field.name: int(written[field.name]) for field in dataclasses.fields(Position)})
+
+
+def _optimizer_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Parameter names in the optimizer's own numbering."""
+    by_identity = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [by_identity[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """State tensors by "parameter name/field", so that a file does not depend on the order of parameters."""
+    names = _optimizer_names(model, optimizer)
+    return {
+        f"{names[index]}/{field}": tensor.contiguous()
+        for index, fields in optimizer.state_dict()["state"].items()
+        for field, tensor in fields.items()
+    }
+
+
+def _random_state() -> dict[str, Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _restore_random_state(state: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def sync_to_disk(path: Path) -> None:
+    """Waits until a file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

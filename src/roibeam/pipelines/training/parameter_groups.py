@@ -1,0 +1,193 @@
+"""Which parameters a run trains, how fast, and which of them decay; and the published codes' rules by name.
+
+A rule reads the names that a parameter has in the official code, translated by the tables that read checkpoints: so a
+rule says what the release's own lines say, with their accidents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import NamedTuple, TypedDict
+
+from torch import nn
+
+from roibeam.model.common.key_table import KeyTable
+
+
+class _GroupOptions(TypedDict, total=False):
+    learning_rate_scale: float
+    weight_decay: float
+
+
+class ParameterGroup(_GroupOptions):
+    """Parameters that share optimizer settings: their rate relative to the run's, and their own weight decay if any."""
+
+    params: Sequence[nn.Parameter]
+
+
+class Treatment(NamedTuple):
+    """How one parameter is trained.
+
+    Attributes:
+        decays: by the run's weight decay, else not at all.
+        scale: its rate relative to the run's.
+        rate: its peak rate whatever the run's is; None to go by `scale`.
+    """
+
+    decays: bool
+    scale: float = 1.0
+    rate: float | None = None
+
+
+# From our name to what happens to the parameter; None for one that the release does not train.
+Rule = Callable[[str], Treatment | None]
+
+BERT_SCALE = 0.1
+NEW_HEAD_RATE = 1e-4
+
+
+def group_parameters(model: nn.Module, rule: str, *, learning_rate: float) -> list[ParameterGroup]:
+    """The trainable parameters of `model` by a release's rule, those alike in one group.
+
+    Args:
+        rule: a name of `PARAMETER_RULES`.
+        learning_rate: the run's peak.
+    Raises:
+        ValueError: for an unknown rule, or a parameter that the rule's system does not have.
+    """
+    if rule not in PARAMETER_RULES:
+        raise ValueError(f"no parameter rule {rule!r}; there are {', '.join(PARAMETER_RULES)}")
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        try:
+            treatment = PARAMETER_RULES[rule](name)
+        except ValueError as error:
+            raise ValueError(f"parameter rule {rule!r} is not for a {type(model).__name__}: {error}") from None
+        if treatment is not None:
+            scale = treatment.scale if treatment.rate is None else treatment.rate / learning_rate
+            groups.setdefault((scale, treatment.decays), []).append(parameter)
+    return [_group(parameters, scale, decays) for (scale, decays), parameters in groups.items()]
+
+
+def _group(parameters: list[nn.Parameter], scale: float, decays: bool) -> ParameterGroup:
+    group: ParameterGroup = {"params": parameters, "learning_rate_scale": scale}
+    return group if decays else {**group, "weight_decay": 0.0}
+
+
+# --- the rules ---
+
+
+def _vl_bert(name: str) -> Treatment:
+    """jackroos/VL-BERT pretrain/function/train.py: everything decays, biases and LayerNorms too."""
+    return Treatment(decays=True)
+
+
+def _vilbert_release(name: str) -> Treatment:
+    """jiasenlu/vilbert_beta train_concap.py, when it starts from BERT.
+
+    Biases and LayerNorms decay and matrices do not: swapped. What BERT brought gets a tenth of the rate. (There that
+    only acts behind the prefix "module." of a data-parallel run; on one GPU all get the full rate.)
+    """
+    official = _vilbert_name(name, "release")
+    return Treatment(decays=_named_without_decay(official), scale=BERT_SCALE if _from_bert(official) else 1.0)
+
+
+def _vilbert_release_tasks(name: str) -> Treatment:
+    """jiasenlu/vilbert_beta train_tasks.py: swapped too; the answer classifier has a rate of its own."""
+    official = _vilbert_name(name, "release")
+    rate = NEW_HEAD_RATE if "vil_prediction" in official else None
+    return Treatment(decays=_named_without_decay(official), rate=rate)
+
+
+def _vilbert_release_mt(name: str) -> Treatment:
+    """facebookresearch/vilbert-multi-task train_concap.py: matrices decay, and all have one rate.
+
+    The tenth for what BERT brought stands in the code and never acts: names are looked up by what follows
+    "module.bert.", before the model is wrapped.
+    """
+    return Treatment(decays=not _named_without_decay(_vilbert_name(name, "release-mt")))
+
+
+def _vilbert_release_mt_tasks(name: str) -> Treatment:
+    """facebookresearch/vilbert-multi-task train_tasks.py: heads named "vil_..." have a rate of their own.
+
+    The classifiers' LayerNorms are not named "LayerNorm" there, so their weights decay.
+    """
+    official = _vilbert_name(name, "release-mt")
+    rate = NEW_HEAD_RATE if "vil_" in official else None
+    return Treatment(decays=not _named_without_decay(official), rate=rate)
+
+
+def _visualbert_ucla(name: str) -> Treatment | None:
+    """uclanlp/visualbert models/model_wrapper.py: nothing named "pooler" is trained, though a loss may read it."""
+    from roibeam.model.visualbert.checkpoint import TABLE
+
+    official = TABLE.official(name)
+    return None if "pooler" in official else Treatment(decays=not _named_without_decay(official))
+
+
+def _interbert_release(name: str) -> Treatment:
+    """black4321/InterBERT train_concap.py, which took ViLBERT's: swapped, and a tenth for what BERT brought."""
+    official = _interbert_name(name)
+    return Treatment(decays=_named_without_decay(official), scale=BERT_SCALE if _from_bert(official) else 1.0)
+
+
+def _interbert_release_tasks(name: str) -> Treatment:
+    """black4321/InterBERT train_tasks.py: swapped, one rate."""
+    return Treatment(decays=_named_without_decay(_interbert_name(name)))
+
+
+PARAMETER_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "vl-bert": _vl_bert,
+        "vilbert-release": _vilbert_release,
+        "vilbert-release-tasks": _vilbert_release_tasks,
+        "vilbert-release-mt": _vilbert_release_mt,
+        "vilbert-release-mt-tasks": _vilbert_release_mt_tasks,
+        "visualbert-ucla": _visualbert_ucla,
+        "interbert-release": _interbert_release,
+        "interbert-release-tasks": _interbert_release_tasks,
+    }
+)
+
+
+def _named_without_decay(official: str) -> bool:
+    """By the list `no_decay` that all these codes share.
+
+    The weights of a co-attention's LayerNorm1 and LayerNorm2 escape it, so they are treated as matrices.
+    """
+    return any(part in official for part in ("bias", "LayerNorm.bias", "LayerNorm.weight"))
+
+
+def _from_bert(official: str) -> bool:
+    """Whether config/bert-base-uncased_weight_name.json names it: BERT's embeddings and layers, no head.
+
+    The text stream's task tokens and the poolers are none of BERT's.
+    """
+    embeddings = ("word_embeddings.", "position_embeddings.", "token_type_embeddings.", "LayerNorm.")
+    return official.startswith(("bert.encoder.layer.", *(f"bert.embeddings.{part}" for part in embeddings)))
+
+
+def _vilbert_name(name: str, release: str) -> str:
+    # Imported here: a detector is trained without transformers, which model configs need.
+    from roibeam.model.vilbert.checkpoint import TABLES
+
+    return TABLES[release].official(name)
+
+
+_MANY_LAYERS = 96  # of each kind; rules read no layer numbers
+
+
+@cache
+def _interbert_table() -> KeyTable:
+    from roibeam.model.interbert.checkpoint import key_table
+
+    return key_table(_MANY_LAYERS, _MANY_LAYERS)
+
+
+def _interbert_name(name: str) -> str:
+    return _interbert_table().official(name)

@@ -1,0 +1,142 @@
+"""A run's folder and its configuration: whether a run may begin there, or go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.training.checkpoint import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
+from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME
+from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
+from roibeam.pipelines.training.train_config import TrainConfig
+
+logger = logging.getLogger(__name__)
+
+Resume = bool | Literal["auto"]
+
+CONFIG_NAME = "config.json"
+BATCH_PAGE = "batch.html"
+_WRITING_CONFIG = f".writing-{CONFIG_NAME}"
+# What a run that failed early may have left.
+_WRITTEN_FIRST = frozenset(
+    {
+        "tokenizer", ".writing-tokenizer", "trained_images.npy", ".writing-trained_images.npy", BATCH_PAGE,
+        DETECTOR_NAME, _WRITING_CONFIG,
+    }
+)  # fmt: skip
+# Settings that change no number of the training, so a resumed run may change them.
+_FREE_ON_RESUME = frozenset(
+    f"train.{name}"
+    for name in ("log_every", "checkpoint_every", "keep", "evaluate_every", "best_by", "best_is", "tensorboard")
+) | {"task.data.workers", "train.activation_checkpointing"}
+# How long a run lasts and when its rate falls is often known only when it is on its way.
+_SCHEDULE = frozenset({"train.steps", "train.decay_steps"})
+
+
+def is_free_on_resume(setting: str) -> bool:
+    """Whether "section.field" of a command line changes no number, so that a run may go on with another value."""
+    return setting in _FREE_ON_RESUME or f"task.{setting}" in _FREE_ON_RESUME
+
+
+def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
+    """Raises ValueError when `run_dir` is a file, holds other things, or a run that is not to be resumed."""
+    if run_dir.exists() and not run_dir.is_dir():
+        raise ValueError(f"{run_dir} is a file; give a folder for the run")
+    if run_dir.is_dir() and not (run_dir / CONFIG_NAME).exists():
+        others = sorted(path.name for path in run_dir.iterdir() if path.name not in _WRITTEN_FIRST)
+        if others:
+            raise ValueError(f"{run_dir} is not empty and no run of ours ({others[0]!r} is in it); choose a new folder")
+    if (run_dir / "manifest.json").exists():
+        raise ValueError(f"{run_dir} is a feature store; choose another folder for the run")
+    if not resume and ((run_dir / LOG_NAME).exists() or latest_checkpoint(run_dir) is not None):
+        raise ValueError(f"{run_dir} already holds a run; resume it, or choose another folder")
+
+
+def defaults_of(config: object) -> dict[str, Any]:
+    """The fields of a dataclass, or of its instance, that have a default, with it."""
+    fields = dataclasses.fields(config)  # type: ignore[arg-type]
+    return {each.name: each.default for each in fields if each.default is not dataclasses.MISSING}
+
+
+def check_same_run(
+    folder: Path, now: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> None:
+    """Whether the run whose configuration `folder` holds may go on as `now`.
+
+    Another number of processes, micro-batches or samples in one, or budget of each, may share out the same global
+    batch.
+
+    Args:
+        folder: a run's, or one of its checkpoints.
+        now: the resolved configuration.
+        defaults: by section of the task's configuration: a setting that did not exist yet had this value.
+    Raises:
+        ValueError: naming what differs.
+    """
+    saved = saved_config(folder)
+    saved["train"] = defaults_of(TrainConfig) | saved["train"]
+    for section in defaults.keys() & saved["task"].keys():
+        known = {name: defaults[section][name] for name in defaults[section].keys() & now["task"][section].keys()}
+        saved["task"][section] = {**known, **saved["task"][section]}
+    before, after = _flatten(saved), _flatten(now)
+    same_batch = before.get("global_batch") == after.get("global_batch")
+    changed = {
+        name: f"{name}: {before.get(name)!r} -> {after.get(name)!r}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+        and name not in _FREE_ON_RESUME
+        and not name.startswith("recorded.")
+        and not (same_batch and (name == "train.accumulation" or name.endswith((".batch_size", ".max_tokens"))))
+    }
+    another_batch = changed.pop("global_batch", None)
+    if not changed.keys() <= _SCHEDULE:
+        raise ValueError(
+            f"{folder} belongs to another configuration ({'; '.join(changed.values())}); start a new run folder"
+        )
+    if changed:
+        bends = "; ".join(changed.values())
+        logger.warning("resuming with another schedule (%s): the learning rate bends here", bends)
+    if another_batch is not None:
+        logger.warning("resuming with another %s; the learning rate is not scaled", another_batch)
+
+
+def saved_config(folder: Path) -> dict[str, Any]:
+    """The configuration that a run's folder, or one of its checkpoints, holds.
+
+    Raises:
+        ValueError: saying what to do, when it is damaged.
+    """
+    try:
+        saved = read_json_object(folder / CONFIG_NAME)
+        if not all(isinstance(saved.get(name), dict) for name in ("train", "task", "recorded")):
+            raise ValueError(f"{folder / CONFIG_NAME}: is no configuration of a run")
+    except ValueError as error:
+        newest = latest_checkpoint(folder)
+        if folder.parent.name == CHECKPOINTS and folder.name.startswith("step-"):
+            remedy = f"the checkpoint is damaged: remove {folder} to resume from the one before"
+        elif newest is not None:
+            remedy = f"put that of {newest} in its place"
+        else:
+            remedy = f"the run has no checkpoint to go on from: remove {folder} and start it again"
+        raise ValueError(f"{error}; {remedy}") from None
+    return saved
+
+
+def write_config(run_dir: Path, resolved: Mapping[str, Any]) -> None:
+    """Replaces the configuration of a run: it is the old one or the new one at any time."""
+    aside = run_dir / _WRITING_CONFIG
+    write_json(aside, resolved)
+    sync_to_disk(aside)
+    aside.replace(run_dir / CONFIG_NAME)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

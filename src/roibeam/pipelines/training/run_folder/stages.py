@@ -1,0 +1,109 @@
+"""A run in stages: runs of their own in one folder, each of which starts from the weights that the one before left.
+
+RUN/stages.json      the options of each stage, and which are done; written aside and renamed
+RUN/stage-1/ ...     a run folder each
+RUN/report.html      all of them on one page
+
+A stage that is done is not looked at again. The others are run, and go on where they stand, as any run does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from roibeam.pipelines.training.checkpoint import latest_checkpoint, sync_to_disk, write_json
+from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
+
+STAGES_NAME, PAGE_NAME = "stages.json", "report.html"
+_ASIDE = f".{STAGES_NAME}.writing"
+
+
+def stage_folder(run_dir: Path, number: int) -> Path:
+    """Of stage `number`, from 1."""
+    return run_dir / f"stage-{number}"
+
+
+def furthest_stage(run_dir: Path) -> Path:
+    """The folder of the last stage that has a checkpoint; `run_dir` where it has none, or is no run in stages."""
+    if not (run_dir / STAGES_NAME).is_file():
+        return run_dir
+    folders = [stage_folder(run_dir, number + 1) for number in range(len(_read(run_dir)))]
+    return next((folder for folder in reversed(folders) if latest_checkpoint(folder) is not None), run_dir)
+
+
+class StagedRun:
+    """
+    Args:
+        run_dir: new, empty, or of a run in as many stages.
+        options: of each stage, what decides its result.
+    Raises:
+        ValueError: when `run_dir` holds something else, another number of stages, or a stage that went on from one
+            with other options.
+    """
+
+    def __init__(self, run_dir: Path, options: Sequence[Sequence[str]]) -> None:
+        self.run_dir = run_dir
+        self._stages: list[dict[str, Any]] = [{"options": list(each), "done": False} for each in options]
+        self._check_folder()
+        before = _read(run_dir) if (run_dir / STAGES_NAME).is_file() else []
+        if before and len(before) != len(options):
+            raise ValueError(
+                f"{run_dir} holds a run in {len(before)} stages, this command has {len(options)}; give the same "
+                f"command, or choose another folder"
+            )
+        for number, (saved, now) in enumerate(zip(before, self._stages, strict=False), start=1):
+            now["done"] = saved["done"] and saved["options"] == now["options"]
+            if saved["options"] != now["options"] and self._has_begun(number + 1):
+                changed = _difference(saved["options"], now["options"])
+                raise ValueError(
+                    f"{self.folder(number)} was run with other options ({changed}), and "
+                    f"{self.folder(number + 1)} went on from it; give the same command, or choose another folder"
+                )
+
+    def folder(self, number: int) -> Path:
+        return stage_folder(self.run_dir, number)
+
+    def is_done(self, number: int) -> bool:
+        return bool(self._stages[number - 1]["done"])
+
+    def mark_done(self, number: int) -> None:
+        self._stages[number - 1]["done"] = True
+        self.save()
+
+    def save(self) -> None:
+        """Writes stages.json; one process alone may."""
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        aside = self.run_dir / _ASIDE
+        write_json(aside, {"stages": self._stages})
+        sync_to_disk(aside)
+        aside.replace(self.run_dir / STAGES_NAME)
+        sync_to_disk(self.run_dir)
+
+    def _has_begun(self, number: int) -> bool:
+        return (self.folder(number) / LOG_NAME).exists()
+
+    def _check_folder(self) -> None:
+        if self.run_dir.exists() and not self.run_dir.is_dir():
+            raise ValueError(f"{self.run_dir} is a file; give a folder for the run")
+        others = sorted(path.name for path in self.run_dir.iterdir()) if self.run_dir.is_dir() else []
+        if others and STAGES_NAME not in others and others != [_ASIDE]:
+            raise ValueError(
+                f"{self.run_dir} is not empty and no run in stages ({others[0]!r} is in it); choose a new folder"
+            )
+
+
+def _read(run_dir: Path) -> list[dict[str, Any]]:
+    path = run_dir / STAGES_NAME
+    try:
+        stages = json.loads(path.read_text("utf-8"))["stages"]
+        return [{"options": list(each["options"]), "done": bool(each["done"])} for each in stages]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path}: damaged; expected the stages of a run, as roibeam pretrain writes them") from None
+
+
+def _difference(before: Sequence[str], now: Sequence[str]) -> str:
+    gone, come = ([each for each in one if each not in other] for one, other in ((before, now), (now, before)))
+    return f"{' '.join(gone) or 'nothing'} -> {' '.join(come) or 'nothing'}"

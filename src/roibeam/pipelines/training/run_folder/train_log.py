@@ -1,0 +1,150 @@
+"""What a training run writes down while it goes: log.jsonl, evaluation.jsonl, lines for people, TensorBoard.
+
+Both files hold each step once: what was written after the checkpoint that a run goes on from is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from roibeam.pipelines.training.checkpoint import sync_to_disk
+from roibeam.pipelines.training.train_config import TrainConfig
+
+logger = logging.getLogger(__name__)
+
+LOG_NAME, EVALUATION_NAME, TENSORBOARD_NAME = "log.jsonl", "evaluation.jsonl", "tensorboard"
+_NO_VALUES = ("step", "samples", "epoch", "seconds", "learning_rate")  # of a line, for people
+
+
+class TrainLog:
+    """The log of a run, open from `__enter__` to `__exit__`; only the main process has one.
+
+    Args:
+        after_step: where the run goes on; lines of later steps go away.
+
+    Attributes:
+        last_line: of log.jsonl; empty when there is none.
+        evaluations: all lines of evaluation.jsonl.
+
+    Raises:
+        ValueError: when TensorBoard is asked for and not installed.
+    """
+
+    def __init__(self, run_dir: Path, config: TrainConfig, *, after_step: int) -> None:
+        self._run_dir, self._config, self._after_step = run_dir, config, after_step
+        self._tensorboard = _tensorboard(run_dir, after_step) if config.tensorboard else None
+        self._started = time.monotonic()
+        for name in (LOG_NAME, EVALUATION_NAME):
+            _truncate(run_dir / name, after_step)
+        self._files: dict[str, IO[str]] = {}
+        self.last_line = (read_lines(run_dir / LOG_NAME) or [{}])[-1]
+        self.evaluations = read_lines(run_dir / EVALUATION_NAME)
+
+    def __enter__(self) -> TrainLog:
+        names = [LOG_NAME, *([EVALUATION_NAME] if self._config.evaluate_every else [])]
+        self._files = {name: (self._run_dir / name).open("a", encoding="utf-8") for name in names}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files.values():
+            file.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+    @property
+    def seconds(self) -> float:
+        """Since the log was made."""
+        return time.monotonic() - self._started
+
+    def step(self, position: Mapping[str, float], values: Mapping[str, float | None], *, show: bool) -> None:
+        """Writes a line of log.jsonl; with `show` one for people too."""
+        self.last_line = self._write(LOG_NAME, position, values)
+        if show:
+            self._show_step(self.last_line)
+
+    def evaluation(self, position: Mapping[str, float], values: Mapping[str, float | None]) -> None:
+        """Writes a line of evaluation.jsonl, and one for people. What is not finite is written as null."""
+        wrong = [name for name, value in values.items() if value is not None and not math.isfinite(value)]
+        if wrong:
+            logger.warning("evaluation after step %d: %s not finite", position["step"], ", ".join(wrong))
+        line = self._write(
+            EVALUATION_NAME, position, {name: None if name in wrong else value for name, value in values.items()}
+        )
+        self.evaluations.append(line)
+        logger.info("evaluation after step %d: %s", line["step"], _for_people(line))
+
+    def sync(self) -> None:
+        """Waits until all lines are on the disk: a checkpoint must not be ahead of them."""
+        for file in self._files.values():
+            os.fsync(file.fileno())
+
+    def _write(self, name: str, position: Mapping[str, float], values: Mapping[str, float | None]) -> dict[str, Any]:
+        line = {**position, **values, "seconds": round(self.seconds, 3)}
+        self._files[name].write(json.dumps(line) + "\n")
+        self._files[name].flush()
+        if self._tensorboard is not None:
+            kind = "train" if name == LOG_NAME else "evaluation"
+            for key, value in line.items():
+                if value is not None and key not in ("step", "samples", "seconds"):
+                    self._tensorboard.add_scalar(f"{kind}/{key}", value, line["step"])
+        return line
+
+    def _show_step(self, line: Mapping[str, Any]) -> None:
+        rate = (line["step"] - self._after_step) / max(self.seconds, 1e-9)
+        left = (self._config.steps - line["step"]) / rate
+        logger.info(
+            "step %d/%d: %s (%.2f steps/s, %.0f s left)",
+            line["step"], self._config.steps, _for_people(line), rate, left,
+        )  # fmt: skip
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log, none where there is no file; a line cut by a crash is left out."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if _step_of(line) < math.inf]
+
+
+def _for_people(line: Mapping[str, Any]) -> str:
+    values = {name: value for name, value in line.items() if isinstance(value, float) and name not in _NO_VALUES}
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+
+def _truncate(path: Path, last_step: int) -> None:
+    if not path.exists():
+        return
+    # A run that starts again at its first step is evaluated before it again.
+    last = last_step if last_step else -1
+    kept = [line for line in path.read_bytes().splitlines(keepends=True) if _step_of(line) <= last]
+    aside = path.with_name(f".{path.name}.writing")
+    aside.write_bytes(b"".join(kept))
+    sync_to_disk(aside)
+    aside.rename(path)
+
+
+def _step_of(line: bytes) -> float:
+    """Infinity for a line that is not whole."""
+    try:
+        return float(json.loads(line)["step"]) if line.endswith(b"\n") else math.inf
+    except ValueError:
+        return math.inf
+
+
+def _tensorboard(run_dir: Path, after_step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError(
+            "tensorboard=true needs TensorBoard: pip install 'roibeam[tensorboard]', or train without it"
+        ) from None
+    # Steps that are done again after a resume replace what was drawn of them.
+    return SummaryWriter(str(run_dir / TENSORBOARD_NAME), purge_step=after_step + 1 if after_step else None)

@@ -1,0 +1,147 @@
+"""One optimizer step of the loop, over the micro-batches of all processes.
+
+counts of all -> losses over them -> backward -> clip -> is it finite? -> optimizer -> means of all
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from roibeam.model.common.losses import SumCount
+from roibeam.pipelines.training.not_finite import blame
+from roibeam.pipelines.training.optimizer.build import clip_each
+from roibeam.pipelines.training.sums_over_processes import SumsOverProcesses
+from roibeam.pipelines.training.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.training.loop import TrainTask
+
+_STOP = "stop signal"  # travels with the losses, so that processes agree without another reduction
+_SMALLEST_SCALE = 2.0**-14  # of an fp16 loss; gradients that overflow below it are no matter of its scale
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """Attributes:
+    values: loss, gradient norm, and the mean over all processes of every loss and metric; None where none was counted.
+    moved: whether the optimizer took its step; False when fp16 gradients overflowed.
+    stop: the signal by which any process was told to stop, or 0.
+    """
+
+    values: dict[str, float | None]
+    moved: bool
+    stop: int
+
+
+class TrainStep:
+    """The steps of a run.
+
+    Args:
+        model, optimizer: as the accelerator prepared them.
+        told_to_stop: asked at the end of each step; the signal that this process was told to stop by, or 0.
+    """
+
+    def __init__(
+        self,
+        task: TrainTask,
+        model: nn.Module,
+        optimizer: Any,
+        accelerator: Accelerator,
+        config: TrainConfig,
+        *,
+        told_to_stop: Callable[[], int],
+    ) -> None:
+        self._task, self._model, self._optimizer = task, model, optimizer
+        self._accelerator, self._config, self._told_to_stop = accelerator, config, told_to_stop
+        # A release may leave parameters out that a loss reads: what nobody applies must not shrink what is applied.
+        grouped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        self._trained = [parameter for parameter in model.parameters() if id(parameter) in grouped]
+        self._add_counts = SumsOverProcesses(accelerator, 1)
+        self._add_sums = SumsOverProcesses(accelerator, 3)
+
+    def take(self, micro_batches: Sequence[Any], step: int) -> StepOutcome:
+        """
+        Args:
+            step: for messages.
+        Raises:
+            ValueError: when loss or gradients are not finite, naming who is to blame; the weights stay as they were.
+        """
+        accelerator, config = self._accelerator, self._config
+        counts = [self._task.counts(batch) for batch in micro_batches]
+        denominators = self._denominators(counts)
+        sums: dict[str, SumCount] = {}
+        for index, batch in enumerate(micro_batches):
+            last = index == len(micro_batches) - 1
+            with nullcontext() if last else accelerator.no_sync(self._model):
+                with accelerator.autocast():
+                    loss = self._loss(batch, counts[index], denominators, sums)
+                # Gradients are averaged over processes, so each contributes its share times their number.
+                accelerator.backward(loss * accelerator.num_processes)
+        all_together = config.clip_scope == "all" and config.clip_norm
+        norm = accelerator.clip_grad_norm_(self._trained, config.clip_norm if all_together else math.inf)
+
+        means, stop = self._means(sums)
+        loss_value = sum(value for name, value in means.items() if name in denominators and value is not None)
+        values = {"loss": loss_value, "gradient_norm": float(norm), **means}
+        moved = math.isfinite(loss_value) and math.isfinite(float(norm))
+        scaler = accelerator.scaler
+        if not moved and (scaler is None or not math.isfinite(loss_value) or scaler.get_scale() < _SMALLEST_SCALE):
+            raise ValueError(
+                f"step {step}: loss {loss_value} ({means}), gradient norm {float(norm)} are not finite; "
+                + blame(self._task, micro_batches, accelerator)
+            )
+        if moved and config.clip_scope == "each" and config.clip_norm:
+            clip_each(self._trained, config.clip_norm)
+        if scaler is not None:
+            values |= {"gradient_norm": float(norm) if moved else None, "loss_scale": scaler.get_scale()}
+        self._optimizer.step()  # with a scaler: nothing but another scale, where gradients are not finite
+        self._model.zero_grad()  # the optimizer's own would let gradients pile up in parameters that it does not have
+        return StepOutcome(values, moved, stop)
+
+    def _denominators(self, counts: Sequence[Mapping[str, int]]) -> dict[str, Tensor]:
+        own: dict[str, int] = {}
+        for of_batch in counts:
+            for name, count in of_batch.items():
+                own[name] = own.get(name, 0) + count
+        added = self._add_counts({name: torch.tensor([count]) for name, count in own.items()})
+        return {name: count.squeeze(0).long().clamp(min=1) for name, count in added.items()}
+
+    def _loss(
+        self, batch: Any, counts: Mapping[str, int], denominators: dict[str, Tensor], sums: dict[str, SumCount]
+    ) -> Tensor:
+        """This micro-batch's share of the step's loss; its sums are added to `sums`."""
+        device = self._accelerator.device
+        output = self._task.losses(self._model, batch.to(device))
+        if set(output.losses) != set(counts):
+            raise ValueError(f"task gave losses {sorted(output.losses)} but counts for {sorted(counts)}")
+        for name, term in {**output.losses, **output.metrics}.items():
+            sums[name] = sums[name] + term.detach() if name in sums else term.detach()
+        shares = (term.over(denominators[name]) for name, term in output.losses.items())
+        return sum(shares, start=torch.zeros((), device=device))
+
+    def _means(self, sums: dict[str, SumCount]) -> tuple[dict[str, float | None], int]:
+        """Means over all processes, None (null in the log) when nothing was counted: 0 would read as a perfect loss or
+        as no hit at all; and the signal that any of them was told to stop by."""
+        # An epsilon counts as often as there are elements: a process may know a loss only from the others.
+        rows = {
+            name: torch.stack([term.total.double(), term.count.double(), term.count.double() * term.epsilon])
+            for name, term in sums.items()
+        }
+        stop = self._told_to_stop()
+        rows[_STOP] = torch.tensor([stop, bool(stop), 0])
+        added = self._add_sums(rows)
+        totals = dict(zip(added, torch.stack(list(added.values())).tolist(), strict=True))
+        signals, told, _ = totals.pop(_STOP)
+        means = {
+            name: total / (count + epsilons / count) if count else None
+            for name, (total, count, epsilons) in totals.items()
+        }
+        return means, int(signals // told) if told else 0
