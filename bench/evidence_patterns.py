@@ -15,7 +15,7 @@ from torch import nn
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.pipelines.cli.options.overrides import apply_overrides
+from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.data.captioned_store import join_captions, known_classes

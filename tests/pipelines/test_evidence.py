@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from bench_module import BENCH
 
-from roibeam.pipelines.cli.options.overrides import apply_overrides
+from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.pretraining.systems import system_named
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.selection import SELECTIONS
-from roibeam.pipelines.cli.options.overrides import apply_overrides
+from roibeam.pipelines.foundation.overrides import apply_overrides
 
 SECTIONS = {"conventions": CONVENTIONS["hf"], "selection": SELECTIONS["butd-10-100"]}
 

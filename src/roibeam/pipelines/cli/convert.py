@@ -61,7 +61,7 @@ def convert_command(
         raise ValueError("--config is for a model's checkpoint; say --to roibeam or --to official too")
     from roibeam.extraction.network.config import CONFIGS
     from roibeam.extraction.weights.conversion import FORMATS, convert_weights
-    from roibeam.pipelines.cli.options.overrides import apply_overrides
+    from roibeam.pipelines.foundation.overrides import apply_overrides
 
     if to is None:
         to = next((name for name, kind in FORMATS.items() if kind.suffix == out.suffix), "")

@@ -76,10 +76,10 @@ def train_command(
     from roibeam.extraction.network.conventions import CONVENTIONS
     from roibeam.extraction.training.losses import LossRules
     from roibeam.extraction.training.targets import SamplingRules
-    from roibeam.pipelines.cli.options.overrides import apply_overrides
     from roibeam.pipelines.detector.photos import open_labelled_photos
     from roibeam.pipelines.detector.task import PhotoRules
     from roibeam.pipelines.detector.training import Start, train_detector
+    from roibeam.pipelines.foundation.overrides import apply_overrides
     from roibeam.pipelines.model_files.detector_choice import preset
     from roibeam.pipelines.training.loop import is_main_process
     from roibeam.pipelines.training.run_folder.curves import write_curves

@@ -186,13 +186,13 @@ def extract_command(
     from roibeam.extraction.engine.extract_options import ExtractOptions
     from roibeam.extraction.selection import SELECTIONS
     from roibeam.features.folders.output_folder import output_folder
-    from roibeam.pipelines.cli.options.overrides import apply_overrides
     from roibeam.pipelines.extract.extraction_run import RunOptions, run_extract, summary_event
     from roibeam.pipelines.extract.new_work import Work, estimate
     from roibeam.pipelines.extract.runners.option_sets import runner_flags
     from roibeam.pipelines.extract.shard.job import DetectorSpec
     from roibeam.pipelines.extract.shard.store_folder import check_output_folder
     from roibeam.pipelines.foundation.files.remote_files import is_url, use_beam_options
+    from roibeam.pipelines.foundation.overrides import apply_overrides
     from roibeam.pipelines.model_files.detector_choice import choose_detector, preset
     from roibeam.pipelines.sources.captions.given_captions import give_captions
     from roibeam.pipelines.sources.captions.held_out import HeldOut, keep_out

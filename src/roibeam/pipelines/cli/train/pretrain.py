@@ -274,7 +274,7 @@ def pretrain_command(
     import torch
 
     from roibeam.pipelines.cli.options.given_stores import GivenStores, GivenValidation, held_out_hints
-    from roibeam.pipelines.cli.options.overrides import apply_overrides, parse_value
+    from roibeam.pipelines.foundation.overrides import apply_overrides, parse_value
     from roibeam.pipelines.model_files.bert_start import read_bert
     from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
     from roibeam.pipelines.pretraining.data.captioned_store import LeakGuard

@@ -177,7 +177,7 @@ def _check_settings(values: Mapping[str, Any]) -> bool:
 
     Settings of the model and of the encoder are left to the stage.
     """
-    from roibeam.pipelines.cli.options.overrides import apply_overrides
+    from roibeam.pipelines.foundation.overrides import apply_overrides
     from roibeam.pipelines.pretraining.recipes.published import recipe_named
     from roibeam.pipelines.pretraining.systems import system_named
     from roibeam.pipelines.pretraining.task import DataConfig
