@@ -186,9 +186,13 @@ def run_killed(extract: Cli, store: Path, at: str, when: str, output: Path) -> i
         ("part-00001.json", "before"),  # between data and manifest
         pytest.param("part-00001.json", "after", marks=pytest.mark.slow),
         *(
-            pytest.param(name, when, marks=pytest.mark.slow)
+            pytest.param(name, "before", marks=pytest.mark.slow)
             for name in ("*00001.jsonl", "plan.json", ".heartbeat-*", "part-00002.*.lmdb", "dead_*", "manifest.json")
-            for when in ("before", "after")
+        ),
+        # What is there is what is there before the next of them.
+        *(
+            pytest.param(name, "after", marks=[pytest.mark.slow, pytest.mark.soak(cases=True)])
+            for name in ("*00001.jsonl", "plan.json", ".heartbeat-*", "part-00002.*.lmdb", "dead_*", "manifest.json")
         ),
         pytest.param("report.html", "after", marks=pytest.mark.slow),
     ],
