@@ -405,7 +405,9 @@ def test_thinned_arrays_find_their_step() -> None:
 
 
 @pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found in {GOLDENS}")
-@pytest.mark.parametrize("only", ["*_small", "small_*", "e2e_batch", pytest.param("*", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "only", ["*_small", "small_*", *(pytest.param(each, marks=pytest.mark.slow) for each in ("e2e_batch", "*"))]
+)
 def test_the_true_reference_arrays(only: str) -> None:
     torch.set_num_threads(2 if only == "*" else 1)  # true size runs alone, the others beside each other
     results = run(GOLDENS, only)
