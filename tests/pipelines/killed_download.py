@@ -1,9 +1,7 @@
 """Kills a small download at its file operations in turn, runs it again, and compares what both leave: see `forks`.
 
-    killed_download.py FOLDER [OPERATION ...]
-
-A process of its own: a fork of a test's process, which other tests left threads in, may inherit a lock that one of
-them holds, and waits for it for ever.
+For a process of its own, see `disturbed_runs.Run`: a fork of a test's process, which other tests left threads in, may
+inherit a lock that one of them holds, and waits for it for ever.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -91,5 +88,5 @@ def after_kills(folder: Path, steps: Iterable[int]) -> list[str]:
     return lines
 
 
-if __name__ == "__main__":
-    print("\n".join(after_kills(Path(sys.argv[1]), [int(step) for step in sys.argv[2:]])))
+def tell_after_kills(folder: Path, steps: Iterable[int]) -> None:
+    print("\n".join(after_kills(folder, steps)))
