@@ -292,8 +292,8 @@ def test_regions_hold_what_detectron2_itself_detects(small_vg, tmp_path, noise_i
             assert_near(regions.features[ours], sure.features[row])
 
 
-def test_engine_runs_it_unchanged(stock, small_vg, golden_dir):
-    photo = ImageRef("a", str(golden_dir / "input.png"))
+def test_engine_runs_it_unchanged(stock, small_vg, photo_file):
+    photo = ImageRef("a", str(photo_file("input")))
     with_boxes = dataclasses.replace(photo, boxes=((0.0, 0.0, 50.0, 60.0), (20.0, 10.0, 640.0, 480.0)))
     for detector, num_classes, width, attributes in ((stock, 5, 256, False), (small_vg, 20, 512, True)):
         record, given = extract([photo, with_boxes], detector)

@@ -35,7 +35,7 @@ from roibeam.pipelines.conformance.tolerances import DETECTOR, Closeness
 
 PHOTO = next(iter(PHOTOS))
 CASE = f"{SET}_{PHOTO}"
-GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "detector"
+GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "detector"
 
 
 @pytest.fixture(scope="module")
@@ -404,7 +404,6 @@ def test_thinned_arrays_find_their_step() -> None:
     assert "at no step" in near_thinned("a", ours, ours[:, :100], DETECTOR.values).note
 
 
-@pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found in {GOLDENS}")
 @pytest.mark.parametrize("only", ["*_small", "small_*", "e2e_batch", pytest.param("*", marks=pytest.mark.slow)])
 def test_the_true_reference_arrays(only: str) -> None:
     torch.set_num_threads(2 if only == "*" else 1)  # true size runs alone, the others beside each other
