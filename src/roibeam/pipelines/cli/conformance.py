@@ -18,8 +18,8 @@ def conformance_command(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            help="Tree of reference arrays, <family>/<case>.npz, or one family's folder; without it, tests/goldens of the "
-            "clone. Photos are read from the arrays' folder or from ../shared/goldens/detector of the clone.",
+            help="Tree of reference arrays, <family>/<case>.npz, or one family's folder; without it, tests/goldens of "
+            "the clone. Photos are read from the arrays' folder or from ../shared/goldens/detector of the clone.",
             show_default=False,
         ),
     ] = None,
