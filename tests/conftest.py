@@ -53,6 +53,14 @@ def shared_data() -> Path:
     return SHARED / "data"
 
 
+@pytest.fixture(scope="session")
+def made_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made annotation files of every data set, laid out as `shared_data`. Shared: read only."""
+    from annotation_pack import write_annotations
+
+    return write_annotations(tmp_path_factory.mktemp("annotations"))
+
+
 class CliResult(NamedTuple):
     code: int
     out: str
