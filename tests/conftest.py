@@ -47,9 +47,9 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The project's pack of real photos and awkward files; not part of a clone."""
+    """The project's pack of real photos, vocabularies and tool outputs; not part of a clone."""
     if not (SHARED / "data").is_dir():
-        pytest.skip("needs the data pack in ../shared/data")
+        pytest.skip("needs the real photos, vocabularies and tool outputs of ../shared/data")
     return SHARED / "data"
 
 
