@@ -68,17 +68,15 @@ class CliResult(NamedTuple):
 
 
 @pytest.fixture
-def roibeam(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., CliResult]:
+def roibeam(capfd: pytest.CaptureFixture[str]) -> Callable[..., CliResult]:
     """Runs the command line in this process: roibeam("extract", folder, out, ...) -> exit code, stdout, stderr."""
-    from roibeam.pipelines.cli.main import main
+    from in_process import run_roibeam
 
     def run(*args: object) -> CliResult:
-        monkeypatch.setattr(sys, "argv", ["roibeam", *map(str, args)])
         capfd.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main()
+        code = run_roibeam(*args)
         captured = capfd.readouterr()
-        return CliResult(int(stopped.value.code or 0), captured.out, captured.err)
+        return CliResult(code, captured.out, captured.err)
 
     return run
 

@@ -33,11 +33,12 @@ Cli = Callable[..., Any]
 TINY = replace(CONFIGS["small"], short_edge=48, long_edge=80, proposals_after_nms=16, base_channels=4)
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """Six pictures of at least 200 x 200 pixels."""
-    draw_samples(tmp_path / "samples", count=6)
-    return tmp_path / "samples" / "images"
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six pictures of at least 200 x 200 pixels; shared: read only."""
+    folder = tmp_path_factory.mktemp("samples")
+    draw_samples(folder, count=6)
+    return folder / "images"
 
 
 def write_rows(path: Path, rows: dict[str, list[list[float]]]) -> Path:
