@@ -404,14 +404,9 @@ def test_thinned_arrays_find_their_step() -> None:
     assert "at no step" in near_thinned("a", ours, ours[:, :100], DETECTOR.values).note
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("only", ["*_small", "small_*", "e2e_batch", pytest.param("*", marks=pytest.mark.slow)])
-=======
-@pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found in {GOLDENS}")
 @pytest.mark.parametrize(
     "only", ["*_small", "small_*", *(pytest.param(each, marks=pytest.mark.slow) for each in ("e2e_batch", "*"))]
 )
->>>>>>> wt-speed2
 def test_the_true_reference_arrays(only: str) -> None:
     torch.set_num_threads(2 if only == "*" else 1)  # true size runs alone, the others beside each other
     results = run(GOLDENS, only)
