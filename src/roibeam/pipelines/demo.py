@@ -15,7 +15,7 @@ import typer
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.selection import SELECTIONS
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.features.folders.output_folder import output_folder
+from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.detector.evaluation import evaluate_detector, report_lines

@@ -15,7 +15,7 @@ from roibeam.pipelines.extract.shard.allocator_arenas import use_one_arena
 
 if TYPE_CHECKING:
     from roibeam.extraction.network.config import DetectorConfig
-    from roibeam.features.folders.output_folder import OutputFolder
+    from roibeam.features.folders.folder_protocol import OutputFolder
     from roibeam.pipelines.extract.extraction_run import RunSummary
     from roibeam.pipelines.extract.new_work import Estimate, Work
 
@@ -185,7 +185,7 @@ def extract_command(
     # Heavy imports wait until a command needs them, so that --help is quick.
     from roibeam.extraction.engine.extract_options import ExtractOptions
     from roibeam.extraction.selection import SELECTIONS
-    from roibeam.features.folders.output_folder import output_folder
+    from roibeam.features.folders.folder_choice import output_folder
     from roibeam.pipelines.extract.extraction_run import RunOptions, run_extract, summary_event
     from roibeam.pipelines.extract.new_work import Work, estimate
     from roibeam.pipelines.extract.runners.option_sets import runner_flags

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from roibeam.features.counted import counted
-from roibeam.features.folders.output_folder import OutputFolder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.pipelines.extract.beam_extraction import run_extraction
 from roibeam.pipelines.extract.new_work import Work, existing_plan, make_plan, source_facts

@@ -66,7 +66,7 @@ def info_command(
 
 
 def _manifest_of(store: str) -> StoreManifest:
-    from roibeam.features.folders.output_folder import output_folder
+    from roibeam.features.folders.folder_choice import output_folder
     from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
     from roibeam.features.store import FeatureStore
 
