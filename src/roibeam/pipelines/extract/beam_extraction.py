@@ -109,9 +109,11 @@ def run_extraction(
                 # The DirectRunner by name would first try to download Prism; the engine it falls back to is named.
                 return _run(extraction_pipeline(job, shards, text, options, FnApiRunner()))
             elif runner == "local":
-                return run_with_workers(functools.partial(_run_local, job, shards, text, options, workers))
+                return run_with_workers(
+                    functools.partial(_run_local, job, shards, text, options, workers), preload=__name__
+                )
             elif runner == "portable" and options.view_as(PortableOptions).environment_config is None:
-                return run_with_workers(functools.partial(_run_portable, job, shards, text, options))
+                return run_with_workers(functools.partial(_run_portable, job, shards, text, options), preload=__name__)
             elif runner == "flink":
                 with ended_with_the_run(options):
                     return _run(extraction_pipeline(job, shards, text, options))
