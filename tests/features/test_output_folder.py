@@ -224,7 +224,10 @@ def test_a_missing_driver_names_its_package() -> None:
 
 
 def test_a_local_folder_needs_no_fsspec() -> None:
-    program = "import sys; from roibeam.features.folders.folder_choice import output_folder; output_folder('x'); print('fsspec' in sys.modules)"
+    program = (
+        "import sys; from roibeam.features.folders.folder_choice import output_folder; "
+        "output_folder('store'); print('fsspec' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -34,8 +34,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     """Starts and ends worker processes; a context manager that serves while it is open.
 
     Args:
-        preload: the module whose pipeline the workers run. Each imports it, and with it all that bundles need, before it
-            has threads.
+        preload: the module whose pipeline the workers run. Each imports it before it has threads, and with it
+            all that bundles need.
         host, port: where to listen; port 0 takes a free one.
         died: called, in a thread, with one line when a worker ends that nobody asked to.
     Attributes:
