@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.cli.options.caption import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH
+from roibeam.pipelines.cli.options.caption import HELD_OUT, IMAGES_OF, LEAVE_OUT
 from roibeam.pipelines.cli.options.end_to_end import (
     DEFAULT_ENCODER,
     JUDGE_IMAGES,
@@ -23,6 +23,7 @@ from roibeam.pipelines.cli.options.end_to_end import (
 )
 from roibeam.pipelines.cli.options.training import RESUME, run_folder_lines
 from roibeam.pipelines.cli.train.stages import options_given, run_stages, stages_of
+from roibeam.pipelines.extract.request import MIN_MATCH
 
 NO_BERT = "none"
 
