@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.cli.store.info import _shard_of_record
 from roibeam.pipelines.extract.extraction_run import run_extract
 from roibeam.pipelines.extract.plan.shard_plan import read_members, read_plan
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
+from roibeam.pipelines.stores.store_check import shard_of_record
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
@@ -61,7 +61,7 @@ def test_photos_in_shards_out(roibeam: Cli, samples: Path, tmp_path: Path, tiny_
         assert refused.code == 1 and words in refused.err
     assert "--shards goes with --deep" in roibeam("store", "verify", out, "--shards", "1-").err
     first = len(read_members(out, read_plan(out).shards[0]))  # type: ignore[union-attr]
-    assert [_shard_of_record(out, done) for done in (0, first - 1, first, 12)] == [0, 0, 1, 2]
+    assert [shard_of_record(out, done) for done in (0, first - 1, first, 12)] == [0, 0, 1, 2]
 
 
 def test_a_request_in_python_writes_what_the_command_writes(
