@@ -15,8 +15,7 @@ from roibeam.extraction.training.targets import SamplingRules
 from roibeam.pipelines.detector.photos import LabelledPhotos, open_labelled_photos
 from roibeam.pipelines.detector.task import PhotoRules
 from roibeam.pipelines.detector.training import DetectorSettings, Start, train_detector
-from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.model_files.detector_choice import preset
+from roibeam.pipelines.foundation.overrides import apply_overrides, preset
 from roibeam.pipelines.training.loop import TrainResult, is_main_process
 from roibeam.pipelines.training.run_folder.curves import write_curves
 from roibeam.pipelines.training.run_folder.folder import Resume

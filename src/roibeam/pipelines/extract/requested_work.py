@@ -25,8 +25,8 @@ from roibeam.pipelines.extract.request import (
 )
 from roibeam.pipelines.extract.shard.job import DetectorSpec
 from roibeam.pipelines.foundation.files.remote_files import is_url, use_beam_options
-from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector, preset
+from roibeam.pipelines.foundation.overrides import apply_overrides, preset
+from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
 from roibeam.pipelines.sources.captions.given_captions import GivenCaptions, give_captions
 from roibeam.pipelines.sources.captions.held_out import HeldOut, LeakReport, keep_out
 from roibeam.pipelines.sources.given_boxes import GivenBoxes, give_boxes

@@ -301,7 +301,8 @@ class _Run:
 
     def set_learning_rate(self, position: Position) -> float:
         """The optimizer's rate for the step that `position` is the end of."""
-        rate = learning_rate_at(position.step, self._config)
+        config = self._config
+        rate = learning_rate_at(position.step, config)
         for group in self._state.optimizer.param_groups:
             group["lr"] = rate * group["learning_rate_scale"]
         return rate
