@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.server
 import json
 import pickle
@@ -22,6 +23,7 @@ from apache_beam.options.pipeline_options import (
     FlinkRunnerOptions,
     GoogleCloudOptions,
     PortableOptions,
+    SetupOptions,
     SparkRunnerOptions,
     WorkerOptions,
 )
@@ -43,14 +45,17 @@ from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.pipelines.cli.worker_pool import PIPELINE
 from roibeam.pipelines.extract.beam_extraction import ExtractShards, _cause, extraction_pipeline
 from roibeam.pipelines.extract.plan.shard_plan import PlannedShard
+from roibeam.pipelines.extract.runners import option_sets
 from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
 from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
-from roibeam.pipelines.extract.runners.option_sets import WORKER_POOL, check_cluster, pipeline_options, runner_flags
+from roibeam.pipelines.extract.runners.option_sets import WORKER_POOL, check_cluster
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool
 from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
+pipeline_options = functools.partial(option_sets.pipeline_options, preload=PIPELINE)
+runner_flags = functools.partial(option_sets.runner_flags, preload=PIPELINE)
 CLOUD = [
     "--project=my-project",
     "--region=us-central1",
@@ -114,6 +119,7 @@ def test_dataflow_gets_one_process_and_one_gpu_per_machine(device: str) -> None:
     google, workers = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
     assert (google.project, workers.sdk_container_image) == ("my-project", "repo/roibeam:1")
     assert "no_use_multiple_sdk_containers" in options.view_as(DebugOptions).experiments
+    assert options.view_as(SetupOptions).beam_plugins == [PIPELINE]
     proto = pipeline(options, device=device).to_runner_api(
         default_environment=environments.DockerEnvironment.from_container_image(
             workers.sdk_container_image, resource_hints=environments.resource_hints_from_options(options)

@@ -18,7 +18,7 @@ from typing import Any
 from roibeam.features.counted import byte_count, counted
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
-from roibeam.pipelines.extract.beam_extraction import run_extraction
+from roibeam.pipelines.extract.beam_extraction import PIPELINE, run_extraction
 from roibeam.pipelines.extract.new_work import Estimate, Work, estimate, existing_plan, make_plan, source_facts
 from roibeam.pipelines.extract.plan.preset_names import conventions_name, selection_name
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree, write_run_report
@@ -113,7 +113,7 @@ def dry_run(request: ExtractRequest, *, tell: Callable[[str], None] = log.info) 
     """Times three photos and writes nothing; arguments and errors as of `run_extract`."""
     work = open_work(request, tell=tell)
     check_output_folder(work.store)
-    flags = runner_flags(request.run.runner, request.run.beam_args, device=work.detector.device)
+    flags = runner_flags(request.run.runner, request.run.beam_args, preload=PIPELINE, device=work.detector.device)
     return DryRun(work, estimate(work), tuple(flags))
 
 
@@ -127,7 +127,7 @@ def extract_work(work: Work, options: RunOptions) -> RunSummary:
     started = time.time()
     folder = work.store
     check_output_folder(folder)
-    pipeline_options(options.runner, options.beam_args, device=work.detector.device)
+    pipeline_options(options.runner, options.beam_args, preload=PIPELINE, device=work.detector.device)
     check_cluster(options.runner, options.beam_args)
     job, text = _prepare(work, options)
     if folder.local_path is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-_OUR_PACKAGES = frozenset({"extraction", "features", "model", "pipelines"})
+_OUR_PACKAGE = "roibeam"
 
 
 def show_our_logs(*, debug: bool = False) -> None:
@@ -18,4 +18,4 @@ def show_our_logs(*, debug: bool = False) -> None:
 
 def _is_ours(record: logging.LogRecord) -> bool:
     """Beam logs each worker error with pages of its own traceback."""
-    return record.name.partition(".")[0] in _OUR_PACKAGES
+    return record.name.partition(".")[0] == _OUR_PACKAGE
