@@ -43,8 +43,9 @@ from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTas
 from roibeam.pipelines.pretraining.systems import SYSTEMS, System
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
-from roibeam.pipelines.training.loop import TrainTask, make_accelerator
+from roibeam.pipelines.training.loop import make_accelerator
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups
+from roibeam.pipelines.training.task import TrainTask
 from roibeam.pipelines.training.train_config import TrainConfig
 from roibeam.pipelines.training.train_step import TrainStep
 

@@ -31,7 +31,7 @@ from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_reg
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
-from roibeam.pipelines.training.loop import steps_of
+from roibeam.pipelines.training.task import steps_of
 
 IMAGE_HW = (480, 640)
 PADDING_STEPS = 8  # that padded shares are of

@@ -182,8 +182,8 @@ def _detected(
     from roibeam.extraction.photos.image_ref import Failure, ImageRef
     from roibeam.extraction.selection import SELECTIONS
     from roibeam.extraction.weights.loading import build_detector
-    from roibeam.pipelines.foundation.overrides import apply_overrides
-    from roibeam.pipelines.model_files.detector_choice import choose_detector, preset
+    from roibeam.pipelines.foundation.overrides import apply_overrides, preset
+    from roibeam.pipelines.model_files.detector_choice import choose_detector
     from roibeam.pipelines.sources.vocabulary import load_vocabulary
 
     chosen = choose_detector(detector, weights=weights, conventions=conventions)

@@ -20,7 +20,8 @@ from roibeam.features.counted import counted
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
-from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector, preset
+from roibeam.pipelines.foundation.overrides import preset
+from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.pretraining.data.labelled_photos import LabelledStream
