@@ -24,8 +24,8 @@ from roibeam.pipelines.extract.extraction_run import RunOptions, run_extract
 from roibeam.pipelines.extract.new_work import Work
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree
 from roibeam.pipelines.extract.shard.job import DetectorSpec
+from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
 from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
-from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
 from roibeam.pipelines.pretraining.pretrain_run import PretrainResult, pretrain
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampling
 from roibeam.pipelines.pretraining.task import DataConfig

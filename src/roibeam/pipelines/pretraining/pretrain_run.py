@@ -18,34 +18,34 @@ import torch
 
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.model.common.bert import BertSizes
-from roibeam.pipelines.model_files.bert_start import PublishedBert
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
-from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
-from roibeam.pipelines.pretraining.data.captioned_store import (
+from roibeam.pipelines.analysis.probing.probe import Names
+from roibeam.pipelines.inputs.captioned.captioned_store import (
     CaptionedStore,
     JoinedSource,
     LeakGuard,
     digest_of_captions,
     known_classes,
 )
-from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
+from roibeam.pipelines.inputs.record_photos import RecordPhotos
+from roibeam.pipelines.model_files.bert_start import PublishedBert
+from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.model_files.trained_with import check_feature_space, digest_of_classes
+from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
+from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
 from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_regions
 from roibeam.pipelines.pretraining.data.run_tokenizer import tokenizer_of_run
-from roibeam.pipelines.pretraining.data.trained_images import write_trained_images
-from roibeam.pipelines.pretraining.data.trained_with import check_feature_space, digest_of_classes
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd, row_sizes
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
-from roibeam.pipelines.pretraining.evaluation.validation import Search, Validation, told
-from roibeam.pipelines.pretraining.probing.probe import Names
 from roibeam.pipelines.pretraining.run_data import corpus_of, gather
 from roibeam.pipelines.pretraining.start import check_system, continued_model, new_model
 from roibeam.pipelines.pretraining.systems import SYSTEMS, System
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+from roibeam.pipelines.pretraining.validation import Search, Validation, told
 from roibeam.pipelines.training.checkpoint import checkpoint_step
 from roibeam.pipelines.training.loop import TrainResult, is_main_process, num_processes, train
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder, defaults_of
+from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.train_config import TrainConfig
 

@@ -14,20 +14,20 @@ from typing import Any
 import torch
 
 from roibeam.model.common.bert import BertSizes
+from roibeam.pipelines.analysis.probing.probe import Names
 from roibeam.pipelines.model_files.bert_start import PublishedBert
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.model_files.trained_with import TrainedWith, trained_with
 from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
 from roibeam.pipelines.pretraining.data.run_tokenizer import tokenizer_of_run
-from roibeam.pipelines.pretraining.data.trained_images import write_trained_images
-from roibeam.pipelines.pretraining.data.trained_with import TrainedWith, trained_with
 from roibeam.pipelines.pretraining.pretrain_run import PretrainResult
-from roibeam.pipelines.pretraining.probing.probe import Names
 from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
 from roibeam.pipelines.pretraining.start import check_system, continued_model, new_model
 from roibeam.pipelines.pretraining.systems import SYSTEMS, System
 from roibeam.pipelines.pretraining.task import DataConfig, TextTask
 from roibeam.pipelines.training.loop import is_main_process, train
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
+from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.pretraining.evaluation.evaluation_results import Figure
-    from roibeam.pipelines.pretraining.evaluation.evaluation_run import EvaluationResult
+    from roibeam.pipelines.analysis.evaluation.evaluation_results import Figure
+    from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationResult
     from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 
 # In the order to be shown.
@@ -124,10 +124,10 @@ def evaluate_command(
     import torch
 
     from roibeam.features.store import FeatureStore
+    from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
     from roibeam.pipelines.extract.annotations import stored_captions
     from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
     from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-    from roibeam.pipelines.pretraining.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -212,7 +212,7 @@ def _shown(figure: Figure, value: float | None) -> str:
 
 
 def _compare(first: Path, second: Path, *, as_json: bool) -> None:
-    from roibeam.pipelines.pretraining.evaluation.evaluation_results import compare_results
+    from roibeam.pipelines.analysis.evaluation.evaluation_results import compare_results
 
     found = compare_results(first, second)
     if as_json:

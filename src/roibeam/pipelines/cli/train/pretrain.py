@@ -275,10 +275,10 @@ def pretrain_command(
 
     from roibeam.pipelines.cli.options.given_stores import GivenStores, GivenValidation, held_out_hints
     from roibeam.pipelines.foundation.overrides import apply_overrides, parse_value
+    from roibeam.pipelines.inputs.captioned.captioned_store import LeakGuard
+    from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
     from roibeam.pipelines.model_files.bert_start import read_bert
     from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
-    from roibeam.pipelines.pretraining.data.captioned_store import LeakGuard
-    from roibeam.pipelines.pretraining.data.task_texts import TaskTexts
     from roibeam.pipelines.pretraining.pretrain_run import pretrain
     from roibeam.pipelines.pretraining.recipes.published import recipe_named
     from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from roibeam.features.record.region_record import RegionRecord
-    from roibeam.pipelines.pretraining.probing.probe import ProbeResult
+    from roibeam.pipelines.analysis.probing.probe import ProbeResult
 
 
 def probe_command(
@@ -76,11 +76,11 @@ def probe_command(
 
     Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on a photo or a stored record.
     """
+    from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
+    from roibeam.pipelines.analysis.probing.probe import Names, probe
+    from roibeam.pipelines.analysis.probing.probe_picture import probe_svg
     from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
     from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-    from roibeam.pipelines.pretraining.probing.photo_model import PhotoModel
-    from roibeam.pipelines.pretraining.probing.probe import Names, probe
-    from roibeam.pipelines.pretraining.probing.probe_picture import probe_svg
 
     if store is None and photo is not None:
         raise ValueError("--photo is for --store; without it IMAGE is the photo")

@@ -148,8 +148,8 @@ def _check_ahead(context: typer.Context, stages: Sequence[Stage], done: Collecti
         ValueError: naming the stage.
     """
     from roibeam.features.store import FeatureStore
-    from roibeam.pipelines.pretraining.data.captioned_store import check_pair_agrees
-    from roibeam.pipelines.pretraining.data.task_corpus import check_given_boxes
+    from roibeam.pipelines.inputs.captioned.captioned_store import check_pair_agrees
+    from roibeam.pipelines.inputs.captioned.task_corpus import check_given_boxes
 
     with ExitStack() as opened:
         first: FeatureStore | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.pretraining.data.trained_with import trained_with
+from roibeam.pipelines.model_files.trained_with import trained_with
 from roibeam.pipelines.training.loop import is_main_process
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, saved_config
 

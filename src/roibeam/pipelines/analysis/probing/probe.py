@@ -13,9 +13,9 @@ from torch import Tensor
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput
+from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
+from roibeam.pipelines.inputs.batches.class_targets import as_float32
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.probing.photo_model import PhotoModel
-from roibeam.pipelines.pretraining.samples.class_targets import as_float32
 
 HIDDEN_REGIONS = 5
 GUESSES = 5

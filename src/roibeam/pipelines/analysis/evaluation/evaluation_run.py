@@ -19,35 +19,35 @@ from roibeam.extraction.network.state import weights_digest
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, describe_joint
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.data.captioned_store import digest_of_captions, join_captions, known_classes
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.data.trained_images import trained_among
-from roibeam.pipelines.pretraining.data.trained_with import TrainedWith, check_feature_space, trained_with
-from roibeam.pipelines.pretraining.evaluation.evaluation_results import (
+from roibeam.pipelines.analysis.evaluation.evaluation_results import (
     RESULTS_NAME,
     Figure,
     figure_of,
     median_rank_of,
     write_results,
 )
-from roibeam.pipelines.pretraining.evaluation.evaluation_samples import EvaluationSamples
-from roibeam.pipelines.pretraining.evaluation.measures import (
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.analysis.evaluation.measures import (
     EvaluationSet,
     Measure,
     evaluation_set,
     masked_measures,
     matching_measures,
 )
-from roibeam.pipelines.pretraining.evaluation.photo_features import PhotoFeatures, open_photos
-from roibeam.pipelines.pretraining.evaluation.retrieval import has_match_head, retrieve
-from roibeam.pipelines.pretraining.probing.probe import check_task
+from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, open_photos
+from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
+from roibeam.pipelines.analysis.probing.probe import check_task
+from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
+from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions, join_captions, known_classes
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, describe_joint
+from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.model_files.trained_with import TrainedWith, check_feature_space, trained_with
 from roibeam.pipelines.sources.captions.caption_files import Caption
 from roibeam.pipelines.sources.captions.join import JoinReport
+from roibeam.pipelines.training.run_folder.trained_images import trained_among
 
 log = logging.getLogger(__name__)
 

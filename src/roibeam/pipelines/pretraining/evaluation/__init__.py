@@ -1,1 +1,0 @@
-"""Say what belongs here."""
