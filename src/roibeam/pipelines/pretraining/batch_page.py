@@ -9,9 +9,9 @@ from pathlib import Path
 from torch import Tensor
 
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.pipelines.analysis.probing.probe import Names
 from roibeam.pipelines.foundation.pages.charts import escaped, text_colour_on
 from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE
+from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE
 

@@ -18,7 +18,6 @@ import torch
 
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.model.common.bert import BertSizes
-from roibeam.pipelines.analysis.probing.probe import Names
 from roibeam.pipelines.inputs.captioned.captioned_store import (
     CaptionedStore,
     JoinedSource,
@@ -27,6 +26,7 @@ from roibeam.pipelines.inputs.captioned.captioned_store import (
     known_classes,
 )
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
+from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.bert_start import PublishedBert
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.trained_with import check_feature_space, digest_of_classes

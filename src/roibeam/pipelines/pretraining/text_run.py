@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from roibeam.model.common.bert import BertSizes
-from roibeam.pipelines.analysis.probing.probe import Names
+from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.bert_start import PublishedBert
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.trained_with import TrainedWith, trained_with

@@ -36,11 +36,11 @@ from roibeam.pipelines.analysis.evaluation.measures import (
 )
 from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, open_photos
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
-from roibeam.pipelines.analysis.probing.probe import check_task
 from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
 from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions, join_captions, known_classes
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.fit import check_task
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, describe_joint
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer

@@ -77,8 +77,9 @@ def probe_command(
     Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on a photo or a stored record.
     """
     from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
-    from roibeam.pipelines.analysis.probing.probe import Names, probe
+    from roibeam.pipelines.analysis.probing.probe import probe
     from roibeam.pipelines.analysis.probing.probe_picture import probe_svg
+    from roibeam.pipelines.inputs.region_names import Names
     from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
     from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 
