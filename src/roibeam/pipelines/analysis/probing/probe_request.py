@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.selection import SELECTIONS
@@ -157,7 +157,7 @@ def _detected(request: ProbeRequest) -> _Seen:
     built = build_detector(
         parts["detector"], weights=chosen.weights, selection=parts["selection"], conventions=parts["conventions"]
     )
-    (outcome,) = extract([ImageRef(Path(request.image).stem, request.image)], built)
+    (outcome,) = extract_regions([ImageRef(Path(request.image).stem, request.image)], built)
     if isinstance(outcome, Failure):
         raise ValueError(f"{request.image}: {outcome.reason} ({outcome.stage}): {outcome.detail}")
     names = chosen.vocabulary
