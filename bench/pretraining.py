@@ -35,9 +35,9 @@ from roibeam.features.shard.publish import publish_shard, publish_store
 from roibeam.features.shard.writer import ShardWriter
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.record_photos import RecordPhotos
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask, PhotoRules, TaskPhotos
 from roibeam.pipelines.pretraining.systems import SYSTEMS, System

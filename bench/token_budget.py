@@ -24,9 +24,9 @@ from store_rounds import MIN_ROUNDS, Ratio, table, take_turns
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.inputs import VLBatch
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
-from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_regions
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask

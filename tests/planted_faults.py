@@ -51,7 +51,7 @@ def _processes(test: str) -> str:
 TRAINING = "src/roibeam/pipelines/training"
 LOOP, STEP, RULES = f"{TRAINING}/loop.py", f"{TRAINING}/train_step.py", f"{TRAINING}/parameter_groups.py"
 SCHEDULE, STEPS = f"{TRAINING}/optimizer/build.py", f"{TRAINING}/optimizer/release_optimizers.py"
-COLLATE = "src/roibeam/pipelines/pretraining/samples/sample.py"
+COLLATE = "src/roibeam/pipelines/inputs/batches/sample.py"
 TERMS = "src/roibeam/model/pretraining.py"
 ANY_BATCH = (
     "tests/pipelines/test_pretraining_vilbert.py::test_contrastive_negatives_do_not_depend_on_the_size_of_batches"
@@ -159,7 +159,7 @@ FAULTS = (
     ),
     Fault(
         "every worker makes the first one's batches",
-        "src/roibeam/pipelines/pretraining/data/batch_workers.py",
+        "src/roibeam/pipelines/inputs/batches/batch_workers.py",
         "islice(self._places(), worker.id, None,",
         "islice(self._places(), 0, None,",
         _processes("test_samples_from_workers_are_those_of_one_process"),
@@ -295,7 +295,7 @@ FAULTS = (
     ),
     Fault(
         "background is the first class",
-        "src/roibeam/pipelines/pretraining/samples/class_targets.py",
+        "src/roibeam/pipelines/inputs/batches/class_targets.py",
         "torch.from_numpy(record.class_ids[chosen].astype(np.int64))] = 1.0",
         "torch.from_numpy(record.class_ids[chosen].astype(np.int64)) + 1] = 1.0",
         "tests/pipelines/test_pretraining.py::test_regions_come_by_score_with_their_targets",
@@ -318,7 +318,7 @@ FAULTS = (
     # Several stores, and steps under a token budget.
     Fault(
         "partners come from all stores",
-        "src/roibeam/pipelines/pretraining/data/corpus.py",
+        "src/roibeam/pipelines/inputs/captioned/corpus.py",
         "drawn = row - place + int(random.integers(others))",
         "drawn = int(random.integers(len(self) - (end - first)))",
         "tests/pipelines/test_pretraining_sources.py::test_partners_are_drawn_inside_a_source_as_if_there_were_no_other",
@@ -347,7 +347,7 @@ FAULTS = (
     ),
     Fault(
         "validation asks about the test split",
-        "src/roibeam/pipelines/pretraining/data/given_stores.py",
+        "src/roibeam/pipelines/inputs/captioned/given_stores.py",
         'split="val"',
         'split="test"',
         "tests/pipelines/test_validation.py::test_of_a_karpathy_file_the_split_val_is_asked_about",
@@ -490,7 +490,7 @@ FAULTS = (
     ),
     Fault(
         "an evaluation shows masked regions",
-        "src/roibeam/pipelines/pretraining/evaluation/photo_features.py",
+        "src/roibeam/pipelines/analysis/evaluation/photo_features.py",
         "hides = bool(batch.masked_regions[row].any())",
         "hides = False",
         "tests/pipelines/test_evaluation_end_to_end.py::test_batches_and_what_was_kept_change_no_feature",

@@ -14,11 +14,11 @@ from captioned_records import WIDTH, FakeStore, make_record
 from task_corpora import corpus_of, joined
 
 from roibeam.model.visualbert.model import VisualBertConfig
+from roibeam.pipelines.inputs.batches.sample import collate
+from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions
+from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
+from roibeam.pipelines.inputs.captioned.task_texts import Mention, TaskText, TaskTexts
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.captioned_store import digest_of_captions
-from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable
-from roibeam.pipelines.pretraining.data.task_texts import Mention, TaskText, TaskTexts
-from roibeam.pipelines.pretraining.samples.sample import collate
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling
 
 Cli = Callable[..., Any]

@@ -20,8 +20,8 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.pretraining import draw_negatives
 from roibeam.pipelines.detector.labelled_batches import LabelledBatches
 from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable
-from roibeam.pipelines.pretraining.data.task_texts import TaskText
+from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
+from roibeam.pipelines.inputs.captioned.task_texts import TaskText
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling
 

@@ -23,10 +23,10 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.vlbert.config import VLBertConfig, vlbert_small
 from roibeam.model.vlbert.embeddings import average_visible_regions
 from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
-from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling, make_sample
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
 from roibeam.pipelines.sources.captions.caption_files import Caption

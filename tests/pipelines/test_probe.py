@@ -24,8 +24,9 @@ from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStream
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import vlbert_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.analysis.probing.probe import pair_batch, probe, words_to_regions
+from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.probing.probe import Names, pair_batch, probe, words_to_regions
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 WIDTH, CLASSES = 12, ("cat", "dog", "hat")

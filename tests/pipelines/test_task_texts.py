@@ -15,11 +15,11 @@ from task_corpora import corpus_of, joined, store_of
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.visualbert.model import VisualBertConfig
+from roibeam.pipelines.inputs.batches.sample import collate
+from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
+from roibeam.pipelines.inputs.captioned.task_texts import NLVR2, VCR, VQA, TaskText, TaskTexts
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_regions
-from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable
-from roibeam.pipelines.pretraining.data.task_texts import NLVR2, VCR, VQA, TaskText, TaskTexts
-from roibeam.pipelines.pretraining.samples.sample import collate
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling, review_captions
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.sources.captions.join import CaptionJoin
@@ -123,7 +123,7 @@ def test_a_statement_needs_both_of_its_images(made_data: Path) -> None:
 
 
 def test_what_else_the_texts_say_is_in_the_digest(made_data: Path) -> None:
-    from roibeam.pipelines.pretraining.data.captioned_store import digest_of_captions
+    from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions
 
     table = TaskTable(["a", "b", "c"], [((0, 1), TaskText("x", ("a", "b"), True))])
     for places, fits in (((0, 2), True), ((0, 1), False), ((0,), True)):

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from captioned_records import CAPTIONS, TINY, FakeStore, captioned, make_record, make_store, pretrain_with
 
+from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.trained_images import trained_among
-from roibeam.pipelines.pretraining.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
-from roibeam.pipelines.pretraining.evaluation.validation import KeptOut
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.pretraining.validation import KeptOut
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
 from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.training.run_folder.trained_images import trained_among
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -21,8 +21,8 @@ from roibeam.pipelines.detector.photos import open_labelled_photos
 from roibeam.pipelines.extract.extraction_run import run_extract
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RunOptions
+from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
 from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
-from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampling

@@ -1,9 +1,9 @@
-"""Whether settings, model, tokenizer and store belong together, said before anything is trained."""
+"""Whether settings, model, tokenizer and store belong together, said before anything is trained or asked."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import Any, Protocol
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
@@ -88,3 +88,16 @@ def check_region_labels(labels: int, num_classes: int, field: str) -> None:
             f"the model has {labels} region labels, this store has {num_classes} classes and background; "
             f"set {field} to {num_classes + 1}"
         )
+
+
+def check_task(config: Any, task: int | None) -> None:
+    """
+    Raises:
+        ValueError: when a model with task tokens is not told which, or one without is.
+    """
+    count = getattr(config, "num_task_tokens", 0)
+    if not count and task is not None:
+        raise ValueError("this model has no task tokens; leave --task out")
+    if count and (task is None or not 0 <= task < count):
+        asked = "" if task is None else f", {task} is none of them"
+        raise ValueError(f"this model has a token for each task; name one with --task, 0 to {count - 1}{asked}")

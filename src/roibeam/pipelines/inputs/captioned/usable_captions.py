@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
-from roibeam.pipelines.pretraining.data.task_texts import TaskText
+from roibeam.pipelines.inputs.captioned.task_texts import TaskText
 from roibeam.pipelines.sources.captions.caption_files import Caption
 
 AnyCaption = TypeVar("AnyCaption", Caption, TaskText)

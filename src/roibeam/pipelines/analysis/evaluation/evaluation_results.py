@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from roibeam.pipelines.analysis.evaluation.measures import Measure
+from roibeam.pipelines.analysis.evaluation.retrieval import Direction
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap, floor_median
-from roibeam.pipelines.pretraining.evaluation.measures import Measure
-from roibeam.pipelines.pretraining.evaluation.retrieval import Direction
 
 RESULTS_NAME = "results.json"
 _FORMAT = 1

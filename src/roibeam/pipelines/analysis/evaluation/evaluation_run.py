@@ -19,35 +19,36 @@ from roibeam.extraction.network.state import weights_digest
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
-from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, describe_joint
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.data.captioned_store import digest_of_captions, join_captions, known_classes
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.data.trained_images import trained_among
-from roibeam.pipelines.pretraining.data.trained_with import TrainedWith, check_feature_space, trained_with
-from roibeam.pipelines.pretraining.evaluation.evaluation_results import (
-    RESULTS_NAME,
+from roibeam.pipelines.analysis.asked_model import pretraining_model
+from roibeam.pipelines.analysis.evaluation.evaluation_results import (
     Figure,
     figure_of,
     median_rank_of,
     write_results,
 )
-from roibeam.pipelines.pretraining.evaluation.evaluation_samples import EvaluationSamples
-from roibeam.pipelines.pretraining.evaluation.measures import (
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.analysis.evaluation.measures import (
     EvaluationSet,
     Measure,
     evaluation_set,
     masked_measures,
     matching_measures,
 )
-from roibeam.pipelines.pretraining.evaluation.photo_features import PhotoFeatures, open_photos
-from roibeam.pipelines.pretraining.evaluation.retrieval import has_match_head, retrieve
-from roibeam.pipelines.pretraining.probing.probe import check_task
+from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, open_photos
+from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
+from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
+from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions, join_captions, known_classes
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.fit import check_task
+from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, describe_joint
+from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer, trained_with
 from roibeam.pipelines.sources.captions.caption_files import Caption
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.sources.captions.join import JoinReport
+from roibeam.pipelines.training.run_folder.trained_images import trained_among
 
 log = logging.getLogger(__name__)
 
@@ -136,28 +137,66 @@ def evaluate_checkpoint(
     start, config, out = time.monotonic(), config or EvaluationConfig(), Path(out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; name a folder for the results")
-    model: Any = found.model
-    if not hasattr(model, "match_log_odds"):
-        raise ValueError(
-            f"{found.source}: {type(model).__name__} is a task's model; evaluate one with pre-training heads"
-        )
-    origin = trained_with(found)
+    model = pretraining_model(found, named=str(found.source), asking="evaluate")
     check_feature_space(found, store)
-    if origin.tokenizer is not None and origin.tokenizer != tokenizer.digest:
-        raise ValueError(
-            f"the tokenizer ({tokenizer.description}) is not the one that {found.source} was trained with; leave "
-            f"--tokenizer out, and its run's own is taken"
-        )
+    check_tokenizer(found, tokenizer)
     check_task(model.config, config.task)
     rows, join = join_captions(store, captions, min_match)
-    joint, photos = found.joint if isinstance(found, JointCheckpoint) else None, None
-    if joint is not None:
-        photos = open_photos(store, rows.captioned_ids(), images)
-    elif images is not None:
-        raise ValueError(f"{found.source} reads stored features; leave --images out")
-    corpus, first = Corpus(store, rows), store[rows[0][0]]
     device = torch.device("cuda" if config.device == "auto" and torch.cuda.is_available() else "cpu")
-    of_photos = None if photos is None or joint is None else PhotoFeatures(joint, photos, scratch=out, device=device)
+    features = _features(found, store, rows, images, out, device)
+    corpus = Corpus(store, rows)
+    samples = _samples(model, tokenizer, store, corpus.record_id(0), config, features)
+    chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
+    digest = digest_of_captions([rows])
+    remarks = [*found.changes, *_leaks(found, digest, chosen), *_cuts(samples, chosen)]
+    out.mkdir(parents=True, exist_ok=True)
+    log.info("%s of %s", counted(len(chosen.rows), "caption"), counted(len(chosen.image_ids), "image"))
+    measures, medians, skipped = _measure(model, samples, chosen, config, out, device)
+    bootstrap = Bootstrap(len(chosen.image_ids), seed=config.seed)
+    figures = (*(figure_of(measure, bootstrap) for measure in measures), *medians)
+    facts = {
+        "checkpoint": _told_of_checkpoint(found),
+        "store": _told_of_store(store),
+        "tokenizer": tokenizer.digest,
+        "question": _told_of_question(digest, chosen, config),
+        "settings": asdict(config),
+        "join": join.to_json(),
+        **(asked or {}),
+        "remarks": [*remarks, *skipped],
+        "torch": torch.__version__,
+        "seconds": round(time.monotonic() - start, 1),
+    }
+    path, seconds = write_results(out, facts, figures, chosen.image_ids, measures), time.monotonic() - start
+    return EvaluationResult(figures, (*remarks, *skipped), join, len(chosen.rows), len(chosen.image_ids), path, seconds)
+
+
+def _features(
+    found: ModelCheckpoint,
+    store: FeatureStore,
+    rows: CaptionTable,
+    images: str | None,
+    scratch: Path,
+    device: torch.device,
+) -> PhotoFeatures | None:
+    """Those of the photos, of a model that was read with its region encoder; None leaves the store's."""
+    if isinstance(found, JointCheckpoint):
+        photos = open_photos(store, rows.captioned_ids(), images)
+        return PhotoFeatures(found.joint, photos, scratch=scratch, device=device)
+    if images is not None:
+        raise ValueError(f"{found.source} reads stored features; leave --images out")
+    return None
+
+
+def _samples(
+    model: Any,
+    tokenizer: CaptionTokenizer,
+    store: FeatureStore,
+    first_id: str,
+    config: EvaluationConfig,
+    features: PhotoFeatures | None,
+) -> EvaluationSamples:
+    """Checked on the first record."""
+    first = store[first_id]
     samples = EvaluationSamples(
         model.config,
         tokenizer,
@@ -165,57 +204,36 @@ def evaluate_checkpoint(
         background_first=config.background_first,
         max_regions=config.max_regions,
         task=config.task,
-        features=of_photos,
+        features=features,
     )
     samples.check(first)
-    digest = digest_of_captions([rows])
-    remarks = list(found.changes)
-    chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
-    remarks += _leaks(found, origin, digest, chosen)
-    cut = sum(samples.is_cut(corpus.caption(int(row))) for row in chosen.rows)
-    if cut:
-        remarks.append(f"{counted(cut, 'caption')} cut to the pieces that the model takes")
-    out.mkdir(parents=True, exist_ok=True)
-    log.info("%s of %s", counted(len(chosen.rows), "caption"), counted(len(chosen.image_ids), "image"))
-    weights = weights_digest((joint or model).state_dict())
-    measures, medians, skipped = _measure(model, samples, chosen, config, out, device)
-    bootstrap = Bootstrap(len(chosen.image_ids), seed=config.seed)
-    figures = (*(figure_of(measure, bootstrap) for measure in measures), *medians)
-    remarks += skipped
-    seconds = time.monotonic() - start
-    facts = {
-        "checkpoint": {
-            "source": str(found.source),
-            "model": type(model).__name__,
-            "step": origin.step,
-            "weights": weights,
-            "config": json.loads(model.config.to_json_string()),
-            "end_to_end": None if joint is None else describe_joint(joint)["end_to_end"],
-        },
-        "store": {
-            "path": str(store.path),
-            "feature_space": store.fingerprint.feature_space,
-            "numerics": store.fingerprint.numerics,
-        },
-        "tokenizer": tokenizer.digest,
-        "question": {
-            "captions_digest": digest,
-            "captions": len(chosen.rows),
-            "images": len(chosen.image_ids),
-            **{name: getattr(config, name) for name in ("seed", "max_images", "folds")},
-        },
-        "settings": asdict(config),
-        "join": join.to_json(),
-        **(asked or {}),
-        "remarks": remarks,
-        "torch": torch.__version__,
-        "seconds": round(seconds, 1),
+    return samples
+
+
+def _told_of_checkpoint(found: ModelCheckpoint) -> dict[str, Any]:
+    joint = found.joint if isinstance(found, JointCheckpoint) else None
+    return {
+        "source": str(found.source),
+        "model": type(found.model).__name__,
+        "step": trained_with(found).step,
+        "weights": weights_digest((joint or found.model).state_dict()),
+        "config": json.loads(found.model.config.to_json_string()),
+        "end_to_end": None if joint is None else describe_joint(joint)["end_to_end"],
     }
-    path = write_results(out, facts, figures, chosen.image_ids, measures)
-    assert path.name == RESULTS_NAME
-    return EvaluationResult(
-        figures, tuple(remarks), join, len(chosen.rows), len(chosen.image_ids), path, time.monotonic() - start
-    )
+
+
+def _told_of_store(store: FeatureStore) -> dict[str, Any]:
+    fingerprint = store.fingerprint
+    return {"path": str(store.path), "feature_space": fingerprint.feature_space, "numerics": fingerprint.numerics}
+
+
+def _told_of_question(digest: str, chosen: EvaluationSet, config: EvaluationConfig) -> dict[str, Any]:
+    return {
+        "captions_digest": digest,
+        "captions": len(chosen.rows),
+        "images": len(chosen.image_ids),
+        **{name: getattr(config, name) for name in ("seed", "max_images", "folds")},
+    }
 
 
 def _measure(
@@ -253,9 +271,14 @@ def _measure(
     return measures, [median_rank_of(direction, bootstrap) for direction in directions], remarks
 
 
-def _leaks(found: ModelCheckpoint, origin: TrainedWith, digest: str, chosen: EvaluationSet) -> list[str]:
+def _cuts(samples: EvaluationSamples, chosen: EvaluationSet) -> list[str]:
+    cut = sum(samples.is_cut(chosen.corpus.caption(int(row))) for row in chosen.rows)
+    return [f"{counted(cut, 'caption')} cut to the pieces that the model takes"] if cut else []
+
+
+def _leaks(found: ModelCheckpoint, digest: str, chosen: EvaluationSet) -> list[str]:
     """What of the evaluated captions the run was trained on, as far as its folder tells."""
-    trained = None
+    origin, trained = trained_with(found), None
     if origin.step is not None:
         # RUN/checkpoints/step-00000100/model
         trained = trained_among(found.source.parents[2], chosen.image_ids)

@@ -9,8 +9,9 @@ import cv2
 import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.analysis.probing.probe import Guess, ProbeResult
 from roibeam.pipelines.foundation.pages.charts import escaped, text_colour_on
-from roibeam.pipelines.pretraining.probing.probe import Guess, Names, ProbeResult
+from roibeam.pipelines.inputs.region_names import Names
 
 MAX_REGIONS = 16  # columns of the matrix and boxes on the photo: those that words look at most
 _PHOTO_WIDTH, _MAX_PHOTO_HEIGHT = 520.0, 560.0

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.evaluation.evaluation_samples import (
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import (
     EvaluationRow,
     EvaluationSamples,
     RegionObjective,
 )
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 
 _MASKS, _PAIRS = 3, 4  # first number of a seed; training has others
 

@@ -1,4 +1,4 @@
-"""What the run that a checkpoint is of was trained with, and whether a store goes with it."""
+"""What the run that a checkpoint is of was trained with, and whether a store or a tokenizer goes with it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
 
 @dataclass(frozen=True)
@@ -60,4 +61,18 @@ def check_feature_space(found: ModelCheckpoint, store: FeatureStore) -> None:
         raise ValueError(
             f"store {store.path} has other class names than that which {found.source} was trained on: class 7 of one "
             f"may be another thing in the other; extract or import these images with the same detector's vocabulary"
+        )
+
+
+def check_tokenizer(found: ModelCheckpoint, tokenizer: CaptionTokenizer) -> None:
+    """Whether the model was trained with these pieces; a checkpoint that is no run's does not tell.
+
+    Raises:
+        ValueError: when it was trained with others.
+    """
+    learned = trained_with(found).tokenizer
+    if learned not in (None, tokenizer.digest):
+        raise ValueError(
+            f"the tokenizer ({tokenizer.description}) is not the one that {found.source} was trained with; leave "
+            f"--tokenizer out, and its run's own is taken"
         )

@@ -13,8 +13,8 @@ from roibeam.features.counted import counted
 from roibeam.features.reading.staging import StagedStore
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.pretraining.data.corpus import Corpus, RecordStore, reader
-from roibeam.pipelines.pretraining.data.task_texts import Mention, TaskText
+from roibeam.pipelines.inputs.captioned.corpus import Corpus, RecordStore, reader
+from roibeam.pipelines.inputs.captioned.task_texts import Mention, TaskText
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 GIVE_BOXES = "extract with the task's boxes (--boxes vcr1images/), or set sampling.aligned_words=none"

@@ -16,20 +16,20 @@ import torch
 from roibeam.features.counted import counted
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet
+from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures
+from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
 from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.data.captioned_store import (
+from roibeam.pipelines.inputs.captioned.captioned_store import (
     CaptionedStore,
     JoinedSource,
     check_stores_agree,
     join_sources,
 )
-from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
+from roibeam.pipelines.inputs.record_photos import RecordPhotos
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask
-from roibeam.pipelines.pretraining.evaluation.evaluation_samples import EvaluationSamples
-from roibeam.pipelines.pretraining.evaluation.measures import EvaluationSet
-from roibeam.pipelines.pretraining.evaluation.photo_features import PhotoFeatures
-from roibeam.pipelines.pretraining.evaluation.retrieval import has_match_head, retrieve
 from roibeam.pipelines.pretraining.task import PretrainTask, evaluate
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.sources.image_identity import Key, image_keys

@@ -13,6 +13,9 @@ import numpy as np
 import torch
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet, Measure
+from roibeam.pipelines.analysis.evaluation.pair_scores import AllPairs
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
 from roibeam.pipelines.foundation.statistics.retrieval_ranks import (
@@ -24,9 +27,6 @@ from roibeam.pipelines.foundation.statistics.retrieval_ranks import (
     recall_by_chance,
     retrieval_ranks,
 )
-from roibeam.pipelines.pretraining.evaluation.evaluation_samples import EvaluationSamples
-from roibeam.pipelines.pretraining.evaluation.measures import EvaluationSet, Measure
-from roibeam.pipelines.pretraining.evaluation.pair_scores import AllPairs
 
 log = logging.getLogger(__name__)
 IMAGE_TO_TEXT, TEXT_TO_IMAGE = "image_to_text", "text_to_image"

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput
+from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
+from roibeam.pipelines.inputs.batches.class_targets import as_float32
+from roibeam.pipelines.inputs.fit import check_task
+from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.probing.photo_model import PhotoModel
-from roibeam.pipelines.pretraining.samples.class_targets import as_float32
 
 HIDDEN_REGIONS = 5
 GUESSES = 5
@@ -94,34 +96,6 @@ class ProbeResult:
     attention: WordsToRegions | None
 
 
-class Names:
-    """Names of region classes, by the number that a model or a detector gives.
-
-    Args:
-        classes: of the detector, foreground only; empty for none.
-        background_first: whether a model's class 0 is background, as in the published stores of bottom-up attention;
-            else background is the last, as in ours.
-    """
-
-    def __init__(self, classes: Sequence[str], *, background_first: bool = False) -> None:
-        self.classes = tuple(classes)
-        self.background_first = background_first
-
-    def of_detector(self, class_id: int) -> str:
-        return self.classes[class_id] if class_id < len(self.classes) else f"class {class_id}"
-
-    def of_model(self, label: int, num_labels: int) -> str:
-        """
-        Args:
-            num_labels: K of the model; one more than there are classes where background is one.
-        """
-        if self.background_first:
-            return "background" if label == 0 else self.of_detector(label - 1)
-        if label == num_labels - 1 and num_labels == len(self.classes) + 1:
-            return "background"
-        return self.of_detector(label)
-
-
 @torch.no_grad()
 def probe(
     model: Any,
@@ -189,19 +163,6 @@ def check_fit(config: Any, record: RegionRecord, tokenizer: CaptionTokenizer, nu
         raise ValueError(
             f"the text has {num_pieces} pieces; this model takes {config.max_position_embeddings - 2}, shorten it"
         )
-
-
-def check_task(config: Any, task: int | None) -> None:
-    """
-    Raises:
-        ValueError: when a model with task tokens is not told which, or one without is.
-    """
-    count = getattr(config, "num_task_tokens", 0)
-    if not count and task is not None:
-        raise ValueError("this model has no task tokens; leave --task out")
-    if count and (task is None or not 0 <= task < count):
-        asked = "" if task is None else f", {task} is none of them"
-        raise ValueError(f"this model has a token for each task; name one with --task, 0 to {count - 1}{asked}")
 
 
 def pair_batch(record: RegionRecord, text_ids: Tensor, task: int | None = None) -> VLBatch:

@@ -27,11 +27,11 @@ from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.single_stream import SingleStreamConfig
 from roibeam.model.visualbert.model import VisualBertConfig
 from roibeam.model.vlbert.config import VLBertConfig
+from roibeam.pipelines.inputs.batches.class_targets import ClassTargets, as_float32
+from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.fit import check_width
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, EncodedCaption
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.samples.class_targets import ClassTargets, as_float32
-from roibeam.pipelines.pretraining.samples.fit import check_width
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample, collate
 
 MASK_PROBABILITY = 0.15
 

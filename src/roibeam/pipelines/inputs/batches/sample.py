@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.pipelines.pretraining.data.batch_memory import empty_tensor
-from roibeam.pipelines.pretraining.samples.class_targets import ClassTargets
+from roibeam.pipelines.inputs.batches.batch_memory import empty_tensor
+from roibeam.pipelines.inputs.batches.class_targets import ClassTargets
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

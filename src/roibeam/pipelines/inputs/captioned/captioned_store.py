@@ -13,9 +13,9 @@ from roibeam.features.comparison.space_difference import space_difference
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.pretraining.data.task_corpus import TaskTable
-from roibeam.pipelines.pretraining.data.task_texts import TaskTexts
-from roibeam.pipelines.pretraining.data.usable_captions import UsableCaptions
+from roibeam.pipelines.inputs.captioned.task_corpus import TaskTable
+from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
+from roibeam.pipelines.inputs.captioned.usable_captions import UsableCaptions
 from roibeam.pipelines.sources.captions.caption_files import Caption
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable, TextColumn
 from roibeam.pipelines.sources.captions.held_out import HeldOut, LeakReport, refuse_leaks

@@ -15,7 +15,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import VLBatch
 from roibeam.model.vilbert.encoder import Stream
 from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.pipelines.pretraining.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 
 _OF_TEXT = ("text_ids", "text_mask", "text_segments", "task_ids")
 _LABELS = ("text_labels", "region_targets", "region_target_mask")

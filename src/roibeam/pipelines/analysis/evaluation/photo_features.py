@@ -18,9 +18,9 @@ from roibeam.features.counted import counted
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import VLBatch
+from roibeam.pipelines.inputs.batches.image_batch import photo_inputs
+from roibeam.pipelines.inputs.record_photos import RecordPhotos
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
-from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
-from roibeam.pipelines.pretraining.end_to_end.image_batch import photo_inputs
 
 
 @dataclass(frozen=True, eq=False)

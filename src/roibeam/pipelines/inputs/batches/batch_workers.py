@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from roibeam.pipelines.pretraining.data.batch_memory import BatchReader, BatchWriter, WrittenBatch
+from roibeam.pipelines.inputs.batches.batch_memory import BatchReader, BatchWriter, WrittenBatch
 
 Place = TypeVar("Place")
 Batch = TypeVar("Batch")
