@@ -13,20 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from roibeam.pipelines.toyworld.draw import draw_samples
+from tiny_commands import one_line, tiny_run
 
 Cli = Callable[..., Any]
-TINY_MODEL = ("--steps", 4, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
-              "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
-
-
-@pytest.fixture
-def store(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> tuple[Path, Path]:
-    """A store of eight pictures, and their captions."""
-    captions = draw_samples(tmp_path / "samples", count=8)
-    assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
-    return tmp_path / "store", captions
+TINY_MODEL = tiny_run(steps=4)
 
 
 def test_a_run_and_its_continuation(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
@@ -173,11 +163,6 @@ def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Pa
     base = ("--store", store[0], "--captions", tmp_path / "c.tsv", "--system", "vilbert", *sizes_of("vilbert"))
     done = roibeam("pretrain", tmp_path / "run", *base, "--steps", 3)
     assert "mismatched pairs need a second image" in one_line(done)
-
-
-def one_line(result: Any) -> str:
-    assert result.code != 0 and "Traceback" not in result.err, result.err
-    return str(result.err.splitlines()[-1])
 
 
 @pytest.mark.parametrize(

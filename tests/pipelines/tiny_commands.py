@@ -1,0 +1,60 @@
+"""What tests of commands share: options of a network and of models of milliseconds, pictures with their store, and the
+one line of an error."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+# Of every model.
+TINY_SIZES = ("--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
+              "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
+
+
+def tiny_run(steps: int, batch_size: int = 4) -> tuple[object, ...]:
+    """Options of `roibeam pretrain`."""
+    return ("--steps", steps, "--batch-size", batch_size, *TINY_SIZES)
+
+
+class Pictures(NamedTuple):
+    """A folder of drawn pictures, their captions, and their store.
+
+    Session-wide: nothing may be written there. What a test changes it changes in a copy.
+    """
+
+    photos: Path
+    captions: Path
+    store: Path
+
+
+def draw_pictures(folder: Path, network: tuple[str, ...], *, count: int) -> Pictures:
+    from roibeam.pipelines.toyworld.draw import draw_samples
+
+    captions = draw_samples(folder / "samples", count=count)
+    made = Pictures(folder / "samples" / "images", captions, folder / "store")
+    extract(made.photos, made.store, *network)
+    return made
+
+
+def extract(source: Path, store: Path, *options: object) -> None:
+    command("extract", source, store, *options)
+
+
+def command(*words: object) -> None:
+    """A command line in this process that succeeds, for fixtures of more than one test."""
+    from roibeam.pipelines.cli.main import main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["roibeam", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code, (words, ended.value.code)
+
+
+def one_line(result: Any) -> str:
+    """The last line of a command's errors; it failed, and without a traceback."""
+    assert result.code != 0 and "Traceback" not in result.err, result.err
+    return str(result.err.splitlines()[-1])
