@@ -15,12 +15,12 @@ import pytest
 import torch
 from labelled_world import write_instances, write_labelled
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, PhotoStore, image_id, write_photo_store
+from tiny_commands import Pictures, one_line
 from toy_training import log_of
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
 from roibeam.pipelines.pretraining.samples.mirrored_words import swap_left_right
-from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 TINY_MODEL = (
@@ -69,11 +69,6 @@ def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path, w
     for left, right in zip(ours, theirs, strict=True):
         for name in names:
             assert left[name] == pytest.approx(right[name], rel=1e-4), name
-
-
-def one_line(result: Any) -> str:
-    assert result.code != 0 and "Traceback" not in result.err, result.err
-    return str(result.err.splitlines()[-1])
 
 
 def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, made: PhotoStore, tmp_path: Path) -> None:
@@ -169,10 +164,8 @@ def _ask(roibeam: Cli, made: PhotoStore, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_from_drawn_photos_to_a_run(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
-    captions = draw_samples(tmp_path / "samples", count=6)
-    assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
-    options = ("--store", tmp_path / "store", "--captions", captions, *TINY_ENCODER, *TINY_MODEL)
+def test_from_drawn_photos_to_a_run(roibeam: Cli, tmp_path: Path, pictures: Pictures) -> None:
+    options = ("--store", pictures.store, "--captions", pictures.captions, *TINY_ENCODER, *TINY_MODEL)
     done = roibeam("pretrain", tmp_path / "run", *options)
     assert done.code == 0, done.err
 

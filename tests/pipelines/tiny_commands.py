@@ -30,10 +30,10 @@ class Pictures(NamedTuple):
     store: Path
 
 
-def draw_pictures(folder: Path, network: tuple[str, ...], *, count: int) -> Pictures:
+def draw_pictures(folder: Path, network: tuple[str, ...], *, count: int, **world: int) -> Pictures:
     from roibeam.pipelines.toyworld.draw import draw_samples
 
-    captions = draw_samples(folder / "samples", count=count)
+    captions = draw_samples(folder / "samples", count=count, **world)
     made = Pictures(folder / "samples" / "images", captions, folder / "store")
     extract(made.photos, made.store, *network)
     return made
