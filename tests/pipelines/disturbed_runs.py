@@ -6,7 +6,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,21 @@ class Command:
 
         sys.argv = ["roibeam", *self.arguments]
         cli.main()
+
+
+@dataclass(frozen=True)
+class BucketCommand:
+    """A command line whose s3:// is a server of the test's own."""
+
+    command: Command
+    settings: Mapping[str, str]
+
+    def __call__(self) -> None:
+        import fsspec.config
+
+        os.environ.update(self.settings)
+        fsspec.config.set_conf_env(fsspec.config.conf)  # fsspec read the environment when it was imported
+        self.command()
 
 
 def export_in_small_steps(store: Path, out: Path, name: str) -> None:

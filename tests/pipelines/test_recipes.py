@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ TASKS = {  # by what a recipe's `data` begins with
 
 
 @pytest.fixture(scope="module")
-def toy_data(pictures: Pictures, shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def toy_data(pictures: Pictures, made_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a store of eight pictures, two captions of each and a text, and of a store for each of `TASKS`.
 
     That of VCR has VCR's boxes; beside it is a store of the pictures with boxes of their own.
@@ -117,7 +117,7 @@ def toy_data(pictures: Pictures, shared_data: Path, tmp_path_factory: pytest.Tem
     boxes = [{"image_id": Path(each["file_name"]).stem, "boxes": [[1, 1, 20, 20]] * 3} for each in captions["images"]]
     (folder / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in boxes))
     sources = {"store": pictures.photos, "store-given": pictures.photos}
-    sources |= {name: shared_data / images for name, (images, *_) in TASKS.items()}
+    sources |= {name: made_data / images for name, (images, *_) in TASKS.items()}
     given = {"store-given": ("--boxes", str(folder / "boxes.jsonl")), "VCR": ("--boxes", str(sources["VCR"]))}
     for name, source in sources.items():
         extract = ("extract", str(source), str(folder / name), *NETWORK, "--max-failures", "1", *given.get(name, ()))
@@ -126,9 +126,34 @@ def toy_data(pictures: Pictures, shared_data: Path, tmp_path_factory: pytest.Tem
     return folder
 
 
+def parts(name: str) -> Iterator[object]:
+    """What a toy's run is put together from: the system's choices and settings, its samples, its kinds of data; and all
+    of the run that it goes on from."""
+    recipe = RECIPES[name]
+    choices = recipe.toy_build().to_dict().items()
+    yield from ((recipe.system, *choice) for choice in choices if isinstance(choice[1], str | bool))
+    yield from ((recipe.system, *map(str, setting)) for setting in recipe.settings.items())
+    yield recipe.system, repr(recipe.sampling)
+    yield recipe.system, recipe.text_corpus, recipe.end_to_end, "global" in name
+    yield recipe.data.partition(",")[0] if recipe.task_text else "captions", bool(recipe.after)
+    if recipe.after:
+        yield from parts(recipe.after)
+
+
+def toys() -> Iterator[Any]:
+    """Each recipe. One whose run is the first stage of another, or that has no part that those above lack, is a soak:
+    it differs in numbers only."""
+    first_stages = {recipe.after for recipe in RECIPES.values()}
+    seen: set[object] = set()
+    for name in RECIPES:
+        again = name in first_stages or seen.issuperset(parts(name))
+        seen.update(() if again else parts(name))
+        yield pytest.param(name, marks=pytest.mark.soak(cases=True) if again else ())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, shared_data: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", toys())
+def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, made_data: Path, tmp_path: Path, name: str) -> None:
     """Two steps of the very toy, of all its stages; --steps and the batch are all that is smaller."""
     recipe = RECIPES[name]
     store = "store-given" if recipe.data.startswith("VCR") else "store"  # one feature space in both phases
@@ -144,7 +169,7 @@ def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, shared_data: Pat
     if recipe.task_text:
         (task,) = (each for each in TASKS if recipe.data.startswith(each))
         for file in TASKS[task][1:]:
-            options += ["--task-text", shared_data / "formats" / file]
+            options += ["--task-text", made_data / "formats" / file]
         if recipe.after:
             options += ["--stage", "", "--stage", f"--store {toy_data / task}"]
         else:

@@ -413,8 +413,8 @@ def test_recipes_that_are_stages() -> None:
 
 
 @pytest.mark.slow
-def test_the_toy_of_a_recipe_in_stages(roibeam: Cli, world: World, shared_data: Path, tmp_path: Path) -> None:
-    folder = shared_data / "formats" / "nlvr2"
+def test_the_toy_of_a_recipe_in_stages(roibeam: Cli, world: World, made_data: Path, tmp_path: Path) -> None:
+    folder = made_data / "formats" / "nlvr2"
     assert roibeam("extract", folder / "images", tmp_path / "store", *NETWORK).code == 0
     given = ("--store", str(world.pictures.store), "--captions", str(world.folder / "a.json"))
     options = ("--recipe", "visualbert-task-nlvr2", "--toy", "--steps", "1", "--batch-size", "2", *MODEL)

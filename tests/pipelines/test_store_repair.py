@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import typer
 from forks import KILLED, in_a_fork, run_script
+from in_process import run_roibeam
 from typer.testing import CliRunner, Result
 
 from roibeam.features.record.fingerprint import Fingerprint
@@ -53,23 +54,14 @@ def draw_photos(folder: Path) -> Path:
 
 
 def extract(photos: Path, store: Path) -> None:
-    from roibeam.pipelines.cli import main as cli
-
-    sys.argv = ["roibeam", "extract", str(photos), str(store), *NETWORK]
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert not stopped.value.code
+    assert run_roibeam("extract", photos, store, *NETWORK) == 0
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `samples/images` and the undamaged `store` made of them."""
     folder = tmp_path_factory.mktemp("repair")
-    arguments = sys.argv
-    try:
-        extract(draw_photos(folder), folder / "store")
-    finally:
-        sys.argv = arguments
+    extract(draw_photos(folder), folder / "store")
     return folder
 
 

@@ -3,11 +3,10 @@ one line of an error."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
+from in_process import run_roibeam
 
 # Of every model.
 TINY_SIZES = ("--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
@@ -44,14 +43,8 @@ def extract(source: Path, store: Path, *options: object) -> None:
 
 
 def command(*words: object) -> None:
-    """A command line in this process that succeeds, for fixtures of more than one test."""
-    from roibeam.pipelines.cli.main import main
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["roibeam", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    assert not ended.value.code, (words, ended.value.code)
+    """A command line that succeeds, for fixtures of more than one test."""
+    assert run_roibeam(*words) == 0, words
 
 
 def one_line(result: Any) -> str:
