@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from roibeam.pipelines.inputs.batches.batch_memory import BatchReader, BatchWriter, empty_tensor
-from roibeam.pipelines.pretraining.data import batch_memory
+from roibeam.pipelines.inputs.batches import batch_memory
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import pytest
 import torch
 from end_to_end_examples import FEATURES, SIZES, awake, encoder, imagebert, vilbert, visualbert
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, NUM_CLASSES, PhotoStore, image_id, write_photo_store
-from test_end_to_end_command import TINY_ENCODER, TINY_MODEL, one_line
+from test_end_to_end_command import TINY_ENCODER, TINY_MODEL
+from tiny_commands import one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
