@@ -1,4 +1,4 @@
-"""The list of planted faults (planted_faults.py) is in date: every text stands where it says, every test exists."""
+"""The lists of planted faults (planted_faults/) are in date: every text stands where it says, every test exists."""
 
 import importlib.util
 import subprocess
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from soak_share import share_of
 
-SCRIPT = Path(__file__).with_name("planted_faults.py")
+SCRIPT = Path(__file__).with_name("planted_faults") / "plant.py"
 
 
 @pytest.fixture(scope="module")
 def listed():
-    spec = importlib.util.spec_from_file_location("planted_faults", SCRIPT)
+    spec = importlib.util.spec_from_file_location("plant", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

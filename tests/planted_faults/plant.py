@@ -1,0 +1,128 @@
+"""Faults that our code could have, each planted in a copy of it and run against the test that must notice it.
+
+    python tests/planted_faults/plant.py [NAME ...]
+
+A fault is one text of one file, put in the place of another. Exit code 1 when a test passes over its fault, or fails
+without it. Every test runs in a process of its own, forked where the libraries are imported and our packages are not.
+The lists lie beside this file, one for each part of the house.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fault import Fault
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+COPIED = ("src", "bench", "tests", "pyproject.toml")
+LINKED = "tests/goldens"  # only read, and larger than all the rest
+
+sys.path.append(str(HERE))  # no folder of a script is on the path where PYTHONSAFEPATH is set
+LISTS = sorted(path.stem for path in HERE.glob("*_faults.py"))
+FAULTS: tuple[Fault, ...] = tuple(fault for name in LISTS for fault in import_module(name).FAULTS)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="faults, or parts of their names; all by default")
+    wanted = parser.parse_args().names
+    faults = [fault for fault in FAULTS if not wanted or any(part in fault.name for part in wanted)]
+    if not faults:
+        parser.error(f"no fault is called {' or '.join(wanted)}")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    _import_libraries()
+    started = time.monotonic()
+    bad = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy"
+        _copy_code(copy)
+        for test in dict.fromkeys(fault.test for fault in faults):
+            if _exit_code(copy, test) != 0:
+                bad.append(f"{test} does not pass without any fault")
+        for fault in faults:
+            path = copy / fault.file
+            before = path.read_text("utf-8")
+            path.write_text(planted_in(fault, before), "utf-8")
+            code = _exit_code(copy, fault.test)
+            path.write_text(before, "utf-8")
+            noticed = code == 1  # pytest: a test failed; 0 none did, 2 and above nothing was tested
+            print(
+                f"{'noticed' if noticed else f'MISSED ({code})':12} {fault.name}: {fault.test.partition('::')[2]}",
+                flush=True,
+            )
+            if not noticed:
+                bad.append(f"{fault.name}: {fault.test} ended with exit code {code}")
+    print(f"{len(faults)} faults in {time.monotonic() - started:.0f} s; {len(bad)} problems", *bad, sep="\n")
+    return 1 if bad else 0
+
+
+def planted_in(fault: Fault, text: str) -> str:
+    """The file's text with the fault.
+
+    Raises:
+        ValueError: when what it takes the place of does not stand there once.
+    """
+    if (times := text.count(fault.found)) != 1:
+        raise ValueError(f"{fault.name}: {fault.found!r} stands {times} times in {fault.file}; expected once")
+    return text.replace(fault.found, fault.planted)
+
+
+def _import_libraries() -> None:
+    import accelerate
+    import pytest
+    import torch
+    import transformers.modeling_utils
+
+    assert all(module.__name__ for module in (accelerate, pytest, torch, transformers))
+    torch.set_num_threads(1)
+
+
+def _copy_code(copy: Path) -> None:
+    copy.mkdir()
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=_not_copied)
+        else:
+            shutil.copy2(source, copy / name)
+    if (ROOT / LINKED).is_dir():
+        (copy / LINKED).symlink_to(ROOT / LINKED)
+
+
+def _not_copied(folder: str, names: list[str]) -> set[str]:
+    return {name for name in names if name == "__pycache__" or Path(folder, name) == ROOT / LINKED}
+
+
+def _exit_code(copy: Path, test: str) -> int:
+    """Of pytest on one test of the copy."""
+    child = os.fork()
+    if child == 0:
+        code = 3
+        try:
+            silence = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silence, 1)
+            os.dup2(silence, 2)
+            os.chdir(copy)
+            sys.path.insert(0, str(copy / "src"))
+            os.environ["PYTHONPATH"] = str(copy / "src")  # of the processes that a test starts
+            sys.dont_write_bytecode = True
+            import pytest
+
+            code = int(pytest.main(["-x", "-n", "0", "-p", "no:cacheprovider", "--rootdir", str(copy), test]))
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
