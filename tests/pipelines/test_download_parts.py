@@ -8,7 +8,10 @@ import zlib
 from ipaddress import ip_address
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
+from disk_steps import noted_disk_steps
 
 from roibeam.pipelines.sources.datasets.rows import BadRow, UrlRow
 from roibeam.pipelines.sources.download.addresses import AddressRule, PrivateAddressError, is_public
@@ -16,7 +19,7 @@ from roibeam.pipelines.sources.download.body import Body
 from roibeam.pipelines.sources.download.failures import DownloadError, LocalFaultError
 from roibeam.pipelines.sources.download.fetcher import _retry_after
 from roibeam.pipelines.sources.download.host_gates import HostGates
-from roibeam.pipelines.sources.download.image_files import StoredImage
+from roibeam.pipelines.sources.download.image_files import ImageFiles, StoredImage
 from roibeam.pipelines.sources.download.journal import FailedRow, Journal
 from roibeam.pipelines.sources.download.opt_out import refusal
 from roibeam.pipelines.sources.download.outage import OutageWatch
@@ -203,6 +206,21 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, line: bytes, message: str)
     path.write_bytes(path.read_bytes() + line + b"\n")
     with pytest.raises(ValueError, match=message):
         journal(path)
+
+
+def test_images_and_journal_are_on_the_disk_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, written = ImageFiles(tmp_path, max_pixels=100), journal(tmp_path / "journal")
+    files.start()
+    with files.open_scratch(0) as file:
+        file.write(cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes())
+    steps = noted_disk_steps(monkeypatch)
+    stored = files.keep(0)
+    assert steps == ["file", "rename"]
+    files.sync()
+    assert steps == ["file", "rename", "folder", "folder"]  # the image's, and the one that this is new in
+    written.append([(0, stored)])
+    assert steps[4:] == ["file"]
+    written.close()
 
 
 def test_a_journal_of_another_list_is_refused(tmp_path: Path) -> None:
