@@ -182,7 +182,7 @@ def test_two_equal_keys_are_an_error(tmp_path: Path) -> None:
     write_lmdb(path, {b"one": {b"key-a": b"1", b"key-b": b"2"}})
     data = path.read_bytes()
     assert data.count(b"key-b") >= 1
-    with pytest.raises(ValueError, match="key b'key-a' on page . is out of order"):
+    with pytest.raises(ValueError, match=r"key b'key-a' on page . is out of order"):
         list(LmdbPages(memoryview(data.replace(b"key-b", b"key-a")), "a.lmdb").values(b"one"))
 
 

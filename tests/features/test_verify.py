@@ -198,6 +198,6 @@ def test_a_record_of_another_number_of_regions_is_not_read(folder: Path) -> None
     with FeatureStore(folder) as store:
         for read in (store.get, store.meta):
             with pytest.raises(
-                ValueError, match="record 's0i000' has . regions of 64 values, the offset index says 99 of"
+                ValueError, match=r"record 's0i000' has . regions of 64 values, the offset index says 99 of"
             ):
                 read("s0i000")

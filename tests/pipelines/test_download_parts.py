@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
+from io import FileIO
 from ipaddress import ip_address
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import cv2
 import numpy as np
@@ -100,6 +103,25 @@ def test_a_compressed_body_in_single_bytes(tmp_path: Path, wbits: int) -> None:
     assert body.num_bytes == len(data)
 
 
+def test_a_compressed_body_without_its_end_is_cut_and_worth_another_try(tmp_path: Path) -> None:
+    with (tmp_path / "body").open("wb", buffering=0) as file:
+        body = Body(file, encoding="gzip", max_bytes=10_000)
+        body.add(zlib.compress(bytes(5000), wbits=31)[:-9])
+        with pytest.raises(DownloadError, match="before their end mark") as raised:
+            body.finish()
+    assert raised.value.may_pass
+
+
+def test_a_file_that_takes_little_at_once_gets_all(tmp_path: Path) -> None:
+    class Little(FileIO):
+        def write(self, data: Any) -> int:
+            return super().write(bytes(data[:3]))
+
+    with Little(tmp_path / "body", "wb") as file:
+        Body(file, encoding="", max_bytes=100).add(b"0123456789")
+    assert (tmp_path / "body").read_bytes() == b"0123456789"
+
+
 def test_a_bomb_is_never_unpacked_beyond_the_limit(tmp_path: Path) -> None:
     with (
         (tmp_path / "body").open("wb", buffering=0) as file,
@@ -129,6 +151,17 @@ def test_a_pause_holds_back_whoever_comes_to_that_host_only() -> None:
         return order
 
     assert asyncio.run(visits()) == ["at once", "later", "later"]
+
+
+def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
+    async def closed_for() -> float:
+        gates = HostGates(per_host=2)
+        async with gates.turn("a"):
+            gates.pause("a", 60)
+            gates.pause("a", 0.01)
+            return gates._gates["a"].closed_until - monotonic()
+
+    assert 50 < asyncio.run(closed_for()) <= 60
 
 
 def test_turns_at_a_host_are_counted_and_forgotten() -> None:

@@ -28,17 +28,22 @@ COPIED = ("src", "bench", "tests", "pyproject.toml")
 LINKED = "tests/goldens"  # only read, and larger than all the rest
 
 sys.path.append(str(HERE))  # no folder of a script is on the path where PYTHONSAFEPATH is set
-LISTS = sorted(path.stem for path in HERE.glob("*_faults.py"))
-FAULTS: tuple[Fault, ...] = tuple(fault for name in LISTS for fault in import_module(name).FAULTS)
+LISTS: dict[str, tuple[Fault, ...]] = {
+    path.stem.removesuffix("_faults"): import_module(path.stem).FAULTS for path in sorted(HERE.glob("*_faults.py"))
+}
+FAULTS = tuple(fault for faults in LISTS.values() for fault in faults)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="faults, or parts of their names; all by default")
+    lists = ", ".join(LISTS)
+    parser.add_argument("names", nargs="*", help=f"parts of faults' names, or lists ({lists}); all by default")
     wanted = parser.parse_args().names
-    faults = [fault for fault in FAULTS if not wanted or any(part in fault.name for part in wanted)]
+    faults = [
+        fault for name, listed in LISTS.items() for fault in listed if not wanted or _is_wanted(fault, name, wanted)
+    ]
     if not faults:
-        parser.error(f"no fault is called {' or '.join(wanted)}")
+        parser.error(f"no fault and no list is called {' or '.join(wanted)}")
     os.environ["OMP_NUM_THREADS"] = "1"
     _import_libraries()
     started = time.monotonic()
@@ -64,6 +69,10 @@ def main() -> int:
                 bad.append(f"{fault.name}: {fault.test} ended with exit code {code}")
     print(f"{len(faults)} faults in {time.monotonic() - started:.0f} s; {len(bad)} problems", *bad, sep="\n")
     return 1 if bad else 0
+
+
+def _is_wanted(fault: Fault, list_name: str, wanted: list[str]) -> bool:
+    return any(list_name == part if part in LISTS else part in fault.name for part in wanted)
 
 
 def planted_in(fault: Fault, text: str) -> str:
