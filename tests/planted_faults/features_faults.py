@@ -164,7 +164,7 @@ FAULTS = (
         f"{FEATURES}/reading/rank_plan.py",
         "(-entry.data_bytes, entry.shard)",
         "(entry.data_bytes, entry.shard)",
-        _test("rank_plan.py::test_every_shard_goes_to_one_rank_and_loads_are_even[7]"),
+        _test("rank_plan.py::test_every_shard_goes_to_one_rank_and_loads_are_even[64]"),
     ),
     Fault(
         "windows are shuffled alike in every epoch",
