@@ -173,4 +173,55 @@ FAULTS = (
         "            if rest:\n",
         _part("test_a_file_that_takes_little_at_once_gets_all"),
     ),
+    # Captions, and images that are held out.
+    Fault(
+        "a join that found one image goes on",
+        f"{SOURCES}/captions/join.py",
+        "if report.found_images and report.found_share >= min_match:",
+        "if report.found_images:",
+        _test("captions.py::test_too_few_matches_stop_with_a_name_of_each_side"),
+    ),
+    Fault(
+        "RefCOCO's validation images may be trained on",
+        HELD_OUT,
+        'if split != "train":',
+        'if split.startswith("test"):',
+        _test("held_out_small.py::test_refcoco_holds_out_validation_and_tests"),
+    ),
+    Fault(
+        "Visual Genome's images have one other name",
+        HELD_OUT,
+        'FLICKR: entry.get("flickr_id")',
+        'FLICKR: entry.get("coco_id")',
+        _test("held_out_small.py::test_visual_genomes_images_are_held_out_under_their_other_names"),
+    ),
+    Fault(
+        "the first rule that holds an image out is the only one",
+        HELD_OUT,
+        "for rule, image in hits.items():",
+        "for rule, image in list(hits.items())[:1]:",
+        _test("held_out_small.py::test_an_image_of_two_rules_is_found_by_both_and_leaks_once"),
+    ),
+    # Archives.
+    Fault(
+        "what follows the end of a tar is passed over",
+        ARCHIVES,
+        "            _check_tar_end(file, tar.offset)\n",
+        "",
+        _test("archives.py::test_two_joined_tars_and_a_damaged_header_are_refused"),
+    ),
+    Fault(
+        "another member of a tar is given",
+        ARCHIVES,
+        "if member is None or member.name != name or not",
+        "if member is None or not",
+        _test("archives.py::test_a_tar_that_changed_after_planning_gives_a_reason_and_never_other_bytes"),
+    ),
+    Fault(
+        "of two members of one name the last one is given",
+        ARCHIVES,
+        "if info.filename == last:",
+        "if info.filename is None:",
+        _test("archives.py::test_members_of_one_name_are_refused"),
+    ),
 )
