@@ -3,7 +3,8 @@
     python tests/planted_faults/plant.py [NAME ...]
 
 A fault is one text of one file, put in the place of another. Exit code 1 when a test passes over its fault, or fails
-without it. Every test runs in a process of its own, forked where the libraries are imported and our packages are not.
+without it. With its fault every test runs in a process of its own, forked where the libraries are imported and our
+packages are not; without, all run in one.
 The lists lie beside this file, one for each part of the house.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 COPIED = ("src", "bench", "tests", "pyproject.toml")
+LIMIT_SECONDS = 300  # of a test; the slowest takes half a minute
 LINKED = "tests/goldens"  # only read, and larger than all the rest
 
 sys.path.append(str(HERE))  # no folder of a script is on the path where PYTHONSAFEPATH is set
@@ -51,9 +54,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
         _copy_code(copy)
-        for test in dict.fromkeys(fault.test for fault in faults):
-            if _exit_code(copy, test) != 0:
-                bad.append(f"{test} does not pass without any fault")
+        tests = list(dict.fromkeys(fault.test for fault in faults))
+        if _exit_code(copy, *tests, seconds=LIMIT_SECONDS * len(tests)) != 0:
+            failing = [test for test in tests if _exit_code(copy, test) != 0]
+            bad += [f"{test} does not pass without any fault" for test in failing]
+            print(*bad, sep="\n", flush=True)
         for fault in faults:
             path = copy / fault.file
             before = path.read_text("utf-8")
@@ -88,11 +93,17 @@ def planted_in(fault: Fault, text: str) -> str:
 
 def _import_libraries() -> None:
     import accelerate
+    import cv2
+    import hypothesis
+    import lmdb
     import pytest
     import torch
+    import torchvision
     import transformers.modeling_utils
 
-    assert all(module.__name__ for module in (accelerate, pytest, torch, transformers))
+    assert all(
+        module.__name__ for module in (accelerate, cv2, hypothesis, lmdb, pytest, torch, torchvision, transformers)
+    )
     torch.set_num_threads(1)
 
 
@@ -112,8 +123,8 @@ def _not_copied(folder: str, names: list[str]) -> set[str]:
     return {name for name in names if name == "__pycache__" or Path(folder, name) == ROOT / LINKED}
 
 
-def _exit_code(copy: Path, test: str) -> int:
-    """Of pytest on one test of the copy."""
+def _exit_code(copy: Path, *tests: str, seconds: int = LIMIT_SECONDS) -> int:
+    """Of pytest on tests of the copy; less than 0 when they hung."""
     child = os.fork()
     if child == 0:
         code = 3
@@ -121,13 +132,14 @@ def _exit_code(copy: Path, test: str) -> int:
             silence = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silence, 1)
             os.dup2(silence, 2)
+            signal.alarm(seconds)  # which ends the process: a fault may make its test hang
             os.chdir(copy)
             sys.path.insert(0, str(copy / "src"))
             os.environ["PYTHONPATH"] = str(copy / "src")  # of the processes that a test starts
             sys.dont_write_bytecode = True
             import pytest
 
-            code = int(pytest.main(["-x", "-n", "0", "-p", "no:cacheprovider", "--rootdir", str(copy), test]))
+            code = int(pytest.main(["-x", "-n", "0", "-p", "no:cacheprovider", "--rootdir", str(copy), *tests]))
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
