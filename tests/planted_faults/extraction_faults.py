@@ -73,7 +73,7 @@ FAULTS = (
         f"{NETWORK}/anchors.py",
         "torch.stack([grid_x, grid_y, grid_x, grid_y], dim=-1)",
         "torch.stack([grid_y, grid_x, grid_y, grid_x], dim=-1)",
-        _convention("anchor_offset-0.0"),
+        _test("anchors.py::test_anchors_stand_row_by_row_and_at_each_cell_one_after_the_other"),
     ),
     Fault(
         "anchors are a pixel too high",
