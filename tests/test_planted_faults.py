@@ -22,6 +22,7 @@ def listed():
 def test_every_fault_can_be_planted_and_names_a_test(listed):
     assert len({fault.name for fault in listed.FAULTS}) == len(listed.FAULTS) >= 100
     for fault in listed.FAULTS:
+        assert (listed.ROOT / fault.file).is_file(), f"{fault.name}: {fault.file} is not there"
         text = (listed.ROOT / fault.file).read_text("utf-8")
         assert listed.planted_in(fault, text) != text
         file, _, test = fault.test.partition("[")[0].partition("::")

@@ -177,7 +177,7 @@ FAULTS = (
     # The engine.
     Fault(
         "a slow caller is the detector's timeout",
-        f"{ENGINE}/extract_regions.py",
+        f"{ENGINE}/region_iterator.py",
         "seconds = min(now - self._last, 2 * POLL_SECONDS)",
         "seconds = now - self._last",
         _test("engine_faults.py::TestWatchdog::test_a_slow_caller_is_nobodys_timeout"),
