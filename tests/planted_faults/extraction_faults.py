@@ -176,18 +176,18 @@ FAULTS = (
     ),
     # The engine.
     Fault(
-        "a slow caller is the detector's timeout",
+        "a slow caller is a photo's timeout",
         f"{ENGINE}/region_iterator.py",
         "seconds = min(now - self._last, 2 * POLL_SECONDS)",
         "seconds = now - self._last",
-        _test("engine_faults.py::TestWatchdog::test_a_slow_caller_is_nobodys_timeout"),
+        _test("engine_faults.py::TestWatchdog::test_a_read_that_begins_after_a_slow_caller_has_its_own_time"),
     ),
     Fault(
         "too many open files are the image's fault",
         f"{ENGINE}/photo_loading.py",
         "if error.errno in _NOT_ABOUT_ONE_FILE:",
         "if error.errno is None:",
-        _test("engine_faults.py::test_what_is_not_about_a_photo_stops_the_run_after_what_was_done"),
+        _test("engine_faults.py::test_too_many_open_files_or_a_file_system_that_went_stop_the_run"),
     ),
     Fault(
         "one huge photo makes all later groups smaller",
