@@ -117,10 +117,10 @@ FAULTS = (
         _part("test_turns_at_a_host_are_counted_and_forgotten"),
     ),
     Fault(
-        "a host that asks for a day is waited for",
+        "a host that asks for a day is asked again at once",
         f"{DOWNLOAD}/fetcher.py",
-        "if wait is not None and wait > self._limits.max_wait_seconds:",
-        "if wait is not None and wait < 0:",
+        'return DownloadError("fetch", reason, detail)',
+        'return DownloadError("fetch", reason, detail, may_pass=True, wait_seconds=0.0)',
         _download("test_retry_after_is_waited_for_within_a_limit"),
     ),
     Fault(
