@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from disk_steps import noted_disk_steps
-from roibeam.features.folders.output_folder import LocalFolder
+from roibeam.features.folders.local_folder import LocalFolder
 from store_examples import make_record
 
 from roibeam.features.folders.durable_files import write_bytes_atomically

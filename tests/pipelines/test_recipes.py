@@ -152,7 +152,7 @@ def toys() -> Iterator[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", toys())
+@pytest.mark.parametrize("name", list(toys()))
 def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, made_data: Path, tmp_path: Path, name: str) -> None:
     """Two steps of the very toy, of all its stages; --steps and the batch are all that is smaller."""
     recipe = RECIPES[name]
