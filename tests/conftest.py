@@ -47,10 +47,18 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The project's pack of real photos and awkward files; not part of a clone."""
+    """The project's pack of real photos, vocabularies and tool outputs; not part of a clone."""
     if not (SHARED / "data").is_dir():
-        pytest.skip("needs the data pack in ../shared/data")
+        pytest.skip("needs the real photos, vocabularies and tool outputs of ../shared/data")
     return SHARED / "data"
+
+
+@pytest.fixture(scope="session")
+def made_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made annotation files of every data set, laid out as `shared_data`. Shared: read only."""
+    from annotation_pack import write_annotations
+
+    return write_annotations(tmp_path_factory.mktemp("annotations"))
 
 
 class CliResult(NamedTuple):

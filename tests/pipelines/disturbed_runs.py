@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from fail_points import FailPoint, install
+from prepared_processes import PROCESSES
 
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
@@ -26,19 +26,6 @@ NETWORK = (
 )  # fmt: skip
 Letter = tuple[str, str, str]  # image id, stage, reason
 BAD: list[Letter] = [("sample_00003_bad", "decode", "empty file")]  # of the photos of the fixture `faulty_photos`
-
-# Its children start as forks of a process that has imported everything and computed nothing.
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(
-    [
-        "roibeam.pipelines.cli.main",
-        "roibeam.pipelines.extract.extraction_run",
-        "roibeam.pipelines.model_files.detector_choice",
-        "roibeam.pipelines.stores.import_store",
-        "roibeam.pipelines.stores.export_store",
-        "pydantic",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -67,7 +54,7 @@ class Run:
         self.log = folder / f"log-{number}"
         self.log.touch()
         (folder / "tmp").mkdir(exist_ok=True)
-        self.process = _processes.Process(target=_work, args=(work, self.log, folder / "tmp", tuple(points)))
+        self.process = PROCESSES.Process(target=_work, args=(work, self.log, folder / "tmp", tuple(points)))
         self.process.start()
 
     def wait(self, seconds: float = 120) -> Ended:

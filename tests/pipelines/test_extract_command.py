@@ -15,8 +15,10 @@ import pytest
 from in_process import run_roibeam
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.cli.store.info import _shard_of_record
+from roibeam.pipelines.extract.extraction_run import run_extract
 from roibeam.pipelines.extract.plan.shard_plan import read_members, read_plan
+from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
+from roibeam.pipelines.stores.store_check import shard_of_record
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
@@ -67,7 +69,30 @@ def test_photos_in_shards_out(roibeam: Cli, samples: Path, tmp_path: Path, tiny_
         assert refused.code == 1 and words in refused.err
     assert "--shards goes with --deep" in roibeam("store", "verify", out, "--shards", "1-").err
     first = len(read_members(out, read_plan(out).shards[0]))  # type: ignore[union-attr]
-    assert [_shard_of_record(out, done) for done in (0, first - 1, first, 12)] == [0, 0, 1, 2]
+    assert [shard_of_record(out, done) for done in (0, first - 1, first, 12)] == [0, 0, 1, 2]
+
+
+def test_a_request_in_python_writes_what_the_command_writes(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    options = ("--dtype", "float32", "--distribution", "top-5", "--image-feature", "region", "--id-rule")
+    done = roibeam("extract", samples, tmp_path / "a", *tiny_network, *options, "with-extension", "--shard-size", 5)
+    assert done.code == 0, done.err
+    given = list(zip(tiny_network[::2], tiny_network[1::2], strict=True))
+    settings = tuple(value for option, value in given if option == "--set")
+    told: list[str] = []
+    request = ExtractRequest(
+        RequestedImages(str(samples), id_rule="with-extension"),
+        str(tmp_path / "b"),
+        RequestedDetector(dict(given)["--detector"], weights=dict(given)["--weights"], settings=settings),
+        RequestedRecords(dtype="float32", distribution="top-5", image_feature="region"),
+        shard_size=5,
+    )
+    summary = run_extract(request, tell=told.append)
+    assert summary.succeeded and summary.new_images == 12 and told == [f"12 images in {samples}"]
+    with FeatureStore(tmp_path / "a") as first, FeatureStore(tmp_path / "b") as second:
+        assert first.manifest.content_digest == second.manifest.content_digest == summary.manifest.content_digest
+        assert first.manifest.config == second.manifest.config and len(first.manifest.shards) == 3
 
 
 def test_the_mode_is_recorded_beside_an_equal_feature_space(

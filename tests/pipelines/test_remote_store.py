@@ -17,7 +17,7 @@ from forks import KILLED, in_a_fork
 from object_store import URL, ObjectStore, register
 
 from roibeam.features.folders import object_folder
-from roibeam.features.folders.output_folder import output_folder
+from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.reading.staging import StagedStore
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
