@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import run_roibeam
 from test_evaluation import MODELS, build
 
-from roibeam.pipelines.cli.main import main
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
@@ -33,11 +32,8 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...
         ("extract", folder / "samples" / "images", folder / "store", *tiny_network),
         ("pretrain", folder / "run", "--store", folder / "store", "--captions", captions, *TINY_MODEL),
     ]
-    for command in commands:  # the fixture `roibeam` is made anew for each test
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stopped:
-            patch.setattr(sys, "argv", ["roibeam", *map(str, command)])
-            main()
-        assert not stopped.value.code
+    for command in commands:
+        assert run_roibeam(*command) == 0
     write_karpathy(folder)
     return folder
 
