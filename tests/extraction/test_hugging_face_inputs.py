@@ -293,9 +293,7 @@ def snippets() -> dict[str, str]:
     """The five lines, wherever a reader may copy them from."""
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     in_readme = [("README", block) for block in blocks if "RegionProcessor(" in block]
-    docstring = re.search(
-        r"\n\n(    from roibeam.extraction.*?)\n\n(?=\S)", hugging_face_inputs.__doc__ or "", re.DOTALL
-    )
+    docstring = re.search(r"\n\n(    from roibeam .*?)\n\n(?=\S)", hugging_face_inputs.__doc__ or "", re.DOTALL)
     assert docstring is not None
     return dict([("docstring", textwrap.dedent(docstring[1])), *in_readme])
 

@@ -9,7 +9,7 @@ from disk_steps import noted_disk_steps
 from store_examples import make_record
 
 from roibeam.features.folders.durable_files import write_bytes_atomically
-from roibeam.features.folders.output_folder import LocalFolder
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.reading.staging_folder import StagingFolder
 from roibeam.features.shard.writer import ShardWriter
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from captioned_records import pretrain_with
 from objectives import small_model
 from safetensors.torch import load_file
 from transformers import PretrainedConfig
@@ -22,11 +23,10 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.vlbert.config import VLBertConfig, vlbert_small
 from roibeam.model.vlbert.embeddings import average_visible_regions
 from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling, make_sample
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
 from roibeam.pipelines.sources.captions.caption_files import Caption
@@ -34,7 +34,7 @@ from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.train_config import TrainConfig
 
-GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
+GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "vlbert"
 NUM_CLASSES, WIDTH = 20, 48
 OF_DATA = ("batch_size", "fixed_masks")
 CAPTIONS = [
@@ -235,7 +235,6 @@ def test_the_whole_image_is_what_the_model_would_make_of_the_same_regions(dtype)
     np.testing.assert_array_equal(record.features, before)
 
 
-@pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found at {GOLDENS}")
 @pytest.mark.parametrize("case, seq_len", [("long", 64), ("trunc", 16)])
 def test_samples_are_those_of_the_release(case, seq_len):
     with np.load(GOLDENS / "dataset_item.npz") as golden:
@@ -352,7 +351,9 @@ def run_pretrain(store, folder, **changes):
         "model_overrides": {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64},
     }
     rows = [Caption(CAPTIONS[index], f"photos/{image_id}.jpg") for index, image_id in enumerate(store)]
-    return pretrain([CaptionedStore(store, [*rows, Caption("nothing to see", "gone")])], folder, **(settings | changes))
+    return pretrain_with(
+        [CaptionedStore(store, [*rows, Caption("nothing to see", "gone")])], folder, **(settings | changes)
+    )
 
 
 def test_pretrain_writes_a_run_that_goes_on_in_the_same_bits(store, tmp_path):

@@ -9,11 +9,11 @@ def _processes(test: str) -> str:
     return f"tests/pipelines/test_training_processes.py::{test}"
 
 
-COLLATE = "src/roibeam/pipelines/pretraining/samples/sample.py"
+COLLATE = "src/roibeam/pipelines/inputs/batches/sample.py"
 FAULTS = (
     Fault(
         "every worker makes the first one's batches",
-        "src/roibeam/pipelines/pretraining/data/batch_workers.py",
+        "src/roibeam/pipelines/inputs/batches/batch_workers.py",
         "islice(self._places(), worker.id, None,",
         "islice(self._places(), 0, None,",
         _processes("test_samples_from_workers_are_those_of_one_process"),
@@ -41,7 +41,7 @@ FAULTS = (
     ),
     Fault(
         "background is the first class",
-        "src/roibeam/pipelines/pretraining/samples/class_targets.py",
+        "src/roibeam/pipelines/inputs/batches/class_targets.py",
         "torch.from_numpy(record.class_ids[chosen].astype(np.int64))] = 1.0",
         "torch.from_numpy(record.class_ids[chosen].astype(np.int64)) + 1] = 1.0",
         "tests/pipelines/test_pretraining.py::test_regions_come_by_score_with_their_targets",
@@ -63,7 +63,7 @@ FAULTS = (
     ),
     Fault(
         "partners come from all stores",
-        "src/roibeam/pipelines/pretraining/data/corpus.py",
+        "src/roibeam/pipelines/inputs/captioned/corpus.py",
         "drawn = row - place + int(random.integers(others))",
         "drawn = int(random.integers(len(self) - (end - first)))",
         "tests/pipelines/test_pretraining_sources.py::test_partners_are_drawn_inside_a_source_as_if_there_were_no_other",
@@ -85,7 +85,7 @@ FAULTS = (
     ),
     Fault(
         "validation asks about the test split",
-        "src/roibeam/pipelines/cli/options/given_stores.py",
+        "src/roibeam/pipelines/inputs/captioned/given_stores.py",
         'split="val"',
         'split="test"',
         "tests/pipelines/test_validation.py::test_of_a_karpathy_file_the_split_val_is_asked_about",
@@ -121,7 +121,7 @@ FAULTS = (
     ),
     Fault(
         "an evaluation shows masked regions",
-        "src/roibeam/pipelines/pretraining/evaluation/photo_features.py",
+        "src/roibeam/pipelines/analysis/evaluation/photo_features.py",
         "hides = bool(batch.masked_regions[row].any())",
         "hides = False",
         "tests/pipelines/test_evaluation_end_to_end.py::test_batches_and_what_was_kept_change_no_feature",

@@ -1,7 +1,6 @@
 """Photos and texts -> the inputs of transformers' VisualBERT and LXMERT models, which take regions but find none.
 
-    from roibeam.extraction import build_detector
-    from roibeam.extraction.hugging_face_inputs import RegionProcessor
+    from roibeam import RegionProcessor, build_detector
     from transformers import AutoTokenizer, LxmertModel  # or VisualBertModel, LxmertForQuestionAnswering, ...
 
     tokenizer = AutoTokenizer.from_pretrained("unc-nlp/lxmert-base-uncased")

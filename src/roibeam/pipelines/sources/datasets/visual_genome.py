@@ -30,7 +30,7 @@ import numpy as np
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import shown
 from roibeam.pipelines.sources.datasets.json_members import read_json_list
-from roibeam.pipelines.sources.datasets.labelled_image import NO_ATTRIBUTE, LabelledImage, label_image
+from roibeam.pipelines.sources.datasets.labelled_image import NO_ATTRIBUTE, FileObjects, LabelledImage, label_image
 from roibeam.pipelines.sources.datasets.rows import BadRow, read_lines
 
 IMAGE_DATA = "the list of images of Visual Genome's image_data.json"
@@ -200,13 +200,15 @@ def read_annotation(path: str, image_id: str, file_name: str, objects: NameList,
         image_id,
         file_name,
         (int(height), int(width)) if has_size else None,  # type: ignore[arg-type]
-        boxes=np.array(boxes, np.float64).reshape(-1, 4),
-        class_ids=table[:, 0],
-        attribute_ids=attribute_ids[: len(rows)],
-        annotation_ids=table[:, 1],
-        areas=np.full(len(rows), np.nan),
-        crowds=np.zeros(len(rows), bool),
-        ignored=table[:, 2] == 1,
+        FileObjects(
+            boxes=np.array(boxes, np.float64).reshape(-1, 4),
+            class_ids=table[:, 0],
+            attribute_ids=attribute_ids[: len(rows)],
+            annotation_ids=table[:, 1],
+            areas=np.full(len(rows), np.nan),
+            crowds=np.zeros(len(rows), bool),
+            ignored=table[:, 2] == 1,
+        ),
         left_out=left_out,
     )
 
