@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -17,8 +18,9 @@ from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.manifest import ShardManifest, ShardSummary
 from roibeam.features.shard.publish import publish_shard
 from roibeam.pipelines.extract.plan.shard_plan import PlannedShard, extend_plan
+from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob, shared_fingerprint
-from roibeam.pipelines.extract.shard.shard_job import extract_shard
+from roibeam.pipelines.extract.shard.shard_job import ShardMeter, ShardResult, extract_shard
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
@@ -47,7 +49,9 @@ def test_a_finished_shard_is_not_done_again(planned: tuple[ExtractJob, PlannedSh
     first = extract_shard(job, shard)
     assert (first.num_records, first.num_failures) == (1, 1) and first.seconds is not None
     before = {path: path.stat().st_mtime_ns for path in Path(job.store).iterdir()}
-    assert extract_shard(job, shard) == replace(first, seconds=None)
+    meter = ShardMeter()
+    assert extract_shard(job, shard, meter) == replace(first, seconds=None)
+    assert not meter.failures and not meter.num_bytes  # nothing was looked at, not even the image that failed
     assert {path: path.stat().st_mtime_ns for path in Path(job.store).iterdir()} == before
 
 
@@ -58,6 +62,26 @@ def test_a_shard_of_other_images_is_done_again(planned: tuple[ExtractJob, Planne
     path.write_text(path.read_text().replace(shard.members_digest, "0" * 64))
     assert extract_shard(job, shard).seconds is not None
     assert ShardManifest.read(path).members_digest == shard.members_digest
+
+
+def test_an_attempt_that_comes_second_gives_way_and_leaves_nothing(
+    planned: tuple[ExtractJob, PlannedShard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the first attempt is at work, a second one does the whole shard."""
+    job, shard = planned
+    write_data = shard_job._write_data
+    twins: list[ShardResult] = []
+
+    def do_it_all(*arguments: Any) -> Any:
+        monkeypatch.setattr(shard_job, "_write_data", write_data)
+        twins.append(extract_shard(job, shard))
+        return write_data(*arguments)
+
+    monkeypatch.setattr(shard_job, "_write_data", do_it_all)
+    late = extract_shard(job, shard)
+    assert twins[0].seconds is not None and late == replace(twins[0], seconds=None)
+    manifest = ShardManifest.read(Path(job.store) / "part-00000.json")
+    assert [path.name for path in Path(job.store).glob("part-*.lmdb")] == [manifest.data_file]
 
 
 def test_a_worker_with_other_weights_stops(planned: tuple[ExtractJob, PlannedShard]) -> None:

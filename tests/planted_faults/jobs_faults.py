@@ -62,14 +62,14 @@ FAULTS = (
         JOB,
         "publish_shard(folder, manifest, first=True)",
         "publish_shard(folder, manifest)",
-        _remote("test_of_two_attempts_at_once_one_counts_and_nothing_of_the_other_stays"),
+        _test("shard_job.py::test_an_attempt_that_comes_second_gives_way_and_leaves_nothing"),
     ),
     Fault(
         "an attempt that gave way leaves its data",
         JOB,
         "        folder.delete(manifest.data_file)\n",
         "        folder.num_bytes(manifest.data_file)\n",
-        _remote("test_of_two_attempts_at_once_one_counts_and_nothing_of_the_other_stays"),
+        _test("shard_job.py::test_an_attempt_that_comes_second_gives_way_and_leaves_nothing"),
     ),
     Fault(
         "finished shards are done again",
