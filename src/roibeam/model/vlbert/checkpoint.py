@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from roibeam.model.common.key_table import BERT_LAYER, KeyTable, tidy_names, without_copies
+from roibeam.model.common.checkpoint import BERT_LAYER, KeyTable, tidy_names, with_copies, without_copies
 
 
 def _encoder_rules(inner: str) -> tuple[tuple[str, str], ...]:
@@ -133,9 +133,7 @@ def state_to_official(state: Mapping[str, Tensor], kind: str = "pretrain") -> di
         ValueError: for a parameter that this kind of checkpoint does not have.
     """
     official = {TABLES[kind].official(name): tensor for name, tensor in state.items()}
-    if "vlbert.mlm_head.predictions.bias" in official:
-        official |= {copy: official[first] for copy, first in _COPIES.items()}
-    return official
+    return with_copies(official, _COPIES, head="vlbert.mlm_head.predictions.bias")
 
 
 def split_official(official: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
