@@ -16,11 +16,11 @@ from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
 from roibeam.features.comparison import distribution_error as distribution_error_module
 from roibeam.features.comparison import region_matching
-from roibeam.features.comparison.compare import StoreComparison, compare
 from roibeam.features.comparison.cosines import Cosines
 from roibeam.features.comparison.distribution_error import distribution_error
 from roibeam.features.comparison.record_source import RecordSource
 from roibeam.features.comparison.region_matching import match_regions
+from roibeam.features.comparison.store_comparison import StoreComparison, compare
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.shard.publish import publish_shard, publish_store

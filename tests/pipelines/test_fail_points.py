@@ -13,7 +13,7 @@ from fail_points import COMMIT, SHARD_MANIFEST, STORE_MANIFEST, SYNC, WRITE, Fai
 
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.stores.import_store import import_features
+from roibeam.pipelines.stores.store_import import import_features
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

@@ -194,9 +194,9 @@ def extract_command(
     from roibeam.pipelines.foundation.files.remote_files import is_url, use_beam_options
     from roibeam.pipelines.foundation.overrides import apply_overrides
     from roibeam.pipelines.model_files.detector_choice import choose_detector, preset
-    from roibeam.pipelines.sources.captions.given_captions import give_captions
-    from roibeam.pipelines.sources.captions.held_out import HeldOut, keep_out
+    from roibeam.pipelines.sources.captions.caption_join import give_captions
     from roibeam.pipelines.sources.given_boxes import give_boxes
+    from roibeam.pipelines.sources.held_out import HeldOut, keep_out
     from roibeam.pipelines.sources.image_identity import data_set_of_source
     from roibeam.pipelines.sources.source_kinds import check_images_are_there, open_source
     from roibeam.pipelines.sources.vocabulary import load_vocabulary

@@ -23,7 +23,7 @@ def leaks_command(
     """Which images of a source or store are held out: those that results are reported on. Exit 1 if there are any."""
     from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
     from roibeam.features.store import FeatureStore
-    from roibeam.pipelines.sources.captions.held_out import HeldOut
+    from roibeam.pipelines.sources.held_out import HeldOut
     from roibeam.pipelines.sources.image_identity import data_set_of_source, data_set_of_store
     from roibeam.pipelines.sources.source_kinds import open_source
 

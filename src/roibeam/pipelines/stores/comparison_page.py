@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from roibeam.features.comparison.compare import ImageComparison, StoreComparison
+from roibeam.features.comparison.store_comparison import ImageComparison, StoreComparison
 from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.pages.charts import escaped, text_colour_on
 from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roibeam.features.comparison.compare import SourceFacts, StoreComparison
+from roibeam.features.comparison.store_comparison import SourceFacts, StoreComparison
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from roibeam.extraction.engine.photo_loading import read_local_file
 from roibeam.extraction.photos.decode import decode_image
-from roibeam.features.comparison.compare import ImageComparison, StoreComparison
 from roibeam.features.comparison.record_source import RecordSource
 from roibeam.features.comparison.region_matching import match_regions
+from roibeam.features.comparison.store_comparison import ImageComparison, StoreComparison
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.extract.report.store_report import photo_thumbnail
 from roibeam.pipelines.sources.datasets.folder import list_folder

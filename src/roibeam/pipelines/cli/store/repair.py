@@ -14,7 +14,7 @@ from roibeam.features.printable import printable
 
 if TYPE_CHECKING:
     from roibeam.pipelines.stores.damage import StoreDamage
-    from roibeam.pipelines.stores.repair_store import RepairSummary
+    from roibeam.pipelines.stores.store_repair import RepairSummary
 
 _LISTED = 20  # images, and files; --json lists all
 
@@ -59,7 +59,7 @@ def repair_command(
         return
     if weights is not None and detector is not None:
         raise ValueError("--weights and --detector both name weights; give one of them")
-    from roibeam.pipelines.stores.repair_store import RepairSource, repair_store
+    from roibeam.pipelines.stores.store_repair import RepairSource, repair_store
 
     source = RepairSource(images, weights, detector, device)
     summary = repair_store(store, source, retry_dead_letters=retry_dead_letters)

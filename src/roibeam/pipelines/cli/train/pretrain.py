@@ -285,7 +285,7 @@ def pretrain_command(
     from roibeam.pipelines.pretraining.systems import system_named
     from roibeam.pipelines.pretraining.task import DataConfig
     from roibeam.pipelines.pretraining.text_run import pretrain_on_text
-    from roibeam.pipelines.sources.captions.held_out import HeldOut
+    from roibeam.pipelines.sources.held_out import HeldOut
     from roibeam.pipelines.training.loop import is_main_process, num_processes
     from roibeam.pipelines.training.run_folder.curves import write_curves
     from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows

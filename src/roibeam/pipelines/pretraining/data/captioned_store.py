@@ -17,9 +17,9 @@ from roibeam.pipelines.pretraining.data.task_corpus import TaskTable
 from roibeam.pipelines.pretraining.data.task_texts import TaskTexts
 from roibeam.pipelines.pretraining.data.usable_captions import UsableCaptions
 from roibeam.pipelines.sources.captions.caption_files import Caption
+from roibeam.pipelines.sources.captions.caption_join import CaptionJoin, JoinReport, check_match
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable, TextColumn
-from roibeam.pipelines.sources.captions.held_out import HeldOut, LeakReport, refuse_leaks
-from roibeam.pipelines.sources.captions.join import CaptionJoin, JoinReport, check_match
+from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, refuse_leaks
 
 logger = logging.getLogger(__name__)
 

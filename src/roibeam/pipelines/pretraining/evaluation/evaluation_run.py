@@ -47,7 +47,7 @@ from roibeam.pipelines.pretraining.evaluation.photo_features import PhotoFeature
 from roibeam.pipelines.pretraining.evaluation.retrieval import has_match_head, retrieve
 from roibeam.pipelines.pretraining.probing.probe import check_task
 from roibeam.pipelines.sources.captions.caption_files import Caption
-from roibeam.pipelines.sources.captions.join import JoinReport
+from roibeam.pipelines.sources.captions.caption_join import JoinReport
 
 log = logging.getLogger(__name__)
 
