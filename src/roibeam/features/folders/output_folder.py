@@ -16,20 +16,13 @@ from typing import Protocol
 
 from roibeam.features.folders.durable_files import (
     TEMPORARY_SUFFIX,
+    FileFacts,
     fsync_folder,
     read_regular_file,
     write_bytes_atomically,
 )
 
 SCRATCH_PREFIX = ".tmp-"
-
-
-@dataclass(frozen=True)
-class FileFacts:
-    """What a listing tells of a file: its size, and when it was written last (Unix seconds; 0.0 where not told)."""
-
-    num_bytes: int
-    written_at: float
 
 
 class OutputFolder(Protocol):

@@ -73,8 +73,9 @@ TABLES: Mapping[str, KeyTable] = {
     "refcoco": KeyTable("VL-BERT for RefCOCO+", (*_encoder_rules("vlbert."), *_REGION_HEAD)),
 }
 # The image network of an end-to-end checkpoint. It is no part of `model`; who builds it reads these names.
-_ENCODER = ("image_feature_extractor.backbone.", "image_feature_extractor.roi_head_feature_extractor.")
-_ENCODER_AGAIN = ("image_feature_extractor.head.0.", "image_feature_extractor.roi_head_feature_extractor.")
+# The release saves its last stage twice, under these two names.
+LAST_STAGE, LAST_STAGE_AGAIN = "image_feature_extractor.roi_head_feature_extractor.", "image_feature_extractor.head.0."
+_ENCODER = ("image_feature_extractor.backbone.", LAST_STAGE)
 # What files hold twice: the decoder of masked words is the word embedding.
 _COPIES = {"vlbert.mlm_head.predictions.decoder.weight": "vlbert.word_embeddings.weight"}
 
@@ -150,8 +151,9 @@ def split_official(official: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
     """
     official = tidy_names(official)
     encoder = {name: tensor for name, tensor in official.items() if name.startswith(_ENCODER)}
-    again, first = _ENCODER_AGAIN
-    copies = {name: first + name.removeprefix(again) for name in official if name.startswith(again)}
+    copies = {
+        name: LAST_STAGE + name.removeprefix(LAST_STAGE_AGAIN) for name in official if name.startswith(LAST_STAGE_AGAIN)
+    }
     for name, original in copies.items():
         if original not in official or not official[name].equal(official[original]):
             raise ValueError(f"{name} differs from {original}; in an official checkpoint the two are one tensor")

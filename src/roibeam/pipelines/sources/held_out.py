@@ -11,7 +11,7 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.safe_pickle.read import load_pickle
-from roibeam.pipelines.sources.datasets.json_members import read_json_list, read_json_members
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_list, read_json_members
 from roibeam.pipelines.sources.datasets.karpathy import TRAINING_SPLITS, read_karpathy
 from roibeam.pipelines.sources.id_lists import read_id_list
 from roibeam.pipelines.sources.image_identity import (

@@ -17,8 +17,13 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.extract.report.store_report import photo_thumbnail
 from roibeam.pipelines.sources.datasets.folder import list_folder
 from roibeam.pipelines.sources.image_finder import ImageFinder
-from roibeam.pipelines.stores.comparison_page import ComparedBox, ComparedImage, ComparedSide, comparison_html
-from roibeam.pipelines.stores.comparison_text import summary_rows
+from roibeam.pipelines.stores.comparison_report import (
+    ComparedBox,
+    ComparedImage,
+    ComparedSide,
+    comparison_html,
+    summary_rows,
+)
 
 
 def write_comparison_page(

@@ -128,7 +128,7 @@ def diff_command(
     """
     from roibeam.features.comparison.record_source import RecordSource
     from roibeam.features.comparison.store_comparison import compare
-    from roibeam.pipelines.stores.comparison_text import comparison_text
+    from roibeam.pipelines.stores.comparison_report import comparison_text
 
     try:
         if images is not None and html is None:
