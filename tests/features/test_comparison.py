@@ -17,7 +17,7 @@ from store_examples import FINGERPRINT, make_record, write_shard, write_store
 from roibeam.features.comparison import distribution_error as distribution_error_module
 from roibeam.features.comparison import region_matching
 from roibeam.features.comparison.cosines import Cosines
-from roibeam.features.comparison.distribution_error import distribution_error
+from roibeam.features.comparison.distributions import distribution_error
 from roibeam.features.comparison.record_source import RecordSource
 from roibeam.features.comparison.region_matching import match_regions
 from roibeam.features.comparison.store_comparison import StoreComparison, compare

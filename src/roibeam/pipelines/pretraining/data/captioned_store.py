@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roibeam.features.comparison.space_difference import space_difference
+from roibeam.features.comparison.feature_spaces import space_difference
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.detector.photos import LabelledPhotos
