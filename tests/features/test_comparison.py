@@ -14,8 +14,7 @@ import pytest
 from butd_tsv_examples import CAFFE, LXMERT, fields, line
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
-from roibeam.features.comparison import distributions
-from roibeam.features.comparison import region_matching
+from roibeam.features.comparison import distributions, region_matching
 from roibeam.features.comparison.cosines import Cosines
 from roibeam.features.comparison.distributions import distribution_error
 from roibeam.features.comparison.record_source import RecordSource
