@@ -29,8 +29,8 @@ import cv2
 import numpy as np
 from store_rounds import MIN_ROUNDS, status_mb, table, take_turns
 
-from roibeam.extraction.engine import extract_regions as engine
 from roibeam.extraction.engine import photo_loading
+from roibeam.extraction.engine import region_iterator as engine
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.photos.image_ref import ImageRef

@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from roibeam.extraction.detector import Detector, HeadOutputs
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.engine.region_records import to_record
 from roibeam.extraction.fast.modes import MODES, bf16_instructions
 from roibeam.extraction.network.precision import plain_float32
@@ -68,7 +68,7 @@ def images_per_second(work: Callable[[], object], count: int, device: torch.devi
 
 def run_whole(detector: Detector, paths: list[Path]) -> None:
     """Files on disk to records."""
-    for outcome in extract([ImageRef(path.stem, str(path)) for path in paths], detector):
+    for outcome in extract_regions([ImageRef(path.stem, str(path)) for path in paths], detector):
         if isinstance(outcome, Failure):
             raise ValueError(f"{outcome.location}: {outcome.detail}")
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.weights.loading import build_detector
@@ -69,7 +69,7 @@ def write_store(folder: Path, run: Run, images: list[ImageRef], detector: str, w
     network = build_detector(config, weights=weights, conventions=run.conventions, selection="butd-36")
     folder.mkdir()
     with ShardWriter(folder / data_file_name(0, "bench"), planned_bytes=1) as writer:
-        for outcome in extract(images, network, options=ExtractOptions(run.dtype, distribution="none")):
+        for outcome in extract_regions(images, network, options=ExtractOptions(run.dtype, distribution="none")):
             if isinstance(outcome, Failure):
                 raise ValueError(f"{outcome.location}: {outcome.reason} ({outcome.detail})")
             writer.put(outcome)

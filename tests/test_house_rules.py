@@ -1,4 +1,5 @@
-"""The rules of DESIGN's house: who imports whom, what imports without Beam, and that no decoy is ever imported."""
+"""The rules of the house: who imports whom, how large rooms and functions are, what imports without Beam, and that no
+decoy is ever imported (docs/architecture.md)."""
 
 from __future__ import annotations
 
@@ -7,61 +8,104 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from house import PACKAGE, SOURCE, Module, circles, entries, exported, functions, modules
 
 REPOSITORY = Path(__file__).parents[1]
+FLOORS = ("features", "model", "extraction", "pipelines")
 MAY_IMPORT = {
     "features": set(),
     "model": set(),
     "extraction": {"features"},
     "pipelines": {"extraction", "features", "model"},
 }
+# What a room lists by its nature: a file a format, a file a data set, the parts of a drawn world.
+LONG_ROOMS = {"features/exchange", "pipelines/sources/datasets", "pipelines/toyworld"}
+MOST_ENTRIES, MOST_LINES, MOST_PARAMETERS = 16, 80, 10
 BIN = Path(sys.executable).parent
 
 
-def modules(package: str) -> list[str]:
-    files = sorted((REPOSITORY / package).rglob("*.py"))
-    assert files
-    return [".".join(f.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__") for f in files]
+@pytest.fixture(scope="module")
+def house() -> dict[str, Module]:
+    found = modules()
+    assert len(found) > 400
+    return found
 
 
-def imported_packages(path: Path) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            names.add((node.module or "").split(".")[0])
-    return names
+@pytest.mark.parametrize("floor", FLOORS)
+def test_floors_import_only_what_the_design_allows(floor: str, house: dict[str, Module]) -> None:
+    for name, module in house.items():
+        if name.split(".")[1:2] == [floor]:
+            floors = {other.split(".")[1] for other in module.imports if other.count(".")} & set(FLOORS)
+            assert floors <= MAY_IMPORT[floor] | {floor}, f"{name} imports {floors}"
+            assert not module.outside & {"tests", "bench", *FLOORS}, name
 
 
-@pytest.mark.parametrize("package", MAY_IMPORT)
-def test_packages_import_only_what_the_design_allows(package: str) -> None:
-    allowed = MAY_IMPORT[package] | {package}
-    for path in (REPOSITORY / package).rglob("*.py"):
-        ours = imported_packages(path) & {*MAY_IMPORT, "tests", "bench"}
-        assert ours <= allowed, f"{path.relative_to(REPOSITORY)} imports {ours - allowed}"
+def test_no_room_has_a_circle(house: dict[str, Module]) -> None:
+    assert not circles(house)
 
 
-def test_every_package_is_named_for_installation_and_tests_are_not() -> None:
-    named = set(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-    found = {
-        ".".join(path.parent.relative_to(REPOSITORY).parts)
-        for package in MAY_IMPORT
-        for path in (REPOSITORY / package).rglob("__init__.py")
-    }
-    folders = {
-        ".".join(path.parent.relative_to(REPOSITORY).parts)
-        for package in MAY_IMPORT
-        for path in (REPOSITORY / package).rglob("*.py")
-    }
-    assert named == found == folders
+def test_commands_are_imported_by_nothing(house: dict[str, Module]) -> None:
+    cli = "roibeam.pipelines.cli"
+    users = {name for name, module in house.items() if any(other.startswith(cli) for other in module.imports)}
+    assert {name for name in users if not name.startswith(cli)} == {"roibeam.__main__"}
+
+
+def test_rooms_are_not_crowded() -> None:
+    crowded = {room: len(names) for room, names in entries().items() if len(names) > MOST_ENTRIES}
+    assert set(crowded) <= LONG_ROOMS, crowded
+
+
+def test_functions_are_short_and_take_few_things() -> None:
+    """A command's options are its parameters: in cli/ only the body counts."""
+    long, wide = [], []
+    for place, node in functions():
+        in_cli = place.startswith("pipelines/cli/")
+        first = node.body[0].lineno if in_cli else node.lineno
+        if (node.end_lineno or 0) - first + 1 > MOST_LINES:
+            long.append(f"{place}:{node.name}")
+        given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        if len(given) > MOST_PARAMETERS and not in_cli:
+            wide.append(f"{place}:{node.name}")
+    assert not long and not wide
+
+
+def test_every_room_says_what_belongs_to_it_and_imports_nothing() -> None:
+    for init in PACKAGE.rglob("__init__.py"):
+        tree = ast.parse(init.read_text("utf-8"))
+        words = ast.get_docstring(tree)
+        assert words and 1 <= len(words.splitlines()) <= 10, init
+        # What stands under TYPE_CHECKING is not run.
+        run = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = {node.module for node in run if isinstance(node, ast.ImportFrom)}
+        assert len(names) == len(run) and names <= {"typing", "roibeam.lazy_names"}, init
+
+
+def test_product_code_imports_files_not_rooms(house: dict[str, Module]) -> None:
+    rooms = {name: sorted(module.rooms) for name, module in house.items() if module.rooms}
+    assert not rooms
+
+
+@pytest.mark.parametrize("room", ["", *FLOORS[:3]])
+def test_no_exported_name_is_that_of_a_file_of_its_room(room: str) -> None:
+    """`from room import name` would give the file once somebody has imported it."""
+    names = exported(PACKAGE / room / "__init__.py")
+    assert len(names) > 10
+    assert not set(names) & entries()[room] - set(FLOORS)
+
+
+def test_the_four_folders_at_the_top_are_links() -> None:
+    for floor in FLOORS:
+        assert (REPOSITORY / floor).is_symlink() and (REPOSITORY / floor).resolve() == PACKAGE / floor
+
+
+def names_below(room: str) -> list[str]:
+    files = sorted((PACKAGE / room).rglob("*.py"))
+    return [".".join(f.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for f in files]
 
 
 BLOCK_AND_IMPORT = """
@@ -77,24 +121,23 @@ for name in {names!r}:
 
 
 @pytest.mark.parametrize(
-    ("package", "blocked"),
-    [
-        ("features", ["apache_beam", "pyarrow", "torch"]),
-        ("extraction", ["apache_beam", "pyarrow"]),
-        ("model", ["apache_beam", "pyarrow"]),
-    ],
+    ("floors", "blocked"),
+    [(["features"], ["apache_beam", "pyarrow", "torch"]), (["extraction", "model"], ["apache_beam", "pyarrow"])],
 )
-def test_packages_import_without_beam_and_pyarrow(package: str, blocked: list[str]) -> None:
-    code = BLOCK_AND_IMPORT.format(blocked=set(blocked), names=modules(package))
+def test_floors_import_without_beam_and_pyarrow(floors: list[str], blocked: list[str]) -> None:
+    names = [name for floor in floors for name in names_below(floor)]
+    code = BLOCK_AND_IMPORT.format(blocked=set(blocked), names=names)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.fixture
 def decoys(tmp_path: Path) -> Path:
-    """A working directory whose files have the names of our packages."""
-    for package in MAY_IMPORT:
-        (tmp_path / f"{package}.py").write_text("raise SystemExit('a decoy was imported')\n")
+    """A working directory whose files and folders have the names of our package and its floors."""
+    for floor in FLOORS:
+        (tmp_path / f"{floor}.py").write_text("raise SystemExit('a decoy was imported')\n")
+    for folder in ("features", "roibeam"):
+        (tmp_path / folder).mkdir()
     return tmp_path
 
 
@@ -106,6 +149,22 @@ def run_outside(command: list[str], folder: Path) -> subprocess.CompletedProcess
 def test_console_script_ignores_decoys_in_the_working_directory(decoys: Path) -> None:
     done = run_outside([str(BIN / "roibeam"), "extract", "--help"], decoys)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("where", ["among decoys", "beside the clone"])
+def test_a_script_finds_our_package(where: str, decoys: Path) -> None:
+    """With the working directory first on the import path, as in a notebook."""
+    folder = decoys if where == "among decoys" else REPOSITORY.parent
+    code = "import sys; sys.path.insert(0, ''); from roibeam import FeatureStore; print(FeatureStore.__module__)"
+    done = run_outside([sys.executable, "-c", code], folder)
+    assert (done.stdout, done.returncode) == ("roibeam.features.store\n", 0), done.stderr
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_a_link_is_not_imported_under_another_name(floor: str) -> None:
+    """A second copy of every class would pass no isinstance."""
+    done = run_outside([sys.executable, "-c", f"import {floor}"], REPOSITORY)
+    assert done.returncode == 1 and f"'{floor}' is a link to roibeam.{floor}" in done.stderr.splitlines()[-1]
 
 
 def test_torchrun_line_ignores_decoys(decoys: Path) -> None:

@@ -24,7 +24,7 @@ import roibeam.extraction
 from roibeam.extraction.detectron2.adapter import Detectron2Detector, build_detectron2_detector
 from roibeam.extraction.detectron2.network import read_detectron2_config
 from roibeam.extraction.detectron2.vg import register_vg_detector, vg_config
-from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.state import CELL_ANCHORS, is_weight
@@ -296,7 +296,7 @@ def test_engine_runs_it_unchanged(stock, small_vg, golden_dir):
     photo = ImageRef("a", str(golden_dir / "input.png"))
     with_boxes = dataclasses.replace(photo, boxes=((0.0, 0.0, 50.0, 60.0), (20.0, 10.0, 640.0, 480.0)))
     for detector, num_classes, width, attributes in ((stock, 5, 256, False), (small_vg, 20, 512, True)):
-        record, given = extract([photo, with_boxes], detector)
+        record, given = extract_regions([photo, with_boxes], detector)
         assert isinstance(given, RegionRecord) and given.boxes.tolist() == [list(box) for box in with_boxes.boxes]
         assert isinstance(record, RegionRecord)
         assert record.features.shape == (len(record.boxes), width) and len(record.boxes) >= 10

@@ -16,8 +16,8 @@ import pytest
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.extract_regions import extract, images_on_their_way
 from roibeam.extraction.engine.photo_loading import MAX_FILE_BYTES, read_local_file
+from roibeam.extraction.engine.region_iterator import extract_regions, images_on_their_way
 from roibeam.extraction.engine.region_records import to_record
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.photos.image_ref import Box, Failure, ImageRef
@@ -84,7 +84,7 @@ def write(folder: Path, name: str, width: int = 8, grey: int = 100) -> ImageRef:
 def test_outcomes_come_in_the_order_of_the_images(tmp_path: Path) -> None:
     images = [write(tmp_path, f"{i:02d}", grey=i) for i in range(20)]
     for threads in (1, 4):
-        records = list(extract(images, FakeDetector(), options=ExtractOptions(decode_threads=threads)))
+        records = list(extract_regions(images, FakeDetector(), options=ExtractOptions(decode_threads=threads)))
         assert [record.image_id for record in records] == [image.image_id for image in images]
         assert all(isinstance(record, RegionRecord) for record in records)
         assert [float(record.features[0, 0]) for record in records] == list(range(20))
@@ -100,7 +100,7 @@ def test_bad_images_become_failures_and_the_others_go_on(tmp_path: Path) -> None
         write(tmp_path, "unlucky", width=13),
         write(tmp_path, "large", width=900),
     ]
-    outcomes = list(extract(images, FakeDetector(), options=ExtractOptions(max_pixels=5000)))
+    outcomes = list(extract_regions(images, FakeDetector(), options=ExtractOptions(max_pixels=5000)))
     failures = {o.image_id: (o.stage, o.reason) for o in outcomes if isinstance(o, Failure)}
     assert failures == {
         "gone": ("read", "not found"),
@@ -139,25 +139,25 @@ def test_memory_for_a_file_is_that_of_the_file(tmp_path: Path) -> None:
 )
 def test_features_that_do_not_fit_are_failures(tmp_path: Path, feature: float, dtype: str, reason: str | None) -> None:
     options = ExtractOptions(feature_dtype=dtype)
-    (outcome,) = extract([write(tmp_path, "a")], FakeDetector(feature), options=options)
+    (outcome,) = extract_regions([write(tmp_path, "a")], FakeDetector(feature), options=options)
     assert (outcome.reason if isinstance(outcome, Failure) else None) == reason
 
 
 def test_records_hold_what_the_options_say(tmp_path: Path) -> None:
     image = write(tmp_path, "a")
-    (full,) = extract([image], FakeDetector())
+    (full,) = extract_regions([image], FakeDetector())
     assert isinstance(full, RegionRecord) and isinstance(full.class_distribution, np.ndarray)
     assert full.features.dtype == np.float16 and full.class_distribution.dtype == np.float16
     np.testing.assert_array_equal(full.class_distribution[0], np.array([0.5, 0.1, 0.1, 0.3], np.float16))
     assert full.attribute_ids is not None and full.attribute_ids.tolist() == [1, 0]
 
-    (top,) = extract([image], FakeDetector(1.5), options=ExtractOptions("bfloat16", "top-2"))
+    (top,) = extract_regions([image], FakeDetector(1.5), options=ExtractOptions("bfloat16", "top-2"))
     assert isinstance(top, RegionRecord) and isinstance(top.class_distribution, TopKDistribution)
     assert top.features.dtype == ml_dtypes.bfloat16 and float(top.features[0, 0]) == 1.5
     assert top.class_distribution.class_ids.tolist() == [[0, 3], [0, 1]]  # ties: the lower id first
     np.testing.assert_allclose(top.class_distribution.rest.astype(float), [0.2, 0.5], atol=1e-3)
 
-    (none,) = extract([image], FakeDetector(), options=ExtractOptions(distribution="none"))
+    (none,) = extract_regions([image], FakeDetector(), options=ExtractOptions(distribution="none"))
     assert isinstance(none, RegionRecord) and none.class_distribution is None
 
 
@@ -194,7 +194,7 @@ def test_reading_stays_a_bounded_number_of_images_ahead(tmp_path: Path) -> None:
             reads += 1
         return data
 
-    outcomes = extract([image] * 50, FakeDetector(), options=ExtractOptions(decode_threads=2), read_bytes=read)
+    outcomes = extract_regions([image] * 50, FakeDetector(), options=ExtractOptions(decode_threads=2), read_bytes=read)
     for done in range(1, 11):
         next(outcomes)
         assert reads <= done + images_on_their_way(decode_threads=2, batch=1)
@@ -209,7 +209,7 @@ def test_given_boxes_keep_their_number_and_order(tmp_path: Path) -> None:
     image = write(tmp_path, "a", width=400)
     many = tuple((float(i), 0.0, float(i) + 0.7, 6.0) for i in range(300))[::-1]
     images = [given(image, *many), given(image), image, given(image, many[3], many[3])]
-    records = list(extract(images, FakeDetector()))
+    records = list(extract_regions(images, FakeDetector()))
     assert all(isinstance(record, RegionRecord) for record in records)
     boxes = [record.boxes for record in records if isinstance(record, RegionRecord)]
     np.testing.assert_array_equal(boxes[0], np.array(many, np.float32))
@@ -248,7 +248,7 @@ def test_boxes_that_cannot_be_of_this_photo_are_failures(
     tmp_path: Path, box: Box, hw: tuple[int, int] | None, reason: str | None, words: str
 ) -> None:
     image = write(tmp_path, "a", width=400)
-    (outcome,) = extract([given(image, (0.0, 0.0, 1.0, 1.0), box, hw=hw)], FakeDetector())
+    (outcome,) = extract_regions([given(image, (0.0, 0.0, 1.0, 1.0), box, hw=hw)], FakeDetector())
     if reason is None:
         assert isinstance(outcome, RegionRecord) and outcome.num_regions == 2
     else:
@@ -274,22 +274,22 @@ def test_exif_orientation_is_a_convention_of_the_detector(
     shared_data: Path, conventions: object, hw: tuple[int, int]
 ) -> None:
     image = ImageRef("a", str(shared_data / "images" / "awkward" / "exif_orientation_6.jpg"))
-    (record,) = extract([image], FakeWithConventions(conventions))
+    (record,) = extract_regions([image], FakeWithConventions(conventions))
     assert isinstance(record, RegionRecord) and (record.height, record.width) == hw
 
 
 def test_a_feature_of_the_whole_photo(tmp_path: Path) -> None:
     image = write(tmp_path, "a")
-    (none,) = extract([image], FakeDetector())
+    (none,) = extract_regions([image], FakeDetector())
     assert isinstance(none, RegionRecord) and none.image_feature is None
-    (region,) = extract([image], FakeDetector(), options=ExtractOptions(image_feature="region"))
+    (region,) = extract_regions([image], FakeDetector(), options=ExtractOptions(image_feature="region"))
     assert isinstance(region, RegionRecord) and region.image_feature is not None
     assert region.image_feature.tolist() == [1, 2, 3, 4] and region.image_feature.dtype == np.float16
     options = ExtractOptions("float32", image_feature="resnet18=random:1")
-    (network,) = extract([image], FakeDetector(), options=options)
+    (network,) = extract_regions([image], FakeDetector(), options=options)
     assert isinstance(network, RegionRecord) and network.image_feature is not None
     assert network.image_feature.shape == (512,) and network.image_feature.dtype == np.float32
-    kept = extract([image], FakeDetector(), options=options, global_feature=lambda pixels: pixels[0, :2, 0] / 2)
+    kept = extract_regions([image], FakeDetector(), options=options, global_feature=lambda pixels: pixels[0, :2, 0] / 2)
     (handed_in,) = kept
     assert isinstance(handed_in, RegionRecord) and handed_in.image_feature is not None
     assert handed_in.image_feature.tolist() == [50, 50]
@@ -302,7 +302,7 @@ def test_the_record_of_given_boxes_is_what_the_detector_says_of_them(
     boxes = ((100.5, 3.0, 161.2, 120.9), (0.0, 0.0, 160.0, 120.0), (7.0, 7.0, 7.0, 7.0), (100.5, 3.0, 161.2, 120.9))
     image = ImageRef("a", str(tmp_path / "a.png"), boxes)
     options = ExtractOptions("float32", image_feature="region")
-    (record,) = extract([image], small_detector, options=options)
+    (record,) = extract_regions([image], small_detector, options=options)
     (regions,) = small_detector([noise_image], boxes=[np.array(boxes, np.float32)], whole_image=True)
     assert isinstance(record, RegionRecord) and record.image_feature is not None
     np.testing.assert_array_equal(record.features, regions.features)

@@ -17,8 +17,8 @@ import torch
 from roibeam.extraction.engine.background_threads import wait_for_threads
 from roibeam.extraction.engine.detector_calls import DetectorCalls
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.extract_regions import ExtractionStopped, extract, images_on_their_way
 from roibeam.extraction.engine.loader_threads import MAX_LEFT_BEHIND
+from roibeam.extraction.engine.region_iterator import ExtractionStopped, extract_regions, images_on_their_way
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.regions import Regions
 from roibeam.features.record.region_record import RegionRecord
@@ -89,14 +89,14 @@ def features(outcomes: Sequence[RegionRecord | Failure]) -> list[float | str]:
 class TestGroups:
     def test_a_detector_gets_as_many_photos_as_it_prefers(self, tmp_path: Path) -> None:
         detector = GreyDetector(preferred_batch=4)
-        outcomes = list(extract(photos(tmp_path, 10), detector))
+        outcomes = list(extract_regions(photos(tmp_path, 10), detector))
         assert features(outcomes) == list(range(10))
         assert detector.calls == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
     def test_photos_of_one_size_come_together_and_outcomes_stay_in_order(self, tmp_path: Path) -> None:
         detector = GreyDetector(preferred_batch=3)
         images = photos(tmp_path, 12, width=lambda number: 8 if number % 2 else 16)
-        assert features(list(extract(images, detector))) == list(range(12))
+        assert features(list(extract_regions(images, detector))) == list(range(12))
         assert detector.calls == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
 
     def test_the_detector_may_say_what_goes_together(self, tmp_path: Path) -> None:
@@ -105,13 +105,13 @@ class TestGroups:
                 return image_hw[0]
 
         detector = ByHeight(preferred_batch=4)
-        list(extract(photos(tmp_path, 8, width=lambda number: 8 + number), detector))
+        list(extract_regions(photos(tmp_path, 8, width=lambda number: 8 + number), detector))
         assert detector.calls == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
     def test_a_rare_size_is_not_put_off_for_ever(self, tmp_path: Path) -> None:
         detector = GreyDetector(preferred_batch=2)
         images = photos(tmp_path, 60, width=lambda number: 16 if number == 5 else 8)
-        assert features(list(extract(images, detector))) == list(range(60))
+        assert features(list(extract_regions(images, detector))) == list(range(60))
         assert detector.calls[:6] == [[0, 1], [2, 3], [4, 6], [7, 8], [5], [9, 10]]
 
     def test_groups_do_not_depend_on_which_photo_is_loaded_first(self, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ class TestGroups:
                 return Path(location).read_bytes()
 
             # The window grows with the threads, the groups do not change.
-            list(extract(images, detector, options=ExtractOptions(decode_threads=threads), read_bytes=read))
+            list(extract_regions(images, detector, options=ExtractOptions(decode_threads=threads), read_bytes=read))
             groups.append(detector.calls)
         assert groups[0] == groups[1] and max(map(len, groups[0])) == 4
 
@@ -142,7 +142,7 @@ class TestGroups:
                 return data
 
             options = ExtractOptions(decode_threads=3)
-            outcomes = extract([image] * 100, GreyDetector(batch), options=options, read_bytes=read)
+            outcomes = extract_regions([image] * 100, GreyDetector(batch), options=options, read_bytes=read)
             held = images_on_their_way(3, batch)
             for done in range(1, 20):
                 next(outcomes)
@@ -163,7 +163,7 @@ class TestGroups:
                 return pixels + np.uint8(100)
 
         detector = Preparing()
-        outcomes = list(extract(photos(tmp_path, 4), detector))
+        outcomes = list(extract_regions(photos(tmp_path, 4), detector))
         assert features(outcomes) == [100, 101, "detector failed", 103]
         assert detector.threads == {"load photos"}
 
@@ -194,7 +194,7 @@ def test_memory_that_runs_out_splits_the_group_and_warns_once(
 ) -> None:
     detector = Small(8, 2, error)
     with caplog.at_level(logging.WARNING):
-        outcomes = list(extract(photos(tmp_path, 24), detector))
+        outcomes = list(extract_regions(photos(tmp_path, 24), detector))
     assert features(outcomes) == [*range(7), "out of device memory", *range(8, 24)]
     (warning,) = caplog.records
     assert warning.getMessage() == "the detector ran out of memory on 8 photos at once; going on with at most 2"
@@ -208,10 +208,10 @@ def test_what_memory_holds_is_remembered_between_extractions(tmp_path: Path) -> 
     detector = Small(8, 2, MemoryError)
     calls = DetectorCalls(detector)
     images = photos(tmp_path, 6)
-    list(extract(images, detector, calls=calls))
+    list(extract_regions(images, detector, calls=calls))
     assert calls.batch == 2
     detector.calls.clear()
-    list(extract(images, detector, calls=calls))
+    list(extract_regions(images, detector, calls=calls))
     assert max(map(len, detector.calls)) <= 2
 
 
@@ -222,7 +222,7 @@ def test_a_poisoned_photo_in_a_group_fails_alone(tmp_path: Path) -> None:
                 raise ValueError("grey 5 is unlucky")
 
     detector = Poisoned(preferred_batch=4)
-    outcomes = list(extract(photos(tmp_path, 12), detector))
+    outcomes = list(extract_regions(photos(tmp_path, 12), detector))
     assert features(outcomes) == [0, 1, 2, 3, 4, "detector failed", *range(6, 12)]
     assert detector.calls == [[0, 1, 2, 3], [4, 5, 6, 7], [4], [5], [6], [7], [8, 9, 10, 11]]
 
@@ -242,7 +242,7 @@ def test_what_is_not_about_a_photo_stops_the_run_after_what_was_done(
             if 6 in greys:
                 raise error
 
-    outcomes = extract(photos(tmp_path, 12), Broken(preferred_batch=2))
+    outcomes = extract_regions(photos(tmp_path, 12), Broken(preferred_batch=2))
     done: list[Any] = []
     with pytest.raises(kind):
         for outcome in outcomes:
@@ -256,7 +256,7 @@ def test_a_key_that_cannot_be_computed_stops_the_run(tmp_path: Path) -> None:
             raise KeyError(image_hw)
 
     with pytest.raises(KeyError):
-        list(extract(photos(tmp_path, 4), NoKeys(preferred_batch=2)))
+        list(extract_regions(photos(tmp_path, 4), NoKeys(preferred_batch=2)))
 
 
 def test_a_detector_that_loses_a_photo_is_a_bug(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_detector_that_loses_a_photo_is_a_bug(tmp_path: Path) -> None:
             return super().__call__(images[:-1], **options)
 
     with pytest.raises(AssertionError, match="gave 1 results for 2 photos"):
-        list(extract(photos(tmp_path, 4), Losing(preferred_batch=2)))
+        list(extract_regions(photos(tmp_path, 4), Losing(preferred_batch=2)))
 
 
 @pytest.fixture
@@ -292,7 +292,9 @@ class TestWatchdog:
         stuck = ["000", "003", "004", "005", "011"]
         options = ExtractOptions(decode_threads=2, load_timeout=0.5)
         images = photos(tmp_path, 12)
-        outcomes = list(extract(images, GreyDetector(), options=options, read_bytes=blocking_read(gate, *stuck)))
+        outcomes = list(
+            extract_regions(images, GreyDetector(), options=options, read_bytes=blocking_read(gate, *stuck))
+        )
         assert features(outcomes) == ["timeout" if image.image_id in stuck else int(image.image_id) for image in images]
         (first, *_) = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         assert (first.stage, first.detail) == ("read", "still being read after 0.5 s (--load-timeout)")
@@ -312,7 +314,7 @@ class TestWatchdog:
 
         monkeypatch.setattr(photo_loading, "decode_image", endless)
         options = ExtractOptions(load_timeout=0.5)
-        outcomes = list(extract(photos(tmp_path, 3), GreyDetector(), options=options))
+        outcomes = list(extract_regions(photos(tmp_path, 3), GreyDetector(), options=options))
         assert features(outcomes) == [0, "timeout", 2]
         assert isinstance(outcomes[1], Failure) and outcomes[1].stage == "decode"
 
@@ -323,7 +325,7 @@ class TestWatchdog:
         before = threading.active_count()
         done: list[Any] = []
         with pytest.raises(RuntimeError, match=r"16 images before this one hang as well.*does the file system"):
-            for outcome in extract(images, GreyDetector(), options=options, read_bytes=read):
+            for outcome in extract_regions(images, GreyDetector(), options=options, read_bytes=read):
                 done.append(outcome)
                 assert threading.active_count() <= before + 1 + 8 + MAX_LEFT_BEHIND
         assert set(features(done)) == {"timeout"}
@@ -336,7 +338,7 @@ class TestWatchdog:
 
         done: list[Any] = []
         with pytest.raises(RuntimeError, match=r"not come back from image '002' for 0\.6 s \(--detect-timeout\)"):
-            for outcome in extract(photos(tmp_path, 6), Hanging(), options=ExtractOptions(detect_timeout=0.6)):
+            for outcome in extract_regions(photos(tmp_path, 6), Hanging(), options=ExtractOptions(detect_timeout=0.6)):
                 done.append(outcome)
         assert features(done) == [0, 1]
 
@@ -345,13 +347,13 @@ class TestWatchdog:
             def answer(self, greys: list[int]) -> None:
                 time.sleep(0.3)
 
-        outcomes = list(extract(photos(tmp_path, 5), Slow(), options=ExtractOptions(detect_timeout=0.6)))
+        outcomes = list(extract_regions(photos(tmp_path, 5), Slow(), options=ExtractOptions(detect_timeout=0.6)))
         assert features(outcomes) == list(range(5))
 
     def test_a_slow_caller_is_nobodys_timeout(self, tmp_path: Path) -> None:
         options = ExtractOptions(load_timeout=0.3, detect_timeout=0.3)
         done: list[Any] = []
-        for outcome in extract(photos(tmp_path, 8), GreyDetector(), options=options):
+        for outcome in extract_regions(photos(tmp_path, 8), GreyDetector(), options=options):
             done.append(outcome)
             time.sleep(0.4 if len(done) == 1 else 0)
         assert features(done) == list(range(8))
@@ -360,7 +362,7 @@ class TestWatchdog:
         stopping = threading.Event()
         done: list[Any] = []
         with pytest.raises(ExtractionStopped):
-            for outcome in extract(photos(tmp_path, 12), GreyDetector(), should_stop=stopping.is_set):
+            for outcome in extract_regions(photos(tmp_path, 12), GreyDetector(), should_stop=stopping.is_set):
                 done.append(outcome)
                 if len(done) == 3:
                     stopping.set()
@@ -374,7 +376,7 @@ class TestWatchdog:
         stopping = threading.Event()
         threading.Timer(0.3, stopping.set).start()
         with pytest.raises(ExtractionStopped):
-            list(extract(photos(tmp_path, 6), Hanging(), should_stop=stopping.is_set))
+            list(extract_regions(photos(tmp_path, 6), Hanging(), should_stop=stopping.is_set))
 
 
 def test_one_detector_computes_for_one_thread_at_a_time(tmp_path: Path) -> None:
@@ -393,7 +395,7 @@ def test_one_detector_computes_for_one_thread_at_a_time(tmp_path: Path) -> None:
     found: list[list[float | str]] = []
 
     def run() -> None:
-        found.append(features(list(extract(images, detector, calls=calls))))
+        found.append(features(list(extract_regions(images, detector, calls=calls))))
 
     threads = [threading.Thread(target=run) for _ in range(3)]
     for thread in threads:

@@ -29,7 +29,7 @@ from transformers import (
 from roibeam.extraction import hugging_face_inputs
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.hugging_face_inputs import RegionProcessor
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.photos.image_ref import ImageRef
@@ -165,7 +165,7 @@ def test_a_photo_and_its_record_give_the_same(
     assert len(set(from_photos["visual_attention_mask"].sum(dim=1).tolist())) > 1, "no padding to test"
     refs = [ImageRef(path.name, str(path)) for path in photos]
     for dtype, tolerance in (("float32", 0.0), ("float16", 1e-3)):
-        records = list(extract(refs, tiny_detector, options=ExtractOptions(feature_dtype=dtype)))
+        records = list(extract_regions(refs, tiny_detector, options=ExtractOptions(feature_dtype=dtype)))
         from_records = RegionProcessor(None, tokenizer, model.config)(records, ["a dog", "a cat", "the beach"])
         assert list(from_photos) == list(from_records)
         for name, values in from_photos.items():
@@ -293,7 +293,7 @@ def snippets() -> dict[str, str]:
     """The five lines, wherever a reader may copy them from."""
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     in_readme = [("README", block) for block in blocks if "RegionProcessor(" in block]
-    docstring = re.search(r"\n\n(    from extraction.*?)\n\n(?=\S)", hugging_face_inputs.__doc__ or "", re.DOTALL)
+    docstring = re.search(r"\n\n(    from roibeam .*?)\n\n(?=\S)", hugging_face_inputs.__doc__ or "", re.DOTALL)
     assert docstring is not None
     return dict([("docstring", textwrap.dedent(docstring[1])), *in_readme])
 

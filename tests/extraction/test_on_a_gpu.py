@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.fast.cuda_conv import CudaConv
 from roibeam.extraction.fast.modes import MODES
 from roibeam.extraction.fast.recorded_calls import RecordedCalls
@@ -158,7 +158,7 @@ def test_the_engine_says_what_the_detector_says(tmp_path, photos, selection):
         cv2.imwrite(str(path), photos[number % len(photos)])
         images.append(ImageRef(path.stem, str(path)))
     wanted = [detector([photo])[0] for photo in photos]
-    for number, outcome in enumerate(extract(images, detector)):
+    for number, outcome in enumerate(extract_regions(images, detector)):
         assert not isinstance(outcome, Failure), outcome
         want = wanted[number % len(photos)]
         np.testing.assert_array_equal(outcome.features, want.features.astype(np.float16))

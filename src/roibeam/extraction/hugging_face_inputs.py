@@ -1,7 +1,6 @@
 """Photos and texts -> the inputs of transformers' VisualBERT and LXMERT models, which take regions but find none.
 
-    from roibeam.extraction import build_detector
-    from roibeam.extraction.hugging_face_inputs import RegionProcessor
+    from roibeam import RegionProcessor, build_detector
     from transformers import AutoTokenizer, LxmertModel  # or VisualBertModel, LxmertForQuestionAnswering, ...
 
     tokenizer = AutoTokenizer.from_pretrained("unc-nlp/lxmert-base-uncased")
@@ -29,8 +28,8 @@ from torch import Tensor
 
 from roibeam.extraction.detector import RegionDetector
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.extract_regions import extract
 from roibeam.extraction.engine.photo_loading import exif_orientation
+from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.engine.region_records import to_record
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.record.region_record import RegionRecord
@@ -96,7 +95,7 @@ class RegionProcessor:
         Raises:
             ValueError: for a photo that cannot be decoded; features of another width; a photo without any region, for
                 LXMERT; a text too long for the model, or ids beyond its vocabulary; lists of different or no length.
-            One photo that cannot be used fails the batch: for many, use `extract`, which makes failures data.
+            One photo that cannot be used fails the batch: for many, use `extract_regions`, which makes failures data.
             OSError: for a file that cannot be read.
         """
         photo_list: list[Photo] = [photos] if isinstance(photos, _ONE_PHOTO) else list(photos)
@@ -145,7 +144,7 @@ class RegionProcessor:
             (regions,) = self.detector([image])
             return to_record(name, image.shape[0], image.shape[1], regions, _OPTIONS)
         location = os.fspath(photo)
-        (outcome,) = extract([ImageRef(name, location)], self.detector, options=_OPTIONS)
+        (outcome,) = extract_regions([ImageRef(name, location)], self.detector, options=_OPTIONS)
         if isinstance(outcome, Failure):
             error = OSError if outcome.stage == "read" else ValueError
             raise error(f"photo {location}: {outcome.reason}: {outcome.detail}")

@@ -1,1 +1,81 @@
-"""Say what belongs here."""
+"""Region features on disk: the record of one photo, the shard, the store.
+
+Imports nothing of ours, and neither torch nor Beam nor pyarrow: a store is readable on a bare machine. Read first:
+record/region_record.py (what is stored), shard/layout.py (its bytes), store.py (reading); docs/store-format.md has
+every byte.
+"""
+
+from typing import TYPE_CHECKING
+
+from roibeam.lazy_names import lazy_names
+
+if __name__ != "roibeam.features":
+    raise ImportError(f"{__name__!r} is a link to roibeam.features, or a copy of it: import roibeam.features")
+
+if TYPE_CHECKING:
+    from roibeam.features.batch import BatchBuffers as BatchBuffers
+    from roibeam.features.batch import RegionBatch as RegionBatch
+    from roibeam.features.comparison.record_source import RecordSource as RecordSource
+    from roibeam.features.comparison.result import StoreComparison as StoreComparison
+    from roibeam.features.comparison.store_comparison import compare as compare
+    from roibeam.features.exchange.butd_tsv import ButdTsv as ButdTsv
+    from roibeam.features.exchange.butd_tsv import read_butd_tsv as read_butd_tsv
+    from roibeam.features.reading.batch_stream import BatchStream as BatchStream
+    from roibeam.features.reading.open_store_at import open_store as open_store
+    from roibeam.features.reading.staging import StagedStore as StagedStore
+    from roibeam.features.record.digest import content_digest as content_digest
+    from roibeam.features.record.digest import merge_digests as merge_digests
+    from roibeam.features.record.digest import record_digest as record_digest
+    from roibeam.features.record.fingerprint import Fingerprint as Fingerprint
+    from roibeam.features.record.fingerprint import feature_space_of as feature_space_of
+    from roibeam.features.record.region_record import RegionRecord as RegionRecord
+    from roibeam.features.record.region_record import TopKDistribution as TopKDistribution
+    from roibeam.features.region_filter import RegionFilter as RegionFilter
+    from roibeam.features.shard.layout import RegionMeta as RegionMeta
+    from roibeam.features.shard.manifest import DeadLetter as DeadLetter
+    from roibeam.features.shard.manifest import ShardEntry as ShardEntry
+    from roibeam.features.shard.manifest import ShardManifest as ShardManifest
+    from roibeam.features.shard.manifest import ShardSummary as ShardSummary
+    from roibeam.features.shard.manifest import StoreManifest as StoreManifest
+    from roibeam.features.shard.publish import publish_shard as publish_shard
+    from roibeam.features.shard.publish import publish_store as publish_store
+    from roibeam.features.shard.reader import ShardReader as ShardReader
+    from roibeam.features.shard.writer import ShardWriter as ShardWriter
+    from roibeam.features.store import FeatureStore as FeatureStore
+    from roibeam.features.verify import Problem as Problem
+    from roibeam.features.verify import verify_store as verify_store
+
+_FILES = {
+    "BatchBuffers": "roibeam.features.batch",
+    "RegionBatch": "roibeam.features.batch",
+    "compare": "roibeam.features.comparison.store_comparison",
+    "RecordSource": "roibeam.features.comparison.record_source",
+    "StoreComparison": "roibeam.features.comparison.result",
+    "ButdTsv": "roibeam.features.exchange.butd_tsv",
+    "read_butd_tsv": "roibeam.features.exchange.butd_tsv",
+    "BatchStream": "roibeam.features.reading.batch_stream",
+    "open_store": "roibeam.features.reading.open_store_at",
+    "StagedStore": "roibeam.features.reading.staging",
+    "content_digest": "roibeam.features.record.digest",
+    "merge_digests": "roibeam.features.record.digest",
+    "record_digest": "roibeam.features.record.digest",
+    "Fingerprint": "roibeam.features.record.fingerprint",
+    "feature_space_of": "roibeam.features.record.fingerprint",
+    "RegionRecord": "roibeam.features.record.region_record",
+    "TopKDistribution": "roibeam.features.record.region_record",
+    "RegionFilter": "roibeam.features.region_filter",
+    "RegionMeta": "roibeam.features.shard.layout",
+    "DeadLetter": "roibeam.features.shard.manifest",
+    "ShardEntry": "roibeam.features.shard.manifest",
+    "ShardManifest": "roibeam.features.shard.manifest",
+    "ShardSummary": "roibeam.features.shard.manifest",
+    "StoreManifest": "roibeam.features.shard.manifest",
+    "publish_shard": "roibeam.features.shard.publish",
+    "publish_store": "roibeam.features.shard.publish",
+    "ShardReader": "roibeam.features.shard.reader",
+    "ShardWriter": "roibeam.features.shard.writer",
+    "FeatureStore": "roibeam.features.store",
+    "Problem": "roibeam.features.verify",
+    "verify_store": "roibeam.features.verify",
+}
+__getattr__, __dir__ = lazy_names(__name__, _FILES)

@@ -1,6 +1,6 @@
 """Heads of downstream tasks on any of the models: what they read is a `VLBatch` and its `VLOutput`, nothing else.
 
-Each model's published task heads, as its fine-tuned checkpoints hold them, stand in its own files (`vilbert_tasks.py`,
+Each model's published task heads, as its fine-tuned checkpoints hold them, stand in its own room (`vilbert/tasks.py`,
 ...). These here are for every model, start as BERT draws new weights, and know widths instead of models. Which task
 takes which head, with which loss, stands in docs/models.md, "Heads and losses of tasks".
 

@@ -1,7 +1,7 @@
 """A detectron2 network as a detector of ours: any GeneralizedRCNN with a C4 head, photos in, regions out.
 
     detector = build_detectron2_detector("faster_rcnn_R_50_C4_1x.yaml", weights="model_final.pkl")
-    for outcome in extract(images, detector): ...
+    for outcome in extract_regions(images, detector): ...
 
 photo -> resize -> model.preprocess_image -> backbone -> proposal_generator -> pooler, res5, mean, predictor -> select
 

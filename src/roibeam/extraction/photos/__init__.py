@@ -1,1 +1,4 @@
-"""Say what belongs here."""
+"""One photo: where it is, how its bytes become pixels, how pixels become the network's input.
+
+Where photos come from in bulk is in pipelines/sources. Read image_ref.py first.
+"""

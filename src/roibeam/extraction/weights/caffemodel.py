@@ -2,7 +2,7 @@
 
 The file is a protocol buffer, `NetParameter` of BVLC/caffe src/caffe/proto/caffe.proto; only the few fields that hold
 weights are described here. Names become `<layer>.<tensor>`: `res2a_branch1.weight`, `bn2a_branch1.running_mean`,
-`scale2a_branch1.weight`; weight_families.py knows which is which.
+`scale2a_branch1.weight`; families.py knows which is which.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Order and scale of the head weights, as data, and the one table of rules that turns one layout into another.
 
-The published files of this network hold the same tensors under one set of names (weight_families.py), but their rows
+The published files of this network hold the same tensors under one set of names (families.py), but their rows
 mean different things: where background stands, how box deltas are scaled, whether objectness is one number or a pair,
 in which order the anchors come. The rules follow from the codes of airsplay/py-bottom-up-attention,
 MILVLG/bottom-up-attention.pytorch (bua/caffe/modeling) and peteanderson80/bottom-up-attention (lib/rpn, test.prototxt).

@@ -73,7 +73,7 @@ def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None
 
     Args:
         spec: `random:<seed>` (the reproducible recipe of random_weights.py; one seed is one network, whatever the
-            conventions), or a file as `fetch_weights` takes it, of any family in weight_families.py. Rows and scales of
+            conventions), or a file as `fetch_weights` takes it, of any family in families.py. Rows and scales of
             the heads are brought to the detector's conventions; half-precision files are widened to float32.
         detector: its anchors become the file's where the file has other published ones than the conventions compute.
         cache_dir: where fetched files are kept; None means `default_cache_dir()`.

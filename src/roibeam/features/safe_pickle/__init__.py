@@ -1,1 +1,4 @@
-"""Say what belongs here."""
+"""The one reader of pickles: it makes plain values and arrays and runs nothing that a pickle names.
+
+Read read.py first; values.py says what a pickle may hold.
+"""

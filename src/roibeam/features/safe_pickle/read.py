@@ -2,7 +2,7 @@
 
 This is a small pickle machine of our own rather than a restricted `pickle.Unpickler`. In Python's own, an allowed
 callable such as `numpy.ndarray` can be asked for a terabyte, and a few bytes make its memo table grow until the machine
-dies. Here a pickle's "global" is only a name, a call is looked up among a handful (pickled_values.py), and every array
+dies. Here a pickle's "global" is only a name, a call is looked up among a handful (values.py), and every array
 is built from bytes that lie in the file. So memory is bounded by the size of the file (see `MAX_STEPS` and
 `_BYTES_PER_CONTAINER`), and there is nothing to run. The opcodes are those of protocols 0 to 5 (python/cpython
 Lib/pickletools.py).

@@ -1,1 +1,4 @@
-"""Say what belongs here."""
+"""What several models share: attention and layers, heads, losses, masking, packing of rows, reading checkpoints.
+
+What one model alone has stands in its own room. No `if model == ...`. Read transformer.py first.
+"""

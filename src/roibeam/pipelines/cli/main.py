@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -26,6 +25,7 @@ from roibeam.pipelines.cli.train.recipes import recipes_command
 from roibeam.pipelines.cli.worker_pool import worker_pool_command
 from roibeam.pipelines.foundation.console.our_logs import show_our_logs
 from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError
+from roibeam.version import __version__
 
 INTERRUPTED = 130
 THREADS_SECONDS = 1.0  # for threads to end by themselves before the process ends without them
@@ -61,7 +61,7 @@ def _root(
     debug: Annotated[bool, typer.Option("--debug/--no-debug", help="Show tracebacks and debug logs.")] = False,
 ) -> None:
     if show_version:
-        typer.echo(f"roibeam {version('roibeam')}")
+        typer.echo(f"roibeam {__version__}")
         raise typer.Exit
     show_our_logs(debug=debug)
 

@@ -1,1 +1,4 @@
-"""Say what belongs here."""
+"""`roibeam conformance`: every reference array against our code, with its tolerance. One file a family of models.
+
+Cases are read as users' files are. Tolerances stand in tolerances.py alone. Read runner.py first.
+"""

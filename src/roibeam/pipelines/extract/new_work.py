@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.counted import counted
 from roibeam.features.folders.output_folder import OutputFolder
@@ -228,7 +228,7 @@ def new_images(
 
 
 def _extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:
-    (outcome,) = extract(
+    (outcome,) = extract_regions(
         [image if work.boxes is None else work.boxes.attach(image)],
         shared_detector(work.detector),
         options=work.options,

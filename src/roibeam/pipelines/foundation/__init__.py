@@ -1,1 +1,4 @@
-"""Say what belongs here."""
+"""What every room may use and what knows nothing of features: console, files, pages, statistics, `--set`.
+
+Something belongs here only when two rooms need it.
+"""

@@ -1,1 +1,4 @@
-"""Say what belongs here."""
+"""Models from and to files: runs, checkpoints, published weights, BERT starts, tokenizers, detectors, joint models.
+
+The tables of names are in model/<system>/checkpoint.py. Read model_checkpoint.py first.
+"""

@@ -1,1 +1,1 @@
-"""Say what belongs here."""
+"""Options that several commands share. No work is done here."""

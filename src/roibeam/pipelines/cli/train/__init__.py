@@ -1,1 +1,3 @@
-"""Say what belongs here."""
+"""Commands that train and ask models: pretrain, recipes, evaluate, probe. The work is in pipelines/pretraining and
+pipelines/analysis. Read pretrain.py first.
+"""

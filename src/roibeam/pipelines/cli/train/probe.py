@@ -178,7 +178,7 @@ def _detected(
     settings: list[str],
     vocab: str | None,
 ) -> tuple[RegionRecord, tuple[str, ...], np.ndarray | None]:
-    from roibeam.extraction.engine.extract_regions import extract
+    from roibeam.extraction.engine.region_iterator import extract_regions
     from roibeam.extraction.photos.image_ref import Failure, ImageRef
     from roibeam.extraction.selection import SELECTIONS
     from roibeam.extraction.weights.loading import build_detector
@@ -196,7 +196,7 @@ def _detected(
     built = build_detector(
         parts["detector"], weights=chosen.weights, selection=parts["selection"], conventions=parts["conventions"]
     )
-    (outcome,) = extract([ImageRef(Path(image).stem, image)], built)
+    (outcome,) = extract_regions([ImageRef(Path(image).stem, image)], built)
     if isinstance(outcome, Failure):
         raise ValueError(f"{image}: {outcome.reason} ({outcome.stage}): {outcome.detail}")
     names = chosen.vocabulary

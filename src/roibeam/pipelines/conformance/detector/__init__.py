@@ -1,1 +1,3 @@
-"""Say what belongs here."""
+"""The family "detector": networks, selections, ties, weights and end-to-end cases of the Faster R-CNN. Read family.py
+first.
+"""

@@ -8,7 +8,7 @@
 | `hf_frcnn_keys[_<set>].json`, `detectron2_keys[_<set>].json`, `resnet101_vgbua_keys[_<set>].json` | names and shapes |
 | `e2e_batch.npz` | VL-BERT's end-to-end extractor |
 
-Options: `case.json` and the config files it names (detector_options.py). Photos: `<photo>.png`.
+Options: `case.json` and the config files it names (options.py). Photos: `<photo>.png`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One photo, or a zero-padded batch of them, through a detector; every array of its reference file.
 
-What is fed and what is compared: README of the reference arrays, "Arrays". Selections are in detector_selection.py.
+What is fed and what is compared: README of the reference arrays, "Arrays". Selections are in selection.py.
 """
 
 from __future__ import annotations

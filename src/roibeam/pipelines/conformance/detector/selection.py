@@ -2,7 +2,7 @@
 
 The reference's proposals may stand in another order than ours where their scores tie, so ids are translated first
 (`ImagePart`). Two proposals that fall on the same cells of the map are twins: their features and scores are the same,
-and which of the two is kept is free (detector_ties.py).
+and which of the two is kept is free (ties.py).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Say what belongs here."""
+"""The family "vlbert": VL-BERT on features, from pixels, its tasks and its data. Read family.py first."""

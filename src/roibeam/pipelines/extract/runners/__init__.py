@@ -1,1 +1,4 @@
-"""Say what belongs here."""
+"""Where Beam runs: option sets of each runner, our worker pool and its processes, a small Flink on this machine.
+
+Knows nothing of photos or shards. Read option_sets.py first, then worker_pool.py.
+"""

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from roibeam.extraction.engine.extract_regions import extract
+from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.engine.stage_times import StageTimes
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.folders.output_folder import OutputFolder, output_folder
@@ -165,7 +165,7 @@ def extract_members(
     Raises:
         SourceGoneError: when the whole image folder is gone or empty.
     """
-    return extract(
+    return extract_regions(
         members,
         shared_detector(job.detector),
         options=job.options,

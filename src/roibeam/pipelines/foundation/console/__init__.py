@@ -1,1 +1,1 @@
-"""Say what belongs here."""
+"""What a person sees while a command runs: logs, progress, durations, and what a signal does."""

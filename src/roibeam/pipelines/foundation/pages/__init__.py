@@ -1,1 +1,1 @@
-"""Say what belongs here."""
+"""HTML pages and charts without a library, for reports. Read page.py first."""

@@ -1,1 +1,1 @@
-"""Say what belongs here."""
+"""Numbers about numbers: the paired bootstrap, ranks of retrieval. No torch models, no files."""

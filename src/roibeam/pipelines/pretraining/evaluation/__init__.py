@@ -1,1 +1,3 @@
-"""Say what belongs here."""
+"""A trained model judged on held-out captions: measures, retrieval, validation within the loop. Read
+evaluation_run.py first.
+"""

@@ -1,1 +1,1 @@
-"""Say what belongs here."""
+"""A trained model asked about one photo. Read probe.py first."""

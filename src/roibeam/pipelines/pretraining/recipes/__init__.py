@@ -1,1 +1,1 @@
-"""Say what belongs here."""
+"""The published runs as data, one file a system. Read recipe.py first."""

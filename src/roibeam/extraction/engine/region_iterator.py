@@ -1,6 +1,6 @@
 """The engine: images in, records or failures out, in the order of the images. Knows nothing of Beam, shards or stores.
 
-    for outcome in extract(images, detector):
+    for outcome in extract_regions(images, detector):
         if isinstance(outcome, Failure): ...
         else: ...                                 # a RegionRecord
 
@@ -35,7 +35,7 @@ class ExtractionStopped(RuntimeError):
     """`should_stop` said so."""
 
 
-def extract(
+def extract_regions(
     images: Iterable[ImageRef],
     detector: RegionDetector,
     *,

@@ -1,0 +1,101 @@
+"""The house as its source files tell it: modules and their imports, entries of rooms, functions, exported names."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).parents[2] / "src"
+PACKAGE = SOURCE / "roibeam"
+
+
+class Module(NamedTuple):
+    """Attributes:
+    imports: modules of ours that it imports, at its top or later, for types alone too.
+    rooms: names that it takes from a room in place of a file.
+    outside: first parts of the names of what else it imports.
+    """
+
+    imports: frozenset[str]
+    rooms: frozenset[str]
+    outside: frozenset[str]
+
+
+def modules() -> dict[str, Module]:
+    """Every file of the package but the `__init__` of rooms, by its dotted name."""
+    files = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    rooms = {name.removesuffix(".__init__") for name in files if name.endswith(".__init__")}
+    known = {name for name in files if not name.endswith(".__init__")}
+    return {name: _module(name, files[name], known, rooms) for name in known}
+
+
+def _module(name: str, path: Path, known: set[str], rooms: set[str]) -> Module:
+    imports: set[str] = set()
+    taken: set[str] = set()
+    outside: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            imports |= {alias.name for alias in node.names if alias.name in known}
+            taken |= {alias.name for alias in node.names if alias.name in rooms}
+            outside |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{path}: relative import"
+            outside.add(node.module.split(".")[0])
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                if full in known or node.module in known:
+                    imports.add(full if full in known else node.module)
+                elif node.module in rooms:
+                    taken.add(full)
+    return Module(frozenset(imports - {name}), frozenset(taken), frozenset(outside - {"roibeam"}))
+
+
+def circles(house: Mapping[str, Module]) -> list[str]:
+    """Circles between the entries of any folder, each as "room: a -> b -> a"."""
+    arrows: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for name, module in house.items():
+        for other in module.imports:
+            here, there, depth = name.split("."), other.split("."), 0
+            while depth < min(len(here), len(there)) - 1 and here[depth] == there[depth]:
+                depth += 1
+            if here[depth] != there[depth]:
+                arrows[".".join(here[:depth])][here[depth]].add(there[depth])
+    found = []
+    for room, graph in arrows.items():
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            found.append(f"{room}: {' -> '.join(error.args[1])}")
+    return found
+
+
+def entries() -> dict[str, set[str]]:
+    """Room, as a path below the package -> names of the files and rooms in it."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in PACKAGE.rglob("*.py"):
+        room = path.parent.relative_to(PACKAGE)
+        if path.name != "__init__.py":
+            found["" if room == Path() else str(room)].add(path.stem)
+        elif room != Path():
+            found["" if room.parent == Path() else str(room.parent)].add(room.name)
+    return found
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """(path below the package, its definition) of every function and method."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield str(path.relative_to(PACKAGE)), node
+
+
+def exported(init: Path) -> list[str]:
+    """The names that a room offers: the keys of `_FILES` in its `__init__`."""
+    for node in ast.parse(init.read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            return [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
+    return []

@@ -1,0 +1,71 @@
+"""What users import: a name that goes, or comes, is seen here first."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from house import PACKAGE, exported
+
+NAMES = {
+    "roibeam": """
+        BatchStream FeatureStore ImageRef RegionProcessor RegionRecord VLBatch VLOutput __version__ build_detector
+        extract_regions extraction features load_model model open_store pipelines verify_store
+    """,
+    "roibeam.features": """
+        BatchBuffers BatchStream ButdTsv DeadLetter FeatureStore Fingerprint Problem RecordSource RegionBatch
+        RegionFilter RegionMeta RegionRecord ShardEntry ShardManifest ShardReader ShardSummary ShardWriter StagedStore
+        StoreComparison StoreManifest TopKDistribution compare content_digest feature_space_of merge_digests open_store
+        publish_shard publish_store read_butd_tsv record_digest verify_store
+    """,
+    "roibeam.extraction": """
+        CONFIGS CONVENTIONS Conventions Detector DetectorConfig ExtractOptions Failure HeadOutputs ImageRef MODES
+        RegionBatch RegionDetector RegionEncoder RegionProcessor Regions SELECTIONS SelectionPolicy build_detector
+        collate_photos extract_regions load_encoder_weights load_weights prepare_photo weights_digest
+    """,
+    "roibeam.model": """
+        EndToEndChoices EndToEndModel ImageBertConfig ImageBertForPreTraining InterBertConfig InterBertForPreTraining
+        LabelHead LabelHeadConfig TaskModel VLBatch VLBertConfig VLBertForPreTraining VLOutput ViLbertConfig
+        ViLbertForPreTraining VisualBertConfig VisualBertForPreTraining
+    """,
+}
+
+
+@pytest.mark.parametrize("package", NAMES)
+def test_these_names_are_offered_and_are_there(package: str) -> None:
+    module = importlib.import_module(package)
+    assert sorted(dir(module)) == sorted(NAMES[package].split())
+    for name in dir(module):
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'no_such_name'"):
+        getattr(module, "no_such_" + "name")
+
+
+@pytest.mark.parametrize("package", NAMES)
+def test_type_checkers_see_the_same_names(package: str) -> None:
+    init = PACKAGE.joinpath(*package.split(".")[1:]) / "__init__.py"
+    (typed,) = [node for node in ast.parse(init.read_text("utf-8")).body if "TYPE_CHECKING" in ast.dump(node)][-1:]
+    assert isinstance(typed, ast.If)
+    names = [alias.asname for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert sorted(filter(None, names)) == sorted(exported(init))
+
+
+def test_importing_the_package_imports_nothing_dear(tmp_path: Path) -> None:
+    code = (
+        "import sys, roibeam, roibeam.features, roibeam.model; "
+        "print({'torch', 'numpy', 'apache_beam', 'transformers', 'lmdb'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_the_package_can_be_run_and_is_typed() -> None:
+    import roibeam
+
+    done = subprocess.run([sys.executable, "-m", "roibeam", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"roibeam {roibeam.__version__}\n"
+    assert (PACKAGE / "py.typed").is_file()
