@@ -39,7 +39,7 @@ from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_token
 from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask, PhotoRules
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask, PhotoRules, TaskPhotos
 from roibeam.pipelines.pretraining.systems import SYSTEMS, System
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
@@ -121,10 +121,12 @@ def make_task(
         joint,
         corpus,
         sampler,
-        RecordPhotos(store, rows.captioned_ids(), str(photos)),
+        TaskPhotos(
+            RecordPhotos(store, rows.captioned_ids(), str(photos)),
+            row_sizes(store, rows),
+            PhotoRules(read_ahead=arguments.read_ahead),
+        ),
         data,
-        PhotoRules(read_ahead=arguments.read_ahead),
-        row_sizes=row_sizes(store, rows),
         pad_id=tokenizer.pad_id,
         seed=0,
     )

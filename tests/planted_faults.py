@@ -347,7 +347,7 @@ FAULTS = (
     ),
     Fault(
         "validation asks about the test split",
-        "src/roibeam/pipelines/cli/options/given_stores.py",
+        "src/roibeam/pipelines/pretraining/data/given_stores.py",
         'split="val"',
         'split="test"',
         "tests/pipelines/test_validation.py::test_of_a_karpathy_file_the_split_val_is_asked_about",

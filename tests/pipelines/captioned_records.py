@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -13,6 +14,8 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
 from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
+from roibeam.pipelines.pretraining.run_frame import RunSettings
+from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.sources.captions.caption_files import Caption
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
@@ -85,7 +88,19 @@ def run_pretrain(store, folder, captions=None, **changes):
     rows = [(image_id, CAPTIONS[index % 8]) for index, image_id in enumerate(store)] if captions is None else captions
     settings |= changes
     settings["model_overrides"] = TINY | settings["model_overrides"]
-    return pretrain([captioned(store, rows)], folder, **settings)
+    return pretrain_with([captioned(store, rows)], folder, **settings)
+
+
+def pretrain_with(sources, folder, **settings):
+    """`pretrain` with fields of `RunSettings`, of `ModelChoice` (as `model_overrides` its overrides), and what is read
+    beside the sources, by their names."""
+    if "model_overrides" in settings:
+        settings["overrides"] = settings.pop("model_overrides")
+    run, choice = (
+        kind(**{each.name: settings.pop(each.name) for each in fields(kind) if each.name in settings})
+        for kind in (RunSettings, ModelChoice)
+    )
+    return pretrain(sources, folder, run, choice, **settings)
 
 
 def captioned(store, rows, **options):

@@ -27,7 +27,7 @@ from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.data.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules, TaskPhotos
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
@@ -144,19 +144,17 @@ class EndToEndTraining:
         chosen = {"max_pieces": examples.POSITIONS} if hasattr(system.sampling, "max_pieces") else {}
         often = {name: value for name, value in _OFTEN.items() if hasattr(system.sampling, name)}
         sampling = system.sampling(**chosen, **often)
+        photos = RecordPhotos(store, rows.captioned_ids(), None)
         return _Task(
             joint.double() if self.double else joint,
             Corpus(store, rows),
             SomeUnmasked(
                 system.sampler(sampling, tokenizer, model.config, num_classes=NUM_CLASSES), case.without_image
             ),
-            RecordPhotos(store, rows.captioned_ids(), None),
+            TaskPhotos(photos, row_sizes(store, rows), PhotoRules(short_edges=(32, 48)), labelled),
             DataConfig(batch_size=self.batch_size, fixed_masks=self.fixed_masks),
-            PhotoRules(short_edges=(32, 48)),
-            row_sizes=row_sizes(store, rows),
             pad_id=tokenizer.pad_id,
             seed=self.seed,
-            labelled=labelled,
         )
 
     @property

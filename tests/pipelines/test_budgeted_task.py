@@ -20,6 +20,7 @@ from captioned_records import (
     captioned,
     make_corpus,
     make_record,
+    pretrain_with,
     run_pretrain,
 )
 from ranks import run_ranks, said
@@ -32,7 +33,6 @@ from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
 from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_regions
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask
-from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -265,11 +265,10 @@ def test_budgets_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=words.format(93)):
         run_pretrain(store, tmp_path / "run", rows, data=small, system=SYSTEMS["imagebert"])
     with pytest.raises(ValueError, match=words.format(63)):  # VL-BERT cuts to 64 elements, the whole image one of them
-        pretrain([captioned(store, rows)], tmp_path / "run", data=small, train_config=TrainConfig(1, device="cpu"))
+        pretrain_with([captioned(store, rows)], tmp_path / "run", data=small, train_config=TrainConfig(1, device="cpu"))
     assert not (tmp_path / "run" / "log.jsonl").exists()
     nothing: Any = None
     with pytest.raises(ValueError, match="max_tokens is 99; end to end photos fill the memory, not tokens"):
         EndToEndTask(
-            nothing, nothing, nothing, nothing, DataConfig(max_tokens=99), nothing,
-            row_sizes=nothing, pad_id=0, seed=0,
+            nothing, nothing, nothing, nothing, DataConfig(max_tokens=99), pad_id=0, seed=0,
         )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from captioned_records import pretrain_with
 from end_to_end_examples import ENCODER, FEATURES
 from labelled_world import write_labelled
 from photo_store import CAPTIONS, PhotoStore, image_id, write_photo_store
@@ -30,7 +31,7 @@ from roibeam.pipelines.model_files.joint_checkpoint import load_joint
 from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EncoderOptions, EndToEnd, choose_encoder
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
-from roibeam.pipelines.pretraining.pretrain_run import PretrainResult, pretrain
+from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.sources.captions.caption_files import Caption
 from roibeam.pipelines.training.rehearsal import WorstBatch, rehearse
@@ -64,7 +65,7 @@ def run(
     }
     with FeatureStore(made.path) as store:
         captions = [Caption(text, image_id(number)) for number, text in enumerate(CAPTIONS)]
-        return pretrain([CaptionedStore(store, captions)], folder, end_to_end=end_to_end, **(settings | rest))
+        return pretrain_with([CaptionedStore(store, captions)], folder, end_to_end=end_to_end, **(settings | rest))
 
 
 def state(done: PretrainResult) -> dict[str, torch.Tensor]:

@@ -27,7 +27,7 @@ from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.data.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules, TaskPhotos
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
@@ -78,17 +78,15 @@ def make_task(
     # Often masked, so that regions overlap masked ones.
     sampling = VLBertSampling(region_probability=0.4, word_probability=0.3, region_masked_share=0.8)
     sampler = VLBertSampler(sampling, TOKENIZER, joint.model.config, num_classes=NUM_CLASSES)
+    photos = RecordPhotos(store, rows.captioned_ids(), None if folder is None else str(folder))
     return EndToEndTask(
         joint,
         Corpus(store, rows),
         sampler,
-        RecordPhotos(store, rows.captioned_ids(), None if folder is None else str(folder)),
+        TaskPhotos(photos, row_sizes(store, rows), rules, labelled),
         DataConfig(batch_size=batch_size),
-        rules,
-        row_sizes=row_sizes(store, rows),
         pad_id=TOKENIZER.pad_id,
         seed=seed,
-        labelled=labelled,
     )
 
 

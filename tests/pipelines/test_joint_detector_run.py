@@ -28,7 +28,7 @@ from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhoto
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
-from roibeam.pipelines.pretraining.pretrain_run import PretrainResult
+from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.usefixtures("one_thread")

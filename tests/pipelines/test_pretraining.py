@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from captioned_records import pretrain_with
 from objectives import small_model
 from safetensors.torch import load_file
 from transformers import PretrainedConfig
@@ -26,7 +27,6 @@ from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
 from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling, make_sample
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
 from roibeam.pipelines.sources.captions.caption_files import Caption
@@ -352,7 +352,9 @@ def run_pretrain(store, folder, **changes):
         "model_overrides": {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64},
     }
     rows = [Caption(CAPTIONS[index], f"photos/{image_id}.jpg") for index, image_id in enumerate(store)]
-    return pretrain([CaptionedStore(store, [*rows, Caption("nothing to see", "gone")])], folder, **(settings | changes))
+    return pretrain_with(
+        [CaptionedStore(store, [*rows, Caption("nothing to see", "gone")])], folder, **(settings | changes)
+    )
 
 
 def test_pretrain_writes_a_run_that_goes_on_in_the_same_bits(store, tmp_path):

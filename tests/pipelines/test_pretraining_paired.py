@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from captioned_records import captioned
+from captioned_records import captioned, pretrain_with
 from paired_examples import (
     CAPTIONS,
     TINY,
@@ -26,7 +26,6 @@ from transformers import BertConfig, BertModel
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.pipelines.model_files.bert_start import read_bert
-from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -147,7 +146,7 @@ def test_the_layers_of_a_bert_go_to_interberts_joint_layers_and_then_to_those_of
     theirs = BertModel(BertConfig(**sizes, vocab_size=pieces.vocab_size))
     theirs.save_pretrained(tmp_path / "bert")
     store = make_store()
-    result = pretrain(
+    result = pretrain_with(
         [captioned(store, zip(store, CAPTIONS, strict=True))],
         tmp_path / "run",
         train_config=TrainConfig(steps=1, learning_rate=1e-9, device="cpu"),
@@ -183,7 +182,7 @@ def test_a_run_goes_on_in_the_same_bits(system, sizes, sampling, tmp_path):
 
     def run(folder, **options):
         store, chosen = make_store(), SYSTEMS[system]
-        return pretrain(
+        return pretrain_with(
             [captioned(store, zip(store, CAPTIONS, strict=True))],
             folder,
             train_config=TrainConfig(steps=4, learning_rate=1e-3, device="cpu", checkpoint_every=2),
@@ -210,7 +209,7 @@ def test_eight_pairs_can_be_learned_by_heart(way, tmp_path):
     system, settings = WAYS[way]
     store = make_store()
     chosen = SYSTEMS[system]
-    result = pretrain(
+    result = pretrain_with(
         [captioned(store, zip(store, CAPTIONS, strict=True))],
         tmp_path / "run",
         train_config=TrainConfig(steps=150, learning_rate=3e-3, warmup_steps=10, device="cpu", checkpoint_every=0),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from captioned_records import CAPTIONS, TINY, WIDTH, FakeStore, captioned, make_record
+from captioned_records import CAPTIONS, TINY, WIDTH, FakeStore, captioned, make_record, pretrain_with
 from safetensors.torch import load_file
 from torch import nn
 
@@ -20,7 +20,7 @@ from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore, LeakGuard
 from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.data.trained_images import trained_among
-from roibeam.pipelines.pretraining.pretrain_run import PretrainResult, pretrain
+from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_caption
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
@@ -65,7 +65,7 @@ def run(folder: Path, given: list[CaptionedStore] | None = None, **changes: Any)
     }
     settings |= changes
     settings["model_overrides"] = TINY | settings.get("model_overrides", {})
-    return pretrain(sources() if given is None else given, folder, **settings)
+    return pretrain_with(sources() if given is None else given, folder, **settings)
 
 
 def corpus_of(*stores: FakeStore) -> Corpus:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from captioned_records import CAPTIONS, TINY, FakeStore, captioned, make_record, make_store
+from captioned_records import CAPTIONS, TINY, FakeStore, captioned, make_record, make_store, pretrain_with
 
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.model_files.model_checkpoint import load_model
@@ -19,7 +19,7 @@ from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.data.trained_images import trained_among
 from roibeam.pipelines.pretraining.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
 from roibeam.pipelines.pretraining.evaluation.validation import KeptOut
-from roibeam.pipelines.pretraining.pretrain_run import PretrainResult, pretrain
+from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
@@ -42,7 +42,7 @@ def run(folder: Path, *, rows: list[tuple[str, str]] = ALL, asked: Any = ASKED, 
         "model_overrides": TINY,
         "validation": None if asked is None else captioned(store, asked),
     }
-    return pretrain([captioned(store, rows)], folder, **settings | changes)
+    return pretrain_with([captioned(store, rows)], folder, **settings | changes)
 
 
 def evaluations(folder: Path) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ def test_a_photo_is_known_by_its_number_however_its_id_is_spelled(tmp_path: Path
     trained = {f"COCO_val2014_{number:012d}": make_record(f"COCO_val2014_{number:012d}", number) for number in numbers}
     held = {f"{number:012d}": make_record(f"{number:012d}", number) for number in (43, 50)}
     rows = [(image_id, CAPTIONS[place]) for place, image_id in enumerate(trained)]
-    result = pretrain(
+    result = pretrain_with(
         [captioned(FakeStore(trained), rows)],
         tmp_path / "run",
         train_config=TrainConfig(steps=1, device="cpu"),

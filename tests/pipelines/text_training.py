@@ -7,8 +7,9 @@ from typing import Any
 
 from captioned_records import CAPTIONS, TINY
 
-from roibeam.pipelines.pretraining.pretrain_run import PretrainResult
+from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampling
+from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.pretraining.text_run import pretrain_on_text
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -22,12 +23,7 @@ def run_on_text(
     books: Path, folder: Path, *, batch_size: int = 8, fixed_masks: bool = False, steps: int = 12, **changes: Any
 ) -> PretrainResult:
     train = {"steps": steps, "learning_rate": 3e-3, "warmup_steps": 2, "device": "cpu"} | changes.pop("train", {})
-    return pretrain_on_text(
-        [books],
-        folder,
-        train_config=TrainConfig(**train),
-        data=DataConfig(batch_size=batch_size, fixed_masks=fixed_masks, workers=changes.pop("workers", 0)),
-        sampling=SHORT,
-        model_overrides=TINY | SMALL | {"hidden_dropout": 0.0, "attention_dropout": 0.0} | changes.pop("model", {}),
-        **changes,
-    )
+    data = DataConfig(batch_size=batch_size, fixed_masks=fixed_masks, workers=changes.pop("workers", 0))
+    overrides = TINY | SMALL | {"hidden_dropout": 0.0, "attention_dropout": 0.0} | changes.pop("model", {})
+    settings = RunSettings(TrainConfig(**train), data=data, sampling=SHORT, **changes)
+    return pretrain_on_text([books], folder, settings, ModelChoice(overrides=overrides))

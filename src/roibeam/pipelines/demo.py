@@ -26,8 +26,10 @@ from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree
 from roibeam.pipelines.extract.shard.job import DetectorSpec
 from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
 from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
-from roibeam.pipelines.pretraining.pretrain_run import PretrainResult, pretrain
+from roibeam.pipelines.pretraining.pretrain_run import pretrain
+from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampling
+from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.sources.captions.caption_files import read_captions
 from roibeam.pipelines.sources.source_kinds import open_source
@@ -117,13 +119,13 @@ def _train(store: Path, captions: Path, run_dir: Path) -> PretrainResult:
         return pretrain(
             [CaptionedStore(opened, list(by_picture.values())[-NUM_PAIRS:])],
             run_dir,
-            train_config=TrainConfig(
-                steps=TRAIN_STEPS, learning_rate=1e-3, warmup_steps=20, device="cpu", log_every=100
+            RunSettings(
+                TrainConfig(steps=TRAIN_STEPS, learning_rate=1e-3, warmup_steps=20, device="cpu", log_every=100),
+                data=DataConfig(batch_size=NUM_PAIRS, fixed_masks=True),
+                sampling=VLBertSampling(word_probability=0.3, region_probability=0.3),
+                resume=run_dir.exists(),
             ),
-            data=DataConfig(batch_size=NUM_PAIRS, fixed_masks=True),
-            sampling=VLBertSampling(word_probability=0.3, region_probability=0.3),
-            model_overrides={"hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4},
-            resume=run_dir.exists(),
+            ModelChoice(overrides={"hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4}),
         )
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from roibeam.features.counted import byte_count, counted
-from roibeam.pipelines.cli.options.caption import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH, checked_data_set
+from roibeam.pipelines.cli.options.caption import HELD_OUT, IMAGES_OF, LEAVE_OUT
 from roibeam.pipelines.extract.shard.allocator_arenas import use_one_arena
+from roibeam.pipelines.pretraining.requests.request import MIN_MATCH
 
 if TYPE_CHECKING:
     from roibeam.extraction.network.config import DetectorConfig
@@ -197,7 +198,7 @@ def extract_command(
     from roibeam.pipelines.sources.captions.caption_join import give_captions
     from roibeam.pipelines.sources.given_boxes import give_boxes
     from roibeam.pipelines.sources.held_out import HeldOut, keep_out
-    from roibeam.pipelines.sources.image_identity import data_set_of_source
+    from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_source
     from roibeam.pipelines.sources.source_kinds import check_images_are_there, open_source
     from roibeam.pipelines.sources.vocabulary import load_vocabulary
 

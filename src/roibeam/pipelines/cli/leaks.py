@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.cli.options.caption import HELD_OUT, IMAGES_OF, checked_data_set
+from roibeam.pipelines.cli.options.caption import HELD_OUT, IMAGES_OF
 
 
 def leaks_command(
@@ -24,7 +24,7 @@ def leaks_command(
     from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
     from roibeam.features.store import FeatureStore
     from roibeam.pipelines.sources.held_out import HeldOut
-    from roibeam.pipelines.sources.image_identity import data_set_of_source, data_set_of_store
+    from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_source, data_set_of_store
     from roibeam.pipelines.sources.source_kinds import open_source
 
     rules = HeldOut(held_out)

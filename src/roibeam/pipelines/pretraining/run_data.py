@@ -9,15 +9,24 @@ import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore, JoinedSource, LeakGuard, join_sources
+from roibeam.pipelines.pretraining.data.captioned_store import (
+    CaptionedStore,
+    JoinedSource,
+    LeakGuard,
+    digest_of_captions,
+    join_sources,
+)
 from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable, check_named_regions
 from roibeam.pipelines.pretraining.data.task_texts import TaskTexts
+from roibeam.pipelines.pretraining.data.trained_with import digest_of_classes
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.evaluation.measures import EvaluationSet, evaluation_set
 from roibeam.pipelines.pretraining.evaluation.validation import KeptOut, join_validation
@@ -62,9 +71,9 @@ class RunData:
         """Of the text corpus."""
         return None if self.texts is None else self.texts.lines
 
-    def captions(self) -> Iterator[str]:
-        """Of all sources that are trained on."""
-        return (caption for each in self.joined for _, caption in each.rows)
+    def words(self) -> Iterator[str]:
+        """Captions of all sources that are trained on, then the lines of the text corpus."""
+        return chain((caption for each in self.joined for _, caption in each.rows), self.lines or ())
 
     def trained_ids(self) -> Iterator[str]:
         """Images that are trained on, those of labelled photos among them."""
@@ -72,6 +81,34 @@ class RunData:
             yield from each.rows.captioned_ids()
         if self.end_to_end is not None and self.end_to_end.detector is not None:
             yield from self.end_to_end.detector.trained_ids()
+
+    def described(self) -> dict[str, Any]:
+        """What of it a resumed run must have alike."""
+        found: dict[str, Any] = {
+            "captions": digest_of_captions(each.rows for each in self.joined),
+            "text_corpus": None if self.texts is None else self.texts.digest,
+            "feature_space": self.store.fingerprint.feature_space,
+        }
+        # Of imported features nobody knows who made them: their bytes have to do.
+        stores = [each.store for each in self.joined]
+        imported = [store for store in stores if store.fingerprint.feature_space.startswith(IMPORTED_PREFIX)]
+        if imported:
+            found["imported_features"] = [store.manifest.content_digest for store in imported]
+        if self.asked is not None:
+            found["validation"] = digest_of_captions([self.asked.rows])
+        if len(self.joined) > 1:
+            found["sources"] = [{"captions": len(each.rows), "weight": each.source.weight} for each in self.joined]
+        return found if self.end_to_end is None else found | self.end_to_end.described()
+
+    def recorded(self) -> dict[str, Any]:
+        """Facts that may differ on resume."""
+        found = {
+            "sources": [each.to_json() for each in self.joined],
+            "validation": None if self.asked is None else self.asked.to_json(),
+            "notes": self.notes,
+            "classes": digest_of_classes(self.store),
+        }
+        return found if self.end_to_end is None else found | self.end_to_end.recorded(self.missing)
 
 
 def gather(

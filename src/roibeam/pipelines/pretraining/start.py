@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -14,10 +16,65 @@ from roibeam.pipelines.model_files.bert_start import PublishedBert, start_from_b
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.pretraining.data.trained_with import TrainedWith, trained_with
 from roibeam.pipelines.pretraining.evaluation.evaluation_samples import region_objective
-from roibeam.pipelines.pretraining.systems import System
+from roibeam.pipelines.pretraining.systems import SYSTEMS, System
 
 logger = logging.getLogger(__name__)
 _CLASS_PARAMETERS = ("masked_region_head.decoder.weight", "masked_region_head.decoder.bias")
+
+
+@dataclass(frozen=True, eq=False)
+class ModelChoice:
+    """Which model a run trains, and what it starts from.
+
+    Attributes:
+        system: whose model and rules.
+        build_config: makes the model's configuration from keyword fields; None for the system's small one. Vocabulary,
+            feature width and region labels are filled in.
+        overrides: further fields of the configuration.
+        tokenizer_spec: see `load_tokenizer`; a resumed run reads the tokenizer it saved.
+        bert: what the model starts from; its sizes take the place of the preset's (but see `System.as_deep_as_bert`).
+        start: a trained model of the same system to start from, as stages do; its configuration takes the place of the
+            preset's. Parts that `overrides` add are drawn anew, parts that they leave out are dropped.
+        background_first: of `start`, see `continued_model`.
+    """
+
+    system: System = SYSTEMS["vlbert"]
+    build_config: Callable[..., BertSizes] | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer_spec: str = "captions"
+    bert: PublishedBert | None = None
+    start: ModelCheckpoint | None = None
+    background_first: bool | None = None
+
+    def check_start(self) -> None:
+        """Raises ValueError when `start` is a model of another system."""
+        if self.start is not None:
+            check_system(self.start, self.system)
+
+    def model(
+        self, fields: Mapping[str, Any], *, vocab_size: int, changes: Mapping[str, Any] = MappingProxyType({})
+    ) -> nn.Module:
+        """The model as the run begins with it; its parameters are drawn from torch's random state.
+
+        Args:
+            fields: of a new model's configuration, as data and rules ask for them.
+            changes: fields that the model of `start` must have too.
+        Raises:
+            ValueError: as `new_model` and `continued_model`.
+        """
+        if self.start is not None:
+            changed = {**changes, **self.overrides}
+            return continued_model(self.start, self.system, changed, background_first=self.background_first)
+        build = self.build_config or self.system.sizes["small"]
+        return new_model(self.system, build, fields, vocab_size=vocab_size, bert=self.bert, overrides=self.overrides)
+
+    def recorded(self) -> dict[str, Any]:
+        """For the folder of the run: facts that may differ on resume."""
+        return {
+            "tokenizer_spec": self.tokenizer_spec,
+            "bert": None if self.bert is None else self.bert.spec,
+            "start": None if self.start is None else str(self.start.source),
+        }
 
 
 def new_model(

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.cli.options.caption import HELD_OUT, IMAGES_OF, LEAVE_OUT, MIN_MATCH
+from roibeam.pipelines.cli.options.caption import HELD_OUT, IMAGES_OF, LEAVE_OUT
 from roibeam.pipelines.cli.options.end_to_end import (
-    DEFAULT_ENCODER,
     JUDGE_IMAGES,
     JUDGE_LABELS,
     JUDGE_PHOTOS,
     LABELS,
     LABELS_IMAGES,
     LABELS_VOCAB,
-    EndToEndOptions,
 )
 from roibeam.pipelines.cli.options.training import RESUME, run_folder_lines
-from roibeam.pipelines.cli.train.stages import options_given, run_stages, stages_of
+from roibeam.pipelines.cli.train.stages import REQUEST_ALONE, options_given, stages_of
+from roibeam.pipelines.pretraining.requests.request import (
+    DEFAULT_ENCODER,
+    MIN_MATCH,
+    PretrainRequest,
+    RequestedData,
+    RequestedEncoder,
+    RequestedModel,
+    RequestedTraining,
+)
 
-NO_BERT = "none"
+if TYPE_CHECKING:
+    from roibeam.pipelines.pretraining.requests.requested_stages import RequestedStage
+    from roibeam.pipelines.pretraining.run_frame import PretrainResult
 
 
 def pretrain_command(
@@ -264,202 +273,69 @@ def pretrain_command(
     ] = 0,
     resume: Annotated[bool | None, RESUME] = None,
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
-) -> None:
+) -> PretrainRequest | None:
     """Pre-trains one of the systems on captions and stored regions, or on photos and stored boxes: masked words, masked
     regions, pairs that match.
 
     On several GPUs: torchrun --no-python --nproc-per-node <n> roibeam pretrain ... (--no-python keeps the working
     directory off the import path).
     """
-    import torch
-
-    from roibeam.pipelines.cli.options.given_stores import GivenStores, GivenValidation, held_out_hints
-    from roibeam.pipelines.foundation.overrides import apply_overrides, parse_value
-    from roibeam.pipelines.model_files.bert_start import read_bert
-    from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
-    from roibeam.pipelines.pretraining.data.captioned_store import LeakGuard
-    from roibeam.pipelines.pretraining.data.task_texts import TaskTexts
-    from roibeam.pipelines.pretraining.pretrain_run import pretrain
-    from roibeam.pipelines.pretraining.recipes.published import recipe_named
-    from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER
-    from roibeam.pipelines.pretraining.systems import system_named
-    from roibeam.pipelines.pretraining.task import DataConfig
-    from roibeam.pipelines.pretraining.text_run import pretrain_on_text
-    from roibeam.pipelines.sources.held_out import HeldOut
-    from roibeam.pipelines.training.loop import is_main_process, num_processes
-    from roibeam.pipelines.training.run_folder.curves import write_curves
-    from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows
-    from roibeam.pipelines.training.train_config import TrainConfig
-
-    stages = stages_of(context, recipe, from_run, stage or [])
-    if stages:
-        run_stages(context, out, stages, as_json=as_json, resume=resume)
-        return
-    if store is None:
-        of_stores = {
-            "--captions": captions, "--weight": weight, "--task-text": task_text, "--validation": validation,
-            "--validation-store": validation_store, "--held-out": held_out, "--images-of": images_of,
-            "--leave-out-held-out": leave_out_held_out, "--end-to-end": end_to_end, "--stage-to": stage_to,
-            "--stage-gb": stage_gb, "--recipe": recipe, "--min-match": "min_match" in options_given(context),
-        }  # fmt: skip
-        unread = [option for option, value in of_stores.items() if value]
-        if unread or not text_corpus:
-            what = f" that {unread[0]} is for" if unread else "; for text without images, --text-corpus"
-            raise ValueError(f"--store: name the store that roibeam extract wrote{what}")
-    published = None if recipe is None else recipe_named(recipe)
-    if published is not None and (system or model):
-        raise ValueError(f"--recipe {recipe} says which system and model; leave --system and --model out")
-    if toy and published is None:
-        raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
-    chosen = system_named(published.system if published else system or "vlbert")
-    if published is not None:
-        build_config = published.toy_build if toy else published.build
-    elif (model or "small") in chosen.sizes:
-        build_config = chosen.sizes[model or "small"]
-    else:
-        raise ValueError(f"--model {model!r}: choose one of {', '.join(chosen.sizes)}")
-    if background_first is not None and from_run is None:
-        raise ValueError("--background-first/--background-last: of a model to start from, name it with --from-run")
-    if from_run is not None and from_bert is not None:
-        raise ValueError("--from-run and --from-bert: a model starts from one of them")
-    if threads is not None:
-        torch.set_num_threads(threads)
-    own = [setting for setting in settings or [] if not setting.startswith("model.")]
-    if batch_size is None:
-        batch_size = published.at_once(num_processes()) if published is not None and not toy else 32
-    options = {"steps": steps, "learning_rate": learning_rate, "warmup_steps": warmup_steps}
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-
-    def train_config(num_captions: int) -> TrainConfig:
-        """That of the recipe or of the options, for a data set of this size, with the user's --set."""
-        if published is None:
-            config = TrainConfig(**{"steps": 1000, **given})
-        elif toy:
-            config = published.toy_config(micro_batch=batch_size, **given)
-        else:
-            config = published.train_config(num_captions, micro_batch=batch_size, processes=num_processes(), **given)
-        pause = max(1, min(1000, config.steps // 10))
-        paced = replace(
-            config,
-            device=device,
-            seed=seed,
-            log_every=max(1, min(20, config.steps // 10)),
-            checkpoint_every=pause,
-            evaluate_every=config.evaluate_every or (pause if validation else 0),
-        )
-        return cast(TrainConfig, apply_overrides({"train": paced}, of_train)["train"])
-
-    of_train = [setting for setting in own if setting.startswith("train.")]
-    of_data = [setting for setting in own if not setting.startswith("train.")]
-    defaults: dict[str, Any] = {
-        "train": TrainConfig(steps=1),
-        "data": DataConfig(batch_size=batch_size, share=published.share if published else 1.0),
-        "sampling": published.sampling if published else chosen.sampling(),
-    }
-    start = None if from_run is None else load_model_or_joint(from_run)
-    if toy and end_to_end and not isinstance(start, JointCheckpoint):
-        detector = detector or TOY_ENCODER
-    through = EndToEndOptions(
-        images, detector, weights, conventions, skip_missing_photos, labels, labels_images, labels_vocab,
-        judge_labels, judge_images, judge_photos,
+    request = PretrainRequest(
+        out,
+        RequestedData(
+            stores=store or (), captions=captions or (), weights=weight or (), task_texts=task_text or (),
+            text_corpus=text_corpus or (), min_match=min_match if "min_match" in options_given(context) else None,
+            validation=validation, validation_store=validation_store, held_out=held_out or (),
+            leave_out_held_out=leave_out_held_out, images_of=images_of, id_rule=id_rule, stage_to=stage_to,
+            stage_gb=stage_gb,
+        ),
+        RequestedModel(
+            recipe=recipe, toy=toy, system=system, size=model, from_bert=from_bert, from_run=from_run,
+            background_first=background_first, tokenizer=tokenizer,
+        ),
+        RequestedTraining(
+            steps=steps, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,
+            threads=threads, seed=seed, settings=settings or (), inspect_batch=inspect_batch, resume=resume,
+        ),
+        end_to_end=end_to_end,
+        encoder=RequestedEncoder(
+            images=images, detector=detector, weights=weights, conventions=conventions,
+            skip_missing_photos=skip_missing_photos, labels=labels, labels_images=labels_images,
+            labels_vocab=labels_vocab, judge_labels=judge_labels, judge_images=judge_images, judge_photos=judge_photos,
+        ),
     )  # fmt: skip
-    if end_to_end:
-        defaults |= through.sections(chosen.whole_image, start)
-    elif published is not None and published.end_to_end:
-        raise ValueError(f"--recipe {recipe} trains through the detector: add --end-to-end, see docs/end-to-end.md")
-    else:
-        through.refuse()
-        if isinstance(start, JointCheckpoint):
-            raise ValueError(f"--from-run {from_run} was trained end to end: its encoder goes on with it, --end-to-end")
-    sections = apply_overrides(defaults, of_data)
-    train_config(1)  # what is wrong with --set is said before anything is read
-    overrides: dict[str, Any] = {}
-    for setting in settings or []:
-        name, equals, value = setting.removeprefix("model.").partition("=")
-        if setting.startswith("model."):
-            if not equals:
-                raise ValueError(f"--set {setting!r}: expected model.field=value")
-            overrides[name.strip()] = parse_value(value.strip())
-    if published is not None and published.text_corpus and not text_corpus:
-        raise ValueError(f"--recipe {recipe} mixes in text without images: name the files with --text-corpus")
-    if published is not None and published.task_text and not task_text:
-        raise ValueError(f"--recipe {recipe} reads a task's own text: name its files with --task-text")
-    if published is not None and from_run is not None:
-        overrides = {**published.changes, **overrides}
-    if published is not None and not toy and from_run is None:
-        if from_bert is None and published.start:
-            from_bert = f"hf:google-bert/{published.start}"
-    if from_bert == NO_BERT:
-        from_bert = None
-    own_tokenizer = None if start is None or start.tokenizer is None else str(start.tokenizer)
-    through_encoder = through.end_to_end(sections, start) if end_to_end else None
-    if leave_out_held_out and not held_out:
-        raise ValueError("--leave-out-held-out: name what is held out, with --held-out")
-    rules = HeldOut(held_out or [])
-    of_run: dict[str, Any] = {
-        "train_config": train_config,
-        "system": chosen,
-        "build_config": build_config,
-        "data": sections["data"],
-        "sampling": sections["sampling"],
-        "tokenizer_spec": tokenizer or own_tokenizer or from_bert or "captions",
-        "start": start,
-        "background_first": background_first,
-        "bert": None if from_bert is None else read_bert(from_bert),
-        "model_overrides": overrides,
-        "inspect_rows": inspect_batch,
-        "resume": "auto" if resume is None else resume,
-    }
-    notes: list[str] = []
-    if store is None:
-        result = pretrain_on_text(text_corpus or (), out, **of_run)
-    else:
-        told = TaskTexts(task_text, id_rule=id_rule) if task_text else None
-        given_stores = GivenStores(store, captions or [], weight or [], texts=told, id_rule=id_rule)
-        validated = GivenValidation(validation, validation_store, id_rule=id_rule)
-        with (
-            given_stores.opened(stage_to, stage_gb, images_of=images_of, min_match=min_match) as sources,
-            validated.opened(sources[0], images_of=images_of, min_match=min_match) as asked,
-        ):
-            if not held_out:
-                notes += held_out_hints(sources)
-            result = pretrain(
-                sources,
-                out,
-                text_files=text_corpus or (),
-                guard=LeakGuard(rules, leave_out_held_out) if held_out else None,
-                end_to_end=through_encoder,
-                validation=asked,
-                **of_run,
-            )
-        for one, of_file in zip(result.sources, given_stores.notes(), strict=True):
-            notes += one.told(of_file)
-        notes += validated.notes()
-    notes += result.notes
-    if not is_main_process():
+    if context.obj is REQUEST_ALONE:
+        return request
+    _run(request, stages_of(context, request.model, stage or []), as_json=as_json)
+    return None
+
+
+def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json: bool) -> None:
+    """Runs the stages, or without any the request itself, and tells what came of it."""
+    from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
+    from roibeam.pipelines.pretraining.requests.requested_stages import run_stages
+    from roibeam.pipelines.training.loop import is_main_process
+
+    def tell(one: PretrainRequest, result: PretrainResult) -> None:
+        if is_main_process():
+            _tell(one, result, as_json=as_json)
+
+    if not stages:
+        tell(request, run_pretraining(request))
         return
-    write_curves(out)
-    facts = {
-        "run": str(out),
-        "checkpoint": str(result.training.checkpoint),
-        "step": result.training.step,
-        "seconds": round(result.training.seconds, 1),
-        "captions": sum(one.join.joined for one in result.sources),
-        "sources": [one.to_json() for one in result.sources],
-        "notes": notes,
-        "left_out_photos": dict(result.left_out),
-        "vocabulary": result.vocab_size,
-        "num_classes": result.num_classes,
-        "last": result.training.last,
-        "best": None if result.training.best is None else str(result.training.best),
-        "evaluation": result.evaluation,
-        "evaluated_on": result.asked,
-        "detector": result.detector,
-    }
+    run_stages(request.out, stages, resume=request.training.resume, tell=tell)
+    if is_main_process() and not as_json:
+        typer.echo(f"\n{request.out}/\n  report.html   look here first: all {len(stages)} stages")
+
+
+def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) -> None:
+    from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows
+
+    out = result.run_dir
     if as_json:
-        typer.echo(json.dumps({"event": "done", **facts}))
+        typer.echo(json.dumps({"event": "done", **result.to_json()}))
         return
-    for note in notes:
+    for note in result.notes:
         typer.echo(f"note: {note}")
     for one in result.sources:
         lines = one.join.lines()
@@ -482,5 +358,5 @@ def pretrain_command(
     typer.echo("  tokenizer/")
     if result.detector is not None:
         typer.echo(f"  {DETECTOR_NAME}   the detector before and after, class by class")
-    if inspect_batch:
+    if request.training.inspect_batch:
         typer.echo("  batch.html   rows of the first batch, to look at")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-_OUR_PACKAGES = frozenset({"extraction", "features", "model", "pipelines"})
-
 
 def show_our_logs(*, debug: bool = False) -> None:
     """Logs go to standard error in lines for users: `roibeam: <message>`. With `debug`, all of everybody's."""
@@ -18,4 +16,4 @@ def show_our_logs(*, debug: bool = False) -> None:
 
 def _is_ours(record: logging.LogRecord) -> bool:
     """Beam logs each worker error with pages of its own traceback."""
-    return record.name.partition(".")[0] in _OUR_PACKAGES
+    return record.name.partition(".")[0] == "roibeam"

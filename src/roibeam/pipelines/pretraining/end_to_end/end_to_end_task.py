@@ -112,6 +112,22 @@ class EndToEndBatch:
         return EndToEndBatch(self.rows.to(device), self.images.to(device), labelled)
 
 
+@dataclass(frozen=True, eq=False)
+class TaskPhotos:
+    """The photos of a task, and how they become batches.
+
+    Attributes:
+        of_images: photos of the corpus's images.
+        row_sizes: (N, 3) int, height and width of each row's photo in pixels, and its number of regions.
+        labelled: photos that the detector is trained on beside; the model is a `JointDetector` then.
+    """
+
+    of_images: RecordPhotos
+    row_sizes: np.ndarray
+    rules: PhotoRules
+    labelled: LabelledStream | None = None
+
+
 class EndToEndTask:
     """The objectives of a model on captions and photos, trained with its region encoder: a `TrainTask`.
 
@@ -121,9 +137,6 @@ class EndToEndTask:
     Args:
         joint: the model, with its pre-training heads, and its encoder.
         sampler: the rules of its system.
-        photos: of the corpus's images.
-        row_sizes: (N, 3) int, height and width of each row's photo in pixels, and its number of regions.
-        labelled: photos that the detector is trained on beside; `joint` is a `JointDetector` then.
         pad_id, seed, lines, validation: as of `PretrainTask`.
     Raises:
         ValueError: when the first record does not fit the model, short edges are over the encoder's long edge, or
@@ -135,15 +148,12 @@ class EndToEndTask:
         joint: EndToEndModel,
         corpus: Corpus,
         sampler: Sampler,
-        photos: RecordPhotos,
+        photos: TaskPhotos,
         config: DataConfig,
-        rules: PhotoRules,
         *,
-        row_sizes: np.ndarray,
         pad_id: int,
         seed: int,
         lines: Sequence[str] | None = None,
-        labelled: LabelledStream | None = None,
         validation: Evaluates | None = None,
     ) -> None:
         if config.workers:
@@ -157,19 +167,19 @@ class EndToEndTask:
             )
         self._joint, self._validation = joint, validation
         self._corpus, self._mirrored = corpus, corpus.reworded(swap_left_right)
-        self._photos, self._rules, self._labelled = photos, rules, labelled
-        self._row_sizes, self._seed = row_sizes, seed
+        self._photos, self._rules, self._labelled = photos.of_images, photos.rules, photos.labelled
+        self._row_sizes, self._seed = photos.row_sizes, seed
         self._draws_images = sampler.draws_images
         of_rows: dict[str, Any] = {"pad_id": pad_id, "seed": seed, "lines": lines}
         self._stored = self._unfixed = PretrainTask(joint.model, corpus, sampler, config, **of_rows)
         if config.fixed_masks:
             self._unfixed = PretrainTask(joint.model, corpus, sampler, replace(config, fixed_masks=False), **of_rows)
         self._encoder = region_encoder_of(joint)
-        likeness = row_sizes[:, 1] / row_sizes[:, 0] if rules.aspect_buckets else None
+        likeness = self._row_sizes[:, 1] / self._row_sizes[:, 0] if self._rules.aspect_buckets else None
         self._order = SampleOrder(len(corpus), (_ORDER, seed), likeness)
         self._skipped: dict[str, str] = {}
         long_edge = self._encoder.config.long_edge
-        if too_long := [edge for edge in rules.short_edges if edge > long_edge]:
+        if too_long := [edge for edge in self._rules.short_edges if edge > long_edge]:
             raise ValueError(f"PhotoRules: short_edges {too_long} are over the encoder's long_edge {long_edge}")
 
     @property

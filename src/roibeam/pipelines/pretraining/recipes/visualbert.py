@@ -41,19 +41,24 @@ def _phase(
     summary: str,
     source: str,
     *,
-    batch_size: int,
-    data: str,
     sampling: VisualBertSampling | None = None,
     model: Mapping[str, Any] = MappingProxyType({}),
-    learning_rate: float = 5e-5,
-    epochs: float = 10,
-    warmup: float = 0.1,
-    start: str = "bert-base-uncased",
-    after: str = "",
-    figures: tuple[Figure, ...] = (),
     left_open: tuple[str, ...] = (),
+    **published: Any,
 ) -> Recipe:
+    """
+    Args:
+        model: fields of its configuration.
+        left_open: beside what all phases of its kind leave open.
+        published: further fields of `Recipe`, its data and batch size among them.
+    """
     sampling = sampling or VisualBertSampling()
+    usual = {"learning_rate": 5e-5, "epochs": 10, "warmup": 0.1, "changes": model if published.get("after") else {}}
+    open_too = (
+        *([_COCO_OPEN] if published["data"].startswith(_COCO) else []),
+        *([_CUT_OPEN] if sampling.text_form == "two_captions" else []),
+        _POOLER_OPEN,
+    )
     return Recipe(
         summary=summary,
         source=source,
@@ -62,22 +67,9 @@ def _phase(
         toy_build=partial(visualbert_small, **model),
         sampling=sampling,
         settings=release_settings("visualbert-ucla"),
-        learning_rate=learning_rate,
-        changes=model if after else {},
-        batch_size=batch_size,
-        epochs=epochs,
-        warmup=warmup,
-        data=data,
-        start=start,
-        after=after,
         task_text=sampling.text_form == TASK_TEXT,
-        figures=figures,
-        left_open=(
-            *left_open,
-            *([_COCO_OPEN] if data.startswith(_COCO) else []),
-            *([_CUT_OPEN] if sampling.text_form == "two_captions" else []),
-            _POOLER_OPEN,
-        ),
+        left_open=(*left_open, *open_too),
+        **(usual | published),
     )
 
 

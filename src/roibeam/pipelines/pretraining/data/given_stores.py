@@ -9,13 +9,12 @@ from pathlib import Path
 
 from roibeam.features.reading.staging import StagedStore
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.cli.options.caption import checked_data_set
 from roibeam.pipelines.extract.annotations import stored_captions
 from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
 from roibeam.pipelines.pretraining.data.task_texts import TaskTexts
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 from roibeam.pipelines.sources.held_out import held_out_hint
-from roibeam.pipelines.sources.image_identity import data_set_of_store
+from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_store
 
 OWN_CAPTIONS = "own"
 

@@ -1,0 +1,127 @@
+"""A request's photos and encoder as one `EndToEnd`, and as sections of `--set`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from roibeam.extraction.training.losses import LossRules
+from roibeam.extraction.training.targets import SamplingRules
+from roibeam.model.end_to_end import EndToEndChoices
+from roibeam.pipelines.detector.photos import open_labelled_photos
+from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, region_encoder_of
+from roibeam.pipelines.model_files.joint_detector import JointDetector, LossWeights
+from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.pretraining.data.labelled_photos import LabelledRules
+from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
+from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
+from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EncoderOptions, EndToEnd, choose_encoder
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
+from roibeam.pipelines.pretraining.requests.request import DEFAULT_ENCODER, RequestedEncoder
+from roibeam.pipelines.sources.vocabulary import Vocabulary
+
+
+def refuse_encoder(asked: RequestedEncoder) -> None:
+    """Raises ValueError, of a run on stored features, when anything of an encoder was given."""
+    given = [field.name for field in fields(asked) if getattr(asked, field.name)]
+    if given:
+        raise ValueError(
+            f"--{given[0].replace('_', '-')} is for --end-to-end; stored features need no photos and no encoder"
+        )
+
+
+def encoder_sections(asked: RequestedEncoder, whole_image: str, start: ModelCheckpoint | None) -> dict[str, Any]:
+    """The sections of `--set` with their defaults: those of the run that this one goes on from, if any.
+
+    Args:
+        whole_image: see `System`.
+    Raises:
+        ValueError: when options are missing or contradict each other.
+    """
+    if isinstance(start, JointCheckpoint):
+        _check_brings_encoder(asked, start)
+        encoder = region_encoder_of(start.joint)
+        sizes, options = encoder.config, EncoderOptions(frozen_stages=encoder.frozen_stages)
+        choices = start.joint.choices
+    else:
+        sizes = choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions).config
+        options, choices = EncoderOptions(), EndToEndChoices(whole_image=whole_image)
+    photos = PhotoRules(skip_broken=asked.skip_missing_photos)
+    _check_labels(asked)
+    of_detector = {
+        "labelled": LabelledRules(),
+        "detection": LossWeights(),
+        "detection_sampling": SamplingRules(),
+        "detection_losses": LossRules(),
+    }
+    found = {"detector": sizes, "encoder": options, "photos": photos, "end_to_end": choices}
+    return found if asked.labels is None else found | of_detector
+
+
+def requested_encoder(asked: RequestedEncoder, sections: Mapping[str, Any], start: ModelCheckpoint | None) -> EndToEnd:
+    """
+    Args:
+        sections: of `encoder_sections`, as the user changed them.
+    Raises:
+        ValueError: when labels cannot be read, or a photo is to be trained on and judged.
+        OSError: when labels cannot be read.
+    """
+    chosen = {"choices": sections["end_to_end"], "photos": sections["photos"], "encoder": sections["encoder"]}
+    config = sections["detector"]
+    if not isinstance(start, JointCheckpoint):
+        encoder = choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions)
+        part = _detector_part(asked, sections, encoder.vocabulary)
+        return EndToEnd(config, encoder.conventions, encoder.weights, asked.images, detector=part, **chosen)
+    own, names = region_encoder_of(start.joint), Vocabulary()
+    if isinstance(start.joint, JointDetector):
+        names = Vocabulary(start.joint.class_names, start.joint.attribute_names or None)
+    part = _detector_part(asked, sections, names)
+    if part is not None and isinstance(start.joint, JointDetector):
+        part = replace(part, start=start.joint.detection)
+    if part is not None and part.start is None and part.rules.heads == "weights":
+        raise ValueError(
+            f"{start.source} has no detector's heads: it was trained without --labels; "
+            f"--set labelled.heads=new draws heads for the labels"
+        )
+    return EndToEnd(config, own.conventions, str(start.source), asked.images, start=own, detector=part, **chosen)
+
+
+def _check_brings_encoder(asked: RequestedEncoder, start: JointCheckpoint) -> None:
+    named = [name for name in ("detector", "weights", "conventions") if getattr(asked, name) is not None]
+    if named:
+        raise ValueError(
+            f"--{named[0]}: {start.source} brings its region encoder; leave it out, or start from a model alone"
+        )
+
+
+def _check_labels(asked: RequestedEncoder) -> None:
+    for option, needed in (
+        ("labels_images", asked.labels),
+        ("judge_images", asked.judge_labels),
+        ("judge_photos", asked.judge_labels),
+        ("labels_vocab", asked.labels or asked.judge_labels),
+    ):
+        if getattr(asked, option) is not None and needed is None:
+            name = "--labels" if option.startswith("labels") else "--judge-labels"
+            raise ValueError(f"--{option.replace('_', '-')} is for {name}; name the labels, or leave it out")
+
+
+def _detector_part(asked: RequestedEncoder, sections: Mapping[str, Any], vocabulary: Vocabulary) -> DetectorPart | None:
+    judged = labelled = None
+    if asked.judge_labels is not None:
+        photos = open_labelled_photos(asked.judge_labels, image_root=asked.judge_images, vocab=asked.labels_vocab)
+        judged = JudgedPhotos(photos, asked.judge_photos)
+    if asked.labels is not None:
+        labelled = open_labelled_photos(asked.labels, image_root=asked.labels_images, vocab=asked.labels_vocab)
+    if labelled is None:
+        return None if judged is None else DetectorPart(None, judged, vocabulary=vocabulary)
+    return DetectorPart(
+        labelled,
+        judged,
+        sections["labelled"],
+        sections["detection"],
+        sections["detection_sampling"],
+        sections["detection_losses"],
+        vocabulary,
+    )

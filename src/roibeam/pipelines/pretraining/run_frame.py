@@ -1,0 +1,214 @@
+"""What every run of pre-training does, whatever it reads: its folder, tokenizer and seed, its first batch, the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from roibeam.extraction.training.heads import DetectorHeads
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
+from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
+from roibeam.pipelines.pretraining.data.captioned_store import JoinedSource
+from roibeam.pipelines.pretraining.data.run_tokenizer import tokenizer_of_run
+from roibeam.pipelines.pretraining.data.trained_images import write_trained_images
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
+from roibeam.pipelines.pretraining.probing.probe import Names
+from roibeam.pipelines.pretraining.start import ModelChoice
+from roibeam.pipelines.pretraining.task import DataConfig, RowsTask
+from roibeam.pipelines.training.loop import TrainResult, is_main_process, num_processes, train
+from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
+from roibeam.pipelines.training.train_config import TrainConfig
+
+AnyTask = RowsTask | EndToEndTask
+
+
+@dataclass(frozen=True, eq=False)
+class RunSettings:
+    """How a run trains, whatever model.
+
+    Attributes:
+        train_config: or what makes it from the number of captions, for runs that count in epochs.
+        data, sampling: how samples are made and batched; None for the defaults of the system's own class.
+        inspect_rows: so many rows of the first batch are written to batch.html in the run folder, before any step.
+        resume, stop_at_step: see `train`.
+    """
+
+    train_config: TrainConfig | Callable[[int], TrainConfig]
+    data: DataConfig = field(default_factory=DataConfig)
+    sampling: Any = None
+    inspect_rows: int = 0
+    resume: Resume = False
+    stop_at_step: int | None = None
+
+
+@dataclass(frozen=True)
+class PretrainResult:
+    """Attributes:
+    run_dir: the run folder: config.json, log.jsonl, tokenizer/, trained_images.npy, checkpoints/.
+    sources: what each store and its captions turned out to be.
+    notes: what was left out of captions and text, and what the system treats otherwise.
+    num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing. C is 0 for a
+        system that does not ask for it.
+    training: where the loop ended.
+    evaluation: of `evaluate` on the final weights.
+    asked: what it was asked about, for people.
+    left_out: end to end, ids of images whose photo could not be used, each with why, as far as this process met them.
+    detector: what detector.json of the run folder holds; None where no detector was judged, or not by this process.
+    """
+
+    run_dir: Path
+    sources: tuple[JoinedSource, ...]
+    notes: list[str]
+    num_classes: int
+    vocab_size: int
+    training: TrainResult
+    evaluation: dict[str, float | None]
+    asked: str
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    detector: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "run": str(self.run_dir),
+            "checkpoint": str(self.training.checkpoint),
+            "step": self.training.step,
+            "seconds": round(self.training.seconds, 1),
+            "captions": sum(one.join.joined for one in self.sources),
+            "sources": [one.to_json() for one in self.sources],
+            "notes": self.notes,
+            "left_out_photos": dict(self.left_out),
+            "vocabulary": self.vocab_size,
+            "num_classes": self.num_classes,
+            "last": self.training.last,
+            "best": None if self.training.best is None else str(self.training.best),
+            "evaluation": self.evaluation,
+            "evaluated_on": self.asked,
+            "detector": self.detector,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class RunModel:
+    """What a run trains, and the words and rules that its samples are made with.
+
+    Attributes:
+        num_classes: foreground classes of the detector that the rules know; 0 where they do not ask.
+        seed: of the run.
+        joint, heads: end to end, the model with its encoder, and the detector's heads where they are trained or judged.
+    """
+
+    model: Any
+    tokenizer: CaptionTokenizer
+    sampler: Any
+    num_classes: int
+    seed: int
+    joint: EndToEndModel | None = None
+    heads: DetectorHeads | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RunFrame:
+    """A run's folder, settings and choice of a model; each method is a step that all runs have."""
+
+    run_dir: Path
+    settings: RunSettings
+    choice: ModelChoice
+
+    @classmethod
+    def opened(cls, run_dir: Path, settings: RunSettings, choice: ModelChoice) -> RunFrame:
+        """With the sampling of the chosen system, where none is given.
+
+        Raises:
+            ValueError: when no run may begin or go on in the folder, or the model to start from is another system's.
+        """
+        run_dir = Path(run_dir)
+        settings = replace(settings, sampling=settings.sampling or choice.system.sampling())
+        check_run_folder(run_dir, resume=settings.resume)
+        choice.check_start()
+        return cls(run_dir, settings, choice)
+
+    def train_config(self, num_samples: int) -> TrainConfig:
+        """For so many captions, or lines of text."""
+        given = self.settings.train_config
+        return given if isinstance(given, TrainConfig) else given(num_samples)
+
+    def tokenizer(self, texts: Iterable[str]) -> CaptionTokenizer:
+        """See `tokenizer_of_run`."""
+        choice = self.choice
+        return tokenizer_of_run(
+            self.run_dir, choice.tokenizer_spec, texts, start=choice.start, resume=self.settings.resume
+        )
+
+    def note_trained_images(self, image_ids: Iterable[str]) -> None:
+        """What is trained on, and what the run that this one goes on from was."""
+        if is_main_process():
+            start = self.choice.start
+            earlier = None if start is None or start.tokenizer is None else start.tokenizer.parent
+            write_trained_images(self.run_dir, image_ids, before=earlier)
+
+    def described(
+        self, task: AnyTask, made: RunModel, *, data: Mapping[str, Any], sampling: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What a resumed run must have alike, whatever it reads.
+
+        Args:
+            data, sampling: those of the settings that change what is trained.
+        """
+        return {
+            "model": task.model_config(),
+            "data": data,
+            "sampling": sampling,
+            "num_classes": made.num_classes,
+            "tokenizer": made.tokenizer.digest,
+        }
+
+    def show_first_batch(self, task: AnyTask, made: RunModel, config: TrainConfig, classes: Sequence[str] = ()) -> None:
+        """Writes batch.html, where it is asked for.
+
+        Args:
+            classes: names of the detector's classes.
+        """
+        rows = self.settings.inspect_rows
+        if rows and is_main_process():
+            first = _first_batch(task, config.accumulation)
+            shown = first.rows if isinstance(first, EndToEndBatch) else first
+            layout = self.choice.system.layout(made.model.config)
+            inspected = InspectedBatch(shown, rows, layout, task.counts(first))
+            write_batch_page(self.run_dir, inspected, made.tokenizer, Names(classes))
+
+    def train(
+        self,
+        task: AnyTask,
+        config: TrainConfig,
+        *,
+        description: Mapping[str, Any],
+        recorded: Mapping[str, Any],
+        defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> TrainResult:
+        """See `train`."""
+        return train(
+            task,
+            config,
+            self.run_dir,
+            description=description,
+            defaults=defaults,
+            recorded={**recorded, **self.choice.recorded(), "torch": torch.__version__},
+            resume=self.settings.resume,
+            stop_at_step=self.settings.stop_at_step,
+        )
+
+
+def _first_batch(task: Any, accumulation: int) -> Any:
+    """The first that the main process trains on."""
+    if isinstance(task, BudgetedTask):
+        step_samples = task.batch_size * accumulation * num_processes()
+        return next(task.steps(0, step_samples=step_samples, rank=0, num_ranks=num_processes()))[0]
+    return next(task.batches(0, rank=0, num_ranks=1))

@@ -1,0 +1,91 @@
+"""The tasks of a run on stores: what is trained, and what its evaluations ask about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
+from roibeam.pipelines.pretraining.data.captioned_store import JoinedSource, known_classes
+from roibeam.pipelines.pretraining.data.labelled_photos import LabelledStream
+from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
+from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_regions
+from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask, TaskPhotos
+from roibeam.pipelines.pretraining.evaluation.validation import Search, Validation
+from roibeam.pipelines.pretraining.run_data import RunData, corpus_of
+from roibeam.pipelines.pretraining.run_frame import RunModel
+from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+
+
+@dataclass(frozen=True, eq=False)
+class StoreTasks:
+    """
+    Attributes:
+        trained: the model on all sources.
+        validated: the same model on the held-out captions that evaluations ask about; None for none.
+    """
+
+    trained: PretrainTask | EndToEndTask
+    validated: PretrainTask | EndToEndTask | None
+
+    def skipped(self) -> dict[str, str]:
+        """Ids of the images that this process could not use so far, each with why."""
+        found: dict[str, str] = {}
+        for each in (self.trained, self.validated):
+            found |= each.skipped if isinstance(each, EndToEndTask) else {}
+        return found
+
+
+def tasks_of(read: RunData, made: RunModel, data: DataConfig) -> StoreTasks:
+    """
+    Raises:
+        ValueError: when model and data do not fit, see the tasks; or a search is asked for that the model cannot do.
+    """
+    validated, validation = None, None
+    if read.asked is not None:
+        search = _search(read, read.asked, made, data)
+        validated = _task(read, made, data, [read.asked], photos=read.asked_photos, options={})
+        validation = Validation(validated, search)
+    options: dict[str, Any] = {"lines": read.lines, "validation": validation}
+    labelled = None
+    if read.end_to_end is None:
+        options["weights"] = [each.source.weight for each in read.joined if each.source.weight is not None] or None
+    else:
+        labelled = read.end_to_end.labelled_stream(seed=made.seed)
+    trained = _task(read, made, data, read.joined, photos=read.photos, labelled=labelled, options=options)
+    return StoreTasks(trained, validated)
+
+
+def _task(
+    read: RunData,
+    made: RunModel,
+    data: DataConfig,
+    joined: Sequence[JoinedSource],
+    *,
+    photos: RecordPhotos | None,
+    labelled: LabelledStream | None = None,
+    options: Mapping[str, Any],
+) -> PretrainTask | EndToEndTask:
+    """The one task that fits what is trained: end to end, within a token budget, or neither."""
+    corpus = corpus_of(joined)
+    given: dict[str, Any] = {"pad_id": made.tokenizer.pad_id, "seed": made.seed, **options}
+    if made.joint is not None and photos is not None and read.end_to_end is not None:
+        sizes = row_sizes(joined[0].store, joined[0].rows)
+        task_photos = TaskPhotos(photos, sizes, read.end_to_end.photos, labelled)
+        return EndToEndTask(made.joint, corpus, made.sampler, task_photos, data, **given)
+    if not data.max_tokens:
+        return PretrainTask(made.model, corpus, made.sampler, data, **given)
+    lengths = RowLengths(corpus, count_regions((each.store, each.rows) for each in joined), made.tokenizer)
+    return BudgetedTask(made.model, corpus, made.sampler, data, lengths=lengths, **given)
+
+
+def _search(read: RunData, asked: JoinedSource, made: RunModel, data: DataConfig) -> Search | None:
+    """What evaluations search among; None where they search nothing."""
+    if read.searched is None:
+        return None
+    classes = known_classes(asked.store, read.searched.corpus.record(0))
+    search = Search(made.model, made.tokenizer, classes, read.searched, data.batch_size, made.joint, read.asked_photos)
+    search.check()
+    return search
