@@ -209,7 +209,10 @@ class ShardEntry:
     @classmethod
     def of(cls, manifest: ShardManifest, *, manifest_sha256: str) -> Self:
         """How the store manifest lists a shard."""
-        own = {"manifest": shard_manifest_name(manifest.shard), "manifest_sha256": manifest_sha256}
+        own: dict[str, Any] = {
+            "manifest": shard_manifest_name(manifest.shard),
+            "manifest_sha256": manifest_sha256,
+        }
         return cls(**own, **{f.name: getattr(manifest, f.name) for f in fields(cls) if f.name not in own})
 
 
