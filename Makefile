@@ -15,7 +15,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak test-rest flink-packages flink-cluster lint format bench bench-store bench-extraction toy-detector evidence evidence-quick image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak test-rest detectron2-source flink-packages flink-cluster lint format bench bench-store bench-extraction toy-detector evidence evidence-quick image-check lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -31,10 +31,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## photos in, region shards out, trained on: the whole chain on a world the project draws (a few minutes after the installation)
 	$(BIN)/roibeam demo demo-out
 
-test: setup ## the default test suite (5 to 6 minutes on 2 cores)
+test: detectron2-source ## the default test suite (5 to 6 minutes on 2 cores)
 	$(PYTEST) -m "not slow and not soak and not gpu" $(ARGS)
 
-test-slow: setup ## only what the default suite leaves out: true-size networks, many images, kills
+test-slow: detectron2-source ## only what the default suite leaves out: true-size networks, many images, kills
 	$(PYTEST) -m "slow and not gpu and not faults and not cluster" $(ARGS)
 
 test-faults: setup ## kills, full disks, a shard done twice, sources that vanish, broken downloads; each mended by a rerun
@@ -42,6 +42,9 @@ test-faults: setup ## kills, full disks, a shard done twice, sources that vanish
 
 test-all: test test-slow test-cluster ## everything but the soaks
 	$(MAKE) test-faults FAULTS="faults and slow"
+
+detectron2-source: setup ## fetch detectron2's source for the tests beside it, once (pip runs its setup.py)
+	$(BIN)/python tests/helpers/detectron2_source.py build/detectron2
 
 flink-packages: setup ## fetch Flink and Beam's job server for it into FLINK, once (pip, mvn)
 	$(BIN)/python -m roibeam.pipelines.extract.runners.flink_cluster fetch $(FLINK)
@@ -55,7 +58,7 @@ flink-cluster: flink-packages ## start a small Flink on this machine to try `--r
 test-soak: setup ## hours of faults and mutations; with ROIBEAM_SOAK=0.1 a tenth of them
 	$(PYTEST) -m soak $(ARGS)
 
-test-rest: setup ## test-slow, the slow ones of test-faults and test-soak in one go: no core waits at the end of each
+test-rest: detectron2-source ## test-slow, the slow ones of test-faults and test-soak in one go: no core waits at the end of each
 	$(PYTEST) -m "(slow or soak) and not gpu and not cluster" $(ARGS)
 
 evidence: setup ## train small models on the toy world and ask what they learned: docs/evidence.md; hours, goes on where it was

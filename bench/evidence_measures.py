@@ -18,19 +18,19 @@ from evidence_runs import MATCHING, OVERLAP_NAMES, REGIONS, RETRIEVAL, WORDS, WO
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.captioned_store import join_captions, known_classes
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.evaluation.evaluation_samples import EvaluationRow, EvaluationSamples
-from roibeam.pipelines.pretraining.evaluation.measures import (
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationRow, EvaluationSamples
+from roibeam.pipelines.analysis.evaluation.measures import (
     EvaluationSet,
     evaluation_set,
     matching_measures,
     scored_rows,
 )
-from roibeam.pipelines.pretraining.evaluation.photo_features import PhotoFeatures, open_photos
-from roibeam.pipelines.pretraining.evaluation.retrieval import retrieve
+from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, open_photos
+from roibeam.pipelines.analysis.evaluation.retrieval import retrieve
+from roibeam.pipelines.inputs.captioned.captioned_store import join_captions, known_classes
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 from roibeam.pipelines.toyworld.captions import PLURALS
 from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES

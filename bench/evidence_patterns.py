@@ -16,11 +16,11 @@ from torch import nn
 from roibeam.features.store import FeatureStore
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.inputs.captioned.captioned_store import join_captions, known_classes
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.captioned_store import join_captions, known_classes
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 

@@ -6,6 +6,7 @@ Two arms are compared on the same draws: same pictures, same seeds.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -102,14 +103,23 @@ def difference(one: Counts, other: Counts, *, less: tuple[Counts, Counts] | None
 
 def _drawn(counts: Counts) -> np.ndarray:
     """(DRAWS,) shares; the same seeds and pictures for all counts of as many seeds and pictures."""
-    seeds, pictures = counts.right.shape
+    weights, runs = _draws(*counts.right.shape)
+    right, asked = (
+        np.take_along_axis(weights @ part.T, runs, axis=1).sum(axis=1) for part in (counts.right, counts.asked)
+    )
+    return np.array([_ratio(*each) for each in zip(right, asked, strict=True)])
+
+
+@functools.lru_cache(maxsize=2)
+def _draws(seeds: int, pictures: int) -> tuple[np.ndarray, np.ndarray]:
+    """How often each draw has each picture, (DRAWS, pictures), and which runs it has, (DRAWS, seeds)."""
     random = np.random.default_rng(0)
-    found = np.empty(DRAWS)
+    weights = np.empty((DRAWS, pictures), np.int64)
+    runs = np.empty((DRAWS, seeds), np.int64)
     for draw in range(DRAWS):
-        weights = np.bincount(random.integers(pictures, size=pictures), minlength=pictures)
-        runs = random.integers(seeds, size=seeds)
-        found[draw] = _ratio((counts.right[runs] @ weights).sum(), (counts.asked[runs] @ weights).sum())
-    return found
+        weights[draw] = np.bincount(random.integers(pictures, size=pictures), minlength=pictures)
+        runs[draw] = random.integers(seeds, size=seeds)
+    return weights, runs
 
 
 def _ratio(right: float, asked: float) -> float:

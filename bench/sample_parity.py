@@ -32,9 +32,9 @@ from official_models import stand_in
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.regions import elements_with_whole_image
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate, in_float32
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample, collate, in_float32
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 

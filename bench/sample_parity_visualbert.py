@@ -45,13 +45,13 @@ from sample_comparison import (
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.visualbert.model import VisualBertConfig
+from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.inputs.captioned.captioned_store import join_task_texts
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus
+from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
+from roibeam.pipelines.inputs.captioned.usable_captions import UsableCaptions
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.data.captioned_store import join_task_texts
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus
-from roibeam.pipelines.pretraining.data.task_texts import TaskTexts
-from roibeam.pipelines.pretraining.data.usable_captions import UsableCaptions
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.sources.datasets.flickr30k import read_sentence_folder

@@ -44,7 +44,7 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.preprocessing import input_size
-from roibeam.features.folders.output_folder import output_folder
+from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.pipelines.cli.main import app
 from roibeam.pipelines.extract.runners.flink_cluster import FlinkCluster

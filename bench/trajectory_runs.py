@@ -17,7 +17,7 @@ from trajectory_cases import STEPS, Case
 from trajectory_samples import draw_parameter, draw_samples
 
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample
+from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.parameter_groups import group_parameters

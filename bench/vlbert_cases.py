@@ -1,6 +1,6 @@
 """Reference arrays of VL-BERT with other options than the project's, made by running the official code from a checkout.
 
-    python bench/vlbert_cases.py --vl-bert CHECKOUT --goldens ../shared/goldens/vlbert OUT
+    python bench/vlbert_cases.py --vl-bert CHECKOUT --goldens tests/goldens/vlbert OUT
     roibeam conformance OUT
 
 CHECKOUT is jackroos/VL-BERT at 4373674; nothing of it is copied here. Inputs are those of the project's reference

@@ -47,10 +47,18 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The project's pack of real photos and awkward files; not part of a clone."""
+    """The project's pack of real photos, vocabularies and tool outputs; not part of a clone."""
     if not (SHARED / "data").is_dir():
-        pytest.skip("needs the data pack in ../shared/data")
+        pytest.skip("needs the real photos, vocabularies and tool outputs of ../shared/data")
     return SHARED / "data"
+
+
+@pytest.fixture(scope="session")
+def made_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made annotation files of every data set, laid out as `shared_data`. Shared: read only."""
+    from annotation_pack import write_annotations
+
+    return write_annotations(tmp_path_factory.mktemp("annotations"))
 
 
 class CliResult(NamedTuple):
@@ -60,17 +68,15 @@ class CliResult(NamedTuple):
 
 
 @pytest.fixture
-def roibeam(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., CliResult]:
+def roibeam(capfd: pytest.CaptureFixture[str]) -> Callable[..., CliResult]:
     """Runs the command line in this process: roibeam("extract", folder, out, ...) -> exit code, stdout, stderr."""
-    from roibeam.pipelines.cli.main import main
+    from in_process import run_roibeam
 
     def run(*args: object) -> CliResult:
-        monkeypatch.setattr(sys, "argv", ["roibeam", *map(str, args)])
         capfd.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main()
+        code = run_roibeam(*args)
         captured = capfd.readouterr()
-        return CliResult(int(stopped.value.code or 0), captured.out, captured.err)
+        return CliResult(code, captured.out, captured.err)
 
     return run
 

@@ -55,6 +55,14 @@ def test_commands_are_imported_by_nothing(house: dict[str, Module]) -> None:
     assert {name for name in users if not name.startswith(cli)} == {"roibeam.__main__"}
 
 
+def test_what_asks_and_measures_a_model_imports_nothing_that_pre_trains_one(house: dict[str, Module]) -> None:
+    pipelines = "roibeam.pipelines"
+    for room in ("analysis", "inputs"):  # fine-tuning uses both
+        inside = [module for name, module in house.items() if name.startswith(f"{pipelines}.{room}.")]
+        assert inside
+        assert not [other for module in inside for other in module.imports if other.startswith(f"{pipelines}.pretr")]
+
+
 def test_rooms_are_not_crowded() -> None:
     crowded = {room: len(names) for room, names in entries().items() if len(names) > MOST_ENTRIES}
     assert set(crowded) <= LONG_ROOMS, crowded

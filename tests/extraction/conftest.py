@@ -12,27 +12,41 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from detectron2_source import source_folder
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.weights.loading import build_detector
 
 DETECTRON2_PATH_VARIABLE = "ROIBEAM_DETECTRON2_PATH"
-GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "detector"
+REPOSITORY = Path(__file__).resolve().parents[2]
+GOLDENS = REPOSITORY / "tests" / "goldens" / "detector"
+GOLDEN_PHOTOS = REPOSITORY.parent / "shared" / "goldens" / "detector"
 
 
 @pytest.fixture(scope="session")
 def golden_dir() -> Path:
-    if not GOLDENS.is_dir():
-        pytest.skip(f"goldens not found in {GOLDENS}")
     return GOLDENS
 
 
 @pytest.fixture(scope="session")
-def photo(golden_dir: Path) -> Callable[[str], np.ndarray]:
+def photo_file() -> Callable[[str], Path]:
+    """Name of a golden photo -> its file; photos are other people's and not part of a clone."""
+
+    def find(name: str) -> Path:
+        path = GOLDEN_PHOTOS / f"{name}.png"
+        if not path.is_file():
+            pytest.skip(f"needs the photo {name}.png in ../shared/goldens/detector")
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def photo(photo_file: Callable[[str], Path]) -> Callable[[str], np.ndarray]:
     """Name of a golden photo -> (height, width, 3) uint8 B, G, R."""
 
     def read(name: str) -> np.ndarray:
-        image = cv2.imread(str(golden_dir / f"{name}.png"))
+        image = cv2.imread(str(photo_file(name)))
         assert image is not None
         return image
 
@@ -57,12 +71,16 @@ def noise_image() -> np.ndarray:
 def detectron2() -> Iterator[None]:
     """Stands for detectron2 being importable; its own modules are imported where they are used."""
     before = list(sys.path)
-    # Last, so that what this environment has itself (numpy, Pillow) wins.
+    # Last, so that what this environment has itself (numpy, Pillow) wins; what somebody names before what was fetched.
     sys.path.extend(entry for entry in os.environ.get(DETECTRON2_PATH_VARIABLE, "").split(os.pathsep) if entry)
+    sys.path.append(str(source_folder(REPOSITORY / "build" / "detectron2")))
     try:
         importlib.import_module("detectron2.modeling")
     except ImportError as error:
         sys.path[:] = before
-        pytest.skip(f"needs detectron2, installed or in the folders of {DETECTRON2_PATH_VARIABLE}: {error}")
+        pytest.skip(
+            f"needs detectron2: installed, in the folders of {DETECTRON2_PATH_VARIABLE}, or fetched by "
+            f"`make detectron2-source`: {error}"
+        )
     yield
     sys.path[:] = before

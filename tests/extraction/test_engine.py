@@ -13,6 +13,7 @@ import cv2
 import ml_dtypes
 import numpy as np
 import pytest
+from PIL import Image
 
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.engine.extract_options import ExtractOptions
@@ -275,6 +276,16 @@ def test_exif_orientation_is_a_convention_of_the_detector(
 ) -> None:
     image = ImageRef("a", str(shared_data / "images" / "awkward" / "exif_orientation_6.jpg"))
     (record,) = extract_regions([image], FakeWithConventions(conventions))
+    assert isinstance(record, RegionRecord) and (record.height, record.width) == hw
+
+
+@pytest.mark.parametrize(("orientation", "hw"), [("applied", (40, 30)), ("ignored", (30, 40))])
+def test_exif_orientation_of_a_drawn_photo(tmp_path: Path, orientation: str, hw: tuple[int, int]) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    Image.new("RGB", (40, 30)).save(tmp_path / "a.jpg", exif=exif)
+    detector = FakeWithConventions(Conventions(exif_orientation=orientation))
+    (record,) = extract_regions([ImageRef("a", str(tmp_path / "a.jpg"))], detector)
     assert isinstance(record, RegionRecord) and (record.height, record.width) == hw
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -250,6 +252,22 @@ def test_what_is_not_about_a_photo_stops_the_run_after_what_was_done(
     assert features(done) == list(range(6))
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ESTALE])
+def test_too_many_open_files_or_a_file_system_that_went_stop_the_run(tmp_path: Path, number: int) -> None:
+    images = photos(tmp_path, 6)
+
+    def read(location: str) -> bytes:
+        if location == images[3].location:
+            raise OSError(number, os.strerror(number), location)
+        return Path(location).read_bytes()
+
+    done: list[Any] = []
+    with pytest.raises(OSError, match=os.strerror(number)):
+        for outcome in extract_regions(images, GreyDetector(), read_bytes=read):
+            done.append(outcome)
+    assert features(done) == [0, 1, 2]
+
+
 def test_a_key_that_cannot_be_computed_stops_the_run(tmp_path: Path) -> None:
     class NoKeys(GreyDetector):
         def batch_key(self, image_hw: tuple[int, int]) -> int:
@@ -356,6 +374,20 @@ class TestWatchdog:
         for outcome in extract_regions(photos(tmp_path, 8), GreyDetector(), options=options):
             done.append(outcome)
             time.sleep(0.4 if len(done) == 1 else 0)
+        assert features(done) == list(range(8))
+
+    def test_a_read_that_begins_after_a_slow_caller_has_its_own_time(self, tmp_path: Path) -> None:
+        images = photos(tmp_path, 8)
+
+        def read(location: str) -> bytes:
+            time.sleep(0.4 if location == images[4].location else 0)
+            return Path(location).read_bytes()
+
+        options = ExtractOptions(load_timeout=1.0, decode_threads=1)  # so that photo 4 is read after the caller's pause
+        done: list[Any] = []
+        for outcome in extract_regions(images, GreyDetector(), options=options, read_bytes=read):
+            done.append(outcome)
+            time.sleep(1.2 if len(done) == 1 else 0)
         assert features(done) == list(range(8))
 
     def test_it_stops_when_told_to_between_images(self, tmp_path: Path) -> None:

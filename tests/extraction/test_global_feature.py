@@ -22,7 +22,13 @@ from torchvision.transforms import functional as transforms
 from roibeam.extraction.global_feature import GLOBAL_NETWORKS, GlobalFeature, build_global_feature
 
 QUICK = ("densenet121", "resnet18", "googlenet")
-NETWORKS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in GLOBAL_NETWORKS]
+# Blocks of another kind (resnet50's bottlenecks) or another first layer (densenet161's); the rest have more of them.
+SLOW = ("resnet50", "densenet161")
+MORE = [pytest.mark.slow, pytest.mark.soak(cases=True)]
+NETWORKS = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow if name in SLOW else MORE)
+    for name in GLOBAL_NETWORKS
+]
 
 
 @pytest.fixture

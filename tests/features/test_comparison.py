@@ -57,6 +57,7 @@ def records(count: int, dtype: str = "float32", **rest: Any) -> list[RegionRecor
         ([[0, 0, 9, 9], [0, 0, 9, 9]], [[0, 0, 9, 9], [0, 0, 9, 9]], [(0, 0), (1, 1)]),  # of equal ones the nearest row
         ([[5, 5, 5, 5]], [[5, 5, 5, 5]], [(0, 0)]),  # no area, but the same box
         ([[5, 5, 5, 9]], [[5, 5, 5, 8]], []),
+        ([[0, 0, 10, 10], [0, 0, 10, 8]], [[0, 0, 10, 7.9]], [(1, 0)]),  # the best pair, not that of nearest rows
     ],
 )
 def test_match_regions(left: list, right: list, pairs: list) -> None:

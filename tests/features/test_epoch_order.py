@@ -25,6 +25,12 @@ def test_an_epoch_has_every_record_once_in_an_order_of_its_own(window: int) -> N
     assert len({epoch.tobytes() for epoch in epochs}) == 3
 
 
+def test_the_records_of_one_shard_come_in_another_order_in_each_epoch() -> None:
+    order = EpochOrder((50,), seed=3, window=50)
+    first, second = (order.places(epoch * 50, 50) for epoch in range(2))
+    assert as_set(first) == as_set(second) and first.tobytes() != second.tobytes()
+
+
 @pytest.mark.parametrize("window", [1, 4, 1000])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_any_piece_is_that_piece_of_the_whole(window: int, shuffle: bool) -> None:

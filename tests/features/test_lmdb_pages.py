@@ -177,6 +177,35 @@ def test_values_that_share_their_pages_are_an_error_not_endless_work(tmp_path: P
         list(LmdbPages(memoryview(broken), "a.lmdb").values(b"one"))
 
 
+def test_two_equal_keys_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    write_lmdb(path, {b"one": {b"key-a": b"1", b"key-b": b"2"}})
+    data = path.read_bytes()
+    assert data.count(b"key-b") >= 1
+    with pytest.raises(ValueError, match=r"key b'key-a' on page . is out of order"):
+        list(LmdbPages(memoryview(data.replace(b"key-b", b"key-a")), "a.lmdb").values(b"one"))
+
+
+def test_a_large_value_ends_inside_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    write_lmdb(path, {b"one": {b"a": bytes(3 * 4096 - 16)}})
+    broken = bytearray(path.read_bytes())
+    beyond = len(broken) - 4096 - 16  # no more than the file has, but from the value's first page on
+    for start in range(2 * 4096, len(broken), 4096):
+        number, _, flags, low, high = struct.unpack_from("<QHHHH", broken, start)
+        if number != start // 4096:
+            continue
+        if flags == 4:  # large values: the page says how many pages it takes
+            assert (low, high) == (3, 0)
+            struct.pack_into("<H", broken, start + 12, 1000)
+        node = start + struct.unpack_from("<H", broken, start + 16)[0]
+        if flags == 2 and broken[node + 8 : node + 9] == b"a":  # its length, in the leaf
+            assert struct.unpack_from("<H", broken, node) == (3 * 4096 - 16,)
+            struct.pack_into("<H", broken, node, beyond)
+    with pytest.raises(ValueError, match=f"does not hold a value of {beyond} bytes"):
+        list(LmdbPages(memoryview(broken), "a.lmdb").values(b"one"))
+
+
 def test_random_damage_never_escapes_as_anything_but_value_error(file_bytes: bytes) -> None:
     draw = random.Random(5)
     refused = 0

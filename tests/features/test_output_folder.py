@@ -19,8 +19,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from roibeam.features.folders import object_folder
+from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.features.folders.object_folder import ObjectFolder
-from roibeam.features.folders.output_folder import LocalFolder, OutputFolder, output_folder
 from roibeam.features.folders.scratch_folder import PREFIX, scratch_folder
 
 
@@ -223,7 +225,8 @@ def test_a_missing_driver_names_its_package() -> None:
 
 def test_a_local_folder_needs_no_fsspec() -> None:
     program = (
-        "import sys; from roibeam.features.folders.output_folder import LocalFolder; print('fsspec' in sys.modules)"
+        "import sys; from roibeam.features.folders.folder_choice import output_folder; "
+        "output_folder('store'); print('fsspec' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

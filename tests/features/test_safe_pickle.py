@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from characters import texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from soak_share import SHARE
@@ -394,11 +395,11 @@ LEAVES = (
     | st.booleans()
     | st.integers(-(2**63), 2**64 - 1)
     | st.floats()
-    | st.text(max_size=9)
+    | texts(9)
     | st.binary(max_size=9)
     | st.sampled_from([np.arange(3.0), np.zeros((2, 0), "f2"), np.float32(2), np.array(["\u00fc"]), np.array([True])])
 )
-KEYS = st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4) | st.binary(max_size=4)
+KEYS = st.none() | st.booleans() | st.integers(-9, 9) | texts(4) | st.binary(max_size=4)
 
 
 def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

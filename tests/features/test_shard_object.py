@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from store_examples import make_record, write_store
 
-from roibeam.features.folders.output_folder import output_folder
+from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.shard.remote_reader import ShardObject

@@ -9,6 +9,7 @@ from store_examples import make_record, write_shard, write_store
 
 from roibeam.features.shard.layout import checksum, encode_meta
 from roibeam.features.shard.manifest import ShardManifest, data_file_name
+from roibeam.features.shard.offset_index import _arrays
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import Problem, verify_store
@@ -188,4 +189,15 @@ def test_a_record_of_another_dtype_or_size_is_not_read(folder: Path) -> None:
         overwrite(path, row.meta_offset + 12, b"\xff" * 4)
         for read in (store.get, store.meta):
             with pytest.raises(ValueError, match="an image of 640x4294967295 pixels"):
+                read("s0i000")
+
+
+def test_a_record_of_another_number_of_regions_is_not_read(folder: Path) -> None:
+    places, _ = _arrays(30, 30 * len("s0i000"))
+    sealed_index(folder, 48 + places["num_regions"][2], b"\x63\0")
+    with FeatureStore(folder) as store:
+        for read in (store.get, store.meta):
+            with pytest.raises(
+                ValueError, match=r"record 's0i000' has . regions of 64 values, the offset index says 99 of"
+            ):
                 read("s0i000")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -24,3 +24,8 @@ def share_of(cases: Sequence[T], seed: str) -> list[T]:
 def many(count: int) -> Any:
     """A case of a parametrized test that draws so many times, or as many as the share says: a soak."""
     return pytest.param(round(SHARE * count), marks=pytest.mark.soak, id=str(count))
+
+
+def some(cases: Iterable[T], kept: Container[T]) -> list[Any]:
+    """Cases of a parametrized test of which those not `kept` are a soak, for they meet what a kept one meets."""
+    return [pytest.param(case, marks=() if case in kept else pytest.mark.soak(cases=True)) for case in cases]

@@ -20,7 +20,7 @@ from roibeam.model.interbert.group_masking import (
     regions_around,
 )
 
-GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "interbert" / "group_masking.npz"
+GOLDEN = Path(__file__).resolve().parents[1] / "goldens" / "interbert" / "group_masking.npz"
 MASK_ID, VOCAB_SIZE = 103, 30_000
 
 
@@ -197,7 +197,6 @@ def test_no_region():
     assert masked.shape == predicted.shape == (0,)
 
 
-@pytest.mark.skipif(not GOLDEN.is_file(), reason=f"reference arrays not found at {GOLDEN}")
 def test_the_release_s_groups():
     with np.load(GOLDEN) as file:
         golden, options = {key: file[key] for key in file.files}, json.loads(str(file["config"]))

@@ -15,8 +15,7 @@ from roibeam.model.interbert.checkpoint import config_from_official, key_table, 
 from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.interbert.tasks import InterBertForTasks
 
-GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "interbert"
-pytestmark = pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found at {GOLDENS}")
+GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "interbert"
 
 
 def load(name):

@@ -17,8 +17,8 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import VLBatch
 from roibeam.model.vlbert.config import vlbert_small
 from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
-from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.data.row_lengths import RowLengths
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask

@@ -11,8 +11,8 @@ import numpy as np
 
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
-from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.run_frame import RunSettings
 from roibeam.pipelines.pretraining.start import ModelChoice

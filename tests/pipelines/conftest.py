@@ -5,11 +5,29 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from tiny_commands import Pictures
+
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "model")]
-pytest.register_assert_rewrite("disturbed_runs")
+pytest.register_assert_rewrite("disturbed_runs", "tiny_commands")
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...]) -> "Pictures":
+    """Eight of them; nothing may be written there."""
+    from tiny_commands import draw_pictures
+
+    return draw_pictures(tmp_path_factory.mktemp("pictures"), tiny_network, count=8)
+
+
+@pytest.fixture(scope="session")
+def store(pictures: "Pictures") -> tuple[Path, Path]:
+    """The store of `pictures`, and their captions."""
+    return pictures.store, pictures.captions
 
 
 @pytest.fixture(scope="module")

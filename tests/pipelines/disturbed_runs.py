@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 from fail_points import FailPoint, install
+from prepared_processes import PROCESSES
 
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
@@ -26,19 +26,6 @@ NETWORK = (
 )  # fmt: skip
 Letter = tuple[str, str, str]  # image id, stage, reason
 BAD: list[Letter] = [("sample_00003_bad", "decode", "empty file")]  # of the photos of the fixture `faulty_photos`
-
-# Its children start as forks of a process that has imported everything and computed nothing.
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(
-    [
-        "roibeam.pipelines.cli.main",
-        "roibeam.pipelines.extract.extraction_run",
-        "roibeam.pipelines.model_files.detector_choice",
-        "roibeam.pipelines.stores.store_import",
-        "roibeam.pipelines.stores.store_export",
-        "pydantic",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -67,7 +54,7 @@ class Run:
         self.log = folder / f"log-{number}"
         self.log.touch()
         (folder / "tmp").mkdir(exist_ok=True)
-        self.process = _processes.Process(target=_work, args=(work, self.log, folder / "tmp", tuple(points)))
+        self.process = PROCESSES.Process(target=_work, args=(work, self.log, folder / "tmp", tuple(points)))
         self.process.start()
 
     def wait(self, seconds: float = 120) -> Ended:
@@ -109,6 +96,21 @@ class Command:
 
         sys.argv = ["roibeam", *self.arguments]
         cli.main()
+
+
+@dataclass(frozen=True)
+class BucketCommand:
+    """A command line whose s3:// is a server of the test's own."""
+
+    command: Command
+    settings: Mapping[str, str]
+
+    def __call__(self) -> None:
+        import fsspec.config
+
+        os.environ.update(self.settings)
+        fsspec.config.set_conf_env(fsspec.config.conf)  # fsspec read the environment when it was imported
+        self.command()
 
 
 def export_in_small_steps(store: Path, out: Path, name: str) -> None:

@@ -1,9 +1,7 @@
 """Kills a small download at its file operations in turn, runs it again, and compares what both leave: see `forks`.
 
-    killed_download.py FOLDER [OPERATION ...]
-
-A process of its own: a fork of a test's process, which other tests left threads in, may inherit a lock that one of
-them holds, and waits for it for ever.
+For a process of its own, see `disturbed_runs.Run`: a fork of a test's process, which other tests left threads in, may
+inherit a lock that one of them holds, and waits for it for ever.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from faulty_server import serve
 from forks import KILLED, in_a_fork
+from soak_share import share_of
 
 from roibeam.pipelines.sources.download.download_run import DownloadOptions, run_download
 from roibeam.pipelines.sources.download.limits import DownloadLimits
@@ -64,8 +62,8 @@ def start_server() -> tuple[int, int]:
 
 
 def after_kills(folder: Path, steps: Iterable[int]) -> list[str]:
-    """Kills at these operations, or at all of them where none is named; a line on each, with "equal" at its end if its
-    rerun mended it."""
+    """Kills at these operations; where none is named at all of them, or as many as the share of a soak says. A line on
+    each, with "equal" at its end if its rerun mended it."""
     server, port = start_server()
     try:
         rows = folder / "list.tsv"
@@ -76,7 +74,7 @@ def after_kills(folder: Path, steps: Iterable[int]) -> list[str]:
         wanted = content(folder / "undisturbed")
         assert sum(name.startswith("images/") for name in wanted) == 5
         lines = []
-        for step in steps or range(1, len(operations) + 1):
+        for step in steps or share_of(range(1, len(operations) + 1), "download"):
             out = folder / "killed"
             shutil.rmtree(out, ignore_errors=True)
             killed, _ = download(rows, out, step)
@@ -91,5 +89,5 @@ def after_kills(folder: Path, steps: Iterable[int]) -> list[str]:
     return lines
 
 
-if __name__ == "__main__":
-    print("\n".join(after_kills(Path(sys.argv[1]), [int(step) for step in sys.argv[2:]])))
+def tell_after_kills(folder: Path, steps: Iterable[int]) -> None:
+    print("\n".join(after_kills(folder, steps)))

@@ -15,11 +15,11 @@ from torch import nn
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
+from roibeam.pipelines.inputs.captioned.task_texts import NLVR2, VCR, VQA, TaskText
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable
-from roibeam.pipelines.pretraining.data.task_texts import NLVR2, VCR, VQA, TaskText
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.samples.text_rows import TextSampler
 from roibeam.pipelines.pretraining.systems import SYSTEMS

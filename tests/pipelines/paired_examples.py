@@ -11,8 +11,8 @@ import torch
 
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable

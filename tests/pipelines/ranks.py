@@ -9,11 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-# Children start as forks of a process that has imported everything and computed nothing.
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(
-    ["roibeam.pipelines.training.loop", "roibeam.pipelines.pretraining.task", "small_pretraining"]
-)
+from prepared_processes import PROCESSES
 
 
 def run_ranks(work: Callable[[], object], num_ranks: int, folder: Path, *, seconds: float = 120) -> list[int]:
@@ -35,7 +31,9 @@ def run_ranks(work: Callable[[], object], num_ranks: int, folder: Path, *, secon
     while any(process.is_alive() for process in processes):
         late = time.monotonic() > deadline
         if late or any(process.exitcode not in (None, 0) for process in processes):
-            time.sleep(0.5)  # all of them may be ending by themselves
+            own_end = time.monotonic() + 0.5
+            for process in processes:
+                process.join(max(0.0, own_end - time.monotonic()))  # all of them may be ending by themselves
             for process in processes:
                 process.kill()
             assert not late, f"no end after {seconds} s: {said(folder)[-2000:]}"
@@ -51,7 +49,7 @@ def start_ranks(work: Callable[[], object], num_ranks: int, folder: Path) -> lis
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes = [
-        _processes.Process(target=_work, args=(work, rank, num_ranks, port, folder)) for rank in range(num_ranks)
+        PROCESSES.Process(target=_work, args=(work, rank, num_ranks, port, folder)) for rank in range(num_ranks)
     ]
     for process in processes:
         process.start()

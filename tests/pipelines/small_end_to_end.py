@@ -21,11 +21,11 @@ from roibeam.extraction.training.heads import load_heads
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.pipelines.detector.photos import LabelledPhotos
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.record_photos import RecordPhotos
 from roibeam.pipelines.model_files.joint_detector import JointDetector, LossWeights
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.data.labelled_photos import LabelledStream
-from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules, TaskPhotos
 from roibeam.pipelines.pretraining.systems import SYSTEMS

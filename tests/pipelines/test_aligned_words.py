@@ -14,11 +14,11 @@ from captioned_records import WIDTH, FakeStore, make_record
 from task_corpora import corpus_of, joined
 
 from roibeam.model.visualbert.model import VisualBertConfig
+from roibeam.pipelines.inputs.batches.sample import collate
+from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions
+from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
+from roibeam.pipelines.inputs.captioned.task_texts import Mention, TaskText, TaskTexts
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.captioned_store import digest_of_captions
-from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable
-from roibeam.pipelines.pretraining.data.task_texts import Mention, TaskText, TaskTexts
-from roibeam.pipelines.pretraining.samples.sample import collate
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling
 
 Cli = Callable[..., Any]
@@ -142,9 +142,9 @@ def test_a_region_that_a_word_names_and_the_record_has_not(tmp_path: Path) -> No
 
 
 def test_a_run_on_vcr_and_its_own_boxes(
-    roibeam: Cli, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
-    folder = shared_data / "formats" / "vcr"
+    folder = made_data / "formats" / "vcr"
     photos = folder / "vcr1images"
     for store, boxes in (("given", ("--boxes", photos)), ("detected", ())):
         done = roibeam("extract", photos, tmp_path / store, *boxes, *tiny_network)
@@ -184,7 +184,7 @@ def test_a_run_on_vcr_and_its_own_boxes(
     assert copied.code == 0, copied.err
     refused = roibeam("pretrain", tmp_path / "no", "--store", tmp_path / "copy", *options, *aligned)
     assert refused.code == 1 and "name boxes by number, and this copy left some of them out" in refused.err
-    nlvr2 = shared_data / "formats" / "nlvr2"
+    nlvr2 = made_data / "formats" / "nlvr2"
     done = roibeam("extract", nlvr2 / "images", tmp_path / "nlvr2", *tiny_network)
     assert done.code == 0, done.err
     other = ("--system", "visualbert", "--task-text", nlvr2 / "train.json", "--set", "sampling.text_form=task_text")

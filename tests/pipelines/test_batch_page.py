@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.batch_page import InspectedBatch, batch_html
-from roibeam.pipelines.pretraining.probing.probe import Names
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 
 CAPTION = "a <red> ball on the beach"

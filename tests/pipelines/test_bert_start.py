@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_commands import Pictures
 from transformers import BertConfig, BertForPreTraining, BertModel
 
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
@@ -30,7 +31,6 @@ from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForVqa
 from roibeam.pipelines.model_files.bert_start import read_bert, start_from_bert
 from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.toyworld.draw import draw_samples
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -173,12 +173,10 @@ def test_a_repository_of_the_hub(tmp_path: Path) -> None:
     assert read.stdout.split()[0] == "32" and int(read.stdout.split()[1]) > 40
 
 
-def test_pretrain_starts_from_it(tmp_path: Path, roibeam: Callable[..., Any], tiny_network: tuple[str, ...]) -> None:
+def test_pretrain_starts_from_it(tmp_path: Path, roibeam: Callable[..., Any], pictures: Pictures) -> None:
     theirs = save_bert(tmp_path / "bert")
-    captions = draw_samples(tmp_path / "samples", count=2)
-    assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
     done = roibeam(
-        "pretrain", tmp_path / "run", "--store", tmp_path / "store", "--captions", captions, "--steps", 1,
+        "pretrain", tmp_path / "run", "--store", pictures.store, "--captions", pictures.captions, "--steps", 1,
         "--batch-size", 2, "--learning-rate", 1e-12, "--from-bert", tmp_path / "bert",
     )  # fmt: skip
     assert done.code == 0, done.err

@@ -28,9 +28,9 @@ from safetensors.torch import load_file
 from small_pretraining import digest, in_floats_of
 from torch import nn
 
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
-from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_regions
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask
 from roibeam.pipelines.pretraining.systems import SYSTEMS

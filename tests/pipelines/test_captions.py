@@ -108,8 +108,8 @@ def test_a_list_of_urls_is_joined_to_its_download(tmp_path: Path) -> None:
     assert file.notes == ["1 row left out: 1 no tab (line 3)"]
 
 
-def test_sbu_captions_join_by_name_or_by_row(shared_data: Path) -> None:
-    path = str(shared_data / "formats" / "sbu" / "sbu-captions-all.json")
+def test_sbu_captions_join_by_name_or_by_row(made_data: Path) -> None:
+    path = str(made_data / "formats" / "sbu" / "sbu-captions-all.json")
     rows, report = join(CaptionFile(path).captions(), ["4385058960_b0f291553e", "images/00000/00000001"])
     assert [image_id for image_id, _ in rows] == ["4385058960_b0f291553e", "images/00000/00000001"]
     assert (report.by_rule["id"], report.by_rule["row"], report.captions) == (1, 1, 21)
@@ -169,16 +169,16 @@ def test_a_table_of_captions_is_a_sequence_of_rows() -> None:
 
 
 @pytest.fixture
-def photos(shared_data: Path, tmp_path: Path) -> Path:
+def photos(made_data: Path, tmp_path: Path) -> Path:
     for number in (790, 63217, 84002):
         name = f"COCO_train2014_{number:012}.jpg"
         (tmp_path / "photos").mkdir(exist_ok=True)
-        shutil.copyfile(shared_data / "images" / name, tmp_path / "photos" / name)
+        shutil.copyfile(made_data / "images" / name, tmp_path / "photos" / name)
     return tmp_path / "photos"
 
 
-def test_a_folder_gets_the_captions_of_its_photos(photos: Path, shared_data: Path) -> None:
-    captions = shared_data / "coco" / "captions_train2014.json"
+def test_a_folder_gets_the_captions_of_its_photos(photos: Path, made_data: Path) -> None:
+    captions = made_data / "coco" / "captions_train2014.json"
     source, given = give_captions(open_source(str(photos)), str(captions), min_match=0.25)
     expected = json.loads(captions.read_text())["annotations"]
     for image, number in zip(source.images, (790, 63217, 84002), strict=True):
@@ -192,12 +192,12 @@ def test_a_folder_gets_the_captions_of_its_photos(photos: Path, shared_data: Pat
 
 
 def test_a_join_that_fails_leaves_no_store(
-    roibeam: Cli, photos: Path, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, photos: Path, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
     command = ["extract", photos, tmp_path / "store", *tiny_network, "--captions"]
     (tmp_path / "c.tsv").write_text("a dog\tdogs/rex.jpg\n")
-    flickr = shared_data / "formats" / "karpathy" / "dataset_flickr30k.json"
-    coco = shared_data / "coco" / "captions_train2014.json"
+    flickr = made_data / "formats" / "karpathy" / "dataset_flickr30k.json"
+    coco = made_data / "coco" / "captions_train2014.json"
     for file, words in (
         ([tmp_path / "c.tsv"], "none of 1 captioned image is among the 3 images"),
         ([flickr], "a caption names '36979', an image is 'COCO_train2014_000000000790'"),
@@ -210,10 +210,10 @@ def test_a_join_that_fails_leaves_no_store(
 
 
 def test_another_caption_file_is_another_run(
-    roibeam: Cli, photos: Path, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, photos: Path, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
     command = ["extract", photos, tmp_path / "store", *tiny_network]
-    captions = shared_data / "coco" / "captions_train2014.json"
+    captions = made_data / "coco" / "captions_train2014.json"
     done = roibeam(*command, "--captions", captions, "--json")
     assert done.code == 0, done.err
     summary = json.loads(done.out.splitlines()[-1])

@@ -25,7 +25,7 @@ from roibeam.model.vlbert.options import config_from_official
 from roibeam.model.vlbert.tasks import VLBertForReferring
 from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
 
-GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
+GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "vlbert"
 Arrays = dict[str, np.ndarray]
 
 # Everything differs from the project's reference arrays: sizes, activation, scales instead of LayerNorms.
@@ -370,7 +370,6 @@ def test_a_recipe_must_give_the_promised_numbers(multitask: Arrays, tmp_path: Pa
     assert "asks for 'normal' numbers of shape" in next(iter(notes.values()))
 
 
-needs_goldens = pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found at {GOLDENS}")
 CASES = [
     "core",
     "dataset_item",
@@ -385,7 +384,6 @@ CASES = [
 ]
 
 
-@needs_goldens
 @pytest.mark.parametrize("case", CASES)
 def test_the_reference_arrays_pass(case: str) -> None:
     torch.set_num_threads(1)
@@ -393,14 +391,12 @@ def test_the_reference_arrays_pass(case: str) -> None:
     assert missed(result) == {} and result.passed
 
 
-@needs_goldens
 def test_all_reference_files_are_known() -> None:
     from roibeam.pipelines.conformance.runner import plan_cases
 
     assert all(case.case is not None for case in plan_cases(GOLDENS))
 
 
-@needs_goldens
 @pytest.mark.parametrize("case", ["dataset_item", "optim_and_losses"])
 def test_every_tampered_array_of_the_data_is_a_miss(case: str, tmp_path: Path) -> None:
     with np.load(GOLDENS / f"{case}.npz") as file:

@@ -29,13 +29,19 @@ SIZES = {
 }
 
 
+IMAGE_SIZES = {
+    "image_hidden_size": 16,
+    "image_num_hidden_layers": 1,
+    "image_intermediate_size": 8,
+    "co_attention_size": 16,
+}
+
+
 @pytest.fixture
 def official(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    co_layers = {"text_co_attention": (1,), "image_co_attention": (0,), "image_num_hidden_layers": 1}
-    model = ViLbertForPreTraining(
-        ViLbertConfig(**SIZES, **co_layers, image_hidden_size=16, image_intermediate_size=8, co_attention_size=16)
-    )
+    co_layers = {"text_co_attention": (1,), "image_co_attention": (0,)}
+    model = ViLbertForPreTraining(ViLbertConfig(**SIZES, **IMAGE_SIZES, **co_layers))
     parameters = writer_of(model).to_official(model)
     # Every published file has these, and nothing reads them.
     parameters["bert.encoder.c_layer.0.biOutput.q_dense1.weight"] = torch.zeros(16, 16)
@@ -86,7 +92,7 @@ def test_what_cannot_be_is_said_in_one_line(
     roibeam: Callable[..., Any],
 ) -> None:  # fmt: skip
     SingleStreamForPreTraining(SingleStreamConfig(**SIZES)).save_pretrained(tmp_path / "baseline")
-    apart = ViLbertConfig(**SIZES, text_co_attention=(), image_co_attention=(), with_co_attention=False)
+    apart = ViLbertConfig(**SIZES, **IMAGE_SIZES, text_co_attention=(), image_co_attention=(), with_co_attention=False)
     ViLbertForPreTraining(apart).save_pretrained(tmp_path / "apart")
     (tmp_path / "joint").mkdir()
     (tmp_path / "joint" / "config.json").write_text('{"format": 1, "end_to_end": {}}')

@@ -104,8 +104,8 @@ def box(*bbox: float, **other: Any) -> dict[str, Any]:
     return {"image_id": 7, "bbox": list(bbox), "category_id": 90, **other}
 
 
-def test_instances_of_the_pack(shared_data: Path) -> None:
-    path = shared_data / "coco" / "instances_train2014.json"
+def test_instances_of_the_pack(made_data: Path) -> None:
+    path = made_data / "coco" / "instances_train2014.json"
     content = json.loads(path.read_text())
     found = read_coco_instances(str(path))
     assert len(found.class_names) == 80 and found.category_ids[-1] == 90 and found.class_names[-1] == "toothbrush"
@@ -303,19 +303,23 @@ def test_a_split_gives_its_images_and_counts_what_it_cannot(tmp_path: Path) -> N
     assert bad == [BadRow(*reason) for reason in reasons]
 
 
-def test_a_list_without_its_xml_files_is_an_error(shared_data: Path) -> None:
-    path = str(shared_data / "vg" / "train_head50.txt")
+def test_a_list_without_its_xml_files_is_an_error(made_data: Path) -> None:
+    path = str(made_data / "vg" / "train_head50.txt")
     message = error_of(lambda: list(read_visual_genome(path, OBJECTS, ATTRIBUTES)))
     assert "none of its 50 lines names an xml file" in message
 
 
-def test_lists_and_vocabularies_of_the_pack(shared_data: Path) -> None:
-    folder = shared_data / "vg"
+def test_lists_of_photos(made_data: Path) -> None:
+    folder = made_data / "vg"
     for split in ("train", "val", "test"):
         found = list(read_split(str(folder / f"{split}_head50.txt")))
         assert len(found) == 50 and all(isinstance(row, SplitRow) for row in found)
     first = next(read_split(str(folder / "train_head50.txt")))
     assert first == SplitRow(1, "VG_100K_2/2415417", "VG_100K_2/2415417.jpg", "xml/2415417.xml")
+
+
+def test_vocabularies_of_the_pack(shared_data: Path) -> None:
+    folder = shared_data / "vg"
     objects = read_names(str(folder / "objects_vocab.txt"))
     attributes = read_names(str(folder / "attributes_vocab.txt"))
     assert len(objects.names) == 1600 and len(attributes.names) == 400

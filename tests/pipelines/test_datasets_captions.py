@@ -22,29 +22,29 @@ from roibeam.pipelines.sources.source_kinds import open_source
 # ---- Karpathy's splits
 
 
-def test_karpathy_splits_of_the_pack(shared_data: Path) -> None:
-    folder = shared_data / "formats" / "karpathy"
+def test_karpathy_splits_of_the_pack(made_data: Path) -> None:
+    folder = made_data / "formats" / "karpathy"
     coco = list(read_karpathy(str(folder / "dataset_coco.json")))
     assert Counter(image.split for image in coco) == {"train": 3, "restval": 1, "val": 2, "test": 2}
     captions = dict(
-        Counter(name for name, _ in read_coco(str(shared_data / "coco" / "captions_train2014.json")).captions)
+        Counter(name for name, _ in read_coco(str(made_data / "coco" / "captions_train2014.json")).captions)
     )
     assert {image.image_id: len(image.sentences) for image in coco} == captions  # the same ids as COCO's own file
     first = coco[0]
     assert (first.file_name, first.number, first.coco_id) == ("train2014/COCO_train2014_000000000790.jpg", 0, 790)
-    words = ("a", "family", "is", "sitting", "down", "at", "a", "table", "to", "have", "cake")
-    assert first.sentences[0] == KarpathySentence(576009, "a family is sitting down at a table to have cake", words)
+    words = ("a", "red", "cloth", "lies", "on", "table", "790", "beside", "a", "cup")
+    assert first.sentences[0] == KarpathySentence(0, "a red cloth lies on table 790 beside a cup", words)
     flickr = list(read_karpathy(str(folder / "dataset_flickr30k.json"), id_rule="with-extension"))
     assert Counter(image.split for image in flickr) == {"train": 4, "val": 2, "test": 2}
     assert (flickr[0].image_id, flickr[0].file_name, flickr[0].coco_id) == ("36979.jpg", "36979.jpg", None)
 
 
-def test_karpathy_sources_and_captions(shared_data: Path) -> None:
-    coco, flickr = (shared_data / "formats" / "karpathy" / f"dataset_{name}.json" for name in ("coco", "flickr30k"))
-    source = open_source(str(coco), image_root=str(shared_data / "images"))  # which has no folder train2014
+def test_karpathy_sources_and_captions(made_data: Path) -> None:
+    coco, flickr = (made_data / "formats" / "karpathy" / f"dataset_{name}.json" for name in ("coco", "flickr30k"))
+    source = open_source(str(coco), image_root=str(made_data / "images"))  # which has no folder train2014
     assert source.kind == "karpathy" and len(source.images) == 8
     assert all(Path(image.location).is_file() for image in source.images)
-    photos = shared_data / "formats" / "flickr30k_entities" / "flickr30k-images"
+    photos = made_data / "formats" / "flickr30k_entities" / "flickr30k-images"
     assert all(Path(image.location).is_file() for image in open_source(str(flickr), image_root=str(photos)).images)
     rows_of_coco, notes = read_captions(str(coco))
     assert len(rows_of_coco) == 20 and len({row.name for row in rows_of_coco}) == 4
@@ -95,14 +95,14 @@ def test_karpathy_entries_of_another_shape_are_one_error(tmp_path: Path, change:
 # ---- SBU
 
 
-def test_sbu_of_the_pack(shared_data: Path, tmp_path: Path) -> None:
-    path = shared_data / "formats" / "sbu" / "sbu-captions-all.json"
+def test_sbu_of_the_pack(made_data: Path, tmp_path: Path) -> None:
+    path = made_data / "formats" / "sbu" / "sbu-captions-all.json"
     found = list(read_sbu(str(path)))
     assert len(found) == 21 and all(isinstance(row, CaptionRow) for row in found)
     name = "4385058960_b0f291553e"
-    assert found[0] == CaptionRow(1, "A wooden chair in the living room", f"{name}.jpg", name)
+    assert found[0] == CaptionRow(1, "A chair in room 0", f"{name}.jpg", name)
     for number in (84002, 131486):
-        photo = shared_data / "images" / f"COCO_train2014_{number:012}.jpg"
+        photo = made_data / "images" / f"COCO_train2014_{number:012}.jpg"
         shutil.copyfile(photo, tmp_path / f"{number}.jpg")
     source = open_source(str(path), image_root=str(tmp_path))
     assert source.kind == "sbu" and len(source.images) == 11 and source.notes == []

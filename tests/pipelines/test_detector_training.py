@@ -24,7 +24,7 @@ from roibeam.extraction.training.targets import SamplingRules
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.detector.photos import open_labelled_photos, read_photo
 from roibeam.pipelines.detector.task import DetectorTask, PhotoRules
-from roibeam.pipelines.detector.training import Start, build_start, train_detector
+from roibeam.pipelines.detector.training import DetectorSettings, Start, build_start, train_detector
 from roibeam.pipelines.toyworld.write import write_world
 from roibeam.pipelines.training.not_finite import blame
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -100,9 +100,10 @@ def settings(**changes):
     )
 
 
-def run(photos, folder, **options):
-    defaults = {"config": TINY, "conventions": E2E, "train_config": settings(), "sampling": FEW}
-    return train_detector(photos, folder, **(defaults | options))
+def run(photos, folder, /, **options):
+    ways = {name: options.pop(name) for name in ("resume", "stop_at_step") if name in options}
+    defaults = {"config": TINY, "conventions": E2E, "train": settings(), "sampling": FEW}
+    return train_detector(photos, folder, DetectorSettings(**(defaults | options)), **ways)
 
 
 def test_a_photo_that_spoils_a_step_is_named_alone(photos):
@@ -186,9 +187,9 @@ def test_photos_without_objects_are_not_trained_on(photos):
 
 def test_an_interrupted_run_ends_in_the_same_bits(photos, tmp_path):
     rules = PhotoRules(batch_size=2, short_edges=(48, 64))
-    straight = run(photos, tmp_path / "straight", rules=rules)
-    run(photos, tmp_path / "halves", rules=rules, stop_at_step=3)
-    halves = run(photos, tmp_path / "halves", rules=rules, resume=True)
+    straight = run(photos, tmp_path / "straight", photos=rules)
+    run(photos, tmp_path / "halves", photos=rules, stop_at_step=3)
+    halves = run(photos, tmp_path / "halves", photos=rules, resume=True)
     assert losses_of(tmp_path / "straight") == losses_of(tmp_path / "halves")
     ours, theirs = (load_file(each.checkpoint / "model" / "model.safetensors") for each in (straight, halves))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -221,7 +222,7 @@ def test_a_checkpoint_is_a_detectors_folder(photos, tmp_path):
 
 def test_frozen_stages_and_norms_of_a_weight_file_stay(photos, tmp_path):
     start = Start(weights="random:1", frozen_stages=(1, 2))
-    result = run(photos, tmp_path / "run", start=start, train_config=settings(clip_norm=1.0))
+    result = run(photos, tmp_path / "run", start=start, train=settings(clip_norm=1.0))
     before = build_start(TINY, E2E, start, seed=0).state_dict()
     after = load_file(result.checkpoint / "model" / "model.safetensors")
     stays = [name for name in after if name.startswith(("backbone.stem", "backbone.res2")) or ".norm." in name]
@@ -262,8 +263,8 @@ def test_it_learns(photos, tmp_path):
         pair, tmp_path / "run",
         config=replace(TINY, base_channels=8),
         sampling=replace(FEW, regions_per_image=32, region_positive_fraction=0.5),
-        train_config=settings(steps=40, warmup_steps=5, decay_steps=(), learning_rate=2e-2, checkpoint_every=0),
-        rules=PhotoRules(batch_size=2, flip=False),
+        train=settings(steps=40, warmup_steps=5, decay_steps=(), learning_rate=2e-2, checkpoint_every=0),
+        photos=PhotoRules(batch_size=2, flip=False),
     )  # fmt: skip
     first, last = losses_of(tmp_path / "run")[0], result.last
     assert last["loss"] < 0.5 * first["loss"] and last["object_accuracy"] > 0.5 > first["object_accuracy"]

@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from disk_steps import noted_disk_steps
 from faulty_server import EXPECTED, OK, SLOW, FaultyServer, image, serve
 
 from roibeam.pipelines.sources.captions.caption_files import read_captions
@@ -150,6 +151,16 @@ def test_a_rerun_asks_no_server_and_gives_the_same(server: FaultyServer, tmp_pat
     assert download(rows, tmp_path / "out") == first
     assert content(tmp_path / "out") == before
     assert server.requests == asked
+
+
+def test_an_image_is_on_the_disk_before_the_journal_says_so(
+    server: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = write_list(tmp_path / "list.tsv", [server.url("good", 0)])
+    steps = noted_disk_steps(monkeypatch)
+    download(rows, tmp_path / "out")
+    stored = steps.index("rename")
+    assert steps[stored - 1 : stored + 4] == ["file", "rename", "folder", "folder", "file"]  # the last: the journal
 
 
 @pytest.mark.faults

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -16,9 +17,10 @@ from typing import IO
 
 import pytest
 from bench_module import bench_module
+from disturbed_runs import Run
 from faulty_server import EXPECTED, OK, SLOW, FaultyServer, serve
-from forks import in_a_fork, run_script
-from killed_download import content
+from forks import in_a_fork
+from killed_download import content, tell_after_kills
 from soak_share import SHARE
 
 from roibeam.pipelines.cli.main import main
@@ -29,7 +31,6 @@ from roibeam.pipelines.sources.download.limits import DownloadLimits
 
 pytestmark = pytest.mark.faults
 COMMAND = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()", "download"]
-KILL_SCRIPT = Path(__file__).with_name("killed_download.py")
 ALLOWED = ("--allow-private", "127.0.0.1")
 
 
@@ -55,11 +56,11 @@ def kill_after_requests(run: subprocess.Popen[str], server: FaultyServer, count:
         run.wait()
 
 
-@pytest.mark.parametrize("steps", [(3, 13, 29), pytest.param((), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [(3, 13, 29), pytest.param((), marks=pytest.mark.soak)])
 def test_a_kill_at_a_file_operation_is_mended_by_a_rerun(tmp_path: Path, steps: tuple[int, ...]) -> None:
-    done = run_script(KILL_SCRIPT, tmp_path, *steps)
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
+    done = Run(functools.partial(tell_after_kills, tmp_path, steps), tmp_path).wait(600)
+    assert done.code == 0, done.said
+    lines = done.said.splitlines()
     assert lines and all(line.endswith(" equal") for line in lines), "\n".join(lines)
     assert sum("not killed" not in line for line in lines) > len(lines) // 2, "\n".join(lines)
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
+from io import FileIO
 from ipaddress import ip_address
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
+import cv2
+import numpy as np
 import pytest
+from disk_steps import noted_disk_steps
 
 from roibeam.pipelines.sources.datasets.rows import BadRow, UrlRow
 from roibeam.pipelines.sources.download.addresses import AddressRule, PrivateAddressError, is_public
@@ -16,7 +22,7 @@ from roibeam.pipelines.sources.download.body import Body
 from roibeam.pipelines.sources.download.failures import DownloadError, LocalFaultError
 from roibeam.pipelines.sources.download.fetcher import _retry_after
 from roibeam.pipelines.sources.download.host_gates import HostGates
-from roibeam.pipelines.sources.download.image_files import StoredImage
+from roibeam.pipelines.sources.download.image_files import ImageFiles, StoredImage
 from roibeam.pipelines.sources.download.journal import FailedRow, Journal
 from roibeam.pipelines.sources.download.opt_out import refusal
 from roibeam.pipelines.sources.download.outage import OutageWatch
@@ -97,6 +103,25 @@ def test_a_compressed_body_in_single_bytes(tmp_path: Path, wbits: int) -> None:
     assert body.num_bytes == len(data)
 
 
+def test_a_compressed_body_without_its_end_is_cut_and_worth_another_try(tmp_path: Path) -> None:
+    with (tmp_path / "body").open("wb", buffering=0) as file:
+        body = Body(file, encoding="gzip", max_bytes=10_000)
+        body.add(zlib.compress(bytes(5000), wbits=31)[:-9])
+        with pytest.raises(DownloadError, match="before their end mark") as raised:
+            body.finish()
+    assert raised.value.may_pass
+
+
+def test_a_file_that_takes_little_at_once_gets_all(tmp_path: Path) -> None:
+    class Little(FileIO):
+        def write(self, data: Any) -> int:
+            return super().write(bytes(data[:3]))
+
+    with Little(tmp_path / "body", "wb") as file:
+        Body(file, encoding="", max_bytes=100).add(b"0123456789")
+    assert (tmp_path / "body").read_bytes() == b"0123456789"
+
+
 def test_a_bomb_is_never_unpacked_beyond_the_limit(tmp_path: Path) -> None:
     with (
         (tmp_path / "body").open("wb", buffering=0) as file,
@@ -126,6 +151,17 @@ def test_a_pause_holds_back_whoever_comes_to_that_host_only() -> None:
         return order
 
     assert asyncio.run(visits()) == ["at once", "later", "later"]
+
+
+def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
+    async def closed_for() -> float:
+        gates = HostGates(per_host=2)
+        async with gates.turn("a"):
+            gates.pause("a", 60)
+            gates.pause("a", 0.01)
+            return gates._gates["a"].closed_until - monotonic()
+
+    assert 50 < asyncio.run(closed_for()) <= 60
 
 
 def test_turns_at_a_host_are_counted_and_forgotten() -> None:
@@ -203,6 +239,21 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, line: bytes, message: str)
     path.write_bytes(path.read_bytes() + line + b"\n")
     with pytest.raises(ValueError, match=message):
         journal(path)
+
+
+def test_images_and_journal_are_on_the_disk_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, written = ImageFiles(tmp_path, max_pixels=100), journal(tmp_path / "journal")
+    files.start()
+    with files.open_scratch(0) as file:
+        file.write(cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes())
+    steps = noted_disk_steps(monkeypatch)
+    stored = files.keep(0)
+    assert steps == ["file", "rename"]
+    files.sync()
+    assert steps == ["file", "rename", "folder", "folder"]  # the image's, and the one that this is new in
+    written.append([(0, stored)])
+    assert steps[4:] == ["file"]
+    written.close()
 
 
 def test_a_journal_of_another_list_is_refused(tmp_path: Path) -> None:

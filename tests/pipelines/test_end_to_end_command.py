@@ -15,12 +15,12 @@ import pytest
 import torch
 from labelled_world import write_instances, write_labelled
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, PhotoStore, image_id, write_photo_store
+from tiny_commands import Pictures, one_line
 from toy_training import log_of
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
 from roibeam.pipelines.pretraining.samples.mirrored_words import swap_left_right
-from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 TINY_MODEL = (
@@ -34,12 +34,21 @@ TINY_ENCODER = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> PhotoStore:
-    made = write_photo_store(tmp_path, feature_dim=128)
+def make(folder: Path) -> PhotoStore:
+    made = write_photo_store(folder, feature_dim=128)
     rows = [f"{caption}\t{image_id(number)}" for number, caption in enumerate(CAPTIONS)]
-    (tmp_path / "captions.tsv").write_text("\n".join(rows) + "\n")
+    captions_of(made).write_text("\n".join(rows) + "\n")
     return made
+
+
+def captions_of(made: PhotoStore) -> Path:
+    return made.path.parent / "captions.tsv"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
+    """Nothing may be written there."""
+    return make(tmp_path_factory.mktemp("made"))
 
 
 @pytest.mark.slow
@@ -48,7 +57,7 @@ def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path, w
     """With three labelled photos for four captions, so that one process has two of them and the other one."""
     without_dropout = [f"--set=model.{name}_dropout=0" for name in ("hidden", "attention", "region")]
     tools = Path(sys.executable).parent
-    options = ["--store", made.path, "--captions", tmp_path / "captions.tsv", *TINY_ENCODER, *TINY_MODEL]
+    options = ["--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_MODEL]
     options += [*without_dropout, "--set=data.batch_size=2", "--device=cpu"]
     names = ["masked_words", "masked_regions", "gradient_norm"]
     if with_labels:
@@ -71,13 +80,9 @@ def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path, w
             assert left[name] == pytest.approx(right[name], rel=1e-4), name
 
 
-def one_line(result: Any) -> str:
-    assert result.code != 0 and "Traceback" not in result.err, result.err
-    return str(result.err.splitlines()[-1])
-
-
-def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, made: PhotoStore, tmp_path: Path) -> None:
-    options = ("--store", made.path, "--captions", tmp_path / "captions.tsv", *TINY_ENCODER, *TINY_MODEL)
+def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, tmp_path: Path) -> None:
+    made = make(tmp_path)
+    options = ("--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_MODEL)
     done = roibeam("pretrain", tmp_path / "run", *options, "--json")
     assert done.code == 0, done.err
     facts = json.loads(done.out)
@@ -100,7 +105,7 @@ def test_the_first_batch_can_be_looked_at(
     roibeam: Cli, made: PhotoStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_labels: bool
 ) -> None:
     """Its page shows the rows that are trained on first, and changes no step."""
-    options: list[object] = ["--store", made.path, "--captions", tmp_path / "captions.tsv", *TINY_ENCODER, *TINY_MODEL]
+    options: list[object] = ["--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_MODEL]
     options += ["--device", "cpu"]
     if with_labels:
         labels = write_instances(write_labelled(tmp_path / "labelled"), tmp_path / "labelled" / "labels.json")
@@ -169,10 +174,8 @@ def _ask(roibeam: Cli, made: PhotoStore, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_from_drawn_photos_to_a_run(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
-    captions = draw_samples(tmp_path / "samples", count=6)
-    assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
-    options = ("--store", tmp_path / "store", "--captions", captions, *TINY_ENCODER, *TINY_MODEL)
+def test_from_drawn_photos_to_a_run(roibeam: Cli, tmp_path: Path, pictures: Pictures) -> None:
+    options = ("--store", pictures.store, "--captions", pictures.captions, *TINY_ENCODER, *TINY_MODEL)
     done = roibeam("pretrain", tmp_path / "run", *options)
     assert done.code == 0, done.err
 
@@ -199,6 +202,6 @@ def test_user_errors_are_one_clear_line(
     roibeam: Cli, made: PhotoStore, tmp_path: Path, options: list[Any], words: str
 ) -> None:
     extra = [str(option).format(tmp=tmp_path) for option in options]
-    given = ("--store", made.path, "--captions", tmp_path / "captions.tsv")
+    given = ("--store", made.path, "--captions", captions_of(made))
     assert words in one_line(roibeam("pretrain", tmp_path / "run", *given, *TINY_MODEL, *extra))
     assert not (tmp_path / "run" / "log.jsonl").exists()

@@ -27,8 +27,8 @@ from training_fail_points import BACKWARD, TENSORS, Killed
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndChoices
+from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
 from roibeam.pipelines.model_files.joint_checkpoint import load_joint
-from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EncoderOptions, EndToEnd, choose_encoder
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
 from roibeam.pipelines.pretraining.run_frame import PretrainResult

@@ -14,22 +14,23 @@ import pytest
 import torch
 from end_to_end_examples import FEATURES, SIZES, awake, encoder, imagebert, vilbert, visualbert
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, NUM_CLASSES, PhotoStore, image_id, write_photo_store
-from test_end_to_end_command import TINY_ENCODER, TINY_MODEL, one_line
+from test_end_to_end_command import TINY_ENCODER, TINY_MODEL
+from tiny_commands import one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.analysis.evaluation.evaluation_results import read_results
+from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures
+from roibeam.pipelines.inputs.batches.image_batch import photo_inputs
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.record_photos import RecordPhotos
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
-from roibeam.pipelines.pretraining.end_to_end.image_batch import photo_inputs
-from roibeam.pipelines.pretraining.evaluation.evaluation_results import read_results
-from roibeam.pipelines.pretraining.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
-from roibeam.pipelines.pretraining.evaluation.evaluation_samples import EvaluationSamples
-from roibeam.pipelines.pretraining.evaluation.photo_features import PhotoFeatures
 from roibeam.pipelines.sources.captions.caption_files import Caption
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 

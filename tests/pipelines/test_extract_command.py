@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from in_process import run_roibeam
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.cli.store.info import _shard_of_record
+from roibeam.pipelines.extract.extraction_run import run_extract
 from roibeam.pipelines.extract.plan.shard_plan import read_members, read_plan
+from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
+from roibeam.pipelines.stores.store_check import shard_of_record
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
@@ -26,6 +29,13 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("samples")
     draw_samples(folder, count=12)
     return folder / "images"
+
+
+@pytest.fixture(scope="module")
+def plain(samples: Path, tiny_network: tuple[str, ...]) -> Path:
+    """Their store, as a run without any other option makes it; shared: read only."""
+    assert run_roibeam("extract", samples, samples.parent / "plain", *tiny_network) == 0
+    return samples.parent / "plain"
 
 
 def files(store: Path) -> dict[str, str]:
@@ -59,7 +69,30 @@ def test_photos_in_shards_out(roibeam: Cli, samples: Path, tmp_path: Path, tiny_
         assert refused.code == 1 and words in refused.err
     assert "--shards goes with --deep" in roibeam("store", "verify", out, "--shards", "1-").err
     first = len(read_members(out, read_plan(out).shards[0]))  # type: ignore[union-attr]
-    assert [_shard_of_record(out, done) for done in (0, first - 1, first, 12)] == [0, 0, 1, 2]
+    assert [shard_of_record(out, done) for done in (0, first - 1, first, 12)] == [0, 0, 1, 2]
+
+
+def test_a_request_in_python_writes_what_the_command_writes(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    options = ("--dtype", "float32", "--distribution", "top-5", "--image-feature", "region", "--id-rule")
+    done = roibeam("extract", samples, tmp_path / "a", *tiny_network, *options, "with-extension", "--shard-size", 5)
+    assert done.code == 0, done.err
+    given = list(zip(tiny_network[::2], tiny_network[1::2], strict=True))
+    settings = tuple(value for option, value in given if option == "--set")
+    told: list[str] = []
+    request = ExtractRequest(
+        RequestedImages(str(samples), id_rule="with-extension"),
+        str(tmp_path / "b"),
+        RequestedDetector(dict(given)["--detector"], weights=dict(given)["--weights"], settings=settings),
+        RequestedRecords(dtype="float32", distribution="top-5", image_feature="region"),
+        shard_size=5,
+    )
+    summary = run_extract(request, tell=told.append)
+    assert summary.succeeded and summary.new_images == 12 and told == [f"12 images in {samples}"]
+    with FeatureStore(tmp_path / "a") as first, FeatureStore(tmp_path / "b") as second:
+        assert first.manifest.content_digest == second.manifest.content_digest == summary.manifest.content_digest
+        assert first.manifest.config == second.manifest.config and len(first.manifest.shards) == 3
 
 
 def test_the_mode_is_recorded_beside_an_equal_feature_space(
@@ -83,7 +116,7 @@ def test_a_mode_that_there_is_not(roibeam: Cli, samples: Path, tmp_path: Path, t
 
 
 def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
-    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, samples: Path, plain: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
     photos, out = tmp_path / "photos", tmp_path / "store"
     shutil.copytree(samples, photos)
@@ -106,9 +139,7 @@ def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
     with FeatureStore(out) as store:
         assert len(store) == 12 and "sample_00007" in store
 
-    whole = tmp_path / "whole"
-    assert roibeam("extract", samples, whole, *tiny_network).code == 0
-    with FeatureStore(whole) as one, FeatureStore(out) as other:
+    with FeatureStore(plain) as one, FeatureStore(out) as other:
         assert one.manifest.content_digest == other.manifest.content_digest
         assert len(one.manifest.shards) == 1 and len(other.manifest.shards) == 4
 
@@ -182,18 +213,13 @@ def test_vocabulary_names_travel_into_store_and_report(
 
 
 def test_equal_stores_for_any_shard_size_and_number_of_threads(
-    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, samples: Path, plain: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
-    digests = set()
-    for name, options in {
-        "one": ["--shard-size", 100],
-        "many": ["--shard-size", 1, "--decode-threads", 3],
-    }.items():
-        done = roibeam("extract", samples, tmp_path / name, *tiny_network, *options)
-        assert done.code == 0, done.err
-        with FeatureStore(tmp_path / name) as store:
-            digests.add(store.manifest.content_digest)
-    assert len(digests) == 1
+    done = roibeam("extract", samples, tmp_path / "many", *tiny_network, "--shard-size", 1, "--decode-threads", 3)
+    assert done.code == 0, done.err
+    with FeatureStore(plain) as one, FeatureStore(tmp_path / "many") as many:
+        assert (len(one.manifest.shards), len(many.manifest.shards)) == (1, 12)
+        assert one.manifest.content_digest == many.manifest.content_digest
 
 
 def one_line(result: Any) -> str:
@@ -267,10 +293,9 @@ def test_misshapen_weights_are_one_clear_line(roibeam: Cli, samples: Path, tmp_p
 
 
 def test_the_output_of_another_run_is_refused(
-    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, samples: Path, plain: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
-    out = tmp_path / "store"
-    assert roibeam("extract", samples, out, *tiny_network).code == 0
+    out = shutil.copytree(plain, tmp_path / "store")
     before = files(out)
     other_weights = [option if option != "random:1" else "random:2" for option in tiny_network]
     assert "feature_space.detector.weights was" in one_line(roibeam("extract", samples, out, *other_weights))
@@ -297,13 +322,9 @@ def test_store_commands_on_no_store_are_one_clear_line(roibeam: Cli, tmp_path: P
 
 
 def test_threads_that_share_one_model_write_the_same_store(
-    roibeam: Callable[..., Any], tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Callable[..., Any], samples: Path, plain: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
-    draw_samples(tmp_path, count=9)
-    run = ("extract", tmp_path / "images")
-    one, three = tmp_path / "one", tmp_path / "three"
-    assert roibeam(*run, one, *tiny_network).code == 0
     threads = ("--", "--direct_running_mode=multi_threading", "--direct_num_workers=3")
-    assert roibeam(*run, three, *tiny_network, "--shard-size", 2, *threads).code == 0
-    with FeatureStore(one) as want, FeatureStore(three) as got:
+    assert roibeam("extract", samples, tmp_path / "three", *tiny_network, "--shard-size", 2, *threads).code == 0
+    with FeatureStore(plain) as want, FeatureStore(tmp_path / "three") as got:
         assert got.manifest.content_digest == want.manifest.content_digest

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from disturbed_runs import Run
 from fail_points import COMMIT, SHARD_MANIFEST, STORE_MANIFEST, SYNC, WRITE, FailPoint, kill
+from soak_share import share_of
 
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
@@ -49,7 +50,7 @@ def imported(tsv: Path) -> Path:
     ],
 )
 def test_killed_imports(tsv: Path, imported: Path, tmp_path: Path, stage: str, counts: list[int]) -> None:
-    for count in counts:
+    for count in share_of(counts, stage):
         out = tmp_path / str(count)
         work = functools.partial(import_features, tsv, out, shard_size=4)
         ended = Run(work, tmp_path, [FailPoint(stage, count, kill)]).wait()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from forks import run_script
+from in_process import run_roibeam
 from soak_share import SHARE
 
 from roibeam.features.store import FeatureStore
@@ -30,10 +31,25 @@ HANGING_SCRIPT = Path(__file__).with_name("hanging_detector_run.py")
 KILL_SCRIPT = Path(__file__).with_name("kill_at_every_step.py")
 
 
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six pictures; shared: read only."""
+    folder = tmp_path_factory.mktemp("drawn")
+    draw_samples(folder, count=6)
+    return folder / "images"
+
+
 @pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    draw_samples(tmp_path / "samples", count=6)
-    return tmp_path / "samples" / "images"
+def photos(drawn: Path, tmp_path: Path) -> Path:
+    """A copy of them, to be changed."""
+    return Path(shutil.copytree(drawn, tmp_path / "samples" / "images"))
+
+
+@pytest.fixture(scope="module")
+def finished(drawn: Path, tiny_network: tuple[str, ...]) -> Path:
+    """The store of the drawn pictures; shared: tests take a copy."""
+    assert run_roibeam("extract", drawn, drawn.parent / "finished", *tiny_network) == 0
+    return drawn.parent / "finished"
 
 
 def digest(store: Path) -> str:
@@ -192,10 +208,9 @@ def test_a_shard_done_again_counts_anew(
 
 
 def test_dead_letters_stay_until_they_are_retried(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, photos: Path, finished: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
-    whole, out = tmp_path / "whole", tmp_path / "store"
-    assert roibeam("extract", photos, whole, *tiny_network).code == 0
+    out = tmp_path / "store"
     victim = photos / "sample_00004.jpg"
     good = victim.read_bytes()
     victim.write_bytes(good[:500])
@@ -206,7 +221,7 @@ def test_dead_letters_stay_until_they_are_retried(
     assert still.code == 1 and "--retry-dead-letters tries them again" in still.err
     retried = roibeam(*run, "--retry-dead-letters")
     assert retried.code == 0 and "2 images extracted" in retried.out  # its shard, not the others
-    assert digest(out) == digest(whole)
+    assert digest(out) == digest(finished)
 
 
 def test_left_over_temporary_files_stop_nothing_and_files_of_others_stay(
@@ -282,26 +297,29 @@ def test_a_source_that_vanishes_stops_the_run_instead_of_every_image(tmp_path: P
     ],
 )
 def test_damaged_plans_are_one_line(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], damage: Callable[[Any], object]
+    roibeam: Cli,
+    drawn: Path,
+    finished: Path,
+    tmp_path: Path,
+    tiny_network: tuple[str, ...],
+    damage: Callable[[Any], object],
 ) -> None:
-    out = tmp_path / "store"
-    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    out = shutil.copytree(finished, tmp_path / "store")
     plan = json.loads(plan_path(out).read_text())
     damage(plan)
     plan_path(out).write_text(json.dumps(plan))
-    done = roibeam("extract", photos, out, *tiny_network)
+    done = roibeam("extract", drawn, out, *tiny_network)
     (line,) = warnings_and_errors(done)
     assert done.code == 1 and "plan.json: expected roibeam-plan version 1" in line
 
 
 @pytest.mark.parametrize("content", [b"{}\n", b"[1]\n", b'{"image_id": "a', b"\xff", b"", None])
 def test_damaged_members_are_one_line(
-    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], content: bytes | None
+    roibeam: Cli, drawn: Path, finished: Path, tmp_path: Path, tiny_network: tuple[str, ...], content: bytes | None
 ) -> None:
-    out = tmp_path / "store"
-    assert roibeam("extract", photos, out, *tiny_network).code == 0
+    out = shutil.copytree(finished, tmp_path / "store")
     members_path(out, 0).unlink() if content is None else members_path(out, 0).write_bytes(content)
-    done = roibeam("extract", photos, out, *tiny_network)
+    done = roibeam("extract", drawn, out, *tiny_network)
     (line,) = warnings_and_errors(done)
     assert done.code == 1 and "part-00000.jsonl" in line and "restore it" in line
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from disturbed_runs import BAD, Extraction, assert_mended, assert_one_line
 from fail_points import (
+    COMMIT,
     DEAD_LETTERS,
     MOVE,
     PLAN,
@@ -26,14 +27,18 @@ from fail_points import (
     fill_disk,
     kill,
 )
+from soak_share import some
 
 from roibeam.features.verify import verify_store
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 ONCE = (PLAN, DEAD_LETTERS, STORE_MANIFEST, REPORT, SUMMARY)  # stages that a run passes once
+# A fault at another stage leaves what a fault at one of these leaves: no data, data without a name, no manifest, all.
+AFTER_A_SHARD = (SHARD_MANIFEST, STORE_MANIFEST)
+TOLD_APART = (PLAN, WRITE, COMMIT, MOVE, DEAD_LETTERS, REPORT, *AFTER_A_SHARD)
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", some(STAGES, TOLD_APART))
 def test_killed(stage: str, faulty_photos: Path, undisturbed: Path, tmp_path: Path) -> None:
     extraction = Extraction(faulty_photos, tmp_path / "store", tmp_path)
     count = 1 if stage in ONCE else 3
@@ -45,7 +50,10 @@ def test_killed(stage: str, faulty_photos: Path, undisturbed: Path, tmp_path: Pa
     assert_mended(extraction, undisturbed, dead=BAD)
 
 
-@pytest.mark.parametrize("stage", [PLAN, SYNC, MOVE, SHARD_MANIFEST, DEAD_LETTERS, STORE_MANIFEST, REPORT, SUMMARY])
+@pytest.mark.parametrize(
+    "stage",
+    some((PLAN, SYNC, MOVE, SHARD_MANIFEST, DEAD_LETTERS, STORE_MANIFEST, REPORT, SUMMARY), (SYNC, *AFTER_A_SHARD)),
+)
 def test_a_disk_that_breaks(stage: str, faulty_photos: Path, undisturbed: Path, tmp_path: Path) -> None:
     extraction = Extraction(faulty_photos, tmp_path / "store", tmp_path)
     ended = extraction.run(points=[FailPoint(stage, 1 if stage in ONCE else 3, broken_disk)])
@@ -53,17 +61,18 @@ def test_a_disk_that_breaks(stage: str, faulty_photos: Path, undisturbed: Path, 
     assert_mended(extraction, undisturbed, dead=BAD)
 
 
-@pytest.mark.parametrize(
-    ("stage", "count"),
-    [(PLAN, 1), (READ, 3), (RECORD, 1), (WRITE, 3), (SYNC, 2), (MOVE, 2), (SHARD_MANIFEST, 4), (DEAD_LETTERS, 1),
-     (STORE_MANIFEST, 1)],
-)  # fmt: skip
+FULL_AT = {
+    PLAN: 1, READ: 3, RECORD: 1, WRITE: 3, SYNC: 2, MOVE: 2, SHARD_MANIFEST: 4, DEAD_LETTERS: 1, STORE_MANIFEST: 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", some(FULL_AT, (PLAN, WRITE, SYNC, *AFTER_A_SHARD)))
 def test_a_full_disk(
-    stage: str, count: int, faulty_photos: Path, undisturbed: Path, tmp_path: Path, mount: Callable[..., Path]
+    stage: str, faulty_photos: Path, undisturbed: Path, tmp_path: Path, mount: Callable[..., Path]
 ) -> None:
     disk = mount("-t", "tmpfs", "-o", "size=6m", "tmpfs", "disk")
     extraction = Extraction(faulty_photos, disk / "store", tmp_path)
-    ended = extraction.run(points=[FailPoint(stage, count, functools.partial(fill_disk, disk))])
+    ended = extraction.run(points=[FailPoint(stage, FULL_AT[stage], functools.partial(fill_disk, disk))])
     assert_one_line(ended, "No space left on device")
     (disk / "ballast").unlink()
     assert_mended(extraction, undisturbed, dead=BAD)

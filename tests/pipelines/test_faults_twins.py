@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from disturbed_runs import BAD, Extraction, Run, assert_mended, plan_only
 from fail_points import DEAD_LETTERS, MOVE, READ, REPORT, SHARD_MANIFEST, STORE_MANIFEST, WRITE, FailPoint, hold
+from soak_share import some
 
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.verify import verify_store
@@ -64,7 +65,8 @@ class Twins:
         return ShardManifest.read(self.extraction.store / "part-00000.json")
 
 
-@pytest.mark.parametrize("order", ["aabb", "abab", "abba", "baab", "baba", "bbaa"])
+# The other three are these with the names of the two exchanged.
+@pytest.mark.parametrize("order", some(["aabb", "abab", "abba", "baab", "baba", "bbaa"], {"aabb", "abab", "abba"}))
 def test_a_shard_executed_twice_at_once(
     order: str, faulty_photos: Path, undisturbed: Path, planned: Any, tmp_path: Path
 ) -> None:

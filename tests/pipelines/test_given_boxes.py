@@ -33,11 +33,12 @@ Cli = Callable[..., Any]
 TINY = replace(CONFIGS["small"], short_edge=48, long_edge=80, proposals_after_nms=16, base_channels=4)
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """Six pictures of at least 200 x 200 pixels."""
-    draw_samples(tmp_path / "samples", count=6)
-    return tmp_path / "samples" / "images"
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six pictures of at least 200 x 200 pixels; shared: read only."""
+    folder = tmp_path_factory.mktemp("samples")
+    draw_samples(folder, count=6)
+    return folder / "images"
 
 
 def write_rows(path: Path, rows: dict[str, list[list[float]]]) -> Path:
@@ -66,8 +67,8 @@ def one_line(result: Any) -> str:
 # ---- readers
 
 
-def test_coco_boxes_of_the_pack(shared_data: Path) -> None:
-    path = shared_data / "coco" / "instances_train2014.json"
+def test_coco_boxes_of_the_pack(made_data: Path) -> None:
+    path = made_data / "coco" / "instances_train2014.json"
     found = read_coco_boxes(str(path))
     content = json.loads(path.read_text())
     assert len(found.images) == len(content["images"]) and found.num_crowd == 0
@@ -112,8 +113,8 @@ def test_coco_annotations_that_are_no_boxes_are_one_error(
         read_coco_boxes(str(tmp_path / "c.json"))
 
 
-def test_vcr_metadata_of_the_pack(shared_data: Path) -> None:
-    path = shared_data / "formats" / "vcr" / "vcr1images" / "pack" / "000000196393.json"
+def test_vcr_metadata_of_the_pack(made_data: Path) -> None:
+    path = made_data / "formats" / "vcr" / "vcr1images" / "pack" / "000000196393.json"
     found = read_vcr_boxes(str(path), "cat")
     content = json.loads(path.read_text())
     assert found.name == "cat" and found.image_hw == (480, 640)
@@ -415,10 +416,10 @@ def test_boxes_of_another_photo_are_dead_letters_that_name_the_box(
 
 
 def test_vcr_questions_and_their_metadata(
-    roibeam: Cli, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
     vcr = tmp_path / "vcr"
-    shutil.copytree(shared_data / "formats" / "vcr", vcr)
+    shutil.copytree(made_data / "formats" / "vcr", vcr)
     (vcr / "vcr1images" / "pack" / "000000215657.json").unlink()
     command = ("extract", vcr / "val.jsonl", tmp_path / "out", *tiny_network, "--boxes", vcr / "vcr1images")
     done = roibeam(*command)

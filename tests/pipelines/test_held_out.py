@@ -32,8 +32,8 @@ def scan(specs: Sequence[str], ids: Sequence[str], data_set: str | None = None) 
 # ---- rules
 
 
-def test_refcoco_holds_out_all_but_its_training_images(shared_data: Path) -> None:
-    path = shared_data / "formats" / "refcoco+" / "refs(unc).p"
+def test_refcoco_holds_out_all_but_its_training_images(made_data: Path) -> None:
+    path = made_data / "formats" / "refcoco+" / "refs(unc).p"
     report = scan([f"refcoco+={path}"], [coco(number) for number in (790, 63217, 163497, 196393, 330993, 466547)])
     assert report.leaked == tuple(coco(number) for number in (790, 163497, 196393, 330993))
     (rule,) = report.rules
@@ -44,8 +44,8 @@ def test_refcoco_holds_out_all_but_its_training_images(shared_data: Path) -> Non
     )
 
 
-def test_karpathys_val_and_test(shared_data: Path) -> None:
-    folder = shared_data / "formats" / "karpathy"
+def test_karpathys_val_and_test(made_data: Path) -> None:
+    folder = made_data / "formats" / "karpathy"
     ids = ["train2017/000000215657.jpg", coco(330993), coco(790), "215657", "COCO_val2014_000000163497"]
     report = scan([f"karpathy={folder}/dataset_coco.json"], ids)
     assert report.leaked == (ids[0], ids[1])  # 163497 is restval; a bare 215657 may be anybody's
@@ -55,8 +55,8 @@ def test_karpathys_val_and_test(shared_data: Path) -> None:
     assert flickr.leaked == ("flickr30k-images/205842.jpg",) and flickr.bare_numbers == 0
 
 
-def test_flickr30ks_lists(shared_data: Path) -> None:
-    path = shared_data / "formats" / "flickr30k_entities" / "test.txt"
+def test_flickr30ks_lists(made_data: Path) -> None:
+    path = made_data / "formats" / "flickr30k_entities" / "test.txt"
     ids = ["205842", "256063_b0f291553e", "36979", coco(205842), "VG_100K/205842", "VG_100K_2/256063"]
     assert scan([f"flickr30k={path}"], ids).leaked == ids_of(ids, 0, 1)  # as a whole id, and by Flickr's number
     assert scan([f"flickr30k={path}"], ids, "visual-genome").leaked == ids_of(ids, 1)
@@ -67,7 +67,7 @@ def ids_of(ids: list[str], *places: int) -> tuple[str, ...]:
     return tuple(ids[place] for place in places)
 
 
-def test_visual_genomes_copies_of_cocos_and_flickrs_images(shared_data: Path, tmp_path: Path) -> None:
+def test_visual_genomes_copies_of_cocos_and_flickrs_images(made_data: Path, tmp_path: Path) -> None:
     images = [
         {"image_id": 1, "coco_id": 330993, "flickr_id": None, "width": 800},
         {"image_id": 2, "coco_id": None, "flickr_id": 205842},
@@ -77,8 +77,8 @@ def test_visual_genomes_copies_of_cocos_and_flickrs_images(shared_data: Path, tm
     ]
     (tmp_path / "image_data.json").write_text(json.dumps(images))
     genome = f"visual-genome={tmp_path}/image_data.json"
-    karpathy = f"karpathy={shared_data}/formats/karpathy/dataset_coco.json"
-    flickr = f"flickr30k={shared_data}/formats/flickr30k_entities/test.txt"
+    karpathy = f"karpathy={made_data}/formats/karpathy/dataset_coco.json"
+    flickr = f"flickr30k={made_data}/formats/flickr30k_entities/test.txt"
     ids = ["VG_100K/1", "VG_100K_2/2", "VG_100K/3", "VG_100K/4", "VG_100K/330993"]
     report = scan([karpathy, genome, flickr], ids)
     assert report.leaked == ids_of(ids, 0, 1)
@@ -91,8 +91,8 @@ def test_visual_genomes_copies_of_cocos_and_flickrs_images(shared_data: Path, tm
     assert scan([f"list={tmp_path}/mine.txt", genome], [coco(790), "x"]).leaked == (coco(790),)
 
 
-def test_vqa_and_lists_of_ones_own(shared_data: Path, tmp_path: Path) -> None:
-    path = shared_data / "formats" / "vqa_v2" / "v2_OpenEnded_mscoco_val2014_questions.json"
+def test_vqa_and_lists_of_ones_own(made_data: Path, tmp_path: Path) -> None:
+    path = made_data / "formats" / "vqa_v2" / "v2_OpenEnded_mscoco_val2014_questions.json"
     numbers = {each["image_id"] for each in json.loads(path.read_text())["questions"]}
     report = scan([f"vqa={path}"], [coco(number) for number in (*numbers, 999999)])
     assert len(report.leaked) == len(numbers) == report.rules[0].held_out
@@ -101,8 +101,8 @@ def test_vqa_and_lists_of_ones_own(shared_data: Path, tmp_path: Path) -> None:
     assert scan([f"list={tmp_path}/ids.txt"], ids).leaked == ("a/x", "000000000042", "7")
 
 
-def test_one_image_of_two_rules_leaks_once(shared_data: Path) -> None:
-    formats = shared_data / "formats"
+def test_one_image_of_two_rules_leaks_once(made_data: Path) -> None:
+    formats = made_data / "formats"
     specs = [f"karpathy={formats}/karpathy/dataset_coco.json", f"refcoco={formats}/refcoco+/refs(unc).p"]
     report = scan(specs, [coco(330993)])
     assert report.leaked == (coco(330993),) and [rule.found for rule in report.rules] == [1, 1]

@@ -20,9 +20,9 @@ from soak_share import many
 
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.inputs import IGNORE_INDEX
+from roibeam.pipelines.inputs.batches.sample import collate
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler, ImageBertSampling
-from roibeam.pipelines.pretraining.samples.sample import collate
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.training.train_config import TrainConfig

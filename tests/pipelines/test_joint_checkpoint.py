@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -79,10 +80,16 @@ def test_half_precision_stays(tmp_path):
     assert {tensor.dtype for tensor in again.state_dict().values()} == {torch.bfloat16}
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Read only."""
+    return save_joint(joint_model("vlbert"), tmp_path_factory.mktemp("saved") / "joint")
+
+
 class TestWhatIsRefused:
     @pytest.fixture
-    def folder(self, tmp_path):
-        return save_joint(joint_model("vlbert"), tmp_path / "joint")
+    def folder(self, saved, tmp_path):
+        return shutil.copytree(saved, tmp_path / "joint")
 
     def test_features_of_two_widths(self, folder):
         change(folder, model={"region_feature_size": 64})

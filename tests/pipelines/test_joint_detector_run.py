@@ -13,8 +13,9 @@ import torch
 from labelled_world import ATTRIBUTES, CLASSES, COMPUTES, DETECTOR, FEW, write_instances, write_labelled
 from photo_store import CAPTIONS, PhotoStore, write_photo_store
 from safetensors.torch import load_file
-from test_end_to_end_command import TINY_ENCODER, TINY_MODEL, one_line
+from test_end_to_end_command import TINY_ENCODER, TINY_MODEL
 from test_end_to_end_run import TRAIN, assert_same, log, run
+from tiny_commands import one_line
 
 from roibeam.extraction.training.batch_losses import LOSSES
 from roibeam.extraction.weights.loading import build_detector

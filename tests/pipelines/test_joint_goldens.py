@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
@@ -19,14 +18,13 @@ from roibeam.model.vlbert.checkpoint import split_official
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.options import config_from_official
 from roibeam.pipelines.conformance.vlbert.pixels import build_region_encoder
+from roibeam.pipelines.inputs.batches.image_batch import photo_inputs
 from roibeam.pipelines.model_files.joint_checkpoint import load_official_joint, official_joint_state
-from roibeam.pipelines.pretraining.end_to_end.image_batch import photo_inputs
 
-GOLDEN = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert" / "pretrain_e2e_narrow.npz"
+GOLDEN = Path(__file__).resolve().parents[1] / "goldens" / "vlbert" / "pretrain_e2e_narrow.npz"
 LOSSES = {"masked_words": "mlm", "masked_regions": "mvrc", "matching": "relationship"}
 
 
-@pytest.mark.skipif(not GOLDEN.is_file(), reason=f"reference arrays not found at {GOLDEN}")
 def test_official_checkpoint_and_photos_give_the_official_losses(tmp_path):
     with np.load(GOLDEN) as file:
         golden = {key: torch.from_numpy(file[key]) for key in file.files if key != "config_json"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -24,3 +26,12 @@ def test_a_line_every_ten_seconds_and_one_at_the_end(
         "1,500 of 3,000 pairs scored: 125 per second, 12 s left",
         "3,000 of 3,000 pairs scored: 125 per second",
     ]
+
+
+def test_the_command_line_shows_what_we_log_and_not_what_libraries_do(
+    roibeam: Callable[..., Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert roibeam("recipes").code == 0  # any command sets the logs up
+    logging.getLogger("roibeam.features.store").info("ours")
+    logging.getLogger("apache_beam.runners").error("theirs")
+    assert capfd.readouterr().err == "roibeam: ours\n"

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from roibeam.pipelines.toyworld.draw import draw_samples
+from disturbed_runs import Command, Run
+from tiny_commands import one_line, tiny_run
 
 Cli = Callable[..., Any]
-TINY_MODEL = ("--steps", 4, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
-              "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
-
-
-@pytest.fixture
-def store(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> tuple[Path, Path]:
-    """A store of eight pictures, and their captions."""
-    captions = draw_samples(tmp_path / "samples", count=8)
-    assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
-    return tmp_path / "store", captions
+TINY_MODEL = tiny_run(steps=4)
 
 
 def test_a_run_and_its_continuation(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
@@ -85,22 +75,21 @@ def test_the_same_command_goes_on_and_another_is_refused(
 
 @pytest.mark.faults
 def test_a_command_told_to_stop_leaves_a_checkpoint_and_goes_on(store: tuple[Path, Path], tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    command = [Path(sys.executable).parent / "roibeam", "pretrain", run, "--store", store[0], "--captions", store[1]]
-    command += [*TINY_MODEL, "--steps", 100_000, "--device", "cpu", "--threads", 1]
-    seen = 0
+    run, seen = tmp_path / "run", 0
+    options = ("--store", store[0], "--captions", store[1], *TINY_MODEL, "--device", "cpu", "--threads", 1)
+    command = Command(tuple(map(str, ("pretrain", run, *options, "--steps", 100_000))))
     for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-        process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        going_on = Run(command, tmp_path)
         deadline = time.monotonic() + 60
         while len(steps_of(run)) < seen + 5 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == code and "Traceback" not in errors, errors
+            time.sleep(0.01)
+        os.kill(going_on.process.pid or 0, number)
+        ended = going_on.wait()
+        assert ended.code == code and "Traceback" not in ended.said, ended.said
         steps = steps_of(run)
         assert steps == list(range(1, len(steps) + 1)) and len(steps) > seen
         said = f"stopped by {number.name} after step {len(steps)} of 100000, with the checkpoint"
-        assert errors.splitlines()[-1].startswith(f"roibeam: {said} {run / 'checkpoints'}")
+        assert ended.last_line.startswith(f"roibeam: {said} {run / 'checkpoints'}"), ended.said
         seen = len(steps)
 
 
@@ -173,11 +162,6 @@ def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Pa
     base = ("--store", store[0], "--captions", tmp_path / "c.tsv", "--system", "vilbert", *sizes_of("vilbert"))
     done = roibeam("pretrain", tmp_path / "run", *base, "--steps", 3)
     assert "mismatched pairs need a second image" in one_line(done)
-
-
-def one_line(result: Any) -> str:
-    assert result.code != 0 and "Traceback" not in result.err, result.err
-    return str(result.err.splitlines()[-1])
 
 
 @pytest.mark.parametrize(

@@ -8,28 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from roibeam.pipelines.toyworld.draw import draw_samples
+from tiny_commands import Pictures, extract, one_line, tiny_run
 
 Cli = Callable[..., Any]
-TINY_MODEL = ("--steps", 3, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
-              "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
+TINY_MODEL = tiny_run(steps=3)
 
 
-@pytest.fixture
-def stores(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> tuple[Path, Path, Path]:
+@pytest.fixture(scope="module")
+def stores(
+    pictures: Pictures, tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...]
+) -> tuple[Path, Path, Path]:
     """A store that keeps its captions, one that does not, and the captions of both."""
-    captions = draw_samples(tmp_path / "samples", count=6)
-    photos = tmp_path / "samples" / "images"
-    own = ("--captions", captions)
-    assert roibeam("extract", photos, tmp_path / "own", *own, *tiny_network).code == 0
-    assert roibeam("extract", photos, tmp_path / "bare", *tiny_network).code == 0
-    return tmp_path / "own", tmp_path / "bare", captions
-
-
-def one_line(result: Any) -> str:
-    assert result.code != 0 and "Traceback" not in result.err, result.err
-    return str(result.err.splitlines()[-1])
+    own = tmp_path_factory.mktemp("stores") / "own"
+    extract(pictures.photos, own, "--captions", pictures.captions, *tiny_network)
+    return own, pictures.store, pictures.captions
 
 
 def test_two_stores_by_weight(roibeam: Cli, stores: tuple[Path, Path, Path], tmp_path: Path) -> None:
@@ -39,11 +31,11 @@ def test_two_stores_by_weight(roibeam: Cli, stores: tuple[Path, Path, Path], tmp
     assert done.code == 0, done.err
     facts = json.loads(done.out.splitlines()[-1])
     told = [(each["store"], each["weight"], each["captions"]) for each in facts["sources"]]
-    assert told == [(str(own), 1, 6), (str(bare), 3, 6)] and facts["captions"] == 12
+    assert told == [(str(own), 1, 8), (str(bare), 3, 8)] and facts["captions"] == 16
     assert (tmp_path / "run" / "batch.html").is_file()
     again = roibeam("pretrain", tmp_path / "run", *given, *TINY_MODEL)
     assert again.code == 0, again.err
-    assert f"{own}: 6 of 6 captions joined (6 by id)" in again.out and f"{bare}: 6 of 6 captions joined" in again.out
+    assert f"{own}: 8 of 8 captions joined (8 by id)" in again.out and f"{bare}: 8 of 8 captions joined" in again.out
     other = one_line(roibeam("pretrain", tmp_path / "run", *given[:-1], 4, *TINY_MODEL))
     assert "belongs to another configuration (task.sources: " in other
 

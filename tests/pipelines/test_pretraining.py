@@ -23,10 +23,10 @@ from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.vlbert.config import VLBertConfig, vlbert_small
 from roibeam.model.vlbert.embeddings import average_visible_regions
 from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
-from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling, make_sample
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
 from roibeam.pipelines.sources.captions.caption_files import Caption
@@ -34,7 +34,7 @@ from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.train_config import TrainConfig
 
-GOLDENS = Path(__file__).resolve().parents[3] / "shared" / "goldens" / "vlbert"
+GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "vlbert"
 NUM_CLASSES, WIDTH = 20, 48
 OF_DATA = ("batch_size", "fixed_masks")
 CAPTIONS = [
@@ -235,7 +235,6 @@ def test_the_whole_image_is_what_the_model_would_make_of_the_same_regions(dtype)
     np.testing.assert_array_equal(record.features, before)
 
 
-@pytest.mark.skipif(not GOLDENS.is_dir(), reason=f"reference arrays not found at {GOLDENS}")
 @pytest.mark.parametrize("case, seq_len", [("long", 64), ("trunc", 16)])
 def test_samples_are_those_of_the_release(case, seq_len):
     with np.load(GOLDENS / "dataset_item.npz") as golden:

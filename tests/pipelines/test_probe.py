@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from tiny_commands import Pictures, command, tiny_run
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.bert import BertSizes
@@ -24,9 +25,9 @@ from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStream
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
 from roibeam.model.vlbert.config import vlbert_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.analysis.probing.probe import pair_batch, probe, words_to_regions
+from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.probing.probe import Names, pair_batch, probe, words_to_regions
-from roibeam.pipelines.toyworld.draw import draw_samples
 
 WIDTH, CLASSES = 12, ("cat", "dog", "hat")
 CAPTIONS = ["a cat in a hat", "a dog and a cat in a hat", "the dog on a hat"]
@@ -198,40 +199,36 @@ def test_no_mask_no_regions_no_names(tokenizer: Any) -> None:
     assert said.words == () and said.regions == () and said.attention is None and said.match is not None
 
 
-@pytest.fixture
-def world(roibeam: Callable[..., Any], tmp_path: Path, tiny_network: tuple[str, ...]) -> Path:
-    """Photos, their store, and a model with a tokenizer beside it."""
-    captions = draw_samples(tmp_path / "samples", count=2)
-    assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
-    done = roibeam(
-        "pretrain", tmp_path / "run", "--store", tmp_path / "store", "--captions", captions, "--steps", 2,
-        "--batch-size", 2, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
-        "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    return tmp_path
+@pytest.fixture(scope="module")
+def run_folder(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a tokenizer beside it."""
+    folder = tmp_path_factory.mktemp("probed") / "run"
+    command("pretrain", folder, "--store", pictures.store, "--captions", pictures.captions, *tiny_run(2, 2))
+    return folder
 
 
-def test_the_command(world: Path, roibeam: Callable[..., Any], tiny_network: tuple[str, ...]) -> None:
-    photo = sorted((world / "samples" / "images").iterdir())[0]
+def test_the_command(
+    pictures: Pictures, run_folder: Path, tmp_path: Path, roibeam: Callable[..., Any], tiny_network: tuple[str, ...]
+) -> None:
+    photo = sorted(pictures.photos.iterdir())[0]
     text = "a red [MASK] <&>"
-    shown = roibeam("probe", world / "run", photo, text, "--out", world / "a.svg", *tiny_network)
+    shown = roibeam("probe", run_folder, photo, text, "--out", tmp_path / "a.svg", *tiny_network)
     assert shown.code == 0, shown.err
     assert "[MASK] at piece" in shown.out and "this model has no match head" in shown.out
-    assert f"{world / 'a.svg'}   the photo" in shown.out
-    picture = ElementTree.parse(world / "a.svg").getroot()
+    assert f"{tmp_path / 'a.svg'}   the photo" in shown.out
+    picture = ElementTree.parse(tmp_path / "a.svg").getroot()
     texts = ["".join(element.itertext()) for element in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert texts[0] == text and "[CLS]" in texts
     assert any(element.tag.endswith("image") for element in picture.iter())
     stored = roibeam(
-        "probe", world / "run", photo.stem, text, "--store", world / "store", "--photo", photo, "--json",
-        "--out", world / "b.svg",
+        "probe", run_folder, photo.stem, text, "--store", pictures.store, "--photo", photo, "--json",
+        "--out", tmp_path / "b.svg",
     )  # fmt: skip
     assert stored.code == 0, stored.err
     said = json.loads(stored.out)
-    assert said["match"] is None and len(said["words"]) == 1 and said["picture"] == str(world / "b.svg")
-    alone = roibeam("probe", world / "run", photo.stem, text, "--store", world / "store", "--out", world / "c.svg")
-    assert alone.code == 0 and "<image" not in (world / "c.svg").read_text()
+    assert said["match"] is None and len(said["words"]) == 1 and said["picture"] == str(tmp_path / "b.svg")
+    alone = roibeam("probe", run_folder, photo.stem, text, "--store", pictures.store, "--out", tmp_path / "c.svg")
+    assert alone.code == 0 and "<image" not in (tmp_path / "c.svg").read_text()
 
 
 @pytest.mark.parametrize(
@@ -252,16 +249,16 @@ def test_the_command(world: Path, roibeam: Callable[..., Any], tiny_network: tup
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(
-    image: str, text: str, options: tuple[str, ...], words: str, world: Path, roibeam: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
+    image: str, text: str, options: tuple[str, ...], words: str, pictures: Pictures, run_folder: Path,
+    tmp_path: Path, roibeam: Callable[..., Any], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    photo = sorted((world / "samples" / "images").iterdir())[0]
-    names = {"ID": photo.stem, "PHOTO": str(photo), "STORE": str(world / "store")}
-    monkeypatch.chdir(world)
-    result = roibeam("probe", world / "run", names.get(image, image), text, *(names.get(o, o) for o in options))
+    photo = sorted(pictures.photos.iterdir())[0]
+    names = {"ID": photo.stem, "PHOTO": str(photo), "STORE": str(pictures.store)}
+    monkeypatch.chdir(tmp_path)
+    result = roibeam("probe", run_folder, names.get(image, image), text, *(names.get(o, o) for o in options))
     lines = [line for line in result.err.strip().splitlines() if "nothing to convert" not in line]
     assert result.code == 1 and len(lines) == 1 and words in lines[0], result.err
-    assert not list(world.glob("*.svg"))
+    assert not list(tmp_path.glob("*.svg"))
 
 
 def test_every_config_has_the_fields_that_are_checked() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from roibeam.features.folders.output_folder import LocalFolder
+from roibeam.features.folders.local_folder import LocalFolder
 from roibeam.pipelines.extract.plan.shard_plan import Plan, PlannedShard
 from roibeam.pipelines.extract.report.run_state import FinishedShard
 from roibeam.pipelines.extract.report.run_summary import RunEnd, run_summary

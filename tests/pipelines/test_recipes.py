@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from disturbed_runs import NETWORK, Command, Run
+from tiny_commands import Pictures
 
 from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named, stages_before
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.toyworld.draw import draw_samples
 from roibeam.pipelines.training.train_config import TrainConfig
 
 Cli = Callable[..., Any]
@@ -104,20 +104,20 @@ TASKS = {  # by what a recipe's `data` begins with
 
 
 @pytest.fixture(scope="module")
-def toy_data(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def toy_data(pictures: Pictures, made_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a store of eight pictures, two captions of each and a text, and of a store for each of `TASKS`.
 
     That of VCR has VCR's boxes; beside it is a store of the pictures with boxes of their own.
     """
     folder = tmp_path_factory.mktemp("toys")
-    captions = json.loads(draw_samples(folder / "samples", count=8).read_text())
+    captions = json.loads(pictures.captions.read_text())
     rows = [row | {"id": 2 * row["id"] + copy} for row in captions["annotations"] for copy in (0, 1)]
     (folder / "captions.json").write_text(json.dumps(captions | {"annotations": rows}))
     (folder / "text.txt").write_text("".join(f"{row['caption']}\n" for row in rows))
     boxes = [{"image_id": Path(each["file_name"]).stem, "boxes": [[1, 1, 20, 20]] * 3} for each in captions["images"]]
     (folder / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in boxes))
-    sources = {"store": folder / "samples" / "images", "store-given": folder / "samples" / "images"}
-    sources |= {name: shared_data / images for name, (images, *_) in TASKS.items()}
+    sources = {"store": pictures.photos, "store-given": pictures.photos}
+    sources |= {name: made_data / images for name, (images, *_) in TASKS.items()}
     given = {"store-given": ("--boxes", str(folder / "boxes.jsonl")), "VCR": ("--boxes", str(sources["VCR"]))}
     for name, source in sources.items():
         extract = ("extract", str(source), str(folder / name), *NETWORK, "--max-failures", "1", *given.get(name, ()))
@@ -126,9 +126,34 @@ def toy_data(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
+def parts(name: str) -> Iterator[object]:
+    """What a toy's run is put together from: the system's choices and settings, its samples, its kinds of data; and all
+    of the run that it goes on from."""
+    recipe = RECIPES[name]
+    choices = recipe.toy_build().to_dict().items()
+    yield from ((recipe.system, *choice) for choice in choices if isinstance(choice[1], str | bool))
+    yield from ((recipe.system, *map(str, setting)) for setting in recipe.settings.items())
+    yield recipe.system, repr(recipe.sampling)
+    yield recipe.system, recipe.text_corpus, recipe.end_to_end, "global" in name
+    yield recipe.data.partition(",")[0] if recipe.task_text else "captions", bool(recipe.after)
+    if recipe.after:
+        yield from parts(recipe.after)
+
+
+def toys() -> Iterator[Any]:
+    """Each recipe. One whose run is the first stage of another, or that has no part that those above lack, is a soak:
+    it differs in numbers only."""
+    first_stages = {recipe.after for recipe in RECIPES.values()}
+    seen: set[object] = set()
+    for name in RECIPES:
+        again = name in first_stages or seen.issuperset(parts(name))
+        seen.update(() if again else parts(name))
+        yield pytest.param(name, marks=pytest.mark.soak(cases=True) if again else ())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, shared_data: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", list(toys()))
+def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, made_data: Path, tmp_path: Path, name: str) -> None:
     """Two steps of the very toy, of all its stages; --steps and the batch are all that is smaller."""
     recipe = RECIPES[name]
     store = "store-given" if recipe.data.startswith("VCR") else "store"  # one feature space in both phases
@@ -144,7 +169,7 @@ def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, shared_data: Pat
     if recipe.task_text:
         (task,) = (each for each in TASKS if recipe.data.startswith(each))
         for file in TASKS[task][1:]:
-            options += ["--task-text", shared_data / "formats" / file]
+            options += ["--task-text", made_data / "formats" / file]
         if recipe.after:
             options += ["--stage", "", "--stage", f"--store {toy_data / task}"]
         else:
@@ -156,10 +181,8 @@ def test_every_toy_variant_trains(roibeam: Cli, toy_data: Path, shared_data: Pat
     assert all(fact["step"] == 2 and math.isfinite(fact["last"]["loss"]) for fact in facts)
 
 
-def test_a_toy_variant_trains(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
-    captions = draw_samples(tmp_path / "samples", count=8)
-    assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
-    options = ("--store", tmp_path / "store", "--captions", captions, "--recipe", "vlbert-base-captions")
+def test_a_toy_variant_trains(roibeam: Cli, tmp_path: Path, pictures: Pictures) -> None:
+    options = ("--store", pictures.store, "--captions", pictures.captions, "--recipe", "vlbert-base-captions")
     options += ("--batch-size", 4, "--steps", 2)
     done = roibeam("pretrain", tmp_path / "run", *options, "--toy")
     assert done.code == 0, done.err
@@ -172,7 +195,7 @@ def test_a_toy_variant_trains(roibeam: Cli, tmp_path: Path, tiny_network: tuple[
         (("--from-bert", tmp_path), "expected a folder with config.json"),
         # Which encoder it takes by itself, the store's being another.
         (
-            ("--recipe", "vlbert-base-e2e", "--toy", "--end-to-end", "--text-corpus", captions),
+            ("--recipe", "vlbert-base-e2e", "--toy", "--end-to-end", "--text-corpus", pictures.captions),
             "the region encoder makes features of width 512",
         ),
     ):

@@ -12,7 +12,7 @@ from photo_store import HEIGHTS_WIDTHS, PhotoStore, image_id, write_photo_store
 from PIL import Image
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.pretraining.data.record_photos import PhotoError, RecordPhotos
+from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos
 
 IDS = [image_id(number) for number in range(8)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.server
 import json
 import pickle
@@ -22,6 +23,7 @@ from apache_beam.options.pipeline_options import (
     FlinkRunnerOptions,
     GoogleCloudOptions,
     PortableOptions,
+    SetupOptions,
     SparkRunnerOptions,
     WorkerOptions,
 )
@@ -40,16 +42,20 @@ from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.selection import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
-from roibeam.pipelines.extract.beam_extraction import _cause, extraction_pipeline
+from roibeam.pipelines.cli.worker_pool import PIPELINE
+from roibeam.pipelines.extract.beam_extraction import ExtractShards, _cause, extraction_pipeline
 from roibeam.pipelines.extract.plan.shard_plan import PlannedShard
+from roibeam.pipelines.extract.runners import option_sets
 from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
 from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
-from roibeam.pipelines.extract.runners.option_sets import WORKER_POOL, check_cluster, pipeline_options, runner_flags
+from roibeam.pipelines.extract.runners.option_sets import WORKER_POOL, check_cluster
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool
 from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
+pipeline_options = functools.partial(option_sets.pipeline_options, preload=PIPELINE)
+runner_flags = functools.partial(option_sets.runner_flags, preload=PIPELINE)
 CLOUD = [
     "--project=my-project",
     "--region=us-central1",
@@ -113,6 +119,7 @@ def test_dataflow_gets_one_process_and_one_gpu_per_machine(device: str) -> None:
     google, workers = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
     assert (google.project, workers.sdk_container_image) == ("my-project", "repo/roibeam:1")
     assert "no_use_multiple_sdk_containers" in options.view_as(DebugOptions).experiments
+    assert options.view_as(SetupOptions).beam_plugins == [PIPELINE]
     proto = pipeline(options, device=device).to_runner_api(
         default_environment=environments.DockerEnvironment.from_container_image(
             workers.sdk_container_image, resource_hints=environments.resource_hints_from_options(options)
@@ -250,18 +257,36 @@ def test_the_script_for_flink_says_its_own_lines_only(tmp_path: Path) -> None:
 
 
 def test_a_second_worker_pool_on_a_port_is_refused_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    with WorkerPool() as pool:
+    with WorkerPool(PIPELINE) as pool:
         port = int(pool.address.rpartition(":")[2])
         with pytest.raises(OSError, match=f"cannot listen at localhost:{port}: is another worker pool running there"):
-            WorkerPool(port=port)
+            WorkerPool(PIPELINE, port=port)
     with pytest.raises(OSError, match=r"cannot listen at no-such-host\.invalid:1: "):
-        WorkerPool("no-such-host.invalid", 1)
+        WorkerPool(PIPELINE, "no-such-host.invalid", 1)
     assert capfd.readouterr().err == ""  # gRPC would write a page of its own
+
+
+def test_workers_import_the_pipeline_that_their_pool_names(capfd: pytest.CaptureFixture[str]) -> None:
+    """The pool knows no pipeline; a name that has gone would end each worker before its first bundle."""
+    assert ExtractShards.__module__ == PIPELINE
+    told, died = threading.Event(), []
+
+    def note(line: str) -> None:
+        died.append(line)
+        told.set()
+
+    with WorkerPool("roibeam.no_such_pipeline", died=note) as pool, grpc.insecure_channel(pool.address) as channel:
+        nowhere = endpoints_pb2.ApiServiceDescriptor(url="localhost:1")
+        beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub(channel).StartWorker(
+            beam_fn_api_pb2.StartWorkerRequest(worker_id="1", control_endpoint=nowhere, provision_endpoint=nowhere)
+        )
+        assert told.wait(60) and died[0].startswith("worker process ")
+    assert "No module named 'roibeam.no_such_pipeline'" in capfd.readouterr().err
 
 
 def test_runners_that_share_a_pool_end_their_own_workers_only() -> None:
     """Flink's TaskManagers on one machine number their workers alike; ending the other's would leave it waiting."""
-    with WorkerPool() as pool, socket.create_server(("localhost", 0)) as silent:
+    with WorkerPool(PIPELINE) as pool, socket.create_server(("localhost", 0)) as silent:
         control = endpoints_pb2.ApiServiceDescriptor(url=f"localhost:{silent.getsockname()[1]}")
         own_connection = [("grpc.use_local_subchannel_pool", 1)]  # else both channels would be one connection
         runners = [grpc.insecure_channel(pool.address, options=own_connection) for _ in range(2)]

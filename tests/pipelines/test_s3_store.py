@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from disturbed_runs import BucketCommand, Command, Ended, Run
+from in_process import run_roibeam
 
 from roibeam.features.reading.staging import StagedStore
 from roibeam.features.store import FeatureStore
@@ -36,10 +38,15 @@ def endpoint() -> Iterator[str]:
     running.stop()
 
 
-def roibeam(endpoint: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    settings = {"FSSPEC_S3_ENDPOINT_URL": endpoint, "FSSPEC_S3_KEY": KEYS["key"], "FSSPEC_S3_SECRET": KEYS["secret"]}
+def settings_of(endpoint: str) -> dict[str, str]:
+    return {"FSSPEC_S3_ENDPOINT_URL": endpoint, "FSSPEC_S3_KEY": KEYS["key"], "FSSPEC_S3_SECRET": KEYS["secret"]}
+
+
+def start(endpoint: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """A run from nothing, as a user starts it."""
     command = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **settings})
+    environment = {**os.environ, **settings_of(endpoint)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_a_store_in_a_bucket(endpoint: str, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
@@ -50,9 +57,14 @@ def test_a_store_in_a_bucket(endpoint: str, tmp_path: Path, tiny_network: tuple[
     (photos / "bad.jpg").write_bytes(b"")
     url, local = "s3://bucket/some/store", tmp_path / "local"
     options = (*tiny_network, "--threads", 1, "--shard-size", 2, "--max-failures", 1)
-    assert roibeam(endpoint, "extract", photos, local, *options).returncode == 0
+    assert run_roibeam("extract", photos, local, *options) == 0
+
+    def roibeam(*arguments: object) -> Ended:
+        work = BucketCommand(Command(tuple(map(str, arguments))), settings_of(endpoint))
+        return Run(work, tmp_path).wait()
+
     two_processes = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=2")
-    done = roibeam(endpoint, "extract", photos, url, *options, "--json", *two_processes)
+    done = start(endpoint, "extract", photos, url, *options, "--json", *two_processes)
     assert done.returncode == 0, done.stderr
     with FeatureStore(local) as opened:
         wanted = opened.manifest.content_digest
@@ -71,16 +83,15 @@ def test_a_store_in_a_bucket(endpoint: str, tmp_path: Path, tiny_network: tuple[
     bucket.pipe_file("bucket/some/store/part-00000.dead.lmdb", b"half")
     lost = next(name for name in names if name.startswith("part-00001.") and name.endswith(".lmdb"))
     bucket.rm_file(f"bucket/some/store/{lost}")
-    status = json.loads(roibeam(endpoint, "progress", url, "--json").stdout)
+    status = json.loads(roibeam("progress", url, "--json").last_line)
     assert status["shards"] == {"planned": 5, "finished": 4, "in_work": 0, "waiting": 1}
-    again = roibeam(endpoint, "extract", photos, url, *options, "--json")
-    last = json.loads(again.stdout.splitlines()[-1])
-    assert again.returncode == 0 and last["new_images"] == 4 and last["content_digest"] == wanted, again.stderr
+    again = roibeam("extract", photos, url, *options, "--json")
+    last = json.loads(again.last_line)
+    assert again.code == 0 and last["new_images"] == 4 and last["content_digest"] == wanted, again.said
     data = [path for path in bucket.find("bucket/some/store") if path.endswith(".lmdb")]
     assert len(data) == 5 and not [path for path in data if "dead" in path]
-    assert json.loads(roibeam(endpoint, "progress", url, "--json").stdout)["complete"]
+    assert json.loads(roibeam("progress", url, "--json").last_line)["complete"]
 
-    nowhere = roibeam(endpoint, "extract", photos, "s3://none/store", *options)
-    assert nowhere.returncode == 1 and "Traceback" not in nowhere.stderr
-    assert nowhere.stderr.splitlines()[-1].startswith("roibeam: s3://none/store/")
-    assert "bucket does not exist" in nowhere.stderr.splitlines()[-1]
+    nowhere = roibeam("extract", photos, "s3://none/store", *options)
+    assert nowhere.code == 1 and "Traceback" not in nowhere.said
+    assert nowhere.last_line.startswith("roibeam: s3://none/store/") and "bucket does not exist" in nowhere.last_line

@@ -18,15 +18,15 @@ from disturbed_runs import NETWORK, Command, Ended, Run
 from ranks import run_ranks, said
 from safetensors.torch import load_file
 from staged_training import KilledAtMark
+from tiny_commands import Pictures
 from toy_training import assert_equal_checkpoints, log_of
 from training_fail_points import BACKWARD, JSON, LOG_LINE, NAMED, RENAME, TENSORS, Killed
 
+from roibeam.pipelines.inputs.captioned.captioned_store import check_pair_agrees
 from roibeam.pipelines.model_files.model_checkpoint import load_model
-from roibeam.pipelines.pretraining.data.captioned_store import check_pair_agrees
-from roibeam.pipelines.pretraining.data.trained_images import trained_among
 from roibeam.pipelines.pretraining.recipes.published import RECIPES, stages_before
-from roibeam.pipelines.toyworld.draw import draw_samples
 from roibeam.pipelines.training.run_folder.stages import StagedRun, furthest_stage
+from roibeam.pipelines.training.run_folder.trained_images import trained_among
 
 Cli = Callable[..., Any]
 SIZES = ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=64")
@@ -41,6 +41,7 @@ class World:
         extra: options of all of its commands.
     """
 
+    pictures: Pictures
     folder: Path
     undisturbed: Path
     extra: tuple[str, ...] = ()
@@ -50,7 +51,7 @@ class World:
         one, two = (f"--captions {self.folder / name}.json" for name in "ab")
         options = (
             "--store",
-            str(self.folder / "store"),
+            str(self.pictures.store),
             "--system",
             "imagebert",
             "--batch-size",
@@ -68,15 +69,13 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+def world(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("stages")
-    world = World(folder, folder / "undisturbed")
-    captions = json.loads(draw_samples(folder / "samples", count=8).read_text())
+    world = World(pictures, folder, folder / "undisturbed")
+    captions = json.loads(pictures.captions.read_text())
     for name, chosen in (("a", range(5)), ("b", range(2, 8))):
         rows = [row for row in captions["annotations"] if row["image_id"] in chosen]
         (folder / f"{name}.json").write_text(json.dumps(captions | {"annotations": rows}))
-    ended = world.run(Command(("extract", str(folder / "samples" / "images"), str(folder / "store"), *NETWORK)))
-    assert ended.code == 0, ended.said
     ended = world.run(world.command(world.undisturbed))
     assert ended.code == 0, ended.said
     return world
@@ -117,7 +116,7 @@ def test_each_stage_goes_on_from_the_weights_of_the_one_before_and_from_nothing_
     assert furthest_stage(world.undisturbed) == second
     whole, last = (load_model(str(path)).model.state_dict() for path in (world.undisturbed, second))
     assert all(torch.equal(whole[name], last[name]) for name in last)
-    ids = [path.stem for path in (world.folder / "samples" / "images").iterdir()]
+    ids = [path.stem for path in world.pictures.photos.iterdir()]
     assert len(trained_among(first, ids) or ()) == 5
     assert trained_among(second, ids) == ids
 
@@ -306,7 +305,7 @@ def test_another_command_on_a_run_in_stages(roibeam: Cli, world: World, tmp_path
     assert "--seed 1), and" in refused(*arguments, "--seed", "1")
     assert "holds a run in 2 stages, this command has 3" in refused(*arguments, "--stage", "--steps 3")
     single = arguments[2 : arguments.index("--stage")]
-    store = ("--store", str(world.folder / "store"))
+    store = ("--store", str(world.pictures.store))
     assert "is not empty and no run of ours" in refused("pretrain", str(world.undisturbed), *single)
     in_stages = ("--stage", "--steps 1", "--stage", "--steps 1")
     own = str(stage(world.undisturbed, 1))
@@ -334,7 +333,7 @@ def test_what_a_later_stage_would_stop_at_is_said_before_the_first_one(
     roibeam: Cli, world: World, tmp_path: Path
 ) -> None:
     captions, out = world.folder / "a.json", tmp_path / "new"
-    pictures, other = world.folder / "samples" / "images", tmp_path / "other"
+    pictures, other = world.pictures.photos, tmp_path / "other"
     assert roibeam("extract", pictures, other, *NETWORK, "--weights", "random:8").code == 0
     for wrong, words in (
         ("--captions none.json", "stage 2: --captions: no file here: 'none.json'"),
@@ -355,19 +354,19 @@ def test_what_a_later_stage_would_stop_at_is_said_before_the_first_one(
             "does not say that its regions are given boxes; extract with the task's boxes",
         ),
     ):
-        given = ("--store", world.folder / "store", "--captions", captions, "--stage", "--steps 1", "--stage", wrong)
+        given = ("--store", world.pictures.store, "--captions", captions, "--stage", "--steps 1", "--stage", wrong)
         done = roibeam("pretrain", out, *given)
         assert done.code == 1 and words in done.err and "Traceback" not in done.err, done.err
         assert not (out / "stage-1").exists()
 
 
 def test_the_data_of_a_stage_that_is_done_may_be_gone(roibeam: Cli, world: World, tmp_path: Path) -> None:
-    shutil.copytree(world.folder / "store", tmp_path / "store")
+    shutil.copytree(world.pictures.store, tmp_path / "store")
     manifest = tmp_path / "store" / "manifest.json"
     own = world.folder / "a.json"
     given = ("--captions", own, "--steps", 1, "--batch-size", 2, "--set", "model.hidden_size=24")
     given += ("--set", "model.num_attention_heads=2", "--stage", f"--store {tmp_path / 'store'}")
-    given += ("--stage", f"--store {world.folder / 'store'} --seed 1")
+    given += ("--stage", f"--store {world.pictures.store} --seed 1")
     first = roibeam("pretrain", tmp_path / "run", *given)
     assert first.code == 0, first.err
     manifest.unlink()
@@ -414,10 +413,10 @@ def test_recipes_that_are_stages() -> None:
 
 
 @pytest.mark.slow
-def test_the_toy_of_a_recipe_in_stages(roibeam: Cli, world: World, shared_data: Path, tmp_path: Path) -> None:
-    folder = shared_data / "formats" / "nlvr2"
+def test_the_toy_of_a_recipe_in_stages(roibeam: Cli, world: World, made_data: Path, tmp_path: Path) -> None:
+    folder = made_data / "formats" / "nlvr2"
     assert roibeam("extract", folder / "images", tmp_path / "store", *NETWORK).code == 0
-    given = ("--store", str(world.folder / "store"), "--captions", str(world.folder / "a.json"))
+    given = ("--store", str(world.pictures.store), "--captions", str(world.folder / "a.json"))
     options = ("--recipe", "visualbert-task-nlvr2", "--toy", "--steps", "1", "--batch-size", "2", *MODEL)
     own = ("--stage", "--set sampling.text_form=one_caption", "--stage", f"--store {tmp_path / 'store'}")
     texts = ("--task-text", str(folder / "train.json"))

@@ -2,7 +2,8 @@
 
     python test_store_repair.py FOLDER [STEP ...]
 
-kills a repair at each of its file operations in turn (all, or those given) and lets the next one finish it.
+kills a repair at each of its file operations in turn (those given, or as many as the share of a soak says) and lets the
+next one finish it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import numpy as np
 import pytest
 import typer
 from forks import KILLED, in_a_fork, run_script
+from in_process import run_roibeam
+from soak_share import SHARE, share_of
 from typer.testing import CliRunner, Result
 
 from roibeam.features.record.fingerprint import Fingerprint
@@ -53,23 +56,14 @@ def draw_photos(folder: Path) -> Path:
 
 
 def extract(photos: Path, store: Path) -> None:
-    from roibeam.pipelines.cli import main as cli
-
-    sys.argv = ["roibeam", "extract", str(photos), str(store), *NETWORK]
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert not stopped.value.code
+    assert run_roibeam("extract", photos, store, *NETWORK) == 0
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `samples/images` and the undamaged `store` made of them."""
     folder = tmp_path_factory.mktemp("repair")
-    arguments = sys.argv
-    try:
-        extract(draw_photos(folder), folder / "store")
-    finally:
-        sys.argv = arguments
+    extract(draw_photos(folder), folder / "store")
     return folder
 
 
@@ -391,11 +385,11 @@ def test_options_of_a_repair_need_the_photos(store: Path) -> None:
     assert "--device is for a repair" in str(repair(store, "--device", "cpu").exception)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_kill_at_every_file_operation_is_mended_by_the_next_repair(tmp_path: Path) -> None:
     done = run_script(Path(__file__), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" ok\n") >= 20
+    assert done.stdout.count(" ok\n") >= round(20 * SHARE) >= 1
 
 
 def kill_repairs(folder: Path, chosen: list[int]) -> int:
@@ -419,7 +413,7 @@ def kill_repairs(folder: Path, chosen: list[int]) -> int:
     code, steps = run(damaged())
     assert code == 0
     bad = 0
-    for step in chosen or range(1, len(steps) + 1):
+    for step in chosen or share_of(range(1, len(steps) + 1), "repair"):
         store = damaged()
         killed, rerun = run(store, step)[0], run(store)[0]
         problems = [f"{problem.file}: {problem.what}" for problem in verify_store(store, deep=True)]

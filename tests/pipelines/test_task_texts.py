@@ -15,11 +15,11 @@ from task_corpora import corpus_of, joined, store_of
 
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.visualbert.model import VisualBertConfig
+from roibeam.pipelines.inputs.batches.sample import collate
+from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
+from roibeam.pipelines.inputs.captioned.task_texts import NLVR2, VCR, VQA, TaskText, TaskTexts
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_regions
-from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable
-from roibeam.pipelines.pretraining.data.task_texts import NLVR2, VCR, VQA, TaskText, TaskTexts
-from roibeam.pipelines.pretraining.samples.sample import collate
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling, review_captions
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.sources.captions.caption_join import CaptionJoin
@@ -30,8 +30,8 @@ QUESTIONS = "v2_OpenEnded_mscoco_train2014_questions.json"
 ANNOTATIONS = "v2_mscoco_train2014_annotations.json"
 
 
-def files(shared_data: Path, task: str) -> list[Path]:
-    folder = shared_data / "formats"
+def files(made_data: Path, task: str) -> list[Path]:
+    folder = made_data / "formats"
     return {
         VQA: [folder / "vqa_v2" / QUESTIONS, folder / "vqa_v2" / ANNOTATIONS],
         VCR: [folder / "vcr" / "train.jsonl"],
@@ -42,18 +42,18 @@ def files(shared_data: Path, task: str) -> list[Path]:
 # --- what the files say ---
 
 
-def test_vqa_of_the_pack(shared_data: Path) -> None:
-    texts = TaskTexts(files(shared_data, VQA)[::-1])  # in any order
+def test_vqa_of_the_pack(made_data: Path) -> None:
+    texts = TaskTexts(files(made_data, VQA)[::-1])  # in any order
     assert texts.task == VQA and not texts.as_pair
     found = list(texts.texts())
     assert len(found) == 13
-    assert found[0].text.split("\n") == ["Are they celebrating a birthday ?", *["yes"] * 10]
+    assert found[0].text.split("\n") == ["Are they building a tower ?", *["yes"] * 10]
     assert found[0].names == ("COCO_train2014_000000000790",) and found[0].fits is None
     assert found[0].most_words == 7
 
 
-def test_vcr_of_the_pack(shared_data: Path) -> None:
-    texts = TaskTexts(files(shared_data, VCR))
+def test_vcr_of_the_pack(made_data: Path) -> None:
+    texts = TaskTexts(files(made_data, VCR))
     found = list(texts.texts())
     assert texts.as_pair and len(found) == 7 * 8
     assert [text.fits for text in found[:8]] == [True, False, False, False] * 2
@@ -85,8 +85,8 @@ def test_a_person_that_only_the_choice_names_gets_a_name_of_its_own(tmp_path: Pa
     assert question.choices[5] == (context, ("so", ()), True)
 
 
-def test_nlvr2_of_the_pack(shared_data: Path) -> None:
-    found = list(TaskTexts(files(shared_data, NLVR2)).texts())
+def test_nlvr2_of_the_pack(made_data: Path) -> None:
+    found = list(TaskTexts(files(made_data, NLVR2)).texts())
     assert [text.fits for text in found] == [True, True, False, True, False]
     assert found[1] == TaskText(
         "The left image shows a red bus and the right image shows a red truck.",
@@ -98,8 +98,8 @@ def test_nlvr2_of_the_pack(shared_data: Path) -> None:
 # --- rows ---
 
 
-def test_a_statement_needs_both_of_its_images(shared_data: Path) -> None:
-    texts = TaskTexts(files(shared_data, NLVR2))
+def test_a_statement_needs_both_of_its_images(made_data: Path) -> None:
+    texts = TaskTexts(files(made_data, NLVR2))
     store = store_of(texts)
     del store["train-2-0-img1"]
     join = CaptionJoin(store.ids())
@@ -122,8 +122,8 @@ def test_a_statement_needs_both_of_its_images(shared_data: Path) -> None:
     assert isinstance(half, TaskTable) and len(half) == 2
 
 
-def test_what_else_the_texts_say_is_in_the_digest(shared_data: Path) -> None:
-    from roibeam.pipelines.pretraining.data.captioned_store import digest_of_captions
+def test_what_else_the_texts_say_is_in_the_digest(made_data: Path) -> None:
+    from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions
 
     table = TaskTable(["a", "b", "c"], [((0, 1), TaskText("x", ("a", "b"), True))])
     for places, fits in (((0, 2), True), ((0, 1), False), ((0,), True)):
@@ -156,8 +156,8 @@ def plain(text: str) -> str:
     return "".join(letter for letter in text.lower() if letter.isalnum())
 
 
-def test_vqa_samples_are_a_question_and_one_of_its_answers_in_one_text(shared_data: Path) -> None:
-    corpus = corpus_of(TaskTexts(files(shared_data, VQA)))
+def test_vqa_samples_are_a_question_and_one_of_its_answers_in_one_text(made_data: Path) -> None:
+    corpus = corpus_of(TaskTexts(files(made_data, VQA)))
     sampler, tokenizer = sampler_for(corpus, head=False)
     row = max(range(len(corpus)), key=lambda row: len(set(corpus.text(row).following)))
     first, following, *_ = corpus.text(row)
@@ -175,8 +175,8 @@ def test_vqa_samples_are_a_question_and_one_of_its_answers_in_one_text(shared_da
     assert 10 < predicted < 100  # answers are masked as often as any other word
 
 
-def test_vcr_samples_are_two_texts_and_ask_whether_the_choice_is_right(shared_data: Path) -> None:
-    corpus = corpus_of(TaskTexts(files(shared_data, VCR)))
+def test_vcr_samples_are_two_texts_and_ask_whether_the_choice_is_right(made_data: Path) -> None:
+    corpus = corpus_of(TaskTexts(files(made_data, VCR)))
     sampler, tokenizer = sampler_for(corpus)
     for row in range(8):
         sample = sampler.sample(corpus, row, np.random.default_rng(row))
@@ -187,8 +187,8 @@ def test_vcr_samples_are_two_texts_and_ask_whether_the_choice_is_right(shared_da
     assert alone.sample(corpus, 0, np.random.default_rng(0)).match is None
 
 
-def test_nlvr2_samples_have_the_regions_of_both_images(shared_data: Path) -> None:
-    corpus = corpus_of(TaskTexts(files(shared_data, NLVR2)))
+def test_nlvr2_samples_have_the_regions_of_both_images(made_data: Path) -> None:
+    corpus = corpus_of(TaskTexts(files(made_data, NLVR2)))
     sampler, tokenizer = sampler_for(corpus, max_regions=4)
     samples = [sampler.sample(corpus, row, np.random.default_rng(row)) for row in range(len(corpus))]
     assert [sample.match for sample in samples] == [1, 1, 0, 1, 0]
@@ -202,8 +202,8 @@ def test_nlvr2_samples_have_the_regions_of_both_images(shared_data: Path) -> Non
     assert len(words(samples[0], tokenizer)) == 1
 
 
-def test_box_numbers_are_of_each_image_by_itself(shared_data: Path) -> None:
-    corpus = corpus_of(TaskTexts(files(shared_data, NLVR2)))
+def test_box_numbers_are_of_each_image_by_itself(made_data: Path) -> None:
+    corpus = corpus_of(TaskTexts(files(made_data, NLVR2)))
     sampler, _ = sampler_for(corpus, box_numbers=True)
     sample = sampler.sample(corpus, 0, np.random.default_rng(0))
     left, right = corpus.records(0)
@@ -211,8 +211,8 @@ def test_box_numbers_are_of_each_image_by_itself(shared_data: Path) -> None:
     assert float(sample.features[-1, -6]) == pytest.approx(right.boxes[-1, 0] / right.width)
 
 
-def test_texts_of_a_task_and_captions_are_not_taken_for_one_another(shared_data: Path) -> None:
-    corpus = corpus_of(TaskTexts(files(shared_data, NLVR2)))
+def test_texts_of_a_task_and_captions_are_not_taken_for_one_another(made_data: Path) -> None:
+    corpus = corpus_of(TaskTexts(files(made_data, NLVR2)))
     assert review_captions(corpus, VisualBertSampling(text_form="task_text")) == []
     with pytest.raises(ValueError, match=r"--task-text\) with sampling.text_form=two_captions"):
         review_captions(corpus, VisualBertSampling())
@@ -220,8 +220,8 @@ def test_texts_of_a_task_and_captions_are_not_taken_for_one_another(shared_data:
 
 
 @pytest.mark.parametrize("task", [VQA, VCR, NLVR2])
-def test_lengths_that_are_planned_with_are_those_of_the_samples(shared_data: Path, task: str) -> None:
-    store, rows = joined(TaskTexts(files(shared_data, task)))
+def test_lengths_that_are_planned_with_are_those_of_the_samples(made_data: Path, task: str) -> None:
+    store, rows = joined(TaskTexts(files(made_data, task)))
     corpus = TaskCorpus(store, rows)
     sampler, tokenizer = sampler_for(corpus, max_pieces=20)
     lengths = RowLengths(corpus, count_regions([(store, rows)]), tokenizer)  # type: ignore[list-item]
@@ -266,18 +266,18 @@ def changed(path: Path, target: Path, change: Callable[[Any], None]) -> Path:
     ],
 )
 def test_lines_that_cannot_be(
-    shared_data: Path, tmp_path: Path, task: str, field: str, value: object, message: str
+    made_data: Path, tmp_path: Path, task: str, field: str, value: object, message: str
 ) -> None:
-    (good,) = files(shared_data, task)
+    (good,) = files(made_data, task)
     bad = changed(good, tmp_path / "train.json", lambda row: row.update({field: value}))
     assert message in error_of(lambda: list(TaskTexts([bad]).texts()))
 
 
-def test_files_that_do_not_make_a_task(shared_data: Path, tmp_path: Path) -> None:
-    questions, annotations = files(shared_data, VQA)
+def test_files_that_do_not_make_a_task(made_data: Path, tmp_path: Path) -> None:
+    questions, annotations = files(made_data, VQA)
     folder = questions.parent
-    nlvr2, vcr = files(shared_data, NLVR2), files(shared_data, VCR)
-    others = shared_data / "formats" / "karpathy" / "dataset_coco.json"
+    nlvr2, vcr = files(made_data, NLVR2), files(made_data, VCR)
+    others = made_data / "formats" / "karpathy" / "dataset_coco.json"
     wrong: list[tuple[list[Path], str]] = [
         ([questions], "holds VQA's questions alone; name its annotations file too"),
         ([annotations], "holds VQA's annotations alone; name its questions file too"),
@@ -305,8 +305,8 @@ def test_files_that_do_not_make_a_task(shared_data: Path, tmp_path: Path) -> Non
     )
 
 
-def test_blank_texts_are_counted(shared_data: Path, tmp_path: Path) -> None:
-    (good,) = files(shared_data, NLVR2)
+def test_blank_texts_are_counted(made_data: Path, tmp_path: Path) -> None:
+    (good,) = files(made_data, NLVR2)
     lines = good.read_text().splitlines()
     blank = json.loads(lines[0]) | {"sentence": " \n "}
     (tmp_path / "train.json").write_text("\n".join([json.dumps(blank), *lines[1:]]))
@@ -318,9 +318,9 @@ def test_blank_texts_are_counted(shared_data: Path, tmp_path: Path) -> None:
 
 
 def test_statements_are_trained_on(
-    roibeam: Cli, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+    roibeam: Cli, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
-    folder = shared_data / "formats" / "nlvr2"
+    folder = made_data / "formats" / "nlvr2"
     assert roibeam("extract", folder / "images", tmp_path / "store", *tiny_network).code == 0
     options = ("--store", tmp_path / "store", "--system", "visualbert", "--steps", 2, "--batch-size", 4)
     tiny = ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=64")

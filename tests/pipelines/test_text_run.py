@@ -16,12 +16,12 @@ import pytest
 from captioned_records import LEARNER, TINY
 from ranks import run_ranks, said
 from text_training import LINES, SHORT, SMALL, run_on_text
+from tiny_commands import Pictures
 
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig, TextTask
-from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -91,10 +91,8 @@ def test_two_processes_train_as_one(books: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5)
 
 
-def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
-    captions = draw_samples(tmp_path / "samples", count=8)
-    assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
-    manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
+def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, pictures: Pictures) -> None:
+    manifest = json.loads((pictures.store / "manifest.json").read_text())
     width = manifest["feature_dim"]
     sizes = {**TINY, "region_feature_size": width, "num_region_labels": 21}
     model = [word for name, value in sizes.items() for word in ("--set", f"model.{name}={json.dumps(value)}")]
@@ -103,7 +101,7 @@ def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, tiny_
     assert done.code == 0, done.err
     assert "asked about the first rows of text trained on" in done.out
     assert (tmp_path / "text" / "batch.html").read_text().count("sequence: text") == 2
-    on_images = ("--store", tmp_path / "store", "--captions", captions, "--from-run", tmp_path / "text", *common)
+    on_images = ("--store", pictures.store, "--captions", pictures.captions, "--from-run", tmp_path / "text", *common)
     done = roibeam("pretrain", tmp_path / "both", *on_images, "--json")
     assert done.code == 0, done.err
     facts = json.loads(done.out.splitlines()[-1])

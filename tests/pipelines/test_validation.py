@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,24 +13,25 @@ from typing import Any
 import numpy as np
 import pytest
 from captioned_records import CAPTIONS, TINY, FakeStore, captioned, make_record, make_store, pretrain_with
+from tiny_commands import Pictures, draw_pictures, tiny_run
 
+from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.trained_images import trained_among
-from roibeam.pipelines.pretraining.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
-from roibeam.pipelines.pretraining.evaluation.validation import KeptOut
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.pretraining.validation import KeptOut
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
-from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.training.run_folder.trained_images import trained_among
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 Cli = Callable[..., Any]
+Given = Callable[..., tuple[object, ...]]
 ALL = [(f"image-{number}", f"{caption} {place}") for number, caption in enumerate(CAPTIONS) for place in "ab"]
 ASKED = [row for row in ALL if row[0] in ("image-1", "image-4", "image-6")]
 
@@ -213,45 +215,45 @@ def test_a_model_that_cannot_match_is_not_searched_with(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def world(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> Path:
-    draw_samples(tmp_path, count=8)
-    assert roibeam("extract", tmp_path / "images", tmp_path / "store", *tiny_network).code == 0
-    given = json.loads((tmp_path / "captions.json").read_text())
+def world(pictures: Pictures, tmp_path: Path) -> Path:
+    """A folder with two caption files of the pictures: of all of them, and of the last three."""
+    given = json.loads(pictures.captions.read_text())
     for name, wanted in (("train", range(8)), ("val", range(5, 8))):
         rows = [each for each in given["annotations"] if each["image_id"] in wanted]
         (tmp_path / f"{name}.json").write_text(json.dumps({**given, "annotations": rows}))
     return tmp_path
 
 
-TINY_RUN = ("--steps", 4, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
-            "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
 END_TO_END = ("--end-to-end", "--detector", "small", "--weights", "random:1", "--set", "detector.short_edge=48",
               "--set", "detector.long_edge=80", "--set", "detector.base_channels=4")  # fmt: skip
 
 
-def given(world: Path, *more: object) -> tuple[object, ...]:
-    return ("--store", world / "store", "--captions", world / "train.json", *TINY_RUN, *more)
+@pytest.fixture
+def given(pictures: Pictures, world: Path) -> Given:
+    """Options of a run on all captions, and more."""
+    common = ("--store", pictures.store, "--captions", world / "train.json", *tiny_run(4))
+    return lambda *more: (*common, *more)
 
 
-def test_on_the_command_line(roibeam: Cli, world: Path) -> None:
-    done = roibeam("pretrain", world / "run", *given(world, "--validation", world / "val.json"))
+def test_on_the_command_line(roibeam: Cli, pictures: Pictures, world: Path, given: Given) -> None:
+    done = roibeam("pretrain", world / "run", *given("--validation", world / "val.json"))
     assert done.code == 0, done.err
     assert "asked about 3 held-out captions of 3 images:" in done.out
     assert "3 images not trained on: the evaluations ask about images of the same file" in done.out
     # Without being told how often: before the first step and with every checkpoint.
     assert [line["step"] for line in evaluations(world / "run")] == [0, 1, 2, 3, 4]
     recorded = json.loads((world / "run" / "config.json").read_text())["recorded"]["validation"]
-    assert recorded["captions"] == 3 and recorded["store"] == str(world / "store")
+    assert recorded["captions"] == 3 and recorded["store"] == str(pictures.store)
     assert "5, of the weights as trained, on 3 held-out captions" in (world / "run" / "report.html").read_text()
     # Such a run was not trained on them.
     judged = ("--captions", world / "val.json", "--no-retrieval", "--out", world / "found")
-    told = roibeam("evaluate", world / "run", "--store", world / "store", *judged)
+    told = roibeam("evaluate", world / "run", "--store", pictures.store, *judged)
     assert told.code == 0 and "no held-out evaluation" not in told.out + told.err
 
 
-def write_karpathy(world: Path) -> Path:
+def write_karpathy(pictures: Pictures, world: Path) -> Path:
     """The eight pictures with their captions in the splits of a Karpathy file; captions of `val` as COCO has them."""
-    given = json.loads((world / "captions.json").read_text())
+    given = json.loads(pictures.captions.read_text())
     splits = ["train"] * 3 + ["restval", "test", "val", "val", "test"]
     images, asked = [], []
     for number, (image, split) in enumerate(zip(given["images"], splits, strict=True)):
@@ -264,10 +266,10 @@ def write_karpathy(world: Path) -> Path:
     return world / "dataset_coco.json"
 
 
-def test_of_a_karpathy_file_the_split_val_is_asked_about(roibeam: Cli, world: Path) -> None:
+def test_of_a_karpathy_file_the_split_val_is_asked_about(roibeam: Cli, pictures: Pictures, world: Path) -> None:
     """Given for both, its training splits are trained on; a file of its captions of val alone asks the same."""
-    splits = write_karpathy(world)
-    options = ("--store", world / "store", "--captions", splits, *TINY_RUN)
+    splits = write_karpathy(pictures, world)
+    options = ("--store", pictures.store, "--captions", splits, *tiny_run(4))
     found = {}
     for name, asked in (("both", splits), ("alone", world / "val-alone.json")):
         done = roibeam("pretrain", world / name, *options, "--validation", asked)
@@ -278,22 +280,21 @@ def test_of_a_karpathy_file_the_split_val_is_asked_about(roibeam: Cli, world: Pa
         config = json.loads((world / name / "config.json").read_text())
         found[f"{name}, digest"] = config["task"]["validation"]
     assert found["both"] == found["alone"] and found["both, digest"] == found["alone, digest"]
-    pictures = [path.stem for path in sorted((world / "images").iterdir())]
-    assert trained_among(world / "both", pictures) == pictures[:4]
+    names = [path.stem for path in sorted(pictures.photos.iterdir())]
+    assert trained_among(world / "both", names) == names[:4]
 
 
-def test_a_store_of_their_own(roibeam: Cli, world: Path, tiny_network: tuple[str, ...]) -> None:
-    draw_samples(world / "other", count=3, seed=5)
-    assert roibeam("extract", world / "other" / "images", world / "held", *tiny_network).code == 0
-    validation = ("--validation", world / "other" / "captions.json", "--validation-store", world / "held")
-    done = roibeam("pretrain", world / "run", *given(world, *validation))
+def test_a_store_of_their_own(roibeam: Cli, world: Path, given: Given, tiny_network: tuple[str, ...]) -> None:
+    held = draw_pictures(world / "held", tiny_network, count=3, seed=5)
+    validation = ("--validation", held.captions, "--validation-store", held.store)
+    done = roibeam("pretrain", world / "run", *given(*validation))
     assert done.code == 0, done.err
     assert "asked about 3 held-out captions of 3 images:" in done.out
 
 
-def test_through_the_encoder(roibeam: Cli, world: Path) -> None:
+def test_through_the_encoder(roibeam: Cli, world: Path, given: Given) -> None:
     searched = ("--system", "imagebert", "--set", "data.validation_retrieval=2")
-    done = roibeam("pretrain", world / "run", *given(world, *END_TO_END, *searched, "--validation", world / "val.json"))
+    done = roibeam("pretrain", world / "run", *given(*END_TO_END, *searched, "--validation", world / "val.json"))
     assert done.code == 0, done.err
     assert "asked about 3 held-out captions of 3 images:" in done.out
     lines = evaluations(world / "run")
@@ -301,31 +302,32 @@ def test_through_the_encoder(roibeam: Cli, world: Path) -> None:
     assert all(line["image_to_text_r5"] == 1.0 and line["text_to_image_r1"] in (0, 0.5, 1) for line in lines)
 
 
-def test_a_broken_photo_is_left_out_of_the_search(roibeam: Cli, world: Path) -> None:
-    photo = next((world / "images").glob("*00006*"))
+def test_a_broken_photo_is_left_out_of_the_search(roibeam: Cli, pictures: Pictures, world: Path, given: Given) -> None:
+    photos = shutil.copytree(pictures.photos, world / "images")
+    photo = next(photos.glob("*00006*"))
     photo.write_bytes(photo.read_bytes()[:200])
     searched = ("--system", "imagebert", "--set", "data.validation_retrieval=3")
-    common = given(world, *END_TO_END, *searched, "--validation", world / "val.json")
+    common = given(*END_TO_END, *searched, "--images", photos, "--validation", world / "val.json")
     stopped = roibeam("pretrain", world / "run", *common)
     assert stopped.code == 1 and "leave such out with --skip-missing-photos" in stopped.err, stopped.err
     done = roibeam("pretrain", world / "run", *common, "--skip-missing-photos")
     assert done.code == 0, done.err
     assert "1 image left out, such as 'sample_00006': " in done.out
     assert "asked about 2 held-out captions of 2 images:" in done.out
-    photo = next((world / "images").glob("*00007*"))
+    photo = next(photos.glob("*00007*"))
     photo.write_bytes(photo.read_bytes()[:200])
     alone = roibeam("pretrain", world / "alone", *common, "--skip-missing-photos")
     assert alone.code == 1 and "2 photos of the held-out captions cannot be used, so a search has" in alone.err
 
 
-def test_what_does_not_fit_is_told(roibeam: Cli, world: Path) -> None:
+def test_what_does_not_fit_is_told(roibeam: Cli, pictures: Pictures, world: Path, given: Given) -> None:
     for more, expected in (
         (("--leave-out-held-out",), "--leave-out-held-out: name what is held out, with --held-out"),
-        (("--validation-store", world / "store"), "name the captions too, with --validation"),
+        (("--validation-store", pictures.store), "name the captions too, with --validation"),
         (("--validation", world / "none.json"), "no such caption file"),
         (("--validation", world / "train.json"), "nothing is left to train on"),
         (("--validation", world / "val.json", "--set", "data.validation_captions=-1"), "must not be negative"),
     ):
-        done = roibeam("pretrain", world / "run", *given(world, *more))
+        done = roibeam("pretrain", world / "run", *given(*more))
         assert done.code == 1 and expected in done.err, done.err
         assert not (world / "run").exists()

@@ -7,35 +7,33 @@ until it knows them by heart, which a model that does not read its store, or tra
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 
 import typer
 
-from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.selection import SELECTIONS
 from roibeam.extraction.weights.loading import build_detector
-from roibeam.features.folders.output_folder import output_folder
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.detector.evaluation import evaluate_detector, report_lines
 from roibeam.pipelines.detector.photos import open_labelled_photos
-from roibeam.pipelines.extract.extraction_run import RunOptions, run_extract
-from roibeam.pipelines.extract.new_work import Work
+from roibeam.pipelines.extract.extraction_run import run_extract
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree
-from roibeam.pipelines.extract.shard.job import DetectorSpec
+from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RunOptions
+from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
 from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
-from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampling
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.sources.captions.caption_files import read_captions
-from roibeam.pipelines.sources.source_kinds import open_source
 from roibeam.pipelines.toyworld.write import CONTACT_SHEET_NAME, write_world
 from roibeam.pipelines.training.train_config import TrainConfig
 
+log = logging.getLogger(__name__)
+DETECTOR = "toy"
 WORLD_SEED = 2026  # the toy detector was trained on seed 0
 NUM_PICTURES = 200
 NUM_PAIRS = 8
@@ -58,19 +56,15 @@ def run_demo(out: Path) -> None:
     captions = coco / "annotations" / "captions_train2014.json"
 
     _say(f"2. Extracting regions of its COCO photos into {store} (the toy detector)")
-    chosen = choose_detector("toy")
     summary = run_extract(
-        Work(
-            source=open_source(str(captions), image_root=str(coco / "train2014")),
-            store=output_folder(store.absolute()),
-            detector=DetectorSpec(
-                chosen.config, SELECTIONS["butd-10-100"], chosen.weights, conventions=chosen.conventions
-            ),
-            options=ExtractOptions(),
-            vocabulary=chosen.vocabulary,
+        ExtractRequest(
+            RequestedImages(str(captions), image_root=str(coco / "train2014")),
+            str(store),
+            RequestedDetector(DETECTOR),
+            run=RunOptions(max_failures=0.0),
             shard_size=SHARD_SIZE,
         ),
-        RunOptions(max_failures=0.0),
+        tell=log.debug,  # what is printed here says it
     )
     typer.echo(f"   {summary.manifest.num_records} records, {summary.manifest.num_regions:,} regions")
 
@@ -81,7 +75,7 @@ def run_demo(out: Path) -> None:
     typer.echo("   clean")
 
     _say("4. Judging the detector on the Visual Genome photos, which it has never seen")
-    for line in _judge(chosen, genome / "train.txt"):
+    for line in _judge(choose_detector(DETECTOR), genome / "train.txt"):
         typer.echo(f"   {line}")
 
     _say(f"5. Training a small VL-BERT on {NUM_PAIRS} picture-caption pairs until it knows them ({TRAIN_STEPS} steps)")

@@ -111,8 +111,9 @@ def check_c4_network(model: nn.Module, cfg: Any) -> None:
             raise ValueError(
                 f"{name} gives a {type(part).__name__}; the adapter takes {wanted.__name__} (a C4 GeneralizedRCNN)"
             )
-    box_numbers = len(model.roi_heads.box_predictor.box2box_transform.weights)  # type: ignore[union-attr,arg-type]
-    if box_numbers != 4 or model.roi_heads.box_predictor.use_sigmoid_ce:  # type: ignore[union-attr]
+    predictor: Any = parts[-1][1]
+    # The release 0.6 knows no sigmoid; what came after it does.
+    if len(predictor.box2box_transform.weights) != 4 or getattr(predictor, "use_sigmoid_ce", False):
         raise ValueError(
             "the box predictor has rotated boxes or class scores by sigmoid (USE_SIGMOID_CE); regions have upright "
             "boxes and one class distribution, so the adapter takes softmax and four deltas"

@@ -7,19 +7,10 @@ import hashlib
 import json
 import os
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 TEMPORARY_SUFFIX = ".tmp"
-
-
-@dataclass(frozen=True)
-class FileFacts:
-    """What a listing tells of a file: its size, and when it was written last (Unix seconds; 0.0 where not told)."""
-
-    num_bytes: int
-    written_at: float
 
 
 def write_json_atomically(path: str | os.PathLike[str], value: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from fsspec.core import split_protocol
 
-from roibeam.features.folders.durable_files import FileFacts
+from roibeam.features.folders.folder_protocol import FileFacts
 from roibeam.features.folders.remote_folder import RemoteFolder
 from roibeam.features.folders.scratch_folder import scratch_folder
 

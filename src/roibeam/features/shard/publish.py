@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from roibeam.features.folders.durable_files import json_bytes
-from roibeam.features.folders.output_folder import OutputFolder, output_folder
+from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.digest import content_digest, merge_digests
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.manifest import (

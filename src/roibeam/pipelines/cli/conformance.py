@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 
 def conformance_command(
     folder: Annotated[
-        Path, typer.Argument(help="Tree of reference arrays, <family>/<case>.npz, or one family's folder.")
-    ],
+        Path | None,
+        typer.Argument(
+            help="Tree of reference arrays, <family>/<case>.npz, or one family's folder; without it, tests/goldens of "
+            "the clone. Photos are read from the arrays' folder or from ../shared/goldens/detector of the clone.",
+            show_default=False,
+        ),
+    ] = None,
     only: Annotated[
         str | None, typer.Option(help="Run the cases whose family, name, file or <family>/<name> fits this pattern.")
     ] = None,
@@ -26,18 +31,20 @@ def conformance_command(
     """Runs every case of a folder of reference arrays through our code; exit 1 on a miss and on an unknown case.
 
     Prints for each array its largest error, what is allowed and the verdict. Cases of the true size take up to a minute
-    each. See docs/conformance.md.
+    each. A case whose photos are not there is listed as not run. See docs/conformance.md.
     """
+    from roibeam.pipelines.conformance.places import default_folder
     from roibeam.pipelines.conformance.runner import run_conformance
 
+    folder = folder or default_folder()
     results = []
     for result in run_conformance(folder, only):
         results.append(result)
         if not as_json:
             for check in result.checks if result.known else ():
                 typer.echo(_line(result.name, check))
-            typer.echo(f"{result.name}: {_verdict(result)}, {result.seconds:.1f} s")
-    passed = all(result.passed for result in results)
+            typer.echo(f"{result.name}: {_verdict(result)}")
+    passed = all(result.passed or result.not_run for result in results)
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "passed": passed, "cases": [_plain(r) for r in results]}))
     else:
@@ -53,19 +60,23 @@ def _line(case: str, check: Check) -> str:
 
 
 def _verdict(result: CaseResult) -> str:
-    if not result.known:
-        return "; ".join(check.note.replace("unknown case", "UNKNOWN CASE") for check in result.checks)
+    if result.not_run:
+        return f"not run: {result.not_run}"
+    count = len(result.checks)
     missed = sum(not check.passed for check in result.checks)
-    return f"{missed} of {len(result.checks)} comparisons MISS" if missed else f"{len(result.checks)} comparisons ok"
+    said = f"{missed} of {count} comparisons MISS" if missed else f"{count} comparisons ok"
+    if not result.known:
+        said = "; ".join(check.note.replace("unknown case", "UNKNOWN CASE") for check in result.checks)
+    return f"{said}, {result.seconds:.1f} s"
 
 
 def _summary(folder: Path, results: list[CaseResult]) -> str:
     checks = [check for result in results if result.known for check in result.checks]
     missed, unknown = sum(not check.passed for check in checks), sum(not result.known for result in results)
-    line = f"{folder}: {len(results) - unknown} cases, {len(checks)} comparisons"
-    if not missed and not unknown:
-        return f"{line}, all within tolerance"
-    return f"{line}, {missed} MISS, {unknown} unknown cases"
+    not_run = sum(bool(result.not_run) for result in results)
+    line = f"{folder}: {len(results) - unknown - not_run} cases, {len(checks)} comparisons"
+    line += ", all within tolerance" if not missed and not unknown else f", {missed} MISS, {unknown} unknown cases"
+    return f"{line}; {not_run} not run" if not_run else line
 
 
 def _plain(result: CaseResult) -> dict[str, Any]:
@@ -74,6 +85,7 @@ def _plain(result: CaseResult) -> dict[str, Any]:
         "known": result.known,
         "passed": result.passed,
         "seconds": round(result.seconds, 3),
+        "not_run": result.not_run,
         "checks": [
             {
                 "array": check.array,

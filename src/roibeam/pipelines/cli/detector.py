@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,6 @@ import typer
 from roibeam.pipelines.cli.options.training import RESUME, run_folder_lines
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.detector.evaluation import DetectionReport
     from roibeam.pipelines.detector.photos import LabelledPhotos
 
 detector_app = typer.Typer(help="Train and judge detectors.", no_args_is_help=True)
@@ -70,78 +68,26 @@ def train_command(
     The folder model of a checkpoint is what `roibeam extract --detector` and `roibeam detector evaluate` take. On
     several GPUs, or CPU processes: torchrun --no-python --nproc-per-node <n> roibeam detector train ...
     """
-    import torch
-
-    from roibeam.extraction.network.config import CONFIGS
-    from roibeam.extraction.network.conventions import CONVENTIONS
-    from roibeam.extraction.training.losses import LossRules
-    from roibeam.extraction.training.targets import SamplingRules
-    from roibeam.pipelines.detector.photos import open_labelled_photos
-    from roibeam.pipelines.detector.task import PhotoRules
-    from roibeam.pipelines.detector.training import Start, train_detector
-    from roibeam.pipelines.foundation.overrides import apply_overrides
-    from roibeam.pipelines.model_files.detector_choice import preset
+    from roibeam.pipelines.detector.train_request import DetectorTrainRequest, train_requested_detector
     from roibeam.pipelines.training.loop import is_main_process
-    from roibeam.pipelines.training.run_folder.curves import write_curves
-    from roibeam.pipelines.training.train_config import TrainConfig
 
-    if threads is not None:
-        torch.set_num_threads(threads)
-    photos = open_labelled_photos(labels, image_root=images, vocab=vocab)
-    sizes = replace(
-        preset("detector", detector, CONFIGS),
-        num_classes=len(photos.class_names),
-        num_attributes=len(photos.attribute_names),
-    )
-    falls = () if decay_steps is None else _numbers("decay-steps", decay_steps)
-    warmup = min(warmup_steps, steps // 3)
-    sections = apply_overrides(
-        {
-            "train": TrainConfig(
-                steps=steps, learning_rate=learning_rate, warmup_steps=warmup, schedule="steps", decay_steps=falls,
-                optimizer="sgd", device=device, seed=seed,
-                log_every=max(1, min(20, steps // 10)), checkpoint_every=max(1, min(1000, steps // 10)),
-            ),
-            "photos": PhotoRules(batch_size=batch_size),
-            "sampling": SamplingRules(),
-            "losses": LossRules(),
-            "detector": sizes,
-            "conventions": preset("conventions", conventions, CONVENTIONS),
-        },
-        settings or [],
-    )  # fmt: skip
-    if decay_steps is None and sections["train"].schedule == "steps" and not sections["train"].decay_steps:
-        sections["train"] = replace(sections["train"], decay_steps=(steps * 2 // 3, steps * 8 // 9))
-    has_file = weights is not None or resnet is not None
-    stages = ((1, 2) if has_file else ()) if frozen_stages is None else _numbers("frozen-stages", frozen_stages)
-    result = train_detector(
-        photos,
-        out,
-        config=sections["detector"],
-        conventions=sections["conventions"],
-        train_config=sections["train"],
-        start=Start(weights, resnet, stages),
-        rules=sections["photos"],
-        sampling=sections["sampling"],
-        loss_rules=sections["losses"],
+    request = DetectorTrainRequest(
+        labels=labels, images=images, vocab=vocab, detector=detector, conventions=conventions, weights=weights,
+        resnet=resnet, frozen_stages=_numbers("frozen-stages", frozen_stages), steps=steps, batch_size=batch_size,
+        learning_rate=learning_rate, warmup_steps=warmup_steps, decay_steps=_numbers("decay-steps", decay_steps),
+        device=device, threads=threads, seed=seed, settings=tuple(settings or ()),
         resume="auto" if resume is None else resume,
-    )
-    model = result.checkpoint / "model"
+    )  # fmt: skip
+    trained = train_requested_detector(request, out)
     if not is_main_process():
         return
-    write_curves(out)
-    facts = {
-        "run": str(out),
-        "detector": str(model),
-        "step": result.step,
-        "seconds": round(result.seconds, 1),
-        "last": result.last,
-        "best": None if result.best is None else str(result.best),
-    }
+    result, model = trained.result, trained.folder
     if as_json:
-        typer.echo(json.dumps({"event": "done", **facts}))
+        facts = {"run": str(out), "detector": str(model), "step": result.step, "seconds": round(result.seconds, 1)}
+        best = None if result.best is None else str(result.best)
+        typer.echo(json.dumps({"event": "done", **facts, "last": result.last, "best": best}))
         return
-    _echo_left_out(photos)
+    _echo_left_out(trained.photos)
     typer.echo(f"{result.step:,} steps in {result.seconds:.0f} s, last loss {result.last['loss']:.4f}")
     use = "the detector, for roibeam detector evaluate and roibeam extract --detector"
     typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   {use}")
@@ -168,56 +114,27 @@ def evaluate_command(
     """Judges a detector: mAP as Visual Genome's and as COCO's, attributes, calibration, recall of the kept regions."""
     import torch
 
+    from roibeam.pipelines.detector.folder_evaluation import evaluate_folder
     from roibeam.pipelines.detector.photos import open_labelled_photos
+    from roibeam.pipelines.detector.report import report_lines
 
     if threads is not None:
         torch.set_num_threads(threads)
     photos = open_labelled_photos(labels, image_root=images, vocab=vocab)
-    report = _judge(detector, photos, device=device, nms_iou=nms_iou, max_images=max_images)
+    report = evaluate_folder(
+        detector, photos, device=device, nms_iou=nms_iou, max_images=max_images,
+        tell=lambda line: typer.echo(line, err=True),
+    )  # fmt: skip
     if as_json:
         typer.echo(json.dumps({"event": "evaluation", "detector": detector, "labels": labels, **report.as_json()}))
         return
     _echo_left_out(photos)
-    _echo_report(report)
+    typer.echo("\n".join(report_lines(report)))
 
 
-def _judge(
-    detector: str, photos: LabelledPhotos, *, device: str, nms_iou: float, max_images: int | None
-) -> DetectionReport:
-    """Loads the detector's folder and judges it."""
-    import time
-
-    from roibeam.extraction.detector_folder import read_detector_folder
-    from roibeam.extraction.weights.loading import build_detector
-    from roibeam.pipelines.detector.evaluation import evaluate_detector
-    from roibeam.pipelines.detector.photos import check_same_names
-
-    folder = read_detector_folder(detector)
-    check_same_names(photos, folder.class_names, folder.attribute_names, detector)
-    model = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions, device=device)
-    total = len(photos.images) if max_images is None else min(max_images, len(photos.images))
-    started = last = time.monotonic()
-
-    def report_progress(done: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > 10:
-            last = time.monotonic()
-            left = (last - started) / done * (total - done)
-            typer.echo(f"judging: {done:,} of {total:,} photos, {left:.0f} s left", err=True)
-
-    return evaluate_detector(
-        model,
-        photos.images,
-        photos.root,
-        class_names=photos.class_names,
-        attribute_names=photos.attribute_names,
-        nms_iou=nms_iou,
-        max_images=max_images,
-        progress=report_progress,
-    )
-
-
-def _numbers(what: str, text: str) -> tuple[int, ...]:
+def _numbers(what: str, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
     try:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
@@ -227,9 +144,3 @@ def _numbers(what: str, text: str) -> tuple[int, ...]:
 def _echo_left_out(photos: LabelledPhotos) -> None:
     for reason, count in photos.left_out.items():
         typer.echo(f"note: left out of the labels: {count:,} x {reason}", err=True)
-
-
-def _echo_report(report: DetectionReport) -> None:
-    from roibeam.pipelines.detector.evaluation import report_lines
-
-    typer.echo("\n".join(report_lines(report)))

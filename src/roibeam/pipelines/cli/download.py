@@ -5,14 +5,9 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-from roibeam.features.counted import counted
-
-if TYPE_CHECKING:
-    from roibeam.pipelines.sources.download.outputs import Coverage
 
 
 def download_command(
@@ -64,7 +59,7 @@ def download_command(
     """
     from roibeam.pipelines.sources.download.download_run import DownloadOptions, run_download
     from roibeam.pipelines.sources.download.limits import DownloadLimits
-    from roibeam.pipelines.sources.download.outputs import summary
+    from roibeam.pipelines.sources.download.outputs import summary, summary_text
 
     limits = DownloadLimits(
         connections=connections,
@@ -82,7 +77,9 @@ def download_command(
     options = DownloadOptions(limits, tuple(allow_private or ()), retry_dead_letters, seed, user_agent, as_json)
     coverage = run_download(rows, Path(os.path.abspath(out)), options)
     typer.echo(
-        json.dumps({"event": "summary", "out": str(out), **summary(coverage)}) if as_json else _text(coverage, out)
+        json.dumps({"event": "summary", "out": str(out), **summary(coverage)})
+        if as_json
+        else summary_text(coverage, out)
     )
     if coverage.failed_share > max_failures:
         typer.echo(
@@ -92,21 +89,3 @@ def download_command(
             err=True,
         )
         raise typer.Exit(1)
-
-
-def _text(coverage: Coverage, out: Path) -> str:
-    share = 100 * coverage.captions / coverage.rows
-    lines = [
-        f"{counted(coverage.images, 'image')} ({coverage.num_bytes / 1e6:,.1f} MB) of {counted(coverage.urls, 'URL')}, "
-        f"for {coverage.captions:,} of {counted(coverage.rows, 'row')} ({share:.1f} %); "
-        f"{counted(coverage.failures.total(), 'dead letter')}",
-        *(f"  {count:>9,} {reason}" for reason, count in coverage.failures.most_common()),
-        "",
-        f"{out}/",
-        "  local.tsv             captions with the paths of their images: roibeam extract reads it",
-        "  images/               the images, a thousand rows in a folder",
-        "  dead_letters.parquet  rows that gave no image, with stage and reason",
-        "  download.json         these counts; written last",
-        "  journal.jsonl         what became of each row; a rerun goes on from it",
-    ]
-    return "\n".join(lines)

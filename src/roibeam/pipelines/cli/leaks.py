@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,20 +20,9 @@ def leaks_command(
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="JSON on standard output.")] = False,
 ) -> None:
     """Which images of a source or store are held out: those that results are reported on. Exit 1 if there are any."""
-    from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
-    from roibeam.features.store import FeatureStore
-    from roibeam.pipelines.sources.held_out import HeldOut
-    from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_source, data_set_of_store
-    from roibeam.pipelines.sources.source_kinds import open_source
+    from roibeam.pipelines.sources.held_out import find_leaks
 
-    rules = HeldOut(held_out)
-    if (Path(images) / STORE_MANIFEST_NAME).is_file():
-        with FeatureStore(images) as store:
-            report = rules.scan(store.ids(), checked_data_set(images_of, data_set_of_store(store.manifest)))
-    else:
-        source = open_source(images, image_root=image_root, id_rule=id_rule)
-        data_set = checked_data_set(images_of, data_set_of_source(source))
-        report = rules.scan((image.image_id for image in source.images), data_set)
+    report = find_leaks(images, held_out, image_root=image_root, id_rule=id_rule, images_of=images_of)
     if as_json:
         typer.echo(json.dumps({"source": images, **report.to_json()}))
     else:

@@ -22,7 +22,7 @@ def progress_command(
 
     Reads shard manifests and heartbeats and writes nothing. The rate is that of the shards in work.
     """
-    from roibeam.features.folders.output_folder import output_folder
+    from roibeam.features.folders.folder_choice import output_folder
     from roibeam.pipelines.extract.report.store_status import StatusView, status_json, status_text
 
     view = StatusView(output_folder(store))

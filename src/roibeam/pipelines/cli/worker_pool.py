@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+PIPELINE = "roibeam.pipelines.extract.beam_extraction"  # by its name: the pool does not need torch, its workers do
+
 
 def worker_pool_command(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port that runners ask for workers at.")] = 50000,
@@ -24,4 +26,4 @@ def worker_pool_command(
     """
     from roibeam.pipelines.extract.runners.worker_pool import serve_worker_pool
 
-    serve_worker_pool(host, port)
+    serve_worker_pool(PIPELINE, host, port)

@@ -47,10 +47,12 @@ class Case:
     Attributes:
         file: its name in the folder.
         run: computes and compares; raises ValueError or OSError when the file cannot be used.
+        lacks: what it needs and this machine does not have, two words such as "photo missing"; it cannot be run then.
     """
 
     file: str
     run: Callable[[], Iterable[Check]]
+    lacks: str = ""
 
     @property
     def name(self) -> str:

@@ -4,7 +4,8 @@
     DIR/<family>/case.json, config_*.json     options, read by the family
     DIR/<family>/README.md                    passed over, as every .md and every hidden file
 
-Nothing is skipped in silence: a file that no family knows, and a folder of a family that is not built yet, fail.
+Nothing is skipped in silence: a file that no family knows, and a folder of a family that is not built yet, fail; a case
+whose photos are not on this machine is listed as not run.
 """
 
 from __future__ import annotations
@@ -43,12 +44,14 @@ class CaseResult:
         name: <family>/<case>.
         known: whether a family knows the file; an unknown one has one failed check that says so.
         seconds: it took.
+        not_run: why it could not be run here, such as "photo missing"; then it has no checks and did not pass.
     """
 
     name: str
     known: bool
     checks: tuple[Check, ...]
     seconds: float
+    not_run: str = ""
 
     @property
     def passed(self) -> bool:
@@ -146,6 +149,8 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _run(planned: PlannedCase) -> CaseResult:
+    if planned.case is not None and planned.case.lacks:
+        return CaseResult(planned.name, True, (), 0.0, planned.case.lacks)
     started = time.monotonic()
     checks: list[Check] = []
     if planned.case is None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 import torchvision
@@ -62,50 +61,64 @@ class Start:
             )
 
 
+@dataclass(frozen=True)
+class DetectorSettings:
+    """What is trained, and how.
+
+    Attributes:
+        config: sizes; its numbers of classes and attributes are those of the photos.
+        conventions: whose arithmetic.
+        train: of the loop.
+        start: weights before the first step.
+        photos: how they become batches.
+        sampling, losses: of the regions that a step learns from.
+    """
+
+    config: DetectorConfig
+    conventions: Conventions
+    train: TrainConfig
+    start: Start = Start()
+    photos: PhotoRules = field(default_factory=PhotoRules)
+    sampling: SamplingRules = field(default_factory=SamplingRules)
+    losses: LossRules = field(default_factory=LossRules)
+
+
 def train_detector(
     photos: LabelledPhotos,
     run_dir: Path,
+    settings: DetectorSettings,
     *,
-    config: DetectorConfig,
-    conventions: Conventions,
-    train_config: TrainConfig,
-    start: Start | None = None,
-    rules: PhotoRules | None = None,
-    sampling: SamplingRules | None = None,
-    loss_rules: LossRules | None = None,
     resume: Resume = False,
     stop_at_step: int | None = None,
 ) -> TrainResult:
     """Trains a detector; the folder `model` of each checkpoint is a detector's folder (`read_detector_folder`).
 
     Args:
-        config: sizes; its numbers of classes and attributes are those of `photos`.
         resume, stop_at_step: as of `train`.
     Raises:
         ValueError: whatever does not fit, saying what to do; for photos that cannot be read, while training.
     """
-    start, rules = start or Start(), rules or PhotoRules()
-    sampling, loss_rules = sampling or SamplingRules(), loss_rules or LossRules()
+    start, seed = settings.start, settings.train.seed
     check_run_folder(Path(run_dir), resume=resume)
     training = DetectorTraining(
-        build_start(config, conventions, start, seed=train_config.seed),
-        sampling=sampling,
-        loss_rules=loss_rules,
+        build_start(settings.config, settings.conventions, start, seed=seed),
+        sampling=settings.sampling,
+        loss_rules=settings.losses,
         frozen_stages=start.frozen_stages,
     )
     training.to(memory_format=torch.channels_last)  # a third less time on a CPU
-    task = DetectorTask(training, photos, rules, seed=train_config.seed)
+    task = DetectorTask(training, photos, settings.photos, seed=seed)
     logger.info(
         "%d of %d photos have objects: %d classes, %d attributes",
         task.num_samples, len(photos.images), len(photos.class_names), len(photos.attribute_names),
     )  # fmt: skip
-    parts: dict[str, Any] = {"start": start, "photos": rules, "sampling": sampling, "losses": loss_rules}
+    described = ("start", "photos", "sampling", "losses")
     return train(
         task,
-        train_config,
+        settings.train,
         run_dir,
         description={
-            **{name: dataclasses.asdict(part) for name, part in parts.items()},
+            **{name: dataclasses.asdict(getattr(settings, name)) for name in described},
             "model": task.model_config(),
             "labels": photos.digest,
         },

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from roibeam.features.folders.output_folder import OutputFolder, output_folder
+from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import ANNOTATIONS_NAME, AnnotationsEntry, ShardManifest
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore

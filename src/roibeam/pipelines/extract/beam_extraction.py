@@ -31,6 +31,7 @@ from roibeam.pipelines.extract.shard.running_shards import stopping_with_the_cal
 from roibeam.pipelines.extract.shard.shard_job import ShardMeter, ShardResult, extract_shard
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
 
+PIPELINE = __name__  # for workers to import before they have threads
 METRICS = "roibeam"  # the namespace
 STOP_SECONDS = 6.0  # for dropping the shards in work after Ctrl-C; a detector call is not waited for
 
@@ -102,16 +103,18 @@ def run_extraction(
         ValueError: for an option that Beam does not know.
         OSError, ValueError, RuntimeError: whatever stopped a worker.
     """
-    options = pipeline_options(runner, beam_args, device=job.detector.device)
+    options = pipeline_options(runner, beam_args, preload=PIPELINE, device=job.detector.device)
     try:
         with stopping_with_the_caller(STOP_SECONDS):
             if runner == "local" and workers == 1:
                 # The DirectRunner by name would first try to download Prism; the engine it falls back to is named.
                 return _run(extraction_pipeline(job, shards, text, options, FnApiRunner()))
             elif runner == "local":
-                return run_with_workers(functools.partial(_run_local, job, shards, text, options, workers))
+                return run_with_workers(
+                    functools.partial(_run_local, job, shards, text, options, workers), preload=PIPELINE
+                )
             elif runner == "portable" and options.view_as(PortableOptions).environment_config is None:
-                return run_with_workers(functools.partial(_run_portable, job, shards, text, options))
+                return run_with_workers(functools.partial(_run_portable, job, shards, text, options), preload=PIPELINE)
             elif runner == "flink":
                 with ended_with_the_run(options):
                     return _run(extraction_pipeline(job, shards, text, options))

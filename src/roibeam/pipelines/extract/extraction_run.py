@@ -1,4 +1,9 @@
-"""One extraction run from the driver's side: tidy, plan, pipeline, report, verdict. The command line calls this."""
+"""One extraction run from the driver's side: tidy, plan, pipeline, report, verdict.
+
+    run_extract(request) -> open_work -> extract_work -> RunSummary
+
+The command line calls `run_extract`, or `dry_run`.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +11,26 @@ import json
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from roibeam.features.counted import counted
-from roibeam.features.folders.output_folder import OutputFolder
+from roibeam.features.counted import byte_count, counted
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
-from roibeam.pipelines.extract.beam_extraction import run_extraction
-from roibeam.pipelines.extract.new_work import Work, existing_plan, make_plan, source_facts
+from roibeam.pipelines.extract.beam_extraction import PIPELINE, run_extraction
+from roibeam.pipelines.extract.new_work import Estimate, Work, estimate, existing_plan, make_plan, source_facts
 from roibeam.pipelines.extract.plan.preset_names import conventions_name, selection_name
-from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, write_run_report
+from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree, write_run_report
 from roibeam.pipelines.extract.report.run_state import REMOTE_LOOK_SECONDS, ProgressView
 from roibeam.pipelines.extract.report.run_summary import SUMMARY_NAME, RunEnd, write_run_summary
-from roibeam.pipelines.extract.runners.option_sets import check_cluster, pipeline_options
+from roibeam.pipelines.extract.request import ExtractRequest, RunOptions
+from roibeam.pipelines.extract.requested_work import open_work
+from roibeam.pipelines.extract.runners.option_sets import check_cluster, pipeline_options, runner_flags
 from roibeam.pipelines.extract.shard.job import ExtractJob, shared_detector, shared_fingerprint
 from roibeam.pipelines.extract.shard.store_folder import check_output_folder, tidy_store
 from roibeam.pipelines.extract.store_manifest import StoreText
+from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.progress import ProgressPrinter
 from roibeam.pipelines.foundation.files.folder_lock import run_lock
 
@@ -29,31 +38,11 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """How a run is carried out; nothing here changes what the store holds.
-
-    Attributes:
-        max_failures: share of failed images (0..1) above which the run counts as failed.
-        retry_dead_letters: extract shards that hold dead letters again.
-        runner, beam_args, workers: see `roibeam.pipelines.extract.beam_extraction.run_extraction`.
-        as_json: progress as JSON lines.
-        scratch: see `roibeam.pipelines.extract.shard.job.ExtractJob`.
-    """
-
-    max_failures: float = 0.05
-    retry_dead_letters: bool = False
-    runner: str = "local"
-    beam_args: tuple[str, ...] = ()
-    workers: int = 1
-    as_json: bool = False
-    scratch: str | None = None
-
-
-@dataclass(frozen=True)
 class RunSummary:
     """How a run ended. `seconds`, `new_images` and `metrics` (Beam's) are of this run, the counts of the whole
     store."""
 
+    store: OutputFolder
     manifest: StoreManifest
     num_images: int
     new_images: int
@@ -72,7 +61,63 @@ class RunSummary:
         return self.failed_share <= self.max_failures
 
 
-def run_extract(work: Work, options: RunOptions) -> RunSummary:
+@dataclass(frozen=True)
+class DryRun:
+    """What a request would do: `beam_options` are all that the runner would get."""
+
+    work: Work
+    estimate: Estimate
+    beam_options: tuple[str, ...]
+
+    def event(self) -> str:
+        """As one JSON line."""
+        return json.dumps({"event": "estimate", **asdict(self.estimate), "beam_options": self.beam_options})
+
+    def text(self) -> str:
+        """For the terminal."""
+        found, detector = self.estimate, self.work.detector
+        without = ""
+        if self.work.options.distribution == "full" and found.images:
+            without = " (--distribution top-20 or none takes less)"
+        return "\n".join(
+            [
+                *(f"note: {note}" for note in found.notes),
+                f"dry run: nothing written; {counted(found.timed, 'photo')} timed",
+                f"  images to extract   {found.images:,}",
+                f"  speed               {found.seconds_per_image:.2f} s per image on {detector.device}",
+                f"  time                {duration(found.seconds)}",
+                f"  disk                {byte_count(found.images * found.bytes_per_image)}, "
+                f"{found.bytes_per_image / 1e3:.0f} kB per image{without}",
+                f"  shards              {found.num_shards:,} of at most {counted(found.shard_size, 'image')}",
+                f"  Beam options        {' '.join(self.beam_options)}",
+            ]
+        )
+
+
+def run_extract(request: ExtractRequest, *, tell: Callable[[str], None] = log.info) -> RunSummary:
+    """Does what `roibeam extract` does: all images of a source, as far as the store lacks them.
+
+    Args:
+        tell: called with each remark for the user, a line.
+    Raises:
+        ValueError: one line for the user, before anything is written where possible.
+        OSError: if the store cannot be written.
+    """
+    work = open_work(request, tell=tell)
+    if not request.run.as_json:
+        tell(f"{counted(len(work.source.images), 'image')} in {request.images.source}")
+    return extract_work(work, request.run)
+
+
+def dry_run(request: ExtractRequest, *, tell: Callable[[str], None] = log.info) -> DryRun:
+    """Times three photos and writes nothing; arguments and errors as of `run_extract`."""
+    work = open_work(request, tell=tell)
+    check_output_folder(work.store)
+    flags = runner_flags(request.run.runner, request.run.beam_args, preload=PIPELINE, device=work.detector.device)
+    return DryRun(work, estimate(work), tuple(flags))
+
+
+def extract_work(work: Work, options: RunOptions) -> RunSummary:
     """Extracts what is missing in the store, publishes it, writes the report.
 
     Raises:
@@ -82,7 +127,7 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
     started = time.time()
     folder = work.store
     check_output_folder(folder)
-    pipeline_options(options.runner, options.beam_args, device=work.detector.device)
+    pipeline_options(options.runner, options.beam_args, preload=PIPELINE, device=work.detector.device)
     check_cluster(options.runner, options.beam_args)
     job, text = _prepare(work, options)
     if folder.local_path is not None:
@@ -123,7 +168,7 @@ def run_extract(work: Work, options: RunOptions) -> RunSummary:
             end("failed", " ".join(str(error).split()) or type(error).__name__)
             raise
         summary = RunSummary(
-            manifest, plan.num_images, after.images - before.images, seconds, after.failures, all_notes,
+            folder, manifest, plan.num_images, after.images - before.images, seconds, after.failures, all_notes,
             options.max_failures, metrics,
         )  # fmt: skip
         failed = None if summary.succeeded else f"{summary.failed_share:.1%} of the images failed"
@@ -161,9 +206,9 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
     return job, StoreText(config, work.vocabulary, fingerprint)
 
 
-def summary_event(summary: RunSummary, store: OutputFolder) -> str:
+def summary_event(summary: RunSummary) -> str:
     """The run's end as one JSON line."""
-    manifest = summary.manifest
+    manifest, store = summary.manifest, summary.store
     return json.dumps(
         {
             "event": "done", "store": str(store), "report": store.where(REPORT_NAME),
@@ -174,3 +219,17 @@ def summary_event(summary: RunSummary, store: OutputFolder) -> str:
             "join": manifest.config.get("captions"), "held_out": manifest.config.get("held_out"),
         }
     )  # fmt: skip
+
+
+def summary_text(summary: RunSummary) -> str:
+    """The run's end for the terminal, with the tree that was written."""
+    manifest = summary.manifest
+    lines = [f"note: {note}" for note in summary.notes]
+    lines.append(
+        f"{counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')}, "
+        f"{counted(manifest.num_dead_letters, 'dead letter')}; "
+        f"{counted(summary.new_images, 'image')} extracted in {duration(summary.seconds)}"
+    )
+    for reason, count in summary.failures.most_common():
+        lines.append(f"  {count:>6,} {reason}")
+    return "\n".join([*lines, "", *output_tree(summary.store)])

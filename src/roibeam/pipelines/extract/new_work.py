@@ -13,7 +13,7 @@ from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.counted import counted
-from roibeam.features.folders.output_folder import OutputFolder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import encode_meta, encode_regions
 from roibeam.pipelines.extract.plan.preset_names import conventions_name, selection_name

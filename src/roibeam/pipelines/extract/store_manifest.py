@@ -11,7 +11,8 @@ from typing import Any
 
 from roibeam.features.annotations_file import checked_annotations
 from roibeam.features.counted import counted
-from roibeam.features.folders.output_folder import OutputFolder, output_folder
+from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.fingerprint import Fingerprint, merged_numerics
 from roibeam.features.shard.manifest import (
     STORE_MANIFEST_NAME,

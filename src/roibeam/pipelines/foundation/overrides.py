@@ -1,4 +1,4 @@
-"""`--set section.field=value`: changes to frozen configs from the command line, checked against their fields."""
+"""Configs from a command line: presets by name, and `--set section.field=value`, checked against their fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
 def apply_overrides(sections: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
@@ -47,6 +49,17 @@ def apply_overrides(sections: Mapping[str, Any], settings: Iterable[str]) -> dic
         except (ValueError, TypeError) as error:
             raise ValueError(f"--set {' '.join(map(repr, named[section]))}: {error}") from None
     return changed
+
+
+def preset(option: str, name: str, presets: Mapping[str, _T]) -> _T:
+    """The preset of that name.
+
+    Raises:
+        ValueError: naming the option and what there is.
+    """
+    if name not in presets:
+        raise ValueError(f"--{option} {name!r}: choose one of {', '.join(presets)}")
+    return presets[name]
 
 
 def parse_value(text: str) -> Any:

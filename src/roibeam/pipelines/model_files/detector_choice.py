@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from roibeam.extraction.detector_folder import SHIPPED, read_detector_folder
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.pipelines.foundation.overrides import preset
 from roibeam.pipelines.sources.vocabulary import Vocabulary
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -58,14 +55,3 @@ def choose_detector(detector: str, *, weights: str | None = None, conventions: s
             f"--weights is missing: {detector} names sizes only; --detector {next(iter(SHIPPED))} brings weights"
         )
     return ChosenDetector(CONFIGS[detector], chosen or CONVENTIONS["hf"], weights, Vocabulary(), is_folder=False)
-
-
-def preset(option: str, name: str, presets: Mapping[str, _T]) -> _T:
-    """The preset of that name.
-
-    Raises:
-        ValueError: naming the option and what there is.
-    """
-    if name not in presets:
-        raise ValueError(f"--{option} {name!r}: choose one of {', '.join(presets)}")
-    return presets[name]

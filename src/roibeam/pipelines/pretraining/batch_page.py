@@ -11,8 +11,8 @@ from torch import Tensor
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.pipelines.foundation.pages.charts import escaped, text_colour_on
 from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE
+from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.probing.probe import Names
 from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE
 
 _SEEN, _PREDICTED, _HIDDEN = "#8a93a0", "#f3a800", "#c2185b"  # boxes: as they are; predicted but seen; hidden

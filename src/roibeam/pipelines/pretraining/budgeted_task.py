@@ -9,8 +9,8 @@ import numpy as np
 from torch import nn
 
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.pretraining.data.batch_workers import batches_ahead
-from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.data.row_lengths import RowLengths
 from roibeam.pipelines.pretraining.data.token_budget import plan_step
 from roibeam.pipelines.pretraining.samples.sampler import Sampler

@@ -13,16 +13,16 @@ from typing import Any
 
 import torch
 
+from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard, known_classes
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.data.captioned_store import CaptionedStore, LeakGuard, known_classes
-from roibeam.pipelines.pretraining.data.trained_with import check_feature_space
+from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
-from roibeam.pipelines.pretraining.evaluation.validation import told
 from roibeam.pipelines.pretraining.run_data import RunData, corpus_of, gather
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, RunModel, RunSettings
 from roibeam.pipelines.pretraining.run_tasks import tasks_of
 from roibeam.pipelines.pretraining.start import ModelChoice
+from roibeam.pipelines.pretraining.validation import told
 from roibeam.pipelines.training.checkpoint import checkpoint_step
 from roibeam.pipelines.training.loop import is_main_process
 from roibeam.pipelines.training.run_folder.folder import defaults_of

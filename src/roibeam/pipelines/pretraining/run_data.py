@@ -15,24 +15,24 @@ from typing import Any
 
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.pretraining.data.captioned_store import (
+from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet, evaluation_set
+from roibeam.pipelines.inputs.captioned.captioned_store import (
     CaptionedStore,
     JoinedSource,
     LeakGuard,
     digest_of_captions,
     join_sources,
 )
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.data.record_photos import RecordPhotos
-from roibeam.pipelines.pretraining.data.task_corpus import TaskCorpus, TaskTable, check_named_regions
-from roibeam.pipelines.pretraining.data.task_texts import TaskTexts
-from roibeam.pipelines.pretraining.data.trained_with import digest_of_classes
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable, check_named_regions
+from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
+from roibeam.pipelines.inputs.record_photos import RecordPhotos
+from roibeam.pipelines.model_files.trained_with import digest_of_classes
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
-from roibeam.pipelines.pretraining.evaluation.measures import EvaluationSet, evaluation_set
-from roibeam.pipelines.pretraining.evaluation.validation import KeptOut, join_validation
 from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
 from roibeam.pipelines.pretraining.systems import System
 from roibeam.pipelines.pretraining.task import DataConfig
+from roibeam.pipelines.pretraining.validation import KeptOut, join_validation
 
 logger = logging.getLogger(__name__)
 

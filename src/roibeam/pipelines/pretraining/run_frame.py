@@ -12,18 +12,18 @@ import torch
 
 from roibeam.extraction.training.heads import DetectorHeads
 from roibeam.model.end_to_end import EndToEndModel
+from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
+from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
-from roibeam.pipelines.pretraining.data.captioned_store import JoinedSource
 from roibeam.pipelines.pretraining.data.run_tokenizer import tokenizer_of_run
-from roibeam.pipelines.pretraining.data.trained_images import write_trained_images
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
-from roibeam.pipelines.pretraining.probing.probe import Names
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import DataConfig, RowsTask
 from roibeam.pipelines.training.loop import TrainResult, is_main_process, num_processes, train
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
+from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
 from roibeam.pipelines.training.train_config import TrainConfig
 
 AnyTask = RowsTask | EndToEndTask

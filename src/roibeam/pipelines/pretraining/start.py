@@ -12,10 +12,10 @@ from torch import nn
 
 from roibeam.features.counted import counted
 from roibeam.model.common.bert import BertSizes
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import region_objective
 from roibeam.pipelines.model_files.bert_start import PublishedBert, start_from_bert
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.pretraining.data.trained_with import TrainedWith, trained_with
-from roibeam.pipelines.pretraining.evaluation.evaluation_samples import region_objective
+from roibeam.pipelines.model_files.trained_with import TrainedWith, trained_with
 from roibeam.pipelines.pretraining.systems import SYSTEMS, System
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStream
 from roibeam.model.visualbert.model import VisualBertForPreTraining, visualbert_config, visualbert_small
 from roibeam.model.vlbert.config import vlbert_base, vlbert_config, vlbert_small
 from roibeam.model.vlbert.model import VLBertForPreTraining
-from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler, ImageBertSampling
 from roibeam.pipelines.pretraining.samples.interbert import InterBertSampler, InterBertSampling
 from roibeam.pipelines.pretraining.samples.sampler import Sampler

@@ -14,9 +14,9 @@ from torch import nn
 from roibeam.model.common.losses import PreTrainingOutput, SumCount
 from roibeam.model.inputs import VLBatch
 from roibeam.model.pretraining import PreTrainingModel
-from roibeam.pipelines.pretraining.data.batch_workers import batches_ahead
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample, collate, in_float32
+from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
+from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate, in_float32
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.samples.text_rows import TextRows, TextSampler
 from roibeam.pipelines.training.parameter_groups import ParameterGroup

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from roibeam.pipelines.pretraining.data.trained_with import TrainedWith, trained_with
+from roibeam.pipelines.model_files.trained_with import TrainedWith, trained_with
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, RunModel, RunSettings
 from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
 from roibeam.pipelines.pretraining.start import ModelChoice

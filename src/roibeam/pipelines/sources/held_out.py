@@ -11,6 +11,8 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.safe_pickle.read import load_pickle
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
+from roibeam.features.store import FeatureStore
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_list, read_json_members
 from roibeam.pipelines.sources.datasets.karpathy import TRAINING_SPLITS, read_karpathy
 from roibeam.pipelines.sources.id_lists import read_id_list
@@ -19,11 +21,14 @@ from roibeam.pipelines.sources.image_identity import (
     FLICKR,
     VISUAL_GENOME,
     Key,
+    checked_data_set,
+    data_set_of_source,
+    data_set_of_store,
     image_keys,
     is_bare_number,
     whole_id,
 )
-from roibeam.pipelines.sources.source_kinds import Source
+from roibeam.pipelines.sources.source_kinds import Source, open_source
 
 _EXAMPLES = 3
 _REFER_SPLITS = ("train", "val", "test", "testA", "testB", "testC")
@@ -171,6 +176,32 @@ def refuse_leaks(report: LeakReport, where: str) -> None:
             f"{where}: {counted(len(report.leaked), 'image')} of {report.images:,} must not enter pre-training: "
             f"{lines}; --leave-out-held-out drops them"
         )
+
+
+def find_leaks(
+    images: str,
+    held_out: Sequence[str],
+    *,
+    image_root: str | None = None,
+    id_rule: str = "no-extension",
+    images_of: str | None = None,
+) -> LeakReport:
+    """Which images of a source, or of a store's folder, are held out.
+
+    Args:
+        images: folder of a store; anything else, with `image_root` and `id_rule`, is as of `open_source`.
+        held_out: as of `HeldOut`.
+        images_of: as of `checked_data_set`.
+    Raises:
+        ValueError, OSError: when a file is no such file, or the images cannot be opened.
+    """
+    rules = HeldOut(held_out)
+    if (Path(images) / STORE_MANIFEST_NAME).is_file():
+        with FeatureStore(images) as store:
+            return rules.scan(store.ids(), checked_data_set(images_of, data_set_of_store(store.manifest)))
+    source = open_source(images, image_root=image_root, id_rule=id_rule)
+    data_set = checked_data_set(images_of, data_set_of_source(source))
+    return rules.scan((image.image_id for image in source.images), data_set)
 
 
 def keep_out(held_out: HeldOut, source: Source, data_set: str | None, *, leave_out: bool) -> tuple[Source, LeakReport]:

@@ -15,6 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from roibeam.features.counted import counted
+from roibeam.features.printable import printable
 from roibeam.features.record.digest import content_digest
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord
@@ -68,6 +70,31 @@ class CopySummary:
         """(Failed records + missing ids) / (those + records), 0..1."""
         failed = self.failures.total() + self.num_missing
         return failed / max(self.manifest.num_records + failed, 1)
+
+    def to_json(self, out: Path) -> dict[str, Any]:
+        manifest = self.manifest
+        return {
+            "store": str(out), "records": manifest.num_records, "regions": manifest.num_regions,
+            "shards": len(manifest.shards), "dead_letters": manifest.num_dead_letters, "failures": dict(self.failures),
+            "equal_repeats": self.num_repeats, "kept_shards": self.num_kept_shards, "missing": self.num_missing,
+            "first_missing": list(self.first_missing), "content_digest": manifest.content_digest,
+            "feature_space": manifest.fingerprint.feature_space, "seconds": round(self.seconds, 3),
+        }  # fmt: skip
+
+    def text(self, out: Path) -> str:
+        """For the terminal."""
+        manifest = self.manifest
+        lines = [
+            f"{out}: {counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')} in "
+            f"{counted(len(manifest.shards), 'shard')}, {counted(manifest.num_dead_letters, 'dead letter')}; "
+            f"{counted(self.num_repeats, 'equal repeat')} left out"
+        ]
+        lines += [f"  not copied    {counted(count, 'record')}: {why}" for why, count in sorted(self.failures.items())]
+        if self.num_missing:
+            names = ", ".join(printable(image_id) for image_id in self.first_missing)
+            more = ", ..." if self.num_missing > len(self.first_missing) else ""
+            lines.append(f"  in no source  {counted(self.num_missing, 'id')}: {names}{more}")
+        return "\n".join([*lines, f"  content       {manifest.content_digest}"])
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.comparison.feature_spaces import space_difference
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import fsync_folder
-from roibeam.features.folders.output_folder import SCRATCH_PREFIX
+from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, merged_numerics
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, StoreManifest, shard_manifest_name

@@ -20,7 +20,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +31,12 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
 from roibeam.model.common.exponential_average import ExponentialAverage
-from roibeam.model.common.losses import SumCount
 from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError, StopSignals
 from roibeam.pipelines.training.checkpoint import (
     Position,
@@ -47,7 +47,6 @@ from roibeam.pipelines.training.checkpoint import (
     save_checkpoint,
 )
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups, learning_rate_at
-from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.rehearsal import rehearse
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
@@ -59,93 +58,11 @@ from roibeam.pipelines.training.run_folder.folder import (
 from roibeam.pipelines.training.run_folder.kept_checkpoints import beats, best_evaluation, remove_old_checkpoints
 from roibeam.pipelines.training.run_folder.train_log import TrainLog
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
+from roibeam.pipelines.training.task import EvaluatedTask, TrainTask, steps_of
 from roibeam.pipelines.training.train_config import TrainConfig
-from roibeam.pipelines.training.train_step import TrainStep
+from roibeam.pipelines.training.train_step import StepOutcome, TrainStep
 
 logger = logging.getLogger(__name__)
-
-
-class LossOutput(Protocol):
-    """What one micro-batch gave: `losses` add up to the total loss, `metrics` are only reported."""
-
-    @property
-    def losses(self) -> Mapping[str, SumCount]: ...
-
-    @property
-    def metrics(self) -> Mapping[str, SumCount]: ...
-
-
-class TrainTask(Protocol):
-    """What the loop needs to know about a task. Batches are the task's own type with `to(device)`.
-
-    Samples are numbered without end: sample n is element n % num_samples of epoch n // num_samples. Everything random
-    about a sample follows from its number, so the position in the data is one integer, and a run may go on with
-    another batch size or number of processes.
-    """
-
-    @property
-    def model(self) -> nn.Module: ...
-
-    @property
-    def batch_size(self) -> int:
-        """Samples per micro-batch and process."""
-
-    @property
-    def num_samples(self) -> int:
-        """Samples in one epoch."""
-
-    def batches(self, start_sample: int, *, rank: int, num_ranks: int) -> Iterator[Any]:
-        """Endless micro-batches from sample `start_sample` on.
-
-        Each round takes batch_size * num_ranks samples; rank r gets the r-th batch_size of them.
-        """
-
-    def counts(self, batch: Any) -> Mapping[str, int]:
-        """Elements each loss is averaged over, by its name, known before the model runs."""
-
-    def losses(self, model: nn.Module, batch: Any) -> LossOutput:
-        """Sums over one micro-batch; `model` is `self.model`, perhaps wrapped for several devices."""
-
-    def parameter_groups(self) -> Sequence[ParameterGroup]: ...
-
-    def sample_ids(self, batch: Any) -> Sequence[str]:
-        """Names of the samples for an error message."""
-
-    def model_config(self) -> Mapping[str, Any]:
-        """What is needed to build the model again; written beside its weights."""
-
-
-@runtime_checkable
-class EvaluatedTask(Protocol):
-    """What a `TrainTask` may offer beside."""
-
-    def evaluate(self) -> Mapping[str, float | None]:
-        """Numbers that tell how good `model` is now; None where there was nothing to measure.
-
-        Every process calls it at the same step and must come to the same names; the main process's values are kept. It
-        may draw from torch's random state, which is put back.
-        """
-
-
-@runtime_checkable
-class PlannedTask(Protocol):
-    """A `TrainTask` that says itself which samples of a step share a micro-batch, and how many micro-batches it has."""
-
-    def steps(self, start_sample: int, *, step_samples: int, rank: int, num_ranks: int) -> Iterator[Sequence[Any]]:
-        """Endless steps from sample `start_sample` on: of each the micro-batches of one process, as many as any other
-        has. All processes together have the next `step_samples` samples in each."""
-
-
-def steps_of(
-    task: TrainTask, start_sample: int, *, accumulation: int, rank: int, num_ranks: int
-) -> Iterator[Sequence[Any]]:
-    """The micro-batches of each step in one process, without end."""
-    if isinstance(task, PlannedTask):
-        step_samples = task.batch_size * accumulation * num_ranks
-        yield from task.steps(start_sample, step_samples=step_samples, rank=rank, num_ranks=num_ranks)
-    stream = task.batches(start_sample, rank=rank, num_ranks=num_ranks)
-    while True:
-        yield [next(stream) for _ in range(accumulation)]
 
 
 @dataclass(frozen=True)
@@ -198,48 +115,20 @@ def train(
     run_dir = Path(run_dir)
     last_step = config.steps if stop_at_step is None else min(stop_at_step, config.steps)
     check_run_folder(run_dir, resume=resume)
-    if config.evaluate_every and not isinstance(task, EvaluatedTask):
-        raise ValueError(f"evaluate_every {config.evaluate_every}: this task offers no evaluation; leave it at 0")
-    if config.activation_checkpointing:
-        _checkpoint_activations(task.model)
+    _check_task(task, config)
     accelerator = make_accelerator(config)
     global_batch = task.batch_size * config.accumulation * accelerator.num_processes
-    resolved = {"train": dataclasses.asdict(config), "task": dict(description), "recorded": dict(recorded or {})}
-    resolved |= {"global_batch": global_batch}
-    resolved = json.loads(json.dumps(resolved))  # tuples become lists, as they will be when read back
-    newest = latest_checkpoint(run_dir)
-    if newest is not None or (resume == "auto" and (run_dir / CONFIG_NAME).exists()):
-        check_same_run(newest or run_dir, resolved, defaults)
-
-    groups = chosen_groups(task.model, task.parameter_groups, config)
-    optimizer = build_optimizer(groups, config, device=accelerator.device)
-    model, prepared_optimizer = accelerator.prepare(task.model, optimizer)
-    average = ExponentialAverage(task.model, rate=config.average_rate) if config.average_rate else None
-    state = TrainingState(task.model, optimizer, average, accelerator.scaler)
-    torch.manual_seed(np.random.SeedSequence([config.seed, accelerator.process_index]).generate_state(1)[0].item())
-    position = Position()
-    if newest is not None:
-        position = load_checkpoint(newest, state, rank=accelerator.process_index)
-        logger.info("resuming %s at step %d", newest, position.step)
-    elif resume is True:
-        logger.warning("%s holds no checkpoint yet: starting at step 1", run_dir)
-    log = None
-    if accelerator.is_main_process:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        log = TrainLog(run_dir, config, after_step=position.step)
-        write_config(run_dir, resolved)
-    accelerator.wait_for_everyone()
-    logger.info(
-        "%d steps of %d samples (%d per micro-batch x %d accumulated x %d processes) on %s in %s, "
-        "learning rate %g, %d samples in an epoch",
-        config.steps, global_batch, task.batch_size, config.accumulation, accelerator.num_processes,
-        accelerator.device, config.precision, config.learning_rate, task.num_samples,
-    )  # fmt: skip
+    resolved = _resolved(config, description, recorded, global_batch)
+    newest = _newest_of_this_run(run_dir, resolved, defaults, resume=resume)
+    model, prepared_optimizer, state = _prepared(task, config, accelerator)
+    position = _start(run_dir, newest, state, config, accelerator, resume=resume)
+    log = _opened_log(run_dir, config, resolved, accelerator, after_step=position.step)
+    _tell_what_comes(task, config, accelerator, global_batch)
 
     run = _Run(run_dir, task, config, resolved, accelerator, state, log)
     signals = StopSignals("finishing the step and writing a checkpoint")
     step = TrainStep(task, model, prepared_optimizer, accelerator, config, told_to_stop=lambda: signals.number)
-    started = time.monotonic()
+    started, checkpoint, stopped_by = time.monotonic(), newest, 0
     steps = steps_of(
         task,
         position.next_sample,
@@ -247,55 +136,111 @@ def train(
         rank=accelerator.process_index,
         num_ranks=accelerator.num_processes,
     )
-    checkpoint, stopped_by = newest, 0
     model.train()
-    rehearse(task, model, optimizer, accelerator, accumulation=config.accumulation)
+    rehearse(task, model, state.optimizer, accelerator, accumulation=config.accumulation)
     with signals, log or nullcontext():
-        if last_step and run.is_due(config.evaluate_every, position) and run.lacks_evaluation(position):
-            run.evaluate(position)
-            run.tidy()
+        run.evaluate_the_start(position, last_step)
         while position.step < last_step and not stopped_by:
             micro_batches = next(steps)
             position = Position(position.step + 1, position.next_sample + global_batch)
-            rate = learning_rate_at(position.step, config)
-            for group in optimizer.param_groups:
-                group["lr"] = rate * group["learning_rate_scale"]
+            rate = run.set_learning_rate(position)
             outcome = step.take(micro_batches, position.step)
-            if average is not None and outcome.moved:
-                average.update(task.model)
-            stopped_by = outcome.stop
-            if log is not None:
-                show = position.step % config.log_every == 0 or position.step == last_step
-                log.step(run.where(position), {"learning_rate": rate, **outcome.values}, show=show)
-            ends, saved = position.step == last_step, False
-            if run.is_due(config.checkpoint_every, position) or ends or stopped_by:
-                checkpoint, saved = run.save(position), True
-            # It may take its time: what comes after a signal or a crash in it goes on from the checkpoint, with it.
-            if run.is_due(config.evaluate_every, position) and (ends or not stopped_by) and run.evaluate(position):
-                if saved:
-                    run.tidy()
-                else:
-                    checkpoint = run.save(position)
+            run.add_to_average(outcome)
+            ends, stopped_by = position.step == last_step, outcome.stop
+            run.log_step(position, rate, outcome, ends=ends)
+            checkpoint = run.save_and_evaluate(position, ends=ends, stopped=stopped_by) or checkpoint
     if checkpoint is None:
         raise ValueError(f"nothing to do: stop_at_step {stop_at_step} lets no step run")
-    if average is not None:
-        task.model.load_state_dict(average.state_dict())
-    best = run.best()
-    if log is not None and log.last_line:
-        write_training_page(run_dir, best_step=None if best is None else best["step"])
+    run.finish()
     if stopped_by and position.step < last_step:
-        raise StoppedBySignalError(
-            f"stopped by {Signals(stopped_by).name} after step {position.step} of {config.steps}, with the checkpoint "
-            f"{checkpoint}; resuming goes on from there",
-            stopped_by,
-        )
-    return TrainResult(
-        position.step,
-        checkpoint,
-        {} if log is None else log.last_line,
-        time.monotonic() - started,
-        None if best is None else checkpoint_folder(run_dir, best["step"]),
-        run.evaluated.get(position.step),
+        raise StoppedBySignalError(_stop_message(stopped_by, position, config, checkpoint), stopped_by)
+    return run.result(position, checkpoint, time.monotonic() - started)
+
+
+def _check_task(task: TrainTask, config: TrainConfig) -> None:
+    """Whether the task offers what the settings ask of it; its model is told of activation checkpointing."""
+    if config.evaluate_every and not isinstance(task, EvaluatedTask):
+        raise ValueError(f"evaluate_every {config.evaluate_every}: this task offers no evaluation; leave it at 0")
+    if config.activation_checkpointing:
+        _checkpoint_activations(task.model)
+
+
+def _resolved(
+    config: TrainConfig, description: Mapping[str, Any], recorded: Mapping[str, Any] | None, global_batch: int
+) -> dict[str, Any]:
+    """The configuration as it will be when read back: tuples become lists."""
+    resolved = {"train": dataclasses.asdict(config), "task": dict(description), "recorded": dict(recorded or {})}
+    return json.loads(json.dumps(resolved | {"global_batch": global_batch}))
+
+
+def _newest_of_this_run(
+    run_dir: Path, resolved: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]], *, resume: Resume
+) -> Path | None:
+    """The checkpoint to go on from, if there is one; ValueError where the folder holds another run."""
+    newest = latest_checkpoint(run_dir)
+    if newest is not None or (resume == "auto" and (run_dir / CONFIG_NAME).exists()):
+        check_same_run(newest or run_dir, resolved, defaults)
+    return newest
+
+
+def _prepared(
+    task: TrainTask, config: TrainConfig, accelerator: Accelerator
+) -> tuple[nn.Module, AcceleratedOptimizer, TrainingState]:
+    """Model and optimizer as the accelerator takes them, and what changes from step to step."""
+    groups = chosen_groups(task.model, task.parameter_groups, config)
+    optimizer = build_optimizer(groups, config, device=accelerator.device)
+    model, prepared_optimizer = accelerator.prepare(task.model, optimizer)
+    average = ExponentialAverage(task.model, rate=config.average_rate) if config.average_rate else None
+    return model, prepared_optimizer, TrainingState(task.model, optimizer, average, accelerator.scaler)
+
+
+def _start(
+    run_dir: Path,
+    newest: Path | None,
+    state: TrainingState,
+    config: TrainConfig,
+    accelerator: Accelerator,
+    *,
+    resume: Resume,
+) -> Position:
+    """Seeds this process; with a checkpoint, `state` and position are its."""
+    rank = accelerator.process_index
+    torch.manual_seed(np.random.SeedSequence([config.seed, rank]).generate_state(1)[0].item())
+    if newest is not None:
+        position = load_checkpoint(newest, state, rank=rank)
+        logger.info("resuming %s at step %d", newest, position.step)
+        return position
+    if resume is True:
+        logger.warning("%s holds no checkpoint yet: starting at step 1", run_dir)
+    return Position()
+
+
+def _opened_log(
+    run_dir: Path, config: TrainConfig, resolved: Mapping[str, Any], accelerator: Accelerator, *, after_step: int
+) -> TrainLog | None:
+    """Of the main process, which also writes the configuration; all wait for it."""
+    log = None
+    if accelerator.is_main_process:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        log = TrainLog(run_dir, config, after_step=after_step)
+        write_config(run_dir, resolved)
+    accelerator.wait_for_everyone()
+    return log
+
+
+def _tell_what_comes(task: TrainTask, config: TrainConfig, accelerator: Accelerator, global_batch: int) -> None:
+    logger.info(
+        "%d steps of %d samples (%d per micro-batch x %d accumulated x %d processes) on %s in %s, "
+        "learning rate %g, %d samples in an epoch",
+        config.steps, global_batch, task.batch_size, config.accumulation, accelerator.num_processes,
+        accelerator.device, config.precision, config.learning_rate, task.num_samples,
+    )  # fmt: skip
+
+
+def _stop_message(stopped_by: int, position: Position, config: TrainConfig, checkpoint: Path) -> str:
+    return (
+        f"stopped by {Signals(stopped_by).name} after step {position.step} of {config.steps}, with the checkpoint "
+        f"{checkpoint}; resuming goes on from there"
     )
 
 
@@ -326,7 +271,7 @@ def _checkpoint_activations(model: nn.Module) -> None:
 
 
 class _Run:
-    """What happens between the steps of one run."""
+    """What happens in one run beside the steps themselves."""
 
     def __init__(
         self,
@@ -340,23 +285,78 @@ class _Run:
     ) -> None:
         self._run_dir, self._task, self._config, self._resolved = run_dir, task, config, resolved
         self._accelerator, self._state, self._log = accelerator, state, log
-        self.evaluated: dict[int, Mapping[str, float | None]] = {}  # by step, of this call
+        self._evaluated: dict[int, Mapping[str, float | None]] = {}  # by step, of this call
 
-    def where(self, position: Position) -> dict[str, float]:
+    def _where(self, position: Position) -> dict[str, float]:
         """What every line of a log begins with."""
         samples = position.next_sample
         return {"step": position.step, "samples": samples, "epoch": round(samples / self._task.num_samples, 4)}
 
-    def is_due(self, every: int, position: Position) -> bool:
+    def evaluate_the_start(self, position: Position, last_step: int) -> None:
+        """Of a run that evaluates: what the first step, or the checkpoint that it goes on from, has to be compared
+        with."""
+        if last_step and self._is_due(self._config.evaluate_every, position) and self._lacks_evaluation(position):
+            self._evaluate(position)
+            self._tidy()
+
+    def set_learning_rate(self, position: Position) -> float:
+        """The optimizer's rate for the step that `position` is the end of."""
+        config = self._config
+        rate = learning_rate_at(position.step, config)
+        for group in self._state.optimizer.param_groups:
+            group["lr"] = rate * group["learning_rate_scale"]
+        return rate
+
+    def add_to_average(self, outcome: StepOutcome) -> None:
+        if self._state.average is not None and outcome.moved:
+            self._state.average.update(self._task.model)
+
+    def log_step(self, position: Position, rate: float, outcome: StepOutcome, *, ends: bool) -> None:
+        if self._log is not None:
+            show = position.step % self._config.log_every == 0 or ends
+            self._log.step(self._where(position), {"learning_rate": rate, **outcome.values}, show=show)
+
+    def save_and_evaluate(self, position: Position, *, ends: bool, stopped: int) -> Path | None:
+        """What is due after a step, `ends` being the last one of this call; the checkpoint, where one was written."""
+        config, checkpoint = self._config, None
+        if self._is_due(config.checkpoint_every, position) or ends or stopped:
+            checkpoint = self._save(position)
+        # It may take its time: what comes after a signal or a crash in it goes on from the checkpoint, with it.
+        if self._is_due(config.evaluate_every, position) and (ends or not stopped) and self._evaluate(position):
+            if checkpoint is None:
+                return self._save(position)
+            self._tidy()
+        return checkpoint
+
+    def finish(self) -> None:
+        """The model becomes the average, where there is one, and the page is written."""
+        if self._state.average is not None:
+            self._task.model.load_state_dict(self._state.average.state_dict())
+        if self._log is not None and self._log.last_line:
+            best = self._best()
+            write_training_page(self._run_dir, best_step=None if best is None else best["step"])
+
+    def result(self, position: Position, checkpoint: Path, seconds: float) -> TrainResult:
+        best = self._best()
+        return TrainResult(
+            position.step,
+            checkpoint,
+            {} if self._log is None else self._log.last_line,
+            seconds,
+            None if best is None else checkpoint_folder(self._run_dir, best["step"]),
+            self._evaluated.get(position.step),
+        )
+
+    def _is_due(self, every: int, position: Position) -> bool:
         """Whether this is one of the steps `every` so many, or the last of the schedule; 0 is never."""
         return every > 0 and (position.step % every == 0 or position.step == self._config.steps)
 
-    def lacks_evaluation(self, position: Position) -> bool:
+    def _lacks_evaluation(self, position: Position) -> bool:
         """Whether none is written down yet: the run begins, or was ended after this step's checkpoint."""
         lacks = self._log is not None and all(line["step"] != position.step for line in self._log.evaluations)
         return self._any_process(lacks)
 
-    def evaluate(self, position: Position) -> bool:
+    def _evaluate(self, position: Position) -> bool:
         """Evaluates and logs; whether it is the best so far, by `best_by`."""
         config, task, device = self._config, self._task, self._accelerator.device
         assert isinstance(task, EvaluatedTask)
@@ -368,29 +368,29 @@ class _Run:
             raise ValueError(f"best_by {config.best_by!r}: the evaluation has {', '.join(values)}")
         is_best = False
         if self._log is not None:
-            is_best = bool(config.best_by) and beats(values[config.best_by], self.best(), config)
-            self._log.evaluation(self.where(position), values)
-        self.evaluated[position.step] = values
+            is_best = bool(config.best_by) and beats(values[config.best_by], self._best(), config)
+            self._log.evaluation(self._where(position), values)
+        self._evaluated[position.step] = values
         return self._any_process(is_best)
 
-    def best(self) -> Mapping[str, Any] | None:
+    def _best(self) -> Mapping[str, Any] | None:
         """The best evaluation so far; None in all but the main process."""
         return None if self._log is None else best_evaluation(self._run_dir, self._log.evaluations, self._config)
 
-    def save(self, position: Position) -> Path:
+    def _save(self, position: Position) -> Path:
         """Writes a checkpoint, and tidies up."""
         if self._log is not None:
             self._log.sync()
         checkpoint = save_checkpoint(
             self._run_dir, self._state, self._task.model_config(), position, self._resolved, self._accelerator
         )
-        self.tidy()
+        self._tidy()
         return checkpoint
 
-    def tidy(self) -> None:
+    def _tidy(self) -> None:
         """Removes the checkpoints that are not to stay."""
         if self._log is not None:
-            best = self.best()
+            best = self._best()
             remove_old_checkpoints(self._run_dir, self._config.keep, None if best is None else best["step"])
 
     def _any_process(self, told: bool) -> bool:

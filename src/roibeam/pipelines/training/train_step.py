@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -19,10 +19,8 @@ from roibeam.model.common.losses import SumCount
 from roibeam.pipelines.training.not_finite import blame
 from roibeam.pipelines.training.optimizer.build import clip_each
 from roibeam.pipelines.training.sums_over_processes import SumsOverProcesses
+from roibeam.pipelines.training.task import TrainTask
 from roibeam.pipelines.training.train_config import TrainConfig
-
-if TYPE_CHECKING:
-    from roibeam.pipelines.training.loop import TrainTask
 
 _STOP = "stop signal"  # travels with the losses, so that processes agree without another reduction
 _SMALLEST_SCALE = 2.0**-14  # of an fp16 loss; gradients that overflow below it are no matter of its scale

@@ -66,32 +66,7 @@ def copy_command(
     shard_bytes = None if shard_mb is None else shard_mb * 10**6
     options = CopyOptions(change, asked, shard_size, shard_bytes, drop_damaged)
     summary = copy_store(sources, out, options)
-    manifest = summary.manifest
-    if as_json:
-        counts = {"records": manifest.num_records, "regions": manifest.num_regions, "shards": len(manifest.shards)}
-        letters = {"dead_letters": manifest.num_dead_letters, "failures": dict(summary.failures)}
-        repeats = {"equal_repeats": summary.num_repeats, "kept_shards": summary.num_kept_shards}
-        missing = {"missing": summary.num_missing, "first_missing": list(summary.first_missing)}
-        digest = {"content_digest": manifest.content_digest, "feature_space": manifest.fingerprint.feature_space}
-        seconds = {"seconds": round(summary.seconds, 3)}
-        typer.echo(json.dumps({"store": str(out), **counts, **letters, **repeats, **missing, **digest, **seconds}))
-    else:
-        from roibeam.features.printable import printable
-
-        shards = counted(len(manifest.shards), "shard")
-        lines = [
-            f"{out}: {counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')} in "
-            f"{shards}, {counted(manifest.num_dead_letters, 'dead letter')}; "
-            f"{counted(summary.num_repeats, 'equal repeat')} left out"
-        ]
-        lines += [
-            f"  not copied    {counted(count, 'record')}: {why}" for why, count in sorted(summary.failures.items())
-        ]
-        if summary.num_missing:
-            names = ", ".join(printable(image_id) for image_id in summary.first_missing)
-            more = ", ..." if summary.num_missing > len(summary.first_missing) else ""
-            lines.append(f"  in no source  {counted(summary.num_missing, 'id')}: {names}{more}")
-        typer.echo("\n".join([*lines, f"  content       {manifest.content_digest}"]))
+    typer.echo(json.dumps(summary.to_json(out)) if as_json else summary.text(out))
     if summary.failed_share > max_failures:
         typer.echo(
             f"roibeam: {100 * summary.failed_share:.1f} % of what was to be copied is missing or failed, more than the "

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from roibeam.pipelines.cli.options.asked_model import BACKGROUND_FIRST, CHECKPOINT_HELP, CONFIG, TASK, TOKENIZER
+
 if TYPE_CHECKING:
-    from roibeam.pipelines.pretraining.evaluation.evaluation_results import Figure
-    from roibeam.pipelines.pretraining.evaluation.evaluation_run import EvaluationResult
-    from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+    from roibeam.pipelines.analysis.evaluation.evaluation_results import Figure
+    from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationResult
 
 # In the order to be shown.
 _LABELS = {
@@ -35,13 +36,7 @@ _LABELS = {
 
 
 def evaluate_command(
-    checkpoint: Annotated[
-        str | None,
-        typer.Argument(
-            help="Run folder of `roibeam pretrain`, a model's folder, or an official checkpoint (docs/checkpoints.md).",
-            show_default=False,
-        ),
-    ] = None,
+    checkpoint: Annotated[str | None, typer.Argument(help=CHECKPOINT_HELP, show_default=False)] = None,
     store: Annotated[
         str | None, typer.Option(help="Folder that `roibeam extract` wrote, of the images to evaluate on.")
     ] = None,
@@ -77,23 +72,10 @@ def evaluate_command(
     min_match: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the captioned images that the store must have.")
     ] = 1.0,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="As in pretrain [default: that of the checkpoint's run].")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Official JSON configuration beside an official checkpoint.")
-    ] = None,
-    background_first: Annotated[
-        bool,
-        typer.Option(
-            "--background-first/--background-last",
-            help="Where the model's classes have background: last in our stores, first in those of bottom-up "
-            "attention, so in most official checkpoints.",
-        ),
-    ] = False,
-    task: Annotated[
-        int | None, typer.Option(min=0, help="Task token, for a multi-task ViLBERT with such tokens; needed there.")
-    ] = None,
+    tokenizer: Annotated[str | None, TOKENIZER] = None,
+    config: Annotated[Path | None, CONFIG] = None,
+    background_first: Annotated[bool, BACKGROUND_FIRST] = False,
+    task: Annotated[int | None, TASK] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Captions, and pairs of retrieval, at once.")] = 64,
     device: Annotated[str, typer.Option(help="auto (an accelerator if there is one) or cpu.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
@@ -123,63 +105,32 @@ def evaluate_command(
         raise ValueError("evaluate needs a checkpoint and --store (or --compare A B); roibeam evaluate --help")
     import torch
 
-    from roibeam.features.store import FeatureStore
-    from roibeam.pipelines.extract.annotations import stored_captions
-    from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
-    from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-    from roibeam.pipelines.pretraining.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
+    from roibeam.pipelines.analysis.evaluation.evaluate_request import EvaluateRequest, evaluate
+    from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig
 
     if threads is not None:
         torch.set_num_threads(threads)
-    settings = EvaluationConfig(
+    how = EvaluationConfig(
         seed=seed, batch_size=batch_size, max_images=max_images, max_regions=max_regions, retrieval=retrieval,
         folds=folds, task=task, background_first=background_first, device=device,
     )  # fmt: skip
-    file = _caption_file(captions, split, id_rule)
-    found = load_model_or_joint(checkpoint, options=config)
-    spec = tokenizer or (None if found.tokenizer is None else str(found.tokenizer))
-    if spec is None:
-        raise ValueError(f"--tokenizer is missing: {found.source} has none beside it")
-    asked = {"checkpoint": checkpoint, "captions": file and file.location, "split": file and file.split}
-    with FeatureStore(store) as opened:
-        result = evaluate_checkpoint(
-            found,
-            load_tokenizer(spec),
-            opened,
-            stored_captions(opened) if file is None else file.captions(),
-            out,
-            config=settings,
-            images=images,
-            min_match=0.0 if file is None else min_match,
-            asked={"asked": asked},
-        )
-    remarks = [*([] if file is None else file.notes), *result.remarks]
+    request = EvaluateRequest(
+        checkpoint=checkpoint, store=store, out=out, captions=captions, split=split, id_rule=id_rule, images=images,
+        min_match=min_match, tokenizer=tokenizer, options=config, config=how,
+    )  # fmt: skip
+    _print(evaluate(request), as_json=as_json)
+
+
+def _print(result: EvaluationResult, *, as_json: bool) -> None:
+    from roibeam.features.counted import counted
+
     if as_json:
         figures = [asdict(figure) for figure in result.figures]
         facts = {"results": str(result.results), "captions": result.num_captions, "images": result.num_images}
-        joined = {"join": result.join.to_json(), "remarks": remarks, "seconds": round(result.seconds, 1)}
+        joined = {"join": result.join.to_json(), "remarks": result.remarks, "seconds": round(result.seconds, 1)}
         typer.echo(json.dumps({"event": "done", **facts, **joined, "figures": figures}))
         return
-    _print(result, remarks)
-
-
-def _caption_file(captions: str | None, split: str | None, id_rule: str) -> CaptionFile | None:
-    from roibeam.pipelines.sources.captions.caption_files import CaptionFile
-
-    if captions is None:
-        if split is not None:
-            raise ValueError("--split is of a Karpathy file; name one with --captions")
-        return None
-    file = CaptionFile(captions, id_rule=id_rule, split=split)
-    if file.kind == "karpathy" and split is None:
-        return CaptionFile(captions, id_rule=id_rule, split="test")
-    return file
-
-
-def _print(result: EvaluationResult, remarks: list[str]) -> None:
-    from roibeam.features.counted import counted
-
-    for remark in remarks:
+    for remark in result.remarks:
         typer.echo(f"note: {remark}")
     typer.echo(f"{counted(result.num_captions, 'caption')} of {counted(result.num_images, 'image')}\n")
     typer.echo(f"{'':<32}{'value':>9}{'95 % interval':>22}{'chance':>10}{'possible':>10}{'of':>12}")
@@ -212,7 +163,7 @@ def _shown(figure: Figure, value: float | None) -> str:
 
 
 def _compare(first: Path, second: Path, *, as_json: bool) -> None:
-    from roibeam.pipelines.pretraining.evaluation.evaluation_results import compare_results
+    from roibeam.pipelines.analysis.evaluation.evaluation_results import compare_results
 
     found = compare_results(first, second)
     if as_json:

@@ -8,7 +8,8 @@
 | `hf_frcnn_keys[_<set>].json`, `detectron2_keys[_<set>].json`, `resnet101_vgbua_keys[_<set>].json` | names and shapes |
 | `e2e_batch.npz` | VL-BERT's end-to-end extractor |
 
-Options: `case.json` and the config files it names (options.py). Photos: `<photo>.png`.
+Options: `case.json` and the config files it names (options.py). Photos: `<photo>.png`, here or where
+conformance/places.py says; without any of them their cases are not run.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from roibeam.pipelines.conformance.detector.options import (
 )
 from roibeam.pipelines.conformance.detector.photos import PhotoCase, photo_checks
 from roibeam.pipelines.conformance.detector.weights import KEY_LISTS, key_list_checks, weight_sum_checks
+from roibeam.pipelines.conformance.places import photo_folder
 
 OPTIONS_FILE = "case.json"
 BATCH = "batch"
@@ -44,13 +46,20 @@ def _recognises(folder: Path) -> bool:
 def _open_folder(folder: Path) -> OpenFolder:
     options = read_case_options(folder / OPTIONS_FILE)
     files = {path.name for path in folder.iterdir() if path.is_file()}
+    place = photo_folder(folder, options.photos)
+    pngs = {photo: (place or folder) / f"{photo}.png" for photo in options.photos}
+    lacks = "" if place else "photo missing"
     cases: list[Case] = []
     # Set by set, so that each network is built once.
     for name in options.sets:
         kinds: dict[str, tuple[str, ...]] = {f"{name}_{photo}.npz": (photo,) for photo in options.photos}
         kinds[f"{name}_{BATCH}.npz"] = options.batch_order
         cases += [
-            Case(file, functools.partial(_photo_case, folder, options, name, file, photos))
+            Case(
+                file,
+                functools.partial(_photo_case, folder, options, name, file, [pngs[photo] for photo in photos]),
+                lacks,
+            )
             for file, photos in kinds.items()
             if file in files
         ]
@@ -67,9 +76,11 @@ def _open_folder(folder: Path) -> OpenFolder:
         if file in files:
             cases.append(Case(file, functools.partial(_key_list, folder, options, TRUE_SIZE, kind, file)))
     if END_TO_END_FILE in files:
-        cases.append(Case(END_TO_END_FILE, functools.partial(_end_to_end, folder, options)))
-    photos = {f"{photo}.png" for photo in options.photos}
-    return OpenFolder(tuple(cases), frozenset({OPTIONS_FILE, *options.sets.values(), *photos}))
+        batch = [pngs[photo] for photo in options.batch_order]
+        cases.append(Case(END_TO_END_FILE, functools.partial(_end_to_end, folder, options, batch), lacks))
+    return OpenFolder(
+        tuple(cases), frozenset({OPTIONS_FILE, *options.sets.values(), *(png.name for png in pngs.values())})
+    )
 
 
 DETECTOR_FAMILY = Family("detector", _recognises, _open_folder)
@@ -86,13 +97,9 @@ def _set(folder: Path, options: CaseOptions, name: str) -> DetectorSet:
     return _read_set(folder, options.sets[name], name, options.salt)
 
 
-def _photo_case(
-    folder: Path, options: CaseOptions, set_name: str, file: str, photos: tuple[str, ...]
-) -> Iterator[Check]:
+def _photo_case(folder: Path, options: CaseOptions, set_name: str, file: str, photos: list[Path]) -> Iterator[Check]:
     arrays = Arrays(folder / file)
-    case = PhotoCase(
-        _set(folder, options, set_name), arrays, [folder / f"{photo}.png" for photo in photos], options.tolerances
-    )
+    case = PhotoCase(_set(folder, options, set_name), arrays, photos, options.tolerances)
     yield from photo_checks(case)
     yield from _unread(arrays)
 
@@ -106,9 +113,8 @@ def _key_list(folder: Path, options: CaseOptions, set_name: str, kind: str, file
     return key_list_checks(_set(folder, options, set_name), kind, read_json_object(folder / file), file)
 
 
-def _end_to_end(folder: Path, options: CaseOptions) -> Iterator[Check]:
+def _end_to_end(folder: Path, options: CaseOptions, photos: list[Path]) -> Iterator[Check]:
     arrays = Arrays(folder / END_TO_END_FILE)
-    photos = [folder / f"{photo}.png" for photo in options.batch_order]
     network = _set(folder, options, TRUE_SIZE)
     yield from end_to_end_checks(network, arrays, photos, options.tolerances)
     yield from _unread(arrays)

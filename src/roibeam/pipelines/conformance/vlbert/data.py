@@ -25,7 +25,7 @@ from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.checks import Check, apart, equal, numpy_of
 from roibeam.pipelines.conformance.model_case import ModelArrays
 from roibeam.pipelines.conformance.tolerances import VLBERT
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample
+from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.pretraining.samples.vlbert import make_sample
 from roibeam.pipelines.training.optimizer.build import learning_rate_at
 from roibeam.pipelines.training.optimizer.release_optimizers import TransformersAdamW

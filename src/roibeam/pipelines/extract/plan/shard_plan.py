@@ -20,7 +20,8 @@ from typing import Any
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.folders.durable_files import json_bytes
-from roibeam.features.folders.output_folder import OutputFolder, output_folder
+from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.pipelines.sources.given_boxes import GivenBoxes
 
 PLAN_FORMAT = "roibeam-plan"

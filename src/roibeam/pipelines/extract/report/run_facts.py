@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.image_ref import Failure
-from roibeam.features.folders.output_folder import OutputFolder, output_folder
+from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import ANNOTATIONS_NAME, STORE_MANIFEST_NAME, StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.plan.shard_plan import PLAN_NAME, Plan, read_members

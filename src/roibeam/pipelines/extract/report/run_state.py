@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from roibeam.features.folders.output_folder import OutputFolder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import ShardManifest, shard_manifest_name
 from roibeam.pipelines.extract.plan.shard_plan import Plan
 from roibeam.pipelines.extract.shard.heartbeat import Beat, read_heartbeats

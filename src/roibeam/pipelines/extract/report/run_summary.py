@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from roibeam.features.folders.durable_files import json_bytes
-from roibeam.features.folders.output_folder import OutputFolder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.pipelines.extract.plan.shard_plan import Plan
 from roibeam.pipelines.extract.report.run_state import FinishedShard, ProgressView
 

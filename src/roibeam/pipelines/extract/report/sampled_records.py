@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roibeam.features.folders.output_folder import OutputFolder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import ShardManifest, StoreManifest
 from roibeam.features.shard.remote_reader import ShardObject

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from roibeam.features.folders.output_folder import OutputFolder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
 from roibeam.pipelines.extract.plan.shard_plan import Plan, read_plan
 from roibeam.pipelines.extract.report.run_state import ProgressView

@@ -34,32 +34,33 @@ _REPEATABLE = ("--experiments", "--resource_hints", "--dataflow_service_options"
 _MASTER_SECONDS = 10.0
 
 
-def runner_flags(runner: str, beam_args: Sequence[str], *, device: str = "cpu") -> list[str]:
+def runner_flags(runner: str, beam_args: Sequence[str], *, preload: str, device: str = "cpu") -> list[str]:
     """All Beam options of a run, ours first, so that a later one of the user's counts.
 
     Args:
         runner: one of `RUNNERS`, or a Beam runner's name.
         beam_args: the user's, each "--name=value" or "--name".
+        preload: the module whose pipeline runs, for workers to import before they have threads.
         device: what the detector runs on: "cuda..." asks for machines with a GPU where a runner can.
     Raises:
         ValueError: for an option that is missing, or that belongs before the --.
     """
     _check(beam_args)
     defaults = {"portable": _portable, "flink": _flink, "spark": _spark, "dataflow": _dataflow}
-    ours = defaults[runner](beam_args, device) if runner in defaults else []
+    ours = defaults[runner](beam_args, preload, device) if runner in defaults else []
     given = {_name(arg) for arg in beam_args}
     ours = [flag for flag in ours if _name(flag) in _REPEATABLE or _name(flag) not in given]
     named = [] if runner == "local" else [f"--runner={BEAM_NAMES.get(runner, runner)}"]
     return [*named, "--default_sdk_harness_log_level=ERROR", *ours, *beam_args]
 
 
-def pipeline_options(runner: str, beam_args: Sequence[str], *, device: str = "cpu") -> PipelineOptions:
+def pipeline_options(runner: str, beam_args: Sequence[str], *, preload: str, device: str = "cpu") -> PipelineOptions:
     """Beam's options from its command-line words; Beam itself would drop unknown ones with a warning.
 
     Raises:
         ValueError: as `runner_flags`, or for an option that Beam does not know.
     """
-    options = PipelineOptions(runner_flags(runner, beam_args, device=device))
+    options = PipelineOptions(runner_flags(runner, beam_args, preload=preload, device=device))
     if runner == "local":  # a job server brings options of its own, so elsewhere unknown ones must pass
         known = options.get_all_options()
         unknown = set(options.get_all_options(retain_unknown_options=True)) - set(known)
@@ -68,7 +69,7 @@ def pipeline_options(runner: str, beam_args: Sequence[str], *, device: str = "cp
     return options
 
 
-def _portable(beam_args: Sequence[str], device: str) -> list[str]:
+def _portable(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
     # Beam's own job service in this process; the pool's address is put in when the pool stands.
     return ["--job_endpoint=embed", *_EXTERNAL]
 
@@ -78,7 +79,7 @@ def _portable(beam_args: Sequence[str], device: str) -> list[str]:
 _EXTERNAL = ["--environment_type=EXTERNAL", "--experiments=disable_logging_submission_environment"]
 
 
-def _flink(beam_args: Sequence[str], device: str) -> list[str]:
+def _flink(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
     master = _value("--flink_master", beam_args)
     if master is None:
         raise ValueError("--runner flink needs -- --flink_master=HOST:8081, the JobManager's REST address")
@@ -136,13 +137,13 @@ def _task_slots(master: str) -> int:
         ) from None
 
 
-def _spark(beam_args: Sequence[str], device: str) -> list[str]:
+def _spark(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
     if _value("--spark_master_url", beam_args) is None:
         raise ValueError("--runner spark needs -- --spark_master_url=spark://HOST:7077")
     return [*_EXTERNAL, f"--environment_config={WORKER_POOL}", "--sdk_worker_parallelism=1"]
 
 
-def _dataflow(beam_args: Sequence[str], device: str) -> list[str]:
+def _dataflow(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
     for name, example in (
         ("--project", "my-project"),
         ("--region", "us-central1"),
@@ -153,7 +154,7 @@ def _dataflow(beam_args: Sequence[str], device: str) -> list[str]:
             raise ValueError(f"--runner dataflow needs -- {name}={example}")
     flags = [
         # Imported before there are threads: two that unpickle at once would import torchvision in two orders.
-        "--beam_plugins=roibeam.pipelines.extract.beam_extraction",
+        f"--beam_plugins={preload}",
         "--sdk_location=container",  # Beam and roibeam are in the image
         "--experiments=no_use_multiple_sdk_containers",  # else a process, and a model, for each CPU of a machine
         "--number_of_worker_harness_threads=2",  # shards at once in it: one computes while the other is written

@@ -14,12 +14,14 @@ LOOK_SECONDS = 0.1
 _T = TypeVar("_T")
 
 
-def run_with_workers(run: Callable[[str], _T]) -> _T:
+def run_with_workers(run: Callable[[str], _T], *, preload: str) -> _T:
     """Calls `run` with the address of a worker pool that lasts as long.
 
     Beam's local engine waits for ever for a worker that died, also when told to stop. So it runs in a thread that can
     be left behind, while this one watches.
 
+    Args:
+        preload: as of `WorkerPool`.
     Returns:
         What `run` returned.
     Raises:
@@ -41,7 +43,7 @@ def run_with_workers(run: Callable[[str], _T]) -> _T:
             ended.set()
 
     keep_hang_ups_quiet()
-    with WorkerPool(died=deaths.append) as pool:
+    with WorkerPool(preload, died=deaths.append) as pool:
         start_thread("run the pipeline", lambda: work(pool.address))
         while not ended.wait(LOOK_SECONDS) and not deaths:
             pass

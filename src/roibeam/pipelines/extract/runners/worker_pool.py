@@ -34,6 +34,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     """Starts and ends worker processes; a context manager that serves while it is open.
 
     Args:
+        preload: the module whose pipeline the workers run. Each imports it before it has threads, and with it
+            all that bundles need.
         host, port: where to listen; port 0 takes a free one.
         died: called, in a thread, with one line when a worker ends that nobody asked to.
     Attributes:
@@ -42,8 +44,10 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         OSError: if the address cannot be listened at.
     """
 
-    def __init__(self, host: str = "localhost", port: int = 0, *, died: Callable[[str], None] = log.warning) -> None:
-        self._died = died
+    def __init__(
+        self, preload: str, host: str = "localhost", port: int = 0, *, died: Callable[[str], None] = log.warning
+    ) -> None:
+        self._preload, self._died = preload, died
         self._lock = threading.Lock()
         # By connection too: Flink's TaskManagers give their workers the same ids, each counting for itself, and those
         # of one machine share a pool.
@@ -83,7 +87,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         """What a runner calls; the worker connects to the runner by itself."""
         # -P and the variable: neither the worker nor what it starts finds our packages' names in the working directory.
         command = [sys.executable, "-P", "-m", "roibeam.pipelines.extract.runners.worker_process"]
-        command += [request.control_endpoint.url, request.worker_id, request.provision_endpoint.url]
+        command += [self._preload, request.control_endpoint.url, request.worker_id, request.provision_endpoint.url]
         try:
             worker = subprocess.Popen(
                 command,
@@ -163,16 +167,18 @@ def _wait_for(worker: subprocess.Popen[bytes]) -> None:
         worker.wait()
 
 
-def serve_worker_pool(host: str, port: int) -> None:
+def serve_worker_pool(preload: str, host: str, port: int) -> None:
     """Serves until Ctrl-C or SIGTERM; then ends the workers.
 
+    Args:
+        preload, host, port: as of `WorkerPool`.
     Raises:
         OSError: if the address cannot be listened at.
     """
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    with WorkerPool(host, port) as pool:
+    with WorkerPool(preload, host, port) as pool:
         log.info("worker pool at %s; Ctrl-C ends it", pool.address)
         ended.wait()
         log.info("ending %s", counted(pool.num_workers, "worker"))

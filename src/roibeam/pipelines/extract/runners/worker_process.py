@@ -1,6 +1,6 @@
 """One Beam worker, started by a worker pool:
 
-    python -m roibeam.pipelines.extract.runners.worker_process CONTROL WORKER_ID PROVISION
+    python -m roibeam.pipelines.extract.runners.worker_process PRELOAD CONTROL WORKER_ID PROVISION
 
 Its threads work on several bundles at once and share the one model of the process. It ends when the runner hangs up or
 its standard input ends, which happens when the pool closes it or is gone; shards in work are dropped then.
@@ -27,7 +27,7 @@ PROVISION_SECONDS = 60.0
 
 def main() -> None:
     """Works until there is no more to do."""
-    control, worker_id, provision = sys.argv[1:4]
+    preload, control, worker_id, provision = sys.argv[1:5]
     use_one_arena()
     threading.Thread(target=_end_with_standard_input, name="watch-pool", daemon=True).start()
     show_our_logs()
@@ -35,7 +35,7 @@ def main() -> None:
     from apache_beam.runners.worker import sdk_worker
 
     # All that bundles need, before there are threads: two that unpickle at once would import torchvision in two orders.
-    importlib.import_module("roibeam.pipelines.extract.beam_extraction")
+    importlib.import_module(preload)
     # Beam prints the traceback of every failed bundle, beside sending it to the runner, which tells the user.
     vars(sdk_worker)["print"] = lambda *words, **_: log.debug("%s", words)
     keep_hang_ups_quiet()

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.extraction.photos.image_ref import Failure
+from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 from roibeam.features.folders.object_folder import ObjectFolder
-from roibeam.features.folders.output_folder import SCRATCH_PREFIX, OutputFolder
 
 log = logging.getLogger(__name__)
 LOCAL_SECONDS = 0.5

@@ -19,7 +19,8 @@ from pathlib import Path
 from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.engine.stage_times import StageTimes
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
-from roibeam.features.folders.output_folder import OutputFolder, output_folder
+from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary
 from roibeam.features.shard.publish import publish_shard

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
-from roibeam.features.folders.output_folder import SCRATCH_PREFIX, OutputFolder, output_folder
+from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 from roibeam.features.shard.manifest import ShardManifest, shard_manifest_name
 from roibeam.features.shard.reader import ShardReader
 from roibeam.pipelines.extract.plan.shard_plan import Plan, PlannedShard, read_plan

@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from roibeam.features.folders.output_folder import OutputFolder, output_folder
+from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest
 
 DEAD_LETTERS_NAME = "dead_letters.parquet"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from roibeam.features.folders.output_folder import OutputFolder
+from roibeam.features.folders.folder_protocol import OutputFolder
 
 LOCK_NAME = ".lock"
 

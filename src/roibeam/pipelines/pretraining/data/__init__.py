@@ -1,4 +1,4 @@
-"""What a run trains on: stores joined with captions, corpora, task texts, photos, lengths and budgets of batches.
+"""What only a run that trains has of its data: its tokenizer, lengths and budgets of batches, labelled photos.
 
-Rules of one system are in ../samples. Read captioned_store.py first, then corpus.py.
+Stores joined with captions are in `pipelines/inputs`, rules of one system in ../samples. Read token_budget.py first.
 """

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 _UNKNOWN = -1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.pretraining.data.trained_with import trained_with
+from roibeam.pipelines.model_files.trained_with import check_tokenizer, trained_with
 from roibeam.pipelines.training.loop import is_main_process
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, saved_config
 
@@ -36,11 +36,8 @@ def tokenizer_of_run(
             f"other words to it; name the one it was trained with"
         )
     tokenizer = load_tokenizer(spec, texts)
-    if start is not None and learned not in (None, tokenizer.digest):
-        raise ValueError(
-            f"the tokenizer ({tokenizer.description}) is not the one that {start.source} was trained with; leave "
-            f"--tokenizer out, and its run's own is taken"
-        )
+    if start is not None:
+        check_tokenizer(start, tokenizer)
     if is_main_process():
         tokenizer.save(saved)
     return tokenizer

@@ -20,11 +20,12 @@ from roibeam.features.counted import counted
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
-from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector, preset
+from roibeam.pipelines.foundation.overrides import preset
+from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos
+from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.pretraining.data.labelled_photos import LabelledStream
-from roibeam.pipelines.pretraining.data.record_photos import PhotoError, RecordPhotos
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules

@@ -25,14 +25,14 @@ from roibeam.model.end_to_end import EndToEndModel, ImageBatch
 from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.detector.labelled_batches import ComingPhoto, LabelledBatches, NamedBatch
 from roibeam.pipelines.detector.task import detector_groups
+from roibeam.pipelines.inputs.batches.image_batch import PhotoInput, collate_inputs, prepare_input
+from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.record_photos import PhotoError, PhotoPlace, RecordPhotos
 from roibeam.pipelines.model_files.joint_checkpoint import describe_joint, region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
-from roibeam.pipelines.pretraining.data.corpus import Corpus
 from roibeam.pipelines.pretraining.data.labelled_photos import LabelledStream
-from roibeam.pipelines.pretraining.data.record_photos import PhotoError, PhotoPlace, RecordPhotos
-from roibeam.pipelines.pretraining.end_to_end.image_batch import PhotoInput, collate_inputs, prepare_input
 from roibeam.pipelines.pretraining.samples.mirrored_words import swap_left_right
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, DataConfig, Evaluates, PretrainTask, evaluate
 from roibeam.pipelines.training.parameter_groups import ParameterGroup

@@ -11,12 +11,12 @@ from dataclasses import replace
 import torch
 
 from roibeam.model.common.bert import BertSizes
+from roibeam.pipelines.inputs.captioned.captioned_store import LeakGuard
+from roibeam.pipelines.inputs.captioned.given_stores import GivenStores, GivenValidation, held_out_hints
+from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.model_files.bert_start import read_bert
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.pretraining.data.captioned_store import LeakGuard
-from roibeam.pipelines.pretraining.data.given_stores import GivenStores, GivenValidation, held_out_hints
-from roibeam.pipelines.pretraining.data.task_texts import TaskTexts
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.recipes.published import recipe_named

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.pretraining.data.captioned_store import check_pair_agrees
-from roibeam.pipelines.pretraining.data.given_stores import OWN_CAPTIONS
-from roibeam.pipelines.pretraining.data.task_corpus import check_given_boxes
+from roibeam.pipelines.inputs.captioned.captioned_store import check_pair_agrees
+from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS
+from roibeam.pipelines.inputs.captioned.task_corpus import check_given_boxes
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedData
 from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining

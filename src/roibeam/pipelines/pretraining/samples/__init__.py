@@ -1,4 +1,4 @@
-"""From a caption and its regions to one row of a batch, one file a system beside what they share.
+"""What a system draws of a caption and its regions, one file a system beside what they share: masks, pairs, choices.
 
-Read sample.py and sampler.py first.
+The row itself and the padding of rows to a batch are in `pipelines/inputs/batches`. Read sampler.py first.
 """

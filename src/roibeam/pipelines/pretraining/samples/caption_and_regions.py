@@ -12,10 +12,10 @@ import numpy as np
 from torch import Tensor
 
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.inputs.batches.class_targets import ClassTargets, as_tensor
+from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, EncodedCaption
-from roibeam.pipelines.pretraining.samples.class_targets import ClassTargets, as_tensor
 from roibeam.pipelines.pretraining.samples.region_choice import strongest_regions
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample
 
 
 def cut_caption(encoded: EncodedCaption, max_pieces: int) -> EncodedCaption:

@@ -13,13 +13,13 @@ from torch import Tensor
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.masking import mask_pieces, mask_regions
 from roibeam.model.imagebert.model import ImageBertConfig
+from roibeam.pipelines.inputs.batches.class_targets import ClassTargets, as_float32, as_tensor
+from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.fit import check_choice, check_probabilities, check_vocabulary, check_width
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.samples.class_targets import ClassTargets, as_float32, as_tensor
-from roibeam.pipelines.pretraining.samples.fit import check_choice, check_probabilities, check_vocabulary, check_width
 from roibeam.pipelines.pretraining.samples.pairs import NEGATIVES, Pair, draw_pair
 from roibeam.pipelines.pretraining.samples.region_choice import strongest_regions
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
 
 

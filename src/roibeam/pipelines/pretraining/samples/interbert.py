@@ -19,10 +19,9 @@ from roibeam.model.interbert.group_masking import (
     mask_region_groups_as_released,
     mask_segments,
 )
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.samples.caption_and_regions import CaptionAndRegions
-from roibeam.pipelines.pretraining.samples.fit import (
+from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.fit import (
     check_choice,
     check_positions,
     check_probabilities,
@@ -31,8 +30,9 @@ from roibeam.pipelines.pretraining.samples.fit import (
     check_vocabulary,
     check_width,
 )
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.pretraining.samples.caption_and_regions import CaptionAndRegions
 from roibeam.pipelines.pretraining.samples.pairs import Pair, draw_pair
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
 
 MASKINGS = ("groups", "groups_as_released", "single")

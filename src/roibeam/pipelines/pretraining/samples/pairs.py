@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roibeam.pipelines.pretraining.data.corpus import Corpus
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 
 NEGATIVES = ("caption", "image", "caption_or_image")
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample
 
 
 class RowSize(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample
+from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.pretraining.samples.sampler import RowSize
 from roibeam.pipelines.sources.captions.caption_table import TextColumn
 from roibeam.pipelines.sources.datasets.rows import BadRow, BadRows

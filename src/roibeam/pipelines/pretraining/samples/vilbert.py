@@ -17,10 +17,9 @@ from roibeam.model.common.masking import mask_overlapping_regions, mask_pieces, 
 from roibeam.model.common.regions import mean_feature
 from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.single_stream import SingleStreamConfig
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.samples.caption_and_regions import CaptionAndRegions
-from roibeam.pipelines.pretraining.samples.fit import (
+from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.fit import (
     check_choice,
     check_positions,
     check_probabilities,
@@ -29,8 +28,9 @@ from roibeam.pipelines.pretraining.samples.fit import (
     check_vocabulary,
     check_width,
 )
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.pretraining.samples.caption_and_regions import CaptionAndRegions
 from roibeam.pipelines.pretraining.samples.pairs import NEGATIVES, Pair, draw_pair
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
 
 OVERLAPPING_REGIONS = ("kept", "hidden", "uncounted")

@@ -17,14 +17,14 @@ from roibeam.features.counted import counted
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.masking import mask_pieces
 from roibeam.model.visualbert.model import VisualBertConfig
+from roibeam.pipelines.inputs.batches.class_targets import as_tensor
+from roibeam.pipelines.inputs.batches.sample import PretrainSample
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.captioned.task_corpus import GIVE_BOXES, TaskCorpus, TaskRow
+from roibeam.pipelines.inputs.fit import check_choice, check_probabilities, check_vocabulary, check_width
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.data.corpus import Corpus
-from roibeam.pipelines.pretraining.data.task_corpus import GIVE_BOXES, TaskCorpus, TaskRow
-from roibeam.pipelines.pretraining.samples.class_targets import as_tensor
-from roibeam.pipelines.pretraining.samples.fit import check_choice, check_probabilities, check_vocabulary, check_width
 from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_caption
 from roibeam.pipelines.pretraining.samples.region_choice import strongest_regions
-from roibeam.pipelines.pretraining.samples.sample import PretrainSample
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
 
 TASK_TEXT = "task_text"

@@ -16,7 +16,7 @@ import numpy as np
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
-from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage, within_image
+from roibeam.pipelines.sources.datasets.labelled_image import FileObjects, LabelledImage, label_image
 
 _Taker = Callable[[dict[str, Any], str, int], None]  # an entry, its place for errors, its index
 EXPECTED = 'a COCO file with "images" and "annotations" lists'
@@ -158,19 +158,22 @@ def read_coco_instances(path: str, *, id_rule: str = "no-extension") -> CocoInst
     crowds, ignored = np.array(table.crowds, bool), np.array(labels.ignored, bool)
     labelled, coco_ids = [], []
     for image, rows in table.by_image(images, path):
-        stated = LabelledImage(
-            image.image_id,
-            image.file_name,
-            image.image_hw,
-            boxes=boxes[rows],
-            class_ids=class_ids[rows],
-            attribute_ids=np.empty((len(rows), 0), np.int64),
-            annotation_ids=annotation_ids[rows],
-            areas=areas[rows],
-            crowds=crowds[rows],
-            ignored=crowds[rows] | ignored[rows],
+        labelled.append(
+            label_image(
+                image.image_id,
+                image.file_name,
+                image.image_hw,
+                FileObjects(
+                    boxes=boxes[rows],
+                    class_ids=class_ids[rows],
+                    attribute_ids=np.empty((len(rows), 0), np.int64),
+                    annotation_ids=annotation_ids[rows],
+                    areas=areas[rows],
+                    crowds=crowds[rows],
+                    ignored=crowds[rows] | ignored[rows],
+                ),
+            )
         )
-        labelled.append(within_image(stated))
         coco_ids.append(image.coco_id)
     class_names = tuple(names[number] for number in category_ids)
     return CocoInstances(class_names, category_ids, labelled, tuple(coco_ids))

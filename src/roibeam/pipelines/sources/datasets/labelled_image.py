@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,33 +41,57 @@ class LabelledImage:
     areas: np.ndarray
     crowds: np.ndarray
     ignored: np.ndarray
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...]
 
 
-def within_image(stated: LabelledImage) -> LabelledImage:
-    """The row of boxes as a file has them: clipped, and without those that then have no area.
+@dataclass(frozen=True, eq=False)
+class FileObjects:
+    """The objects of one image as a file has them.
 
-    Args:
-        stated: its boxes (K, 4) float64, finite, x1 y1 x2 y2 in pixels, not yet checked otherwise; its areas (K,)
-            float64, NaN where the area is that of the box; its numbers of any integer type.
+    Attributes:
+        boxes: (K, 4) float64, finite, x1 y1 x2 y2 in pixels, not yet checked otherwise.
+        areas: (K,) float64, NaN where the area is that of the box.
+        others: as those of `LabelledImage`, for the K boxes.
     """
-    height, width = stated.image_hw if stated.image_hw is not None else (np.inf, np.inf)
-    clipped = np.clip(stated.boxes, 0, [width, height, width, height]).astype(np.float32)
+
+    boxes: np.ndarray
+    class_ids: np.ndarray
+    attribute_ids: np.ndarray
+    annotation_ids: np.ndarray
+    areas: np.ndarray
+    crowds: np.ndarray
+    ignored: np.ndarray
+
+
+def label_image(
+    image_id: str,
+    file_name: str,
+    image_hw: tuple[int, int] | None,
+    objects: FileObjects,
+    *,
+    left_out: Sequence[str] = (),
+) -> LabelledImage:
+    """A `LabelledImage` of what a file has: boxes clipped, objects left out that then have no area."""
+    height, width = image_hw if image_hw is not None else (np.inf, np.inf)
+    clipped = np.clip(objects.boxes, 0, [width, height, width, height]).astype(np.float32)
     kept = (clipped[:, 2:] > clipped[:, :2]).all(axis=1)
-    has_area = (stated.boxes[:, 2:] > stated.boxes[:, :2]).all(axis=1)
+    has_area = (objects.boxes[:, 2:] > objects.boxes[:, :2]).all(axis=1)
     reasons = [OUTSIDE if wide else NO_AREA for wide in np.asarray(has_area)[~kept]]
     clipped = clipped[kept]
     box_areas = (clipped[:, 2:] - clipped[:, :2]).prod(axis=1)
-    areas, attributes = stated.areas[kept], stated.attribute_ids[kept]
+    areas = objects.areas[kept]
+    attributes = objects.attribute_ids[kept]
     most = int((attributes != NO_ATTRIBUTE).sum(axis=1).max(initial=0))
-    return replace(
-        stated,
-        boxes=clipped,
-        class_ids=stated.class_ids[kept].astype(np.int64),
-        attribute_ids=attributes[:, :most].astype(np.int64),
-        annotation_ids=stated.annotation_ids[kept].astype(np.int64),
-        areas=np.where(np.isnan(areas), box_areas, areas).astype(np.float32),
-        crowds=stated.crowds[kept].astype(bool),
-        ignored=stated.ignored[kept].astype(bool),
-        left_out=(*stated.left_out, *reasons),
+    return LabelledImage(
+        image_id,
+        file_name,
+        image_hw,
+        clipped,
+        objects.class_ids[kept].astype(np.int64),
+        attributes[:, :most].astype(np.int64),
+        objects.annotation_ids[kept].astype(np.int64),
+        np.where(np.isnan(areas), box_areas, areas).astype(np.float32),
+        objects.crowds[kept].astype(bool),
+        objects.ignored[kept].astype(bool),
+        (*left_out, *reasons),
     )

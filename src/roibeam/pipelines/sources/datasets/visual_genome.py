@@ -30,7 +30,7 @@ import numpy as np
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_list
-from roibeam.pipelines.sources.datasets.labelled_image import NO_ATTRIBUTE, LabelledImage, within_image
+from roibeam.pipelines.sources.datasets.labelled_image import NO_ATTRIBUTE, FileObjects, LabelledImage, label_image
 from roibeam.pipelines.sources.datasets.rows import BadRow, read_lines
 
 IMAGE_DATA = "the list of images of Visual Genome's image_data.json"
@@ -196,20 +196,21 @@ def read_annotation(path: str, image_id: str, file_name: str, objects: NameList,
     width, height = (_number(found, f"size/{edge}") for edge in ("width", "height"))
     has_size = width is not None and height is not None and width >= 1 and height >= 1
     table = np.array(rows, np.int64).reshape(-1, 3)
-    stated = LabelledImage(
+    return label_image(
         image_id,
         file_name,
         (int(height), int(width)) if has_size else None,  # type: ignore[arg-type]
-        boxes=np.array(boxes, np.float64).reshape(-1, 4),
-        class_ids=table[:, 0],
-        attribute_ids=attribute_ids[: len(rows)],
-        annotation_ids=table[:, 1],
-        areas=np.full(len(rows), np.nan),
-        crowds=np.zeros(len(rows), bool),
-        ignored=table[:, 2] == 1,
-        left_out=tuple(left_out),
+        FileObjects(
+            boxes=np.array(boxes, np.float64).reshape(-1, 4),
+            class_ids=table[:, 0],
+            attribute_ids=attribute_ids[: len(rows)],
+            annotation_ids=table[:, 1],
+            areas=np.full(len(rows), np.nan),
+            crowds=np.zeros(len(rows), bool),
+            ignored=table[:, 2] == 1,
+        ),
+        left_out=left_out,
     )
-    return within_image(stated)
 
 
 class _PlainTree(ElementTree.TreeBuilder):

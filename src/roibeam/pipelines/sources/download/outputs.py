@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, fsync_folder, write_json_atomically
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.pipelines.foundation.files.dead_letters import write_letters
@@ -111,3 +112,22 @@ def _dead_letters(url_list: UrlList, journal: Journal) -> Iterator[DeadLetter]:
             yield DeadLetter(image_id(row), location, "list", entry.reason, "this row cannot be used")
         elif url_list.first_row(row) == row and isinstance(outcome := journal.outcome(row), FailedRow):
             yield DeadLetter(image_id(row), entry.url, outcome.stage, outcome.reason, outcome.detail)
+
+
+def summary_text(coverage: Coverage, out: Path) -> str:
+    """The end of a download for the terminal, with the tree that was written."""
+    share = 100 * coverage.captions / coverage.rows
+    lines = [
+        f"{counted(coverage.images, 'image')} ({coverage.num_bytes / 1e6:,.1f} MB) of {counted(coverage.urls, 'URL')}, "
+        f"for {coverage.captions:,} of {counted(coverage.rows, 'row')} ({share:.1f} %); "
+        f"{counted(coverage.failures.total(), 'dead letter')}",
+        *(f"  {count:>9,} {reason}" for reason, count in coverage.failures.most_common()),
+        "",
+        f"{out}/",
+        "  local.tsv             captions with the paths of their images: roibeam extract reads it",
+        "  images/               the images, a thousand rows in a folder",
+        "  dead_letters.parquet  rows that gave no image, with stage and reason",
+        "  download.json         these counts; written last",
+        "  journal.jsonl         what became of each row; a rerun goes on from it",
+    ]
+    return "\n".join(lines)

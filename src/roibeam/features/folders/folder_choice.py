@@ -1,0 +1,19 @@
+"""The folder that a store is written to: on a local disk, or objects at a URL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.features.folders.local_folder import LocalFolder
+
+
+def output_folder(store: str | os.PathLike[str] | OutputFolder) -> OutputFolder:
+    """The folder at a path, or at a URL with `://` that fsspec knows; an output folder is returned as it is."""
+    if isinstance(store, str) and "://" in store:
+        # Here, not above: it needs fsspec, which reading a local store can do without.
+        from roibeam.features.folders.object_folder import ObjectFolder
+
+        return ObjectFolder(store)
+    return LocalFolder(Path(store)) if isinstance(store, str | os.PathLike) else store

@@ -1,0 +1,121 @@
+"""A store's folder on a local disk: files are written under another name, made durable, renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from roibeam.features.folders.durable_files import (
+    TEMPORARY_SUFFIX,
+    fsync_folder,
+    read_regular_file,
+    write_bytes_atomically,
+)
+from roibeam.features.folders.folder_protocol import FileFacts
+
+SCRATCH_PREFIX = ".tmp-"
+
+
+@dataclass(frozen=True)
+class LocalFolder:
+    """An `OutputFolder` of a local disk."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def local_path(self) -> Path:
+        return self.path
+
+    def where(self, name: str) -> str:
+        return str(self.path / name)
+
+    def read_bytes(self, name: str) -> bytes:
+        return read_regular_file(self.path / name)
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        with open(self.path / name, "rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+
+    def read_many(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
+        for name in names:
+            try:
+                yield name, self.read_bytes(name)
+            except FileNotFoundError:
+                yield name, None
+
+    def num_bytes(self, name: str) -> int | None:
+        try:
+            return os.stat(self.path / name).st_size
+        except FileNotFoundError:
+            return None
+
+    def listing(self, prefix: str = "") -> dict[str, FileFacts]:
+        found = {}
+        try:
+            with os.scandir(self.path) as entries:
+                for entry in entries:
+                    try:
+                        if entry.name.startswith(prefix) and entry.is_file():
+                            facts = entry.stat()
+                            found[entry.name] = FileFacts(facts.st_size, facts.st_mtime)
+                    except FileNotFoundError:
+                        continue  # removed just now
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        write_bytes_atomically(self.path / name, data)
+
+    def put_first(self, name: str, data: bytes) -> bool:
+        return write_bytes_atomically(self.path / name, data, first=True)
+
+    def put_many(self, files: Iterable[tuple[str, bytes]]) -> None:
+        parents: set[Path] = set()
+        for name, data in files:
+            path = self.path / name
+            if path.parent not in parents:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                parents.add(path.parent)
+            with open(path, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        for parent in parents:
+            fsync_folder(parent)
+
+    def put_file(self, source: Path, name: str) -> None:
+        os.replace(source, self.path / name)
+        fsync_folder(self.path)
+
+    @contextmanager
+    def written_aside(self, name: str) -> Iterator[Path]:
+        aside = self.path / f".{name}.{os.getpid()}{TEMPORARY_SUFFIX}"
+        try:
+            yield aside
+            with aside.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(aside, self.path / name)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+
+    def delete(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def scratch(self, attempt: str, parent: str | None) -> Iterator[Path]:
+        scratch = self.path / f"{SCRATCH_PREFIX}{attempt}"
+        scratch.mkdir()
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)

@@ -1,0 +1,86 @@
+"""An evaluation by the names of its parts: a checkpoint, a store and a caption file, opened and evaluated."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.analysis.asked_model import tokenizer_spec
+from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig, EvaluationResult, evaluate_checkpoint
+from roibeam.pipelines.extract.annotations import stored_captions
+from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
+from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+
+_HELD_OUT_SPLIT = "test"  # of a Karpathy file
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRequest:
+    """What is evaluated on what; as of `roibeam evaluate`.
+
+    Attributes:
+        checkpoint: run folder, model folder or official checkpoint.
+        store: folder of the store.
+        out: folder for results.json, made if need be; an older results.json in it gives way.
+        captions: file; None takes those that the store keeps.
+        split: of a Karpathy file; None is its split test.
+        id_rule: as of `CaptionFile`.
+        images: of a model that was trained end to end: folder of the photos; None takes the places that the store
+            recorded.
+        min_match: share of the images of `captions` (0..1) that the store must have; the store's own have one anyway.
+        tokenizer: as of `load_tokenizer`; None takes the one beside the checkpoint.
+        options: official JSON configuration beside an official checkpoint.
+        config: how it is evaluated.
+    """
+
+    checkpoint: str
+    store: str
+    out: Path
+    captions: str | None = None
+    split: str | None = None
+    id_rule: str = "no-extension"
+    images: str | None = None
+    min_match: float = 1.0
+    tokenizer: str | None = None
+    options: Path | None = None
+    config: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+
+def evaluate(request: EvaluateRequest) -> EvaluationResult:
+    """Writes `results.json`; remarks on the caption file come before the others.
+
+    Raises:
+        ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
+    """
+    file = _caption_file(request)
+    found = load_model_or_joint(request.checkpoint, options=request.options)
+    spec = tokenizer_spec(found, request.tokenizer)
+    asked = {"checkpoint": request.checkpoint, "captions": file and file.location, "split": file and file.split}
+    with FeatureStore(request.store) as store:
+        result = evaluate_checkpoint(
+            found,
+            load_tokenizer(spec),
+            store,
+            stored_captions(store) if file is None else file.captions(),
+            request.out,
+            config=request.config,
+            images=request.images,
+            min_match=0.0 if file is None else request.min_match,
+            asked={"asked": asked},
+        )
+    notes = () if file is None else file.notes
+    return dataclasses.replace(result, remarks=(*notes, *result.remarks))
+
+
+def _caption_file(request: EvaluateRequest) -> CaptionFile | None:
+    if request.captions is None:
+        if request.split is not None:
+            raise ValueError("--split is of a Karpathy file; name one with --captions")
+        return None
+    file = CaptionFile(request.captions, id_rule=request.id_rule, split=request.split)
+    if file.kind == "karpathy" and request.split is None:
+        return CaptionFile(request.captions, id_rule=request.id_rule, split=_HELD_OUT_SPLIT)
+    return file

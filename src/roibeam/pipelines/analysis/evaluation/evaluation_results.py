@@ -1,0 +1,151 @@
+"""What an evaluation writes: results.json, every figure image by image, so that two models can be compared on it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roibeam.pipelines.analysis.evaluation.measures import Measure
+from roibeam.pipelines.analysis.evaluation.retrieval import Direction
+from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap, floor_median
+
+RESULTS_NAME = "results.json"
+_FORMAT = 1
+# What two results must share: else they are answers to different questions.
+_SAME_QUESTION = ("captions_digest", "seed", "max_images", "folds")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number with what it stands beside.
+
+    Attributes:
+        name: such as "masked_word_accuracy", "image_to_text_r1".
+        value: shares are 0..1, losses nats, ranks from 1; None where there was nothing to measure.
+        low, high: ends of the 95 % bootstrap interval over images; None where there is none.
+        chance: what a model reaches that knows nothing; None where that is not defined.
+        best_possible: what the data leave possible, where they leave less than everything.
+        items: words, regions, pairs or queries that it is the mean or median of.
+    """
+
+    name: str
+    value: float | None
+    low: float | None
+    high: float | None
+    chance: float | None
+    best_possible: float | None
+    items: int
+
+
+def figure_of(measure: Measure, bootstrap: Bootstrap) -> Figure:
+    low, high = bootstrap.ratio(measure.sums, measure.counts)
+    return Figure(
+        measure.name, measure.mean, _number(low), _number(high), measure.chance, measure.best_possible, measure.items
+    )
+
+
+def median_rank_of(direction: Direction, bootstrap: Bootstrap) -> Figure:
+    low, high = bootstrap.median(direction.ranks, direction.image_of_query)
+    return Figure(
+        f"{direction.name}_median_rank",
+        floor_median(direction.ranks),
+        low,
+        high,
+        direction.median_by_chance,
+        floor_median(direction.best_possible),
+        len(direction.ranks),
+    )
+
+
+def write_results(
+    folder: Path, facts: Mapping[str, Any], figures: Iterable[Figure], image_ids: Iterable[str], measures: list[Measure]
+) -> Path:
+    """Writes `results.json` into a folder that is there, in place of an older one."""
+    result = {
+        "format": _FORMAT,
+        **facts,
+        "figures": {figure.name: {k: v for k, v in asdict(figure).items() if k != "name"} for figure in figures},
+        "images": {
+            "ids": list(image_ids),
+            "measures": {
+                measure.name: {"sums": measure.sums.tolist(), "counts": measure.counts.astype(int).tolist()}
+                for measure in measures
+            },
+        },
+    }
+    path = folder / RESULTS_NAME
+    aside = folder / f".writing-{RESULTS_NAME}"
+    # NaN is no JSON; a loss that is not finite must not get this far.
+    aside.write_text(json.dumps(result, allow_nan=False) + "\n", "utf-8")
+    aside.replace(path)
+    return path
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """
+    Args:
+        path: results.json, or the folder that it is in.
+    Raises:
+        ValueError: when there is none, or it is none of ours.
+    """
+    file = path / RESULTS_NAME if path.is_dir() else path
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{file}: cannot be read as JSON: {error}; roibeam evaluate writes results.json") from None
+    if not isinstance(found, dict) or found.get("format") != _FORMAT or "images" not in found:
+        raise ValueError(f"{file}: no results.json of roibeam evaluate, format {_FORMAT}")
+    return found
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first value less the second, and the paired 95 % interval over images."""
+
+    name: str
+    first: float
+    second: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+def compare_results(first: Path, second: Path, *, seed: int = 0) -> list[Difference]:
+    """What two models differ by on the same captions, for every figure that both have and that is a mean.
+
+    Raises:
+        ValueError: when they were not asked the same: other captions, images or seed.
+    """
+    left, right = read_results(first), read_results(second)
+    for name in _SAME_QUESTION:
+        if left["question"].get(name) != right["question"].get(name):
+            raise ValueError(
+                f"{first} and {second} differ in {name} ({left['question'].get(name)!r}, "
+                f"{right['question'].get(name)!r}); only answers to the same captions can be compared"
+            )
+    ids = left["images"]["ids"]
+    if ids != right["images"]["ids"]:
+        raise ValueError(f"{first} and {second} are of different images; only the same can be compared")
+    bootstrap, found = Bootstrap(len(ids), seed=seed), []
+    mine, yours = left["images"]["measures"], right["images"]["measures"]
+    for name in mine:
+        if name in yours:
+            pairs = [np.array(side[name][what], np.float64) for side in (mine, yours) for what in ("sums", "counts")]
+            if all(counts.sum() for counts in pairs[1::2]):
+                low, high = bootstrap.difference(*pairs)
+                of_first, of_second = (float(pairs[place].sum() / pairs[place + 1].sum()) for place in (0, 2))
+                found.append(Difference(name, of_first, of_second, low, high))
+    return found
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,295 @@
+"""A held-out evaluation: a checkpoint, a store and captions in, results.json out.
+
+captions x store -> join -> samples -> model -> measures by image -> bootstrap -> figures
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roibeam.extraction.network.state import weights_digest
+from roibeam.features.counted import counted
+from roibeam.features.printable import printable
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.analysis.asked_model import pretraining_model
+from roibeam.pipelines.analysis.evaluation.evaluation_results import (
+    Figure,
+    figure_of,
+    median_rank_of,
+    write_results,
+)
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.analysis.evaluation.measures import (
+    EvaluationSet,
+    Measure,
+    evaluation_set,
+    masked_measures,
+    matching_measures,
+)
+from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, open_photos
+from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
+from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
+from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
+from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions, join_captions, known_classes
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.fit import check_task
+from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, describe_joint
+from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer, trained_with
+from roibeam.pipelines.sources.captions.caption_files import Caption
+from roibeam.pipelines.sources.captions.caption_join import JoinReport
+from roibeam.pipelines.sources.captions.caption_table import CaptionTable
+from roibeam.pipelines.training.run_folder.trained_images import trained_among
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """What is evaluated, and how.
+
+    Attributes:
+        seed: of masks, mismatched images, the subset of images, and the draws of the intervals.
+        batch_size: captions, and pairs of retrieval, at once.
+        max_images: a subset of so many images with their captions; 0 = all.
+        max_regions: of an image, those with the best scores; 0 = all.
+        retrieval: whether all pairs are scored.
+        folds: parts of the images that are searched by themselves.
+        task: number of the task token, for a model with such tokens.
+        background_first: where the model's classes have background.
+        device: "auto" (an accelerator if there is one) or "cpu".
+    """
+
+    seed: int = 0
+    batch_size: int = 64
+    max_images: int = 0
+    max_regions: int = 0
+    retrieval: bool = True
+    folds: int = 1
+    task: int | None = None
+    background_first: bool = False
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("batch_size", 1), ("max_images", 0), ("max_regions", 0), ("folds", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"EvaluationConfig: {name} must be at least {least}, got {getattr(self, name)}")
+        if self.device not in ("auto", "cpu"):
+            raise ValueError(f"device must be auto or cpu, got {self.device!r}")
+        if self.folds > 1 and not self.retrieval:
+            raise ValueError("folds are of retrieval; leave them out, or retrieval in")
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Attributes:
+    figures: in the order to be shown.
+    remarks: what was not measured and why, and what to be careful about.
+    join: how captions met records.
+    num_captions, num_images: that were evaluated.
+    results: the file written.
+    seconds: it took.
+    """
+
+    figures: tuple[Figure, ...]
+    remarks: tuple[str, ...]
+    join: JoinReport
+    num_captions: int
+    num_images: int
+    results: Path
+    seconds: float
+
+
+def evaluate_checkpoint(
+    found: ModelCheckpoint,
+    tokenizer: CaptionTokenizer,
+    store: FeatureStore,
+    captions: Iterable[Caption],
+    out: str | Path,
+    *,
+    config: EvaluationConfig | None = None,
+    images: str | None = None,
+    min_match: float = 1.0,
+    asked: dict[str, Any] | None = None,
+) -> EvaluationResult:
+    """Evaluates a model on the captions whose images the store has, and writes `OUT/results.json`.
+
+    A `JointCheckpoint` reads their photos: boxes and targets are the store's, features its own encoder's.
+
+    Args:
+        out: folder, made if need be; an older results.json in it gives way.
+        images: of a model that was read with its region encoder: folder of the photos; None takes the locations that
+            the store recorded.
+        min_match: share of the captioned images (0..1) that the store must have: with fewer images retrieval is easier.
+        asked: what else the results shall say of where things came from.
+    Raises:
+        ValueError: whatever does not fit, saying what to do.
+    """
+    start, config, out = time.monotonic(), config or EvaluationConfig(), Path(out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; name a folder for the results")
+    model = pretraining_model(found, named=str(found.source), asking="evaluate")
+    check_feature_space(found, store)
+    check_tokenizer(found, tokenizer)
+    check_task(model.config, config.task)
+    rows, join = join_captions(store, captions, min_match)
+    device = torch.device("cuda" if config.device == "auto" and torch.cuda.is_available() else "cpu")
+    features = _features(found, store, rows, images, out, device)
+    corpus = Corpus(store, rows)
+    samples = _samples(model, tokenizer, store, corpus.record_id(0), config, features)
+    chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
+    digest = digest_of_captions([rows])
+    remarks = [*found.changes, *_leaks(found, digest, chosen), *_cuts(samples, chosen)]
+    out.mkdir(parents=True, exist_ok=True)
+    log.info("%s of %s", counted(len(chosen.rows), "caption"), counted(len(chosen.image_ids), "image"))
+    measures, medians, skipped = _measure(model, samples, chosen, config, out, device)
+    bootstrap = Bootstrap(len(chosen.image_ids), seed=config.seed)
+    figures = (*(figure_of(measure, bootstrap) for measure in measures), *medians)
+    facts = {
+        "checkpoint": _told_of_checkpoint(found),
+        "store": _told_of_store(store),
+        "tokenizer": tokenizer.digest,
+        "question": _told_of_question(digest, chosen, config),
+        "settings": asdict(config),
+        "join": join.to_json(),
+        **(asked or {}),
+        "remarks": [*remarks, *skipped],
+        "torch": torch.__version__,
+        "seconds": round(time.monotonic() - start, 1),
+    }
+    path, seconds = write_results(out, facts, figures, chosen.image_ids, measures), time.monotonic() - start
+    return EvaluationResult(figures, (*remarks, *skipped), join, len(chosen.rows), len(chosen.image_ids), path, seconds)
+
+
+def _features(
+    found: ModelCheckpoint,
+    store: FeatureStore,
+    rows: CaptionTable,
+    images: str | None,
+    scratch: Path,
+    device: torch.device,
+) -> PhotoFeatures | None:
+    """Those of the photos, of a model that was read with its region encoder; None leaves the store's."""
+    if isinstance(found, JointCheckpoint):
+        photos = open_photos(store, rows.captioned_ids(), images)
+        return PhotoFeatures(found.joint, photos, scratch=scratch, device=device)
+    if images is not None:
+        raise ValueError(f"{found.source} reads stored features; leave --images out")
+    return None
+
+
+def _samples(
+    model: Any,
+    tokenizer: CaptionTokenizer,
+    store: FeatureStore,
+    first_id: str,
+    config: EvaluationConfig,
+    features: PhotoFeatures | None,
+) -> EvaluationSamples:
+    """Checked on the first record."""
+    first = store[first_id]
+    samples = EvaluationSamples(
+        model.config,
+        tokenizer,
+        num_classes=known_classes(store, first),
+        background_first=config.background_first,
+        max_regions=config.max_regions,
+        task=config.task,
+        features=features,
+    )
+    samples.check(first)
+    return samples
+
+
+def _told_of_checkpoint(found: ModelCheckpoint) -> dict[str, Any]:
+    joint = found.joint if isinstance(found, JointCheckpoint) else None
+    return {
+        "source": str(found.source),
+        "model": type(found.model).__name__,
+        "step": trained_with(found).step,
+        "weights": weights_digest((joint or found.model).state_dict()),
+        "config": json.loads(found.model.config.to_json_string()),
+        "end_to_end": None if joint is None else describe_joint(joint)["end_to_end"],
+    }
+
+
+def _told_of_store(store: FeatureStore) -> dict[str, Any]:
+    fingerprint = store.fingerprint
+    return {"path": str(store.path), "feature_space": fingerprint.feature_space, "numerics": fingerprint.numerics}
+
+
+def _told_of_question(digest: str, chosen: EvaluationSet, config: EvaluationConfig) -> dict[str, Any]:
+    return {
+        "captions_digest": digest,
+        "captions": len(chosen.rows),
+        "images": len(chosen.image_ids),
+        **{name: getattr(config, name) for name in ("seed", "max_images", "folds")},
+    }
+
+
+def _measure(
+    model: Any,
+    samples: EvaluationSamples,
+    chosen: EvaluationSet,
+    config: EvaluationConfig,
+    scratch: Path,
+    device: torch.device,
+) -> tuple[list[Measure], list[Figure], list[str]]:
+    """Measures, median ranks, and why others are not there."""
+    model.to(device)
+    asked: dict[str, Any] = {"seed": config.seed, "batch_size": config.batch_size, "device": device}
+    remarks: list[str] = []
+    if samples.objective is None:
+        remarks.append("no masked regions: this model predicts nothing of regions")
+    progress = LoggedProgress("captions with masks", len(chosen.rows))
+    measures = masked_measures(model, samples, chosen, **asked, progress=progress.one_more)
+    if not has_match_head(model, samples, chosen, device):
+        remarks.append("no matching and no retrieval: this model has no match head")
+        return measures, [], remarks
+    if len(chosen.image_ids) < 2:
+        remarks.append("no matching and no retrieval: they need a second image")
+        return measures, [], remarks
+    progress = LoggedProgress("captions with a wrong image", len(chosen.rows))
+    measures += matching_measures(model, samples, chosen, **asked, progress=progress.one_more)
+    if not config.retrieval:
+        return measures, [], remarks
+    directions = retrieve(
+        model, samples, chosen, folds=config.folds, batch_size=config.batch_size, device=device, scratch=scratch
+    )
+    bootstrap = Bootstrap(len(chosen.image_ids), seed=config.seed)
+    for direction in directions:
+        measures += direction.measures(len(chosen.image_ids))
+    return measures, [median_rank_of(direction, bootstrap) for direction in directions], remarks
+
+
+def _cuts(samples: EvaluationSamples, chosen: EvaluationSet) -> list[str]:
+    cut = sum(samples.is_cut(chosen.corpus.caption(int(row))) for row in chosen.rows)
+    return [f"{counted(cut, 'caption')} cut to the pieces that the model takes"] if cut else []
+
+
+def _leaks(found: ModelCheckpoint, digest: str, chosen: EvaluationSet) -> list[str]:
+    """What of the evaluated captions the run was trained on, as far as its folder tells."""
+    origin, trained = trained_with(found), None
+    if origin.step is not None:
+        # RUN/checkpoints/step-00000100/model
+        trained = trained_among(found.source.parents[2], chosen.image_ids)
+    if digest == origin.captions:
+        remark = "this run was trained on these very captions: what follows is no held-out evaluation"
+    elif trained:
+        remark = (
+            f"this run was trained on {len(trained):,} of the {counted(len(chosen.image_ids), 'image')}, such as "
+            f"{printable(trained[0], 80)}: what follows is no held-out evaluation"
+        )
+    else:
+        return []
+    log.warning("%s", remark)
+    return [remark]

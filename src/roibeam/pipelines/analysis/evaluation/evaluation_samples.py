@@ -1,0 +1,275 @@
+"""What is asked of a model in evaluation, by rules that are the same for all systems.
+
+So that two models can be compared on the same masks: 15 % of the words and 15 % of the regions of a pair that belongs
+together are hidden, each of them predicted; whether a pair matches is asked with nothing hidden. Text is one caption
+between [CLS] and [SEP]. The rules that a system trains by (random words in place of masks, two captions, cuts to a
+length) are not applied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.model.common.masking import mask_regions, mask_words
+from roibeam.model.imagebert.model import ImageBertConfig
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.model.interbert.config import InterBertConfig
+from roibeam.model.vilbert.config import ViLbertConfig
+from roibeam.model.vilbert.single_stream import SingleStreamConfig
+from roibeam.model.visualbert.model import VisualBertConfig
+from roibeam.model.vlbert.config import VLBertConfig
+from roibeam.pipelines.inputs.batches.class_targets import ClassTargets, as_float32
+from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.fit import check_width
+from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, EncodedCaption
+
+MASK_PROBABILITY = 0.15
+
+
+@dataclass(frozen=True)
+class RegionObjective:
+    """What a model predicts of a masked region.
+
+    Attributes:
+        loss: "cross entropy" with the detector's class distribution, "kl" divergence from it, its best "class",
+            "regression" of the feature, "contrastive": the feature among others.
+        labels: of a head that predicts classes: background is one of them, but for "class", where it may be left out.
+            0 for features.
+        negatives: other features that the right one stands among, with "contrastive".
+    """
+
+    loss: str
+    labels: int = 0
+    negatives: int = 0
+
+
+def _of_vlbert(config: Any) -> RegionObjective | None:
+    return RegionObjective("cross entropy", config.num_region_labels) if config.with_region_head else None
+
+
+def _of_two_streams(config: Any) -> RegionObjective:
+    if config.region_loss == "kl":
+        return RegionObjective("kl", config.region_target_size)
+    return RegionObjective(config.region_loss, 0, getattr(config, "num_negatives", 0))
+
+
+def _of_imagebert(config: Any) -> RegionObjective | None:
+    if config.with_region_class_head:
+        return RegionObjective("class", config.num_region_labels)
+    return RegionObjective("regression") if config.with_region_feature_head else None
+
+
+_OBJECTIVES: Mapping[type, Callable[[Any], RegionObjective | None]] = MappingProxyType(
+    {
+        VLBertConfig: _of_vlbert,
+        ViLbertConfig: _of_two_streams,
+        SingleStreamConfig: lambda config: RegionObjective("kl", config.region_target_size),
+        VisualBertConfig: lambda config: None,
+        ImageBertConfig: _of_imagebert,
+        InterBertConfig: _of_two_streams,
+    }
+)
+
+
+def region_objective(config: Any) -> RegionObjective | None:
+    """What the model of this configuration predicts of masked regions; None for nothing."""
+    return _OBJECTIVES[type(config)](config)
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationRow:
+    """A row of a batch: the sample, and (G,) float32, the record's feature of the whole image, where it has one."""
+
+    sample: PretrainSample
+    image_feature: Tensor | None
+
+
+class EvaluationSamples:
+    """Makes rows of batches for one model.
+
+    Args:
+        config: of the model.
+        num_classes: foreground classes of the store; None when it does not tell: as many as the model knows.
+        background_first: whether class 0 of the model is background, as in the published stores of bottom-up attention;
+            else background is the last, as in ours.
+        max_regions: those with the best scores are kept, in the order of the record; 0 keeps all.
+        task: number of the task token, for a model that has such tokens.
+        features: changes a batch of images, such as `PhotoFeatures`; None leaves it with the stored features.
+    Raises:
+        ValueError: when tokenizer, store or options do not fit the model.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        tokenizer: CaptionTokenizer,
+        *,
+        num_classes: int | None,
+        background_first: bool = False,
+        max_regions: int = 0,
+        task: int | None = None,
+        features: Callable[[VLBatch], VLBatch] | None = None,
+    ) -> None:
+        if tokenizer.vocab_size > config.vocab_size:
+            raise ValueError(
+                f"the tokenizer ({tokenizer.description}) has {tokenizer.vocab_size} pieces, the model was made for "
+                f"{config.vocab_size}; name the tokenizer it was trained with (--tokenizer)"
+            )
+        self.objective = region_objective(config)
+        self._config, self._tokenizer, self._features = config, tokenizer, features
+        self._num_classes = _classes_of(self.objective, num_classes, background_first=background_first)
+        self._background_first, self._max_regions, self._task = background_first, max_regions, task
+        # VL-BERT needs two positions more than pieces; nobody misses them in the others.
+        self._longest = config.max_position_embeddings - 2 - getattr(config, "first_position", 0)
+
+    def check(self, record: RegionRecord) -> None:
+        """Raises ValueError when records like this one do not fit the model."""
+        check_width(self._config, record)
+        width = getattr(self._config, "global_feature_size", 0)
+        got = 0 if record.image_feature is None else len(record.image_feature)
+        if width and got != width:
+            raise ValueError(
+                f"record {record.image_id!r}: the model reads a feature of the whole image of width {width}, the store "
+                f"has {got or 'none'}; extract with --image-feature, from the network that it was trained with"
+            )
+
+    def text(self, caption: str) -> EncodedCaption:
+        """The caption's pieces, cut to what the model takes; [SEP] stays."""
+        encoded = self._tokenizer.encode(caption)
+        if len(encoded.ids) <= self._longest:
+            return encoded
+        kept = self._longest - 1
+        return EncodedCaption(np.append(encoded.ids[:kept], encoded.ids[-1]), np.append(encoded.word_ids[:kept], -1))
+
+    def is_cut(self, caption: str) -> bool:
+        """Whether `text` leaves pieces out."""
+        return len(self._tokenizer.encode(caption).ids) > self._longest
+
+    def masked(self, corpus: Corpus, row: int, random: np.random.Generator) -> EvaluationRow:
+        """The row's pair, with words and regions to predict, all of them hidden."""
+        record, encoded = corpus.record(row), self.text(corpus.caption(row))
+        text_ids, labels = mask_words(
+            encoded.ids,
+            encoded.word_ids,
+            random,
+            mask_id=self._tokenizer.mask_id,
+            vocab_size=self._tokenizer.vocab_size,
+            probability=MASK_PROBABILITY,
+            masked_share=1.0,
+        )
+        probability = 0.0 if self.objective is None else MASK_PROBABILITY
+        masked, _ = mask_regions(record.num_regions, random, probability=probability, masked_share=1.0)
+        return self.row(record, text_ids, labels, masked, match=1)
+
+    def pair(self, corpus: Corpus, row: int, image_row: int) -> EvaluationRow:
+        """The caption of a row with the image of a row, the same or another one; nothing is hidden."""
+        return self._unhidden(corpus.record(image_row), self.text(corpus.caption(row)).ids, match=int(row == image_row))
+
+    def image(self, record: RegionRecord) -> VLBatch:
+        """One row with a whole image, and a text that is not to be read."""
+        return self.batch([self._unhidden(record, np.array([self._tokenizer.cls_id]), match=1)])
+
+    def texts(self, texts: Sequence[np.ndarray]) -> VLBatch:
+        """Rows with texts of (T,) pieces, and images that are not to be read."""
+        none = _record_of_nothing(self._config.region_feature_size)
+        return self._padded([self._unhidden(none, ids, match=1) for ids in texts])
+
+    def batch(self, rows: Sequence[EvaluationRow]) -> VLBatch:
+        """Padded, with the fields that only some models read, and the features that are asked for."""
+        padded = self._padded(rows)
+        return padded if self._features is None else self._features(padded)
+
+    def _padded(self, rows: Sequence[EvaluationRow]) -> VLBatch:
+        features = [row.image_feature for row in rows if row.image_feature is not None]
+        return dataclasses.replace(
+            collate([row.sample for row in rows], pad_id=self._tokenizer.pad_id),
+            task_ids=None if self._task is None else torch.full((len(rows),), self._task),
+            global_features=torch.stack(features) if len(features) == len(rows) else None,
+        )
+
+    def _unhidden(self, record: RegionRecord, ids: np.ndarray, *, match: int) -> EvaluationRow:
+        labels, masked = np.full(len(ids), IGNORE_INDEX, np.int64), np.zeros(record.num_regions, bool)
+        return self.row(record, ids, labels, masked, match=match)
+
+    def row(
+        self, record: RegionRecord, ids: np.ndarray, labels: np.ndarray, masked: np.ndarray, *, match: int
+    ) -> EvaluationRow:
+        """A text with a record.
+
+        Args:
+            ids, labels: (T,) int64; labels are `IGNORE_INDEX` where nothing is predicted.
+            masked: (R,) bool, regions that are hidden, and predicted.
+            match: 1 where the text belongs to the image, else 0.
+        """
+        kept = np.arange(record.num_regions)
+        if self._max_regions:
+            kept = np.sort(np.argsort(-record.class_scores, kind="stable")[: self._max_regions])
+        masked = masked[kept]
+        features = as_float32(record.features[kept])
+        sample = PretrainSample(
+            sample_id=record.image_id,
+            text_ids=ids,
+            text_labels=labels,
+            text_segments=np.zeros(len(ids), np.int64),
+            features=features,
+            boxes=record.boxes[kept],
+            masked=masked,
+            predicted=masked,
+            region_targets=self._targets(record, kept, features, masked),
+            contrasted=self.objective is not None and self.objective.loss == "contrastive",
+            match=match,
+            height=record.height,
+            width=record.width,
+        )
+        return EvaluationRow(sample, None if record.image_feature is None else as_float32(record.image_feature))
+
+    def _targets(
+        self, record: RegionRecord, kept: np.ndarray, features: Tensor, masked: np.ndarray
+    ) -> ClassTargets | Tensor | None:
+        if self.objective is None:
+            return None
+        if self._num_classes is None:
+            return features
+        targets = ClassTargets.of(record, kept, masked, self._num_classes)
+        return dataclasses.replace(targets, rows=targets.rows.roll(1, dims=1)) if self._background_first else targets
+
+
+def _classes_of(objective: RegionObjective | None, num_classes: int | None, *, background_first: bool) -> int | None:
+    """Foreground classes of the targets; None where the model predicts none."""
+    if objective is None or not objective.labels:
+        if background_first:
+            raise ValueError("this model predicts no classes of regions; leave --background-first out")
+        return None
+    if num_classes is None:
+        num_classes = objective.labels - 1
+    with_background = objective.labels == num_classes + 1
+    if not with_background and not (objective.loss == "class" and objective.labels == num_classes):
+        raise ValueError(
+            f"the model has {objective.labels} region labels, this store has {num_classes} classes and background; "
+            f"evaluate on a store of the detector that it was trained with"
+        )
+    if background_first and not with_background:
+        raise ValueError("this model's classes are without background; leave --background-first out")
+    return num_classes
+
+
+def _record_of_nothing(width: int) -> RegionRecord:
+    return RegionRecord(
+        image_id="no image",
+        height=1,
+        width=1,
+        boxes=np.zeros((0, 4), np.float32),
+        features=np.zeros((0, width), np.float32),
+        class_ids=np.zeros(0, np.uint16),
+        class_scores=np.zeros(0, np.float32),
+    )

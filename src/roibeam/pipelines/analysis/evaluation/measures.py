@@ -1,0 +1,251 @@
+"""What a model gets right on captions: masked words and regions, and whether a pair matches; image by image.
+
+The model's own `score` does the arithmetic, one row at a time, so that what an image has does not depend on the batch
+it was in. Draws follow from the seed and the number of the caption alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roibeam.model.common.losses import PreTrainingOutput
+from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import (
+    EvaluationRow,
+    EvaluationSamples,
+    RegionObjective,
+)
+from roibeam.pipelines.inputs.captioned.corpus import Corpus
+
+_MASKS, _PAIRS = 3, 4  # first number of a seed; training has others
+
+
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """A mean over items (words, regions, pairs, captions), kept by image.
+
+    Attributes:
+        name: as in `PreTrainingOutput`, or of retrieval.
+        sums, counts: (images,) float64, of the items of each image.
+        chance: what a model reaches that knows nothing; None where that is not defined.
+        best_possible: what the data leave possible, where they leave less than everything.
+    """
+
+    name: str
+    sums: np.ndarray
+    counts: np.ndarray
+    chance: float | None
+    best_possible: float | None = None
+
+    @property
+    def items(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def mean(self) -> float | None:
+        """None where there was no item."""
+        return float(self.sums.sum() / self.counts.sum()) if self.items else None
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationSet:
+    """The captions that are evaluated.
+
+    Attributes:
+        corpus: all captions with a record; mismatched images are drawn from it.
+        rows: (captions,) int64, those of `corpus` that are evaluated.
+        image_of_caption: (captions,) int64, numbers of images, in the order in which captions name them.
+        image_ids: of these images.
+    """
+
+    corpus: Corpus
+    rows: np.ndarray
+    image_of_caption: np.ndarray
+    image_ids: tuple[str, ...]
+
+
+def evaluation_set(corpus: Corpus, *, max_images: int = 0, seed: int = 0) -> EvaluationSet:
+    """All captions, or those of `max_images` images. A larger subset of one seed contains the smaller ones."""
+    first_rows = np.array([corpus.rows_of_image(row)[0] for row in range(len(corpus))])
+    images, image_of_row = np.unique(first_rows, return_inverse=True)
+    if 0 < max_images < len(images):
+        kept = np.sort(np.random.default_rng(seed).permutation(len(images))[:max_images])
+        number = np.full(len(images), -1)
+        number[kept] = np.arange(max_images)
+        images, image_of_row = images[kept], number[image_of_row]
+    rows = np.flatnonzero(image_of_row >= 0)
+    return EvaluationSet(corpus, rows, image_of_row[rows], tuple(corpus.record_id(int(row)) for row in images))
+
+
+class _Terms:
+    """Sums and counts by name and image."""
+
+    def __init__(self, num_images: int) -> None:
+        self._num_images = num_images
+        self.sums: dict[str, np.ndarray] = {}
+        self.counts: dict[str, np.ndarray] = {}
+
+    def add(self, image: int, output: PreTrainingOutput, *, matching: bool) -> None:
+        """Terms of one row: those of matching, or the others."""
+        for name, term in {**output.losses, **output.metrics}.items():
+            if name.startswith("matching") == matching:
+                self.sums.setdefault(name, np.zeros(self._num_images))[image] += float(term.total)
+                self.counts.setdefault(name, np.zeros(self._num_images))[image] += int(term.count)
+
+    def measures(self, chances: Mapping[str, float]) -> list[Measure]:
+        return [Measure(name, self.sums[name], self.counts[name], chances.get(name)) for name in self.sums]
+
+
+@torch.inference_mode()
+def masked_measures(
+    model: Any,
+    samples: EvaluationSamples,
+    chosen: EvaluationSet,
+    *,
+    seed: int,
+    batch_size: int,
+    device: torch.device,
+    progress: Callable[[], None] = lambda: None,
+) -> list[Measure]:
+    """Losses and accuracies of hidden words and regions in pairs that belong together.
+
+    Args:
+        model: a `PreTrainingModel` in evaluation mode, on `device`.
+        progress: is called after each caption.
+    """
+    terms = _Terms(len(chosen.image_ids))
+    chance = _Chance(model.config.vocab_size, samples.objective)
+    for numbers in _chunks(len(chosen.rows), batch_size):
+        randoms = [np.random.default_rng([_MASKS, seed, int(chosen.rows[number])]) for number in numbers]
+        rows = [
+            samples.masked(chosen.corpus, int(chosen.rows[number]), random)
+            for number, random in zip(numbers, randoms, strict=True)
+        ]
+        for place, (batch, scored) in enumerate(scored_rows(model, samples, rows, randoms, device)):
+            terms.add(int(chosen.image_of_caption[numbers[place]]), scored, matching=False)
+            chance.see(batch)
+            progress()
+    return terms.measures(chance.levels())
+
+
+@torch.inference_mode()
+def matching_measures(
+    model: Any,
+    samples: EvaluationSamples,
+    chosen: EvaluationSet,
+    *,
+    seed: int,
+    batch_size: int,
+    device: torch.device,
+    progress: Callable[[], None] = lambda: None,
+) -> list[Measure]:
+    """Loss and accuracy of "does it match": each caption once with its image and once with another one.
+
+    Raises:
+        ValueError: when there is only one image.
+    """
+    terms = _Terms(len(chosen.image_ids))
+    for numbers in _chunks(len(chosen.rows), max(1, batch_size // 2)):
+        randoms = [np.random.default_rng([_PAIRS, seed, int(chosen.rows[number])]) for number in numbers]
+        rows = []
+        for row, random in zip((int(chosen.rows[number]) for number in numbers), randoms, strict=True):
+            other = chosen.corpus.draw_row_of_another_image(row, random)
+            rows += [samples.pair(chosen.corpus, row, row), samples.pair(chosen.corpus, row, other)]
+        twice = [random for random in randoms for _ in range(2)]
+        for place, (_, scored) in enumerate(scored_rows(model, samples, rows, twice, device)):
+            number = numbers[place // 2]
+            terms.add(int(chosen.image_of_caption[number]), scored, matching=True)
+            if place % 2:
+                progress()
+    return terms.measures({"matching": math.log(2), "matching_accuracy": 0.5})
+
+
+def _chunks(count: int, at_once: int) -> Iterator[range]:
+    return (range(start, min(start + at_once, count)) for start in range(0, count, at_once))
+
+
+def scored_rows(
+    model: Any,
+    samples: EvaluationSamples,
+    rows: Sequence[EvaluationRow],
+    randoms: Sequence[np.random.Generator],
+    device: torch.device,
+) -> Iterator[tuple[VLBatch, PreTrainingOutput]]:
+    """Encodes the rows together, and scores each by itself: what is said of a row does not depend on the others.
+
+    Args:
+        randoms: one for each row, for what its losses draw.
+    """
+    batch = samples.batch(rows).to(device)
+    output = model.encode(batch)
+    for row, random in enumerate(randoms):
+        one = batch.row(row)
+        yield one, _score(model, samples, one, _row_of(output, row), random)
+
+
+def _score(
+    model: Any, samples: EvaluationSamples, batch: VLBatch, output: VLOutput, random: np.random.Generator
+) -> PreTrainingOutput:
+    if samples.objective is None or samples.objective.loss != "contrastive":
+        scored: PreTrainingOutput = model.score(batch, output)
+        return scored
+    # In a row by itself all negatives are regions of the same image.
+    generator = torch.Generator().manual_seed(int(random.integers(2**62)))
+    scored = model.score(batch, output, generator)
+    return scored
+
+
+def _row_of(output: VLOutput, row: int) -> VLOutput:
+    parts: dict[str, Any] = {}
+    for field in dataclasses.fields(output):
+        value = getattr(output, field.name)
+        if isinstance(value, Tensor):
+            parts[field.name] = value[row : row + 1]
+    return dataclasses.replace(output, **parts)
+
+
+class _Chance:
+    """What guessing reaches on the labels seen: in accuracy always the commonest one, in loss all of them alike."""
+
+    def __init__(self, vocab_size: int, objective: RegionObjective | None) -> None:
+        self._vocab_size, self._objective = vocab_size, objective
+        self._words, self._classes = Counter[int](), Counter[int]()
+        self._entropy, self._num_regions = 0.0, 0  # sum over the regions' class distributions
+
+    def see(self, batch: VLBatch) -> None:
+        if batch.text_labels is not None:
+            self._words.update(batch.text_labels[batch.text_labels != IGNORE_INDEX].tolist())
+        if self._objective is None or not self._objective.labels:
+            return
+        assert batch.region_targets is not None
+        targets = batch.targets_of(batch.masked_regions)
+        best, classes = targets[:, : self._objective.labels].max(dim=1)
+        self._classes.update(classes[best > 0].tolist())
+        self._entropy += float(torch.special.entr(targets).sum())
+        self._num_regions += len(targets)
+
+    def levels(self) -> dict[str, float]:
+        levels = {"masked_words": math.log(self._vocab_size)}
+        if self._words:
+            levels["masked_word_accuracy"] = _commonest(self._words)
+        if self._classes:
+            levels["masked_region_accuracy"] = _commonest(self._classes)
+        if self._objective is None or not self._num_regions:
+            return levels
+        uniform = math.log(self._objective.labels)
+        # A divergence is the cross-entropy less what no prediction can avoid.
+        unavoidable = self._entropy / self._num_regions if self._objective.loss == "kl" else 0.0
+        return {**levels, "masked_regions": uniform - unavoidable}
+
+
+def _commonest(labels: Counter[int]) -> float:
+    return labels.most_common(1)[0][1] / labels.total()

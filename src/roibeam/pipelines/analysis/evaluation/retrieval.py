@@ -1,0 +1,203 @@
+"""Zero-shot retrieval by match scores: every caption with every image, both ways."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from roibeam.features.counted import counted
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
+from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet, Measure
+from roibeam.pipelines.analysis.evaluation.pair_scores import AllPairs
+from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
+from roibeam.pipelines.foundation.statistics.retrieval_ranks import (
+    CUTS,
+    CaptionedImages,
+    Ranks,
+    best_possible_ranks,
+    median_rank_by_chance,
+    recall_by_chance,
+    retrieval_ranks,
+)
+
+log = logging.getLogger(__name__)
+IMAGE_TO_TEXT, TEXT_TO_IMAGE = "image_to_text", "text_to_image"
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """One way of retrieval, over all folds.
+
+    Attributes:
+        name: `IMAGE_TO_TEXT` or `TEXT_TO_IMAGE`.
+        ranks, best_possible: (queries,) int64.
+        image_of_query: (queries,) int64, numbers of `EvaluationSet`.
+        recall_by_chance: of each of `CUTS`.
+        median_by_chance: mean over folds.
+    """
+
+    name: str
+    ranks: np.ndarray
+    best_possible: np.ndarray
+    image_of_query: np.ndarray
+    recall_by_chance: tuple[float, ...]
+    median_by_chance: float
+
+    def measures(self, num_images: int) -> list[Measure]:
+        """R@1, R@5 and R@10."""
+        queries = np.bincount(self.image_of_query, minlength=num_images).astype(np.float64)
+        found = []
+        for cut, chance in zip(CUTS, self.recall_by_chance, strict=True):
+            hits = np.bincount(self.image_of_query, self.ranks <= cut, minlength=num_images)
+            best = float(np.mean(self.best_possible <= cut))
+            found.append(Measure(f"{self.name}_r{cut}", hits, queries, chance, best))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Fold:
+    images: np.ndarray  # numbers of `EvaluationSet`
+    captions: np.ndarray  # places in its rows
+    texts: list[np.ndarray]
+    captioned: CaptionedImages
+
+
+def retrieve(
+    model: Any,
+    samples: EvaluationSamples,
+    chosen: EvaluationSet,
+    *,
+    folds: int,
+    batch_size: int,
+    device: torch.device,
+    scratch: Path,
+) -> tuple[Direction, Direction]:
+    """Image to text, and text to image. The cost is logged first, then how far it is.
+
+    Args:
+        model: a `PreTrainingModel` with a match head, in evaluation mode, on `device`.
+        folds: the images, in order, are cut into so many parts, each searched by itself ("COCO 1K" is 5 of 1,000).
+        batch_size: pairs at once.
+        scratch: folder with room for 4 bytes a pair of one fold.
+    Raises:
+        ValueError: where a score is not a finite number, or a fold would have less than two images.
+    """
+    if len(chosen.image_ids) < 2 * folds:
+        raise ValueError(
+            f"retrieval needs two images or more in each of {counted(folds, 'fold')}, there are "
+            f"{counted(len(chosen.image_ids), 'image')}"
+        )
+    parts = [_fold(samples, chosen, images) for images in np.array_split(np.arange(len(chosen.image_ids)), folds)]
+    pairs = [_pairs(model, samples, chosen, part, batch_size, device) for part in parts]
+    total = sum(each.count for each in pairs)
+    seconds = total * pairs[0].seconds_per_pair()
+    log.info(
+        "retrieval: %s (%s with %s), about %s", counted(total, "pair"), counted(len(chosen.image_ids), "image"),
+        counted(sum(len(part.texts) for part in parts), "different text"), duration(seconds),
+    )  # fmt: skip
+    progress, done = LoggedProgress("pairs scored", total), 0
+    ranks = []
+    for part, each in zip(parts, pairs, strict=True):
+        shape = (len(part.texts), len(part.images))
+        with tempfile.TemporaryFile(dir=scratch) as file:
+            # A full disk is an error here; later, in a file with holes, it would end the process.
+            os.posix_fallocate(file.fileno(), 0, 4 * each.count)
+            scores = np.memmap(file, np.float32, "r+", shape=shape)
+            each.write(scores, lambda count, before=done: progress.to(before + count))  # type: ignore[misc]
+            ranks.append(retrieval_ranks(scores, part.captioned))
+            del scores
+        done += each.count
+    return _directions(chosen, parts, ranks)
+
+
+@torch.inference_mode()
+def has_match_head(model: Any, samples: EvaluationSamples, chosen: EvaluationSet, device: torch.device) -> bool:
+    """Whether a model tells which pairs match; arguments as of `retrieve`."""
+    row = int(chosen.rows[0])
+    batch = samples.batch([samples.pair(chosen.corpus, row, row)]).to(device)
+    return model.match_log_odds(model.encode(batch)) is not None
+
+
+def _fold(samples: EvaluationSamples, chosen: EvaluationSet, images: np.ndarray) -> _Fold:
+    captions = np.flatnonzero(np.isin(chosen.image_of_caption, images))
+    pieces = [samples.text(chosen.corpus.caption(int(chosen.rows[place]))).ids for place in captions]
+    # Captions of the same pieces are one text. By length, so that texts in a batch waste little.
+    different = sorted({tuple(ids.tolist()) for ids in pieces}, key=lambda ids: (len(ids), ids))
+    number = {ids: place for place, ids in enumerate(different)}
+    captioned = CaptionedImages(
+        np.array([number[tuple(ids.tolist())] for ids in pieces]),
+        chosen.image_of_caption[captions] - images[0],
+        len(different),
+        len(images),
+    )
+    return _Fold(images, captions, [np.array(ids, np.int64) for ids in different], captioned)
+
+
+def _pairs(
+    model: Any,
+    samples: EvaluationSamples,
+    chosen: EvaluationSet,
+    part: _Fold,
+    batch_size: int,
+    device: torch.device,
+) -> AllPairs:
+    first_caption = chosen.rows[part.captions[np.unique(part.captioned.image_of_caption, return_index=True)[1]]]
+    return AllPairs(
+        model,
+        samples,
+        part.texts,
+        lambda image: chosen.corpus.record(int(first_caption[image])),
+        len(part.images),
+        texts_at_once=batch_size,
+        device=device,
+    )
+
+
+def _directions(chosen: EvaluationSet, parts: list[_Fold], ranks: list[Ranks]) -> tuple[Direction, Direction]:
+    best = [best_possible_ranks(part.captioned) for part in parts]
+    return (
+        _direction(
+            IMAGE_TO_TEXT,
+            [each.image_to_text for each in ranks],
+            [each.image_to_text for each in best],
+            np.arange(len(chosen.image_ids)),
+            [(np.bincount(part.captioned.image_of_caption), len(part.captions)) for part in parts],
+        ),
+        _direction(
+            TEXT_TO_IMAGE,
+            [each.text_to_image for each in ranks],
+            [each.text_to_image for each in best],
+            np.concatenate([chosen.image_of_caption[part.captions] for part in parts]),
+            [(np.ones(len(part.captions), np.int64), len(part.images)) for part in parts],
+        ),
+    )
+
+
+def _direction(
+    name: str,
+    ranks: list[np.ndarray],
+    best_possible: list[np.ndarray],
+    image_of_query: np.ndarray,
+    queries: list[tuple[np.ndarray, int]],
+) -> Direction:
+    """
+    Args:
+        queries: of each fold: right candidates of each query, and how many candidates there are.
+    """
+    sizes = [len(num_true) for num_true, _ in queries]
+    return Direction(
+        name,
+        np.concatenate(ranks),
+        np.concatenate(best_possible),
+        image_of_query,
+        tuple(float(np.average([recall_by_chance(*each, cut) for each in queries], weights=sizes)) for cut in CUTS),
+        float(np.average([median_rank_by_chance(*each) for each in queries], weights=sizes)),
+    )

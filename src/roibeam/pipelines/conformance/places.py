@@ -1,0 +1,35 @@
+"""Where the project's own reference arrays and their photos lie: in a clone and beside it, in no wheel or image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+# src/roibeam/pipelines/conformance/ of a clone that is installed with -e.
+CLONE = Path(__file__).resolve().parents[4]
+
+
+def default_folder() -> Path:
+    """tests/goldens of the clone.
+
+    Raises:
+        ValueError: this is no clone; one line says where the arrays are.
+    """
+    folder = CLONE / "tests" / "goldens"
+    if not folder.is_dir():
+        raise ValueError(
+            "the reference arrays are not part of the package or the image: they are the folder tests/goldens of "
+            "roibeam's repository; clone it and name that folder as DIR (docs/conformance.md)"
+        )
+    return folder
+
+
+def photo_folder(folder: Path, photos: Iterable[str]) -> Path | None:
+    """Where `<photo>.png` of a folder of arrays lie: beside the arrays or in ../shared/goldens/detector of the clone.
+
+    None where not one of them is in either place: photos are other people's, and arrays may come without them. Where
+    some are, one that is missing was lost, and its case will say so.
+    """
+    files = [f"{photo}.png" for photo in photos]
+    places = (folder, CLONE.parent / "shared" / "goldens" / "detector")
+    return next((place for place in places if any((place / file).is_file() for file in files)), None)

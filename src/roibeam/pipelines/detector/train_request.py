@@ -1,0 +1,125 @@
+"""A detector's training as a command line asks for it: labels, sizes and a start by their names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.training.losses import LossRules
+from roibeam.extraction.training.targets import SamplingRules
+from roibeam.pipelines.detector.photos import LabelledPhotos, open_labelled_photos
+from roibeam.pipelines.detector.task import PhotoRules
+from roibeam.pipelines.detector.training import DetectorSettings, Start, train_detector
+from roibeam.pipelines.foundation.overrides import apply_overrides, preset
+from roibeam.pipelines.training.loop import TrainResult, is_main_process
+from roibeam.pipelines.training.run_folder.curves import write_curves
+from roibeam.pipelines.training.run_folder.folder import Resume
+from roibeam.pipelines.training.train_config import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectorTrainRequest:
+    """
+    Attributes:
+        labels, images, vocab: as of `open_labelled_photos`; `images` is the folder of the photos.
+        detector, conventions: presets of the sizes, whose classes are then those of the labels, and of the arithmetic.
+        weights, resnet: as of `Start`.
+        frozen_stages: without gradients; None freezes 1 and 2 of a start from a file, none from scratch.
+        steps: optimizer steps.
+        batch_size: photos per step and process.
+        learning_rate: of SGD at its peak; never scaled by batch or processes.
+        warmup_steps: of a linear rise; at most a third of `steps`.
+        decay_steps: after which the rate falls to a tenth; None for 2/3 and 8/9 of `steps`.
+        device: auto or cpu.
+        threads: CPU threads; None leaves torch's choice.
+        seed: of weights, order, sizes and sampled regions.
+        settings: "section.field=value" each; sections train, photos, sampling, losses, detector and conventions.
+        resume: as of `train`.
+    """
+
+    labels: str
+    images: str | None = None
+    vocab: str | None = None
+    detector: str = "vg-r101-c4"
+    conventions: str = "hf"
+    weights: str | None = None
+    resnet: str | None = None
+    frozen_stages: tuple[int, ...] | None = None
+    steps: int = 90_000
+    batch_size: int = 2
+    learning_rate: float = 0.0025
+    warmup_steps: int = 1000
+    decay_steps: tuple[int, ...] | None = None
+    device: str = "auto"
+    threads: int | None = None
+    seed: int = 0
+    settings: tuple[str, ...] = ()
+    resume: Resume = "auto"
+
+
+@dataclass(frozen=True)
+class TrainedDetector:
+    """Attributes:
+    result: of the loop.
+    folder: of the newest detector, as `read_detector_folder` takes it.
+    photos: that it was trained on.
+    """
+
+    result: TrainResult
+    folder: Path
+    photos: LabelledPhotos
+
+
+def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> TrainedDetector:
+    """Trains, and draws the run's curves.
+
+    Raises:
+        ValueError, OSError: whatever is unknown, does not fit or cannot be read, saying what to do.
+    """
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    photos = open_labelled_photos(request.labels, image_root=request.images, vocab=request.vocab)
+    result = train_detector(photos, run_dir, _settings(request, photos), resume=request.resume)
+    if is_main_process():
+        write_curves(run_dir)
+    return TrainedDetector(result, result.checkpoint / "model", photos)
+
+
+def _settings(request: DetectorTrainRequest, photos: LabelledPhotos) -> DetectorSettings:
+    sizes = replace(
+        preset("detector", request.detector, CONFIGS),
+        num_classes=len(photos.class_names),
+        num_attributes=len(photos.attribute_names),
+    )
+    sections: dict[str, Any] = {
+        "train": _train_config(request),
+        "photos": PhotoRules(batch_size=request.batch_size),
+        "sampling": SamplingRules(),
+        "losses": LossRules(),
+        "detector": sizes,
+        "conventions": preset("conventions", request.conventions, CONVENTIONS),
+    }
+    sections = apply_overrides(sections, request.settings)
+    train: TrainConfig = sections["train"]
+    if request.decay_steps is None and train.schedule == "steps" and not train.decay_steps:
+        train = replace(train, decay_steps=(request.steps * 2 // 3, request.steps * 8 // 9))
+    from_file = request.weights is not None or request.resnet is not None
+    frozen = request.frozen_stages if request.frozen_stages is not None else (1, 2) if from_file else ()
+    return DetectorSettings(
+        sections["detector"], sections["conventions"], train, Start(request.weights, request.resnet, frozen),
+        sections["photos"], sections["sampling"], sections["losses"],
+    )  # fmt: skip
+
+
+def _train_config(request: DetectorTrainRequest) -> TrainConfig:
+    steps = request.steps
+    return TrainConfig(
+        steps=steps, learning_rate=request.learning_rate, warmup_steps=min(request.warmup_steps, steps // 3),
+        schedule="steps", decay_steps=request.decay_steps or (), optimizer="sgd", device=request.device,
+        seed=request.seed, log_every=max(1, min(20, steps // 10)), checkpoint_every=max(1, min(1000, steps // 10)),
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""What an extraction is asked for: plain data, checked when it is opened (`requested_work`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# A wrong folder gives next to nothing. Of Conceptual Captions a third of the links were dead years ago, and more die.
+MIN_MATCH = 0.25
+DEFAULT_SELECTION = "butd-10-100"
+
+
+@dataclass(frozen=True)
+class RequestedImages:
+    """Which images.
+
+    Attributes:
+        source: as `roibeam.pipelines.sources.source_kinds.open_source` takes it.
+        image_root: folder or URL that the paths in it are below; None for its own.
+        id_rule: of image ids, no-extension or with-extension.
+        boxes: file or folder of the boxes to describe; None lets the detector propose. Images without any are left out.
+        captions: caption file of a source that has none.
+        min_match: share of the images of `captions` (0..1) that the source must have.
+        held_out: RULE=FILE each: images that must not be inside.
+        leave_out_held_out: drop those instead of refusing them.
+        images_of: data set that bare numbers in ids belong to, where the source does not tell.
+    """
+
+    source: str
+    image_root: str | None = None
+    id_rule: str = "no-extension"
+    boxes: str | None = None
+    captions: str | None = None
+    min_match: float = MIN_MATCH
+    held_out: tuple[str, ...] = ()
+    leave_out_held_out: bool = False
+    images_of: str | None = None
+
+
+@dataclass(frozen=True)
+class RequestedDetector:
+    """What finds the regions.
+
+    Attributes:
+        detector, weights, conventions: as of `roibeam.pipelines.model_files.detector_choice.choose_detector`.
+        selection: name of a preset; None for `DEFAULT_SELECTION`.
+        settings: "section.field=value" each, of the sections detector, conventions and selection.
+        vocabulary: file or folder of the names of classes and attributes, or vg; None for those of the detector.
+        device: cpu, cuda or cuda:<n>.
+        mode: "exact" or a faster one, see `roibeam.extraction.fast.modes`.
+        threads: CPU threads of each process; None for torch's choice, or a share each of several local workers.
+    """
+
+    detector: str = "vg-r101-c4"
+    weights: str | None = None
+    conventions: str | None = None
+    selection: str | None = None
+    settings: tuple[str, ...] = ()
+    vocabulary: str | None = None
+    device: str = "cpu"
+    mode: str = "exact"
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class RequestedRecords:
+    """How images become records: as of `roibeam.extraction.engine.extract_options.ExtractOptions`."""
+
+    dtype: str = "float16"
+    distribution: str = "full"
+    max_pixels: int = 120_000_000
+    decode_threads: int = 2
+    image_feature: str = "none"
+    load_timeout: float = 120.0
+    detect_timeout: float = 900.0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is carried out; nothing here changes what the store holds.
+
+    Attributes:
+        max_failures: share of failed images (0..1) above which the run counts as failed.
+        retry_dead_letters: extract shards that hold dead letters again.
+        runner, beam_args, workers: see `roibeam.pipelines.extract.beam_extraction.run_extraction`.
+        as_json: progress as JSON lines.
+        scratch: see `roibeam.pipelines.extract.shard.job.ExtractJob`.
+    """
+
+    max_failures: float = 0.05
+    retry_dead_letters: bool = False
+    runner: str = "local"
+    beam_args: tuple[str, ...] = ()
+    workers: int = 1
+    as_json: bool = False
+    scratch: str | None = None
+
+
+@dataclass(frozen=True)
+class ExtractRequest:
+    """A whole extraction, as `roibeam extract` is asked for one.
+
+    Attributes:
+        out: store to write, a folder or a URL; one that is there is continued.
+        shard_size: images per new shard; None means about ten minutes of work, at most 4,000.
+    """
+
+    images: RequestedImages
+    out: str
+    detector: RequestedDetector = RequestedDetector()
+    records: RequestedRecords = RequestedRecords()
+    run: RunOptions = RunOptions()
+    shard_size: int | None = None

@@ -1,0 +1,152 @@
+"""`--store`, `--captions` and `--weight` of one command: the sources that they name together, in their order; and
+`--validation`, what is asked about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from roibeam.features.reading.staging import StagedStore
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.extract.annotations import stored_captions
+from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
+from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
+from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+from roibeam.pipelines.sources.held_out import held_out_hint
+from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_store
+
+OWN_CAPTIONS = "own"
+
+
+class GivenStores:
+    """
+    Args:
+        stores: folders or URLs, at least one.
+        captions: a file for each store, or `OWN_CAPTIONS`; none takes the captions that the stores keep.
+        weights: one for each store, or none.
+        texts: of a task, that take the place of captions.
+        id_rule: as of `CaptionFile`.
+    Raises:
+        ValueError: when the numbers of them do not fit, or a caption file is none.
+    """
+
+    def __init__(
+        self,
+        stores: Sequence[str],
+        captions: Sequence[str],
+        weights: Sequence[float],
+        *,
+        texts: TaskTexts | None,
+        id_rule: str,
+    ) -> None:
+        if not stores:
+            raise ValueError("--store is missing: the folder that `roibeam extract` wrote")
+        if captions and texts is not None:
+            raise ValueError("--captions and --task-text: a run reads one of them")
+        for option, given in (("--captions", captions), ("--weight", weights)):
+            if given and len(given) != len(stores):
+                own = f" ({OWN_CAPTIONS} names those that a store keeps)" if option == "--captions" else ""
+                raise ValueError(
+                    f"{len(stores)} --store but {len(given)} {option}: give one {option} for each --store, in the same "
+                    f"order{own}, or none at all"
+                )
+        named = captions or [OWN_CAPTIONS] * len(stores)
+        self._stores, self._texts = stores, texts
+        self._weights: Sequence[float | None] = weights or [None] * len(stores)
+        self._files = [None if each == OWN_CAPTIONS else CaptionFile(each, id_rule=id_rule) for each in named]
+
+    @contextmanager
+    def opened(
+        self, stage_to: Path | None, stage_gb: float | None, *, images_of: str | None, min_match: float
+    ) -> Iterator[list[CaptionedStore]]:
+        """The sources; their stores are closed at the end.
+
+        Args:
+            stage_to: folder that stores are copied to as they are read, each of several to a folder of its own there.
+            stage_gb: room in it, 10^9 bytes, several stores have equal parts of.
+            images_of: as of `checked_data_set`.
+            min_match: of caption files.
+        Raises:
+            ValueError, OSError: when a store cannot be opened.
+        """
+        several, sources = len(self._stores) > 1, []
+        with ExitStack() as stack:
+            for number, (where, file) in enumerate(zip(self._stores, self._files, strict=True)):
+                folder = stage_to / str(number + 1) if stage_to is not None and several else stage_to
+                room = None if stage_gb is None else stage_gb / len(self._stores)
+                store = stack.enter_context(_open_store(where, folder, room))
+                own = stored_captions(store) if file is None else file.captions()
+                sources.append(
+                    CaptionedStore(
+                        store,
+                        self._texts or own,
+                        weight=self._weights[number],
+                        min_match=0 if file is None and self._texts is None else min_match,
+                        data_set=checked_data_set(images_of, data_set_of_store(store.manifest)),
+                    )
+                )
+            yield sources
+
+    def notes(self) -> list[list[str]]:
+        """Of each store's caption file or texts, once they were read: what was left out."""
+        if self._texts is not None:
+            return [self._texts.notes]
+        return [[] if file is None else list(file.notes) for file in self._files]
+
+
+class GivenValidation:
+    """`--validation` and `--validation-store`.
+
+    Args:
+        captions: a caption file, of a Karpathy file its split val; None for no held-out captions.
+        store: folder of a store; None for the first one of the run.
+    Raises:
+        ValueError: when the file is none, or a store is named without it.
+    """
+
+    def __init__(self, captions: str | None, store: str | None, *, id_rule: str) -> None:
+        if captions is None and store is not None:
+            raise ValueError("--validation-store: name the captions too, with --validation")
+        self._store, self._file = store, None if captions is None else CaptionFile(captions, id_rule=id_rule)
+        if captions is not None and self._file is not None and self._file.kind == "karpathy":
+            self._file = CaptionFile(captions, id_rule=id_rule, split="val")
+
+    @contextmanager
+    def opened(
+        self, first: CaptionedStore, *, images_of: str | None, min_match: float
+    ) -> Iterator[CaptionedStore | None]:
+        """The held-out captions; their own store is closed at the end.
+
+        Args:
+            first: source of the run.
+            images_of, min_match: as of `GivenStores.opened`.
+        Raises:
+            ValueError, OSError: when the store cannot be opened.
+        """
+        if self._file is None:
+            yield None
+        elif self._store is None:
+            yield CaptionedStore(first.store, self._file.captions(), min_match=min_match, data_set=first.data_set)
+        else:
+            with FeatureStore(self._store) as store:
+                data_set = checked_data_set(images_of, data_set_of_store(store.manifest))
+                yield CaptionedStore(store, self._file.captions(), min_match=min_match, data_set=data_set)
+
+    def notes(self) -> list[str]:
+        """Of the file, once it was read: what was left out."""
+        return [] if self._file is None else [f"validation: {note}" for note in self._file.notes]
+
+
+def held_out_hints(sources: Sequence[CaptionedStore]) -> list[str]:
+    """What rules would apply to the images of each store, see `held_out_hint`."""
+    hints = [(source.store.path, held_out_hint(source.store.ids(), source.data_set)) for source in sources]
+    return [hint if len(sources) == 1 else f"{path}: {hint}" for path, hint in hints if hint]
+
+
+def _open_store(store: str, stage_to: Path | None, stage_gb: float | None) -> FeatureStore:
+    if stage_to is not None:
+        return StagedStore(store, stage_to, max_bytes=None if stage_gb is None else int(stage_gb * 1e9))
+    if "://" in store or stage_gb is not None:
+        raise ValueError(f"--store {store}: a URL, and --stage-gb, need --stage-to FOLDER on a local disk")
+    return FeatureStore(store)

@@ -1,3 +1,0 @@
-"""A trained model judged on held-out captions: measures, retrieval, validation within the loop. Read
-evaluation_run.py first.
-"""

@@ -1,1 +1,0 @@
-"""A trained model asked about one photo. Read probe.py first."""

@@ -1,0 +1,35 @@
+"""Processes of tests that start as forks of one that has imported everything and computed nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+
+# Of the product alone: the process does not look for modules in the folders of tests. Python passes over a name that it
+# does not find, and each child would import for seconds.
+_IMPORTED = (
+    "accelerate",
+    "faster_coco_eval",
+    "pydantic",
+    "transformers.modeling_utils",
+    "torch.nn.parallel",
+    "roibeam.extraction.training.heads",
+    "roibeam.pipelines.cli.main",
+    "roibeam.pipelines.extract.extraction_run",
+    "roibeam.pipelines.model_files.detector_choice",
+    "roibeam.pipelines.model_files.joint_detector",
+    "roibeam.pipelines.pretraining.budgeted_task",
+    "roibeam.pipelines.pretraining.end_to_end.end_to_end_task",
+    "roibeam.pipelines.pretraining.requests.requested_run",
+    "roibeam.pipelines.pretraining.requests.requested_stages",
+    "roibeam.pipelines.pretraining.text_run",
+    "roibeam.pipelines.stores.store_import",
+    "roibeam.pipelines.stores.store_export",
+    "roibeam.pipelines.training.loop",
+)
+for _name in _IMPORTED:
+    assert importlib.util.find_spec(_name), _name
+
+# One for all tests: the process whose forks they are has the imports that were last asked for before it starts.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(list(_IMPORTED))

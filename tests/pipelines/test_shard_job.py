@@ -1,0 +1,88 @@
+"""One shard of a run, and the store's manifest after all of them, without Beam."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.extraction.selection import SELECTIONS
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.shard.manifest import ShardManifest, ShardSummary
+from roibeam.features.shard.publish import publish_shard
+from roibeam.pipelines.extract.plan.shard_plan import PlannedShard, extend_plan
+from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob, shared_fingerprint
+from roibeam.pipelines.extract.shard.shard_job import extract_shard
+from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
+from roibeam.pipelines.sources.vocabulary import Vocabulary
+
+TINY = replace(CONFIGS["small"], short_edge=48, long_edge=80, proposals_after_nms=16, base_channels=4)
+SOURCE = {"kind": "folder", "location": "/x", "image_root": "/x", "id_rule": "no-extension"}
+SPACE = "f" * 64
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> tuple[ExtractJob, PlannedShard]:
+    """A shard of one photo and one file that is none."""
+    photos, store = tmp_path / "photos", tmp_path / "store"
+    photos.mkdir()
+    store.mkdir()
+    cv2.imwrite(str(photos / "a.png"), np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8))
+    (photos / "b.png").write_bytes(b"no image")
+    images = [ImageRef(name, str(photos / f"{name}.png")) for name in "ab"]
+    plan = extend_plan(store, None, source=SOURCE, settings={}, images=images, shard_size=2)
+    spec, options = DetectorSpec(TINY, SELECTIONS["butd-10-100"], "random:1"), ExtractOptions()
+    space = shared_fingerprint(spec, options, None, False).feature_space
+    return ExtractJob(str(store), str(photos), spec, options, space, None, False), plan.shards[0]
+
+
+def test_a_finished_shard_is_not_done_again(planned: tuple[ExtractJob, PlannedShard]) -> None:
+    job, shard = planned
+    first = extract_shard(job, shard)
+    assert (first.num_records, first.num_failures) == (1, 1) and first.seconds is not None
+    before = {path: path.stat().st_mtime_ns for path in Path(job.store).iterdir()}
+    assert extract_shard(job, shard) == replace(first, seconds=None)
+    assert {path: path.stat().st_mtime_ns for path in Path(job.store).iterdir()} == before
+
+
+def test_a_shard_of_other_images_is_done_again(planned: tuple[ExtractJob, PlannedShard]) -> None:
+    job, shard = planned
+    extract_shard(job, shard)
+    path = Path(job.store) / "part-00000.json"
+    path.write_text(path.read_text().replace(shard.members_digest, "0" * 64))
+    assert extract_shard(job, shard).seconds is not None
+    assert ShardManifest.read(path).members_digest == shard.members_digest
+
+
+def test_a_worker_with_other_weights_stops(planned: tuple[ExtractJob, PlannedShard]) -> None:
+    job, shard = planned
+    with pytest.raises(ValueError, match="differs from the planned one: do all workers see the same weights"):
+        extract_shard(replace(job, feature_space=SPACE), shard)
+    assert sorted(path.name for path in Path(job.store).iterdir()) == ["plan", "plan.json"]
+
+
+def test_a_store_with_an_open_shard_is_not_published(tmp_path: Path) -> None:
+    images = [ImageRef(name, f"/x/{name}.jpg") for name in "ab"]
+    plan = extend_plan(tmp_path, None, source=SOURCE, settings={}, images=images, shard_size=1)
+    fingerprint = Fingerprint(SPACE, {}, {})
+    publish_shard(
+        tmp_path,
+        ShardManifest.from_summary(
+            ShardSummary(),
+            shard=0,
+            attempt="a",
+            fingerprint=fingerprint,
+            members_digest=plan.shards[0].members_digest,
+            dead_letters=(),
+            stats={},
+        ),
+    )
+    with pytest.raises(ValueError, match="1 shard unfinished; run the same command again"):
+        publish_run(tmp_path, StoreText({}, Vocabulary(None, None), fingerprint))
+    assert not (tmp_path / "manifest.json").exists()

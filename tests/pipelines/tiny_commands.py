@@ -1,0 +1,53 @@
+"""What tests of commands share: options of a network and of models of milliseconds, pictures with their store, and the
+one line of an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from in_process import run_roibeam
+
+# Of every model.
+TINY_SIZES = ("--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
+              "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
+
+
+def tiny_run(steps: int, batch_size: int = 4) -> tuple[object, ...]:
+    """Options of `roibeam pretrain`."""
+    return ("--steps", steps, "--batch-size", batch_size, *TINY_SIZES)
+
+
+class Pictures(NamedTuple):
+    """A folder of drawn pictures, their captions, and their store.
+
+    Session-wide: nothing may be written there. What a test changes it changes in a copy.
+    """
+
+    photos: Path
+    captions: Path
+    store: Path
+
+
+def draw_pictures(folder: Path, network: tuple[str, ...], *, count: int, **world: int) -> Pictures:
+    from roibeam.pipelines.toyworld.draw import draw_samples
+
+    captions = draw_samples(folder / "samples", count=count, **world)
+    made = Pictures(folder / "samples" / "images", captions, folder / "store")
+    extract(made.photos, made.store, *network)
+    return made
+
+
+def extract(source: Path, store: Path, *options: object) -> None:
+    command("extract", source, store, *options)
+
+
+def command(*words: object) -> None:
+    """A command line that succeeds, for fixtures of more than one test."""
+    assert run_roibeam(*words) == 0, words
+
+
+def one_line(result: Any) -> str:
+    """The last line of a command's errors; it failed, and without a traceback."""
+    assert result.code != 0 and "Traceback" not in result.err, result.err
+    return str(result.err.splitlines()[-1])

@@ -1,0 +1,238 @@
+"""Faults of extraction jobs, of Beam and its workers, of copies, repairs, imports and exports of stores."""
+
+from __future__ import annotations
+
+from fault import Fault
+
+EXTRACT, STORES = "src/roibeam/pipelines/extract", "src/roibeam/pipelines/stores"
+PLAN, JOB = f"{EXTRACT}/plan/shard_plan.py", f"{EXTRACT}/shard/shard_job.py"
+TIDY, PUBLISH = f"{EXTRACT}/shard/store_folder.py", f"{EXTRACT}/store_manifest.py"
+BEAM, OPTIONS, POOL = (
+    f"{EXTRACT}/beam_extraction.py",
+    f"{EXTRACT}/runners/option_sets.py",
+    f"{EXTRACT}/runners/worker_pool.py",
+)
+COPY, SEQUENCE, REPAIR = f"{STORES}/store_copy.py", f"{STORES}/sequence_folder.py", f"{STORES}/store_repair.py"
+
+
+def _test(name: str) -> str:
+    return f"tests/pipelines/test_{name}"
+
+
+def _remote(test: str) -> str:
+    return f"tests/pipelines/test_remote_store.py::{test}"
+
+
+FAULTS = (
+    # Plans.
+    Fault(
+        "a plan does not know where its images are",
+        PLAN,
+        "add(member.image_id, member.location)",
+        "add(member.image_id)",
+        _test("plan.py::test_the_digest_of_members_covers_their_boxes"),
+    ),
+    Fault(
+        "a plan does not know the sizes that its boxes are of",
+        PLAN,
+        "*(member.boxes_hw or (0, 0))",
+        "0, 0",
+        _test("plan.py::test_the_digest_of_members_covers_their_boxes"),
+    ),
+    Fault(
+        "another image of the same number is planned",
+        PLAN,
+        "_require(members_digest(members) == shard.members_digest,",
+        "_require(len(members) == shard.num_images,",
+        _test("plan.py::test_changed_members_are_noticed"),
+    ),
+    # Shards.
+    Fault(
+        "a manifest names data that are not there yet",
+        JOB,
+        '        folder.put_file(scratch / "data.lmdb", manifest.data_file)\n'
+        "    if publish_shard(folder, manifest, first=True):\n",
+        "        folder.num_bytes(manifest.data_file)\n"
+        "    if publish_shard(folder, manifest, first=True):\n"
+        '        folder.put_file(scratch / "data.lmdb", manifest.data_file or "")\n',
+        _remote("test_a_killed_run_is_finished_by_the_same_command[part-00001.json-before]"),
+    ),
+    Fault(
+        "of two attempts at once the last one counts",
+        JOB,
+        "publish_shard(folder, manifest, first=True)",
+        "publish_shard(folder, manifest)",
+        _remote("test_of_two_attempts_at_once_one_counts_and_nothing_of_the_other_stays"),
+    ),
+    Fault(
+        "an attempt that gave way leaves its data",
+        JOB,
+        "        folder.delete(manifest.data_file)\n",
+        "        folder.num_bytes(manifest.data_file)\n",
+        _remote("test_of_two_attempts_at_once_one_counts_and_nothing_of_the_other_stays"),
+    ),
+    Fault(
+        "finished shards are done again",
+        JOB,
+        "    if done is not None:",
+        "    if done is not None and not done.dead_letters:",
+        _test("shard_job.py::test_a_finished_shard_is_not_done_again"),
+    ),
+    Fault(
+        "a worker with other weights goes on",
+        JOB,
+        "if fingerprint.feature_space != job.feature_space:",
+        "if not fingerprint.feature_space:",
+        _test("shard_job.py::test_a_worker_with_other_weights_stops"),
+    ),
+    Fault(
+        "a shard of other images counts as finished",
+        TIDY,
+        "if manifest.members_digest != shard.members_digest or manifest",
+        "if manifest",
+        _test("shard_job.py::test_a_shard_of_other_images_is_done_again"),
+    ),
+    Fault(
+        "an object that was cut counts as finished",
+        TIDY,
+        "num_bytes(manifest.data_file) != manifest.data_bytes",
+        "num_bytes(manifest.data_file) is None",
+        _remote("test_damaged_objects_are_extracted_again_and_dead_letters_retried"),
+    ),
+    Fault(
+        "data that no manifest names stay",
+        TIDY,
+        'path.match("part-*.lmdb") and path.name not in named',
+        'path.match("part-*.lmdb") and not named',
+        _test("faults.py::test_a_shard_done_again_counts_anew"),
+    ),
+    Fault(
+        "data that an attempt has just put are taken away",
+        TIDY,
+        "0 < facts.written_at < now - ABANDONED_SECONDS",
+        "0 < facts.written_at < now",
+        _remote("test_a_run_that_ends_takes_nothing_from_one_that_still_uploads"),
+    ),
+    # The store's manifest and what lies beside it.
+    Fault(
+        "a store is published without its last shards",
+        PUBLISH,
+        "if len(done) < len(plan.shards):",
+        "if not done:",
+        _test("shard_job.py::test_a_store_with_an_open_shard_is_not_published"),
+    ),
+    Fault(
+        "a run that did nothing restates the store",
+        PUBLISH,
+        "if keep and (published",
+        "if not keep and (published",
+        _test("faults.py::test_a_rerun_with_nothing_to_do_restates_nothing"),
+    ),
+    Fault(
+        "a run that did half is taken for one that did nothing",
+        BEAM,
+        "nothing_new = all(",
+        "nothing_new = any(",
+        _test("faults.py::test_shards_computed_differently_are_warned_about"),
+    ),
+    Fault(
+        "captions of images without a record stay",
+        f"{EXTRACT}/annotations.py",
+        " and member.image_id not in failed\n",
+        "\n",
+        _test("annotations.py::test_a_store_keeps_captions_of_images_with_a_record"),
+    ),
+    Fault(
+        "captions of a later store come first",
+        f"{EXTRACT}/annotations.py",
+        "ORDER BY rowid",
+        "ORDER BY rowid DESC",
+        _test("annotations.py::test_copies_carry_what_is_said_of_their_images"),
+    ),
+    # Beam and its workers.
+    Fault(
+        "Beam counts records as dead",
+        BEAM,
+        ".inc(result.num_failures)",
+        ".inc(result.num_records)",
+        _test("runners.py::test_beam_counts_what_the_manifests_say"),
+    ),
+    Fault(
+        "our options win over the user's",
+        OPTIONS,
+        "if _name(flag) in _REPEATABLE or _name(flag) not in given]",
+        "if _name(flag)]",
+        _test("runner_options.py::test_options_of_the_user_count"),
+    ),
+    Fault(
+        "options that Beam does not know are passed over",
+        OPTIONS,
+        '        if unknown:\n            raise ValueError(f"Beam',
+        '        if not known:\n            raise ValueError(f"Beam',
+        _test("runner_options.py::test_what_is_missing_is_said[local-beam_args4-does not know --no_such]"),
+    ),
+    Fault(
+        "a pool ends the worker of another runner",
+        POOL,
+        "worker = self._workers.pop((context.peer(), request.worker_id), None)",
+        "worker = next((self._workers.pop(key) for key in list(self._workers) if key[1] == request.worker_id), None)",
+        _test("runner_options.py::test_runners_that_share_a_pool_end_their_own_workers_only"),
+    ),
+    # Copies, repairs, imports, exports.
+    Fault(
+        "a copy with other options goes on with what is there",
+        COPY,
+        "*(store.manifest.to_json() for store in stores), options.change.to_json()",
+        "*(store.manifest.to_json() for store in stores),",
+        _test("store_copy.py::test_other_folders_are_refused"),
+    ),
+    Fault(
+        "a copy believes the records that it read",
+        COPY,
+        "if expected is not None and content_digest(expected) != summary.content_digest:",
+        "if expected is not None and len(expected) != summary.num_records:",
+        _test("store_copy.py::test_a_record_that_is_not_the_one_of_the_index_is_found"),
+    ),
+    Fault(
+        "a merge takes the first of two unequal records",
+        "src/roibeam/features/store_merge.py",
+        "if digest != first[1]:",
+        "if not digest:",
+        _test("store_copy.py::test_unequal_content_under_one_id_is_an_error_that_names_it"),
+    ),
+    Fault(
+        "an image is record and dead letter",
+        "src/roibeam/features/store_merge.py",
+        "(not records or source in holders)",
+        "source >= 0",
+        _test("store_copy.py::test_dead_letters_travel_unless_another_store_has_the_image"),
+    ),
+    Fault(
+        "a damaged shard of a killed copy is kept",
+        SEQUENCE,
+        "                break\n",
+        "",
+        _test("store_copy.py::test_finished_shards_are_kept_and_a_damaged_one_is_copied_again"),
+    ),
+    Fault(
+        "a repair mixes features of two networks",
+        REPAIR,
+        "if fingerprint.feature_space != manifest.fingerprint.feature_space:",
+        "if not fingerprint.feature_space:",
+        _test("store_repair.py::test_features_of_another_network_are_refused_before_anything_is_written"),
+    ),
+    Fault(
+        "dead letters that failed again count as mended",
+        REPAIR,
+        "counts.retried += len(tried_again - failed)",
+        "counts.retried += len(tried_again)",
+        _test("store_repair.py::test_dead_letters_are_tried_one_by_one_and_change_nothing_when_they_fail_again"),
+    ),
+    Fault(
+        "an import goes on with a file that changed",
+        f"{STORES}/store_import.py",
+        "num_bytes, newest, fingerprint.feature_space",
+        "num_bytes, fingerprint.feature_space",
+        _test("store_import_diff.py::test_a_killed_import_of_a_file_that_changed_is_refused"),
+    ),
+)

@@ -1,0 +1,129 @@
+"""Faults of pre-training: samples and batches, several stores, detectors trained beside, evaluations."""
+
+from __future__ import annotations
+
+from fault import Fault, first_steps
+
+
+def _processes(test: str) -> str:
+    return f"tests/pipelines/test_training_processes.py::{test}"
+
+
+COLLATE = "src/roibeam/pipelines/inputs/batches/sample.py"
+FAULTS = (
+    Fault(
+        "every worker makes the first one's batches",
+        "src/roibeam/pipelines/inputs/batches/batch_workers.py",
+        "islice(self._places(), worker.id, None,",
+        "islice(self._places(), 0, None,",
+        _processes("test_samples_from_workers_are_those_of_one_process"),
+    ),
+    Fault(
+        "labels stand one piece further",
+        COLLATE,
+        "[sample.text_labels for",
+        "[np.roll(sample.text_labels, 1) for",
+        first_steps("vilbert"),
+    ),
+    Fault(
+        "padding is predicted",
+        COLLATE,
+        "text, np.int64, IGNORE_INDEX)",
+        "text, np.int64, pad_id)",
+        first_steps("visualbert"),
+    ),
+    Fault(
+        "padded regions are attended to",
+        COLLATE,
+        "region_mask=_lengths_mask(regions, most)",
+        "region_mask=_lengths_mask([most[1]] * rows, most)",
+        first_steps("interbert"),
+    ),
+    Fault(
+        "background is the first class",
+        "src/roibeam/pipelines/inputs/batches/class_targets.py",
+        "torch.from_numpy(record.class_ids[chosen].astype(np.int64))] = 1.0",
+        "torch.from_numpy(record.class_ids[chosen].astype(np.int64)) + 1] = 1.0",
+        "tests/pipelines/test_pretraining.py::test_regions_come_by_score_with_their_targets",
+    ),
+    Fault(
+        "words are aligned with regions one piece too early",
+        "src/roibeam/pipelines/pretraining/samples/visualbert.py",
+        "text, start = corpus.text(row), 1",
+        "text, start = corpus.text(row), 0",
+        "tests/pipelines/test_aligned_words.py::"
+        "test_boxes_are_aligned_with_the_first_piece_of_each_word_that_names_them",
+    ),
+    Fault(
+        "padding of aligned words is taken for the first piece",
+        COLLATE,
+        "padded: np.ndarray = np.full((*shape, max(widths)), -1, np.int64)",
+        "padded: np.ndarray = np.full((*shape, max(widths)), 0, np.int64)",
+        "tests/pipelines/test_aligned_words.py::test_alignment_is_padded_in_a_batch",
+    ),
+    Fault(
+        "partners come from all stores",
+        "src/roibeam/pipelines/inputs/captioned/corpus.py",
+        "drawn = row - place + int(random.integers(others))",
+        "drawn = int(random.integers(len(self) - (end - first)))",
+        "tests/pipelines/test_pretraining_sources.py::test_partners_are_drawn_inside_a_source_as_if_there_were_no_other",
+    ),
+    Fault(
+        "all processes take the first one's share of a step",
+        "src/roibeam/pipelines/pretraining/budgeted_task.py",
+        "self._planned(places, num_ranks)[rank]",
+        "self._planned(places, num_ranks)[0]",
+        "tests/pipelines/test_budgeted_task.py::test_steps_have_their_samples_whatever_processes_and_workers",
+    ),
+    Fault(
+        "lengths are those of the row's own caption",
+        "src/roibeam/pipelines/pretraining/samples/vlbert.py",
+        "lengths.pieces(pair.caption_row),",
+        "lengths.pieces(row),",
+        "tests/pipelines/test_budgeted_task.py::"
+        "test_lengths_that_are_planned_with_are_those_of_the_samples[vlbert, pairs, uncut]",
+    ),
+    Fault(
+        "validation asks about the test split",
+        "src/roibeam/pipelines/inputs/captioned/given_stores.py",
+        'split="val"',
+        'split="test"',
+        "tests/pipelines/test_validation.py::test_of_a_karpathy_file_the_split_val_is_asked_about",
+    ),
+    Fault(
+        "the next stage starts from the weights that the average is of",
+        "src/roibeam/pipelines/model_files/model_checkpoint.py",
+        "_as_float32(read_tensors(folder / WEIGHTS))",
+        '_as_float32(read_tensors(folder.parent / "trained.safetensors"))',
+        "tests/pipelines/test_stages.py::test_the_average_goes_on_to_the_next_stage_where_a_new_one_starts_from_it",
+    ),
+    Fault(
+        "labelled photos are mirrored alike in every epoch",
+        "src/roibeam/pipelines/detector/labelled_batches.py",
+        "[_PHOTO, self._seed, epoch, place]",
+        "[_PHOTO, self._seed, 0, place]",
+        "tests/pipelines/test_draw_frequencies.py::"
+        "test_half_of_the_labelled_photos_are_mirrored_and_short_edges_come_alike[20000]",
+    ),
+    Fault(
+        "the detector's losses lose their weights",
+        "src/roibeam/pipelines/model_files/joint_detector.py",
+        "getattr(self.weights, name) * term.total",
+        "term.total",
+        "tests/pipelines/test_joint_detector.py::test_losses_are_those_of_model_and_detector_apart",
+    ),
+    Fault(
+        "labelled photos of the other processes are not passed over",
+        "src/roibeam/pipelines/pretraining/data/labelled_photos.py",
+        "range(begin - number)",
+        "range(0)",
+        "tests/pipelines/test_joint_detector.py::test_labelled_photos_do_not_depend_on_batch_size_or_processes[0.5]",
+    ),
+    Fault(
+        "an evaluation shows masked regions",
+        "src/roibeam/pipelines/analysis/evaluation/photo_features.py",
+        "hides = bool(batch.masked_regions[row].any())",
+        "hides = False",
+        "tests/pipelines/test_evaluation_end_to_end.py::test_batches_and_what_was_kept_change_no_feature",
+    ),
+)
