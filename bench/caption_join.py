@@ -20,8 +20,8 @@ import sys
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable, TextColumn
-from roibeam.pipelines.sources.captions.join import CaptionJoin
-from roibeam.pipelines.sources.captions.given_captions import give_captions
+from roibeam.pipelines.sources.captions.caption_join import CaptionJoin
+from roibeam.pipelines.sources.captions.caption_join import give_captions
 from roibeam.pipelines.sources.image_table import ImageTable
 from roibeam.pipelines.sources.source_kinds import Source
 path, rows = sys.argv[1], int(sys.argv[2])

@@ -34,7 +34,7 @@ from roibeam.extraction.fast.modes import MODES, bf16_instructions
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
-from roibeam.extraction.photos.preprocess import NetworkInput, preprocess
+from roibeam.extraction.photos.preprocessing import NetworkInput, preprocess
 from roibeam.extraction.weights.loading import build_detector
 
 PORT = "port"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.photos.preprocess import NetworkInput
+from roibeam.extraction.photos.preprocessing import NetworkInput
 
 FILES = ("modeling_frcnn.py", "processing_image.py", "utils.py")
 

@@ -32,7 +32,7 @@ from roibeam.extraction.network.anchors import cell_anchors
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.rpn import ProposalGenerator, choose_proposals
-from roibeam.extraction.photos.preprocess import preprocess
+from roibeam.extraction.photos.preprocessing import preprocess
 from roibeam.extraction.selection import SELECTIONS, SelectionPolicy, select_regions
 
 CONFIG = CONFIGS["vg-r101-c4-600"]

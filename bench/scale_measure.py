@@ -43,7 +43,7 @@ from scale_inputs import MEASURED
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.photos.decode import decode_image
-from roibeam.extraction.photos.preprocess import input_size
+from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.pipelines.cli.main import app

@@ -21,7 +21,7 @@ import numpy as np
 
 from roibeam.pipelines.toyworld.draw import draw_chunk
 from roibeam.pipelines.toyworld.picture import Picture, describe
-from roibeam.pipelines.toyworld.render import render
+from roibeam.pipelines.toyworld.rendering import render
 from roibeam.pipelines.toyworld.scene import generate
 from roibeam.pipelines.toyworld.splits import PLACES
 from roibeam.pipelines.toyworld.statistics import Statistics

@@ -28,7 +28,7 @@ from roibeam.extraction.network.resnet import Bottleneck, NormedConv, Stem, buil
 from roibeam.extraction.network.roi_heads import BoxPredictor, RegionOutputs, RoIHeads, pool_regions
 from roibeam.extraction.network.rpn import ProposalGenerator, Proposals, choose_proposals
 from roibeam.extraction.photos.decode import decode_image
-from roibeam.extraction.photos.preprocess import input_size, preprocess
+from roibeam.extraction.photos.preprocessing import input_size, preprocess
 
 HF = CONVENTIONS["hf"]
 TINY = replace(

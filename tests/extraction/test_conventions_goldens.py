@@ -16,7 +16,7 @@ from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.rpn import ProposalGenerator, choose_proposals
-from roibeam.extraction.photos.preprocess import preprocess
+from roibeam.extraction.photos.preprocessing import preprocess
 from roibeam.extraction.weights.head_layout import CAFFE_LAYOUT, HF_LAYOUT, HeadLayout, relayout
 from roibeam.extraction.weights.loading import build_detector
 

@@ -10,7 +10,7 @@ import torch
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.photos.preprocess import preprocess
+from roibeam.extraction.photos.preprocessing import preprocess
 from roibeam.extraction.training.batch import PhotoObjects, collate_training_photos, prepare_training_photo
 
 CONFIG = replace(CONFIGS["small"], short_edge=60, long_edge=100)

@@ -19,7 +19,7 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.resnet import FrozenBatchNorm, NormedConv, group_norm
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.state import weights_digest
-from roibeam.extraction.photos.preprocess import preprocess
+from roibeam.extraction.photos.preprocessing import preprocess
 from roibeam.extraction.training.batch_losses import build_trainable_detector
 from roibeam.extraction.weights.loading import build_detector
 

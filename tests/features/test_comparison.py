@@ -14,13 +14,12 @@ import pytest
 from butd_tsv_examples import CAFFE, LXMERT, fields, line
 from store_examples import FINGERPRINT, make_record, write_shard, write_store
 
-from roibeam.features.comparison import distribution_error as distribution_error_module
-from roibeam.features.comparison import region_matching
-from roibeam.features.comparison.compare import StoreComparison, compare
+from roibeam.features.comparison import distributions, region_matching
 from roibeam.features.comparison.cosines import Cosines
-from roibeam.features.comparison.distribution_error import distribution_error
+from roibeam.features.comparison.distributions import distribution_error
 from roibeam.features.comparison.record_source import RecordSource
 from roibeam.features.comparison.region_matching import match_regions
+from roibeam.features.comparison.store_comparison import StoreComparison, compare
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.shard.publish import publish_shard, publish_store
@@ -283,7 +282,7 @@ def test_distribution_error_of_parts_is_that_of_all(monkeypatch: pytest.MonkeyPa
     first, second = (record.class_distribution for record in records_)
     assert first is not None and second is not None
     want = distribution_error(first, second, pairs)
-    monkeypatch.setattr(distribution_error_module, "_VALUES_AT_ONCE", 14)
+    monkeypatch.setattr(distributions, "_VALUES_AT_ONCE", 14)
     assert distribution_error(first, second, pairs) == want > 0
 
 

@@ -17,7 +17,7 @@ from lmdb_examples import read_lmdb, write_lmdb, write_pickles
 
 from roibeam.features.exchange.lmdb_entries import LmdbEntries
 from roibeam.features.exchange.mmf_lmdb import FORMAT as MMF
-from roibeam.features.exchange.plain_pickle import plain_pickle
+from roibeam.features.exchange.old_numpy import plain_pickle
 from roibeam.features.exchange.vilbert_lmdb import FORMAT as VILBERT
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.safe_pickle.read import loads_pickle

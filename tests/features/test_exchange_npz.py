@@ -18,7 +18,7 @@ from fuzz_child import soak_seeds
 
 from roibeam.features.exchange.milvlg_npz import FORMAT
 from roibeam.features.exchange.npy_bytes import npz_values
-from roibeam.features.exchange.npy_output import npy_bytes
+from roibeam.features.exchange.old_numpy import npy_bytes
 from roibeam.features.record.region_record import RegionRecord
 
 

@@ -309,7 +309,9 @@ def test_importing_features_needs_neither_torch_nor_beam_nor_pyarrow() -> None:
     code = """
 import sys
 sys.path[:0] = sys.argv[1:]
-import features
+import roibeam.features
+given = [getattr(roibeam.features, name) for name in dir(roibeam.features)]
+assert roibeam.features.FeatureStore in given
 print([name for name in ("torch", "apache_beam", "pyarrow") if name in sys.modules])
 """
     assert run_child(code).stdout.split() == ["[]"]

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from roibeam.extraction.weights.head_layout import HeadLayout
-from roibeam.features.comparison.space_difference import LAYOUT_CONVENTIONS, space_difference
+from roibeam.features.comparison.feature_spaces import LAYOUT_CONVENTIONS, space_difference
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 
 

@@ -5,7 +5,7 @@ import torch
 import transformers
 from vilbert_examples import POSITIONS, VOCAB_SIZE, make_batch, randomised, tiny
 
-from roibeam.model.common.bert_checkpoint import load_start, tidy_bert
+from roibeam.model.common.checkpoint import load_start, tidy_bert
 from roibeam.model.imagebert.checkpoint import state_from_bert as imagebert_state
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.vilbert.checkpoint import state_from_bert as vilbert_state

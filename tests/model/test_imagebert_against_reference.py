@@ -10,7 +10,7 @@ import torch
 
 from roibeam.model.common.packing import Packing
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
-from roibeam.model.imagebert.retrieval_losses import retrieval_losses, triplet_loss
+from roibeam.model.imagebert.retrieval import retrieval_losses, triplet_loss
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}

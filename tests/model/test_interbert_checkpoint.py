@@ -6,7 +6,7 @@ import transformers
 from interbert_examples import SIZES, make_model, tiny
 from vilbert_examples import POSITIONS, VOCAB_SIZE, make_batch, randomised
 
-from roibeam.model.common.bert_checkpoint import load_start
+from roibeam.model.common.checkpoint import load_start
 from roibeam.model.interbert.checkpoint import (
     config_from_official,
     state_from_bert,

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from roibeam.model.common.packing import computing_padding
-from roibeam.model.imagebert.retrieval_losses import binary_loss
+from roibeam.model.imagebert.retrieval import binary_loss
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.interbert.checkpoint import config_from_official, key_table, state_from_official
 from roibeam.model.interbert.model import InterBertForPreTraining

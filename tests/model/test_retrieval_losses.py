@@ -7,7 +7,7 @@ import torch
 from imagebert_examples import make_model
 from vilbert_examples import make_batch, randomised, tiny
 
-from roibeam.model.imagebert.retrieval_losses import (
+from roibeam.model.imagebert.retrieval import (
     RETRIEVAL_LOSSES,
     binary_loss,
     multi_class_loss,

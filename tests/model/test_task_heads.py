@@ -8,7 +8,7 @@ from model_examples import EXAMPLES, build, make_full_batch, padded
 from vilbert_examples import randomised
 
 from roibeam.model.common.losses import cross_entropy
-from roibeam.model.imagebert.retrieval_losses import binary_loss, multi_class_loss
+from roibeam.model.imagebert.retrieval import binary_loss, multi_class_loss
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.task_heads import (
     GroundingHead,

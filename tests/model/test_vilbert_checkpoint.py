@@ -4,7 +4,7 @@ import pytest
 import torch
 from vilbert_examples import make_batch, randomised, tiny
 
-from roibeam.model.common.key_table import KeyTable
+from roibeam.model.common.checkpoint import KeyTable
 from roibeam.model.vilbert.checkpoint import (
     TABLES,
     config_from_official,

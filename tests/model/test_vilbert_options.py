@@ -10,7 +10,7 @@ import transformers
 from vilbert_examples import make_batch, randomised, take_rows, tiny
 from vilbert_options import CASES, NUMBERS, OPTIONS, REGIONS, ROWS, inputs, is_compared, weight
 
-from roibeam.model.common.bert_checkpoint import load_start
+from roibeam.model.common.checkpoint import load_start
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.vilbert.checkpoint import (
     config_from_official,

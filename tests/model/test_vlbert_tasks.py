@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from vlbert_examples import SIZES, make_batch, make_model
 
-from roibeam.model.common.bert_checkpoint import load_start
+from roibeam.model.common.checkpoint import load_start
 from roibeam.model.inputs import VLOutput
 from roibeam.model.vlbert.checkpoint import TABLES, kind_of, split_official, state_from_official, state_to_official
 from roibeam.model.vlbert.config import vlbert_task_config

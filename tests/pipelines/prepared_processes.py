@@ -23,8 +23,8 @@ _IMPORTED = (
     "roibeam.pipelines.pretraining.requests.requested_run",
     "roibeam.pipelines.pretraining.requests.requested_stages",
     "roibeam.pipelines.pretraining.text_run",
-    "roibeam.pipelines.stores.import_store",
-    "roibeam.pipelines.stores.export_store",
+    "roibeam.pipelines.stores.store_import",
+    "roibeam.pipelines.stores.store_export",
     "roibeam.pipelines.training.loop",
 )
 for _name in _IMPORTED:

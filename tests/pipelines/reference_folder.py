@@ -21,7 +21,7 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.roi_heads import pool_regions
 from roibeam.extraction.network.rpn import choose_proposals
-from roibeam.extraction.photos.preprocess import preprocess
+from roibeam.extraction.photos.preprocessing import preprocess
 from roibeam.extraction.region_batch import collate_photos, prepare_photo
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
 from roibeam.extraction.selection import SELECTIONS, SelectionPolicy, classwise_max

@@ -12,9 +12,8 @@ import pytest
 
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
 from roibeam.pipelines.sources.captions.caption_files import Caption, CaptionFile
+from roibeam.pipelines.sources.captions.caption_join import CaptionJoin, JoinReport, check_match, give_captions
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable, TextColumn
-from roibeam.pipelines.sources.captions.given_captions import give_captions
-from roibeam.pipelines.sources.captions.join import CaptionJoin, JoinReport, check_match
 from roibeam.pipelines.sources.image_finder import Ambiguous, Found, ImageFinder
 from roibeam.pipelines.sources.source_kinds import open_source
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from roibeam.model.common.packing import computing_padding
-from roibeam.model.imagebert.retrieval_losses import binary_loss
+from roibeam.model.imagebert.retrieval import binary_loss
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.interbert.checkpoint import config_from_official, state_to_official
 from roibeam.model.interbert.tasks import InterBertForTasks

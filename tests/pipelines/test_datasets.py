@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from dataset_examples import error_of, write
 
-from roibeam.pipelines.sources.datasets import json_members, visual_genome
+from roibeam.pipelines.sources.datasets import json_pieces, visual_genome
 from roibeam.pipelines.sources.datasets.coco import read_coco, read_coco_instances
-from roibeam.pipelines.sources.datasets.json_members import read_json_members
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
 from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
 from roibeam.pipelines.sources.datasets.rows import BadRow
 from roibeam.pipelines.sources.datasets.visual_genome import (
@@ -37,7 +37,7 @@ PIECES = (
 def test_json_members_are_those_of_json_wherever_the_file_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(json_members, "_CHUNK_CHARACTERS", chunk)
+    monkeypatch.setattr(json_pieces, "_CHUNK_CHARACTERS", chunk)
     for text in (PIECES, PIECES.replace(" ", ""), PIECES.replace(" ", "\r\n\t "), "\ufeff" + PIECES + "\n"):
         path = write(tmp_path / "a.json", text)
         found: dict[str, Any] = {}
@@ -80,8 +80,8 @@ def test_damaged_json_is_one_error(tmp_path: Path, content: str | bytes, words: 
 def test_an_entry_without_end_is_refused_before_it_fills_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_members, "_CHUNK_CHARACTERS", 100)
-    monkeypatch.setattr(json_members, "MAX_ENTRY_CHARACTERS", 1000)
+    monkeypatch.setattr(json_pieces, "_CHUNK_CHARACTERS", 100)
+    monkeypatch.setattr(json_pieces, "MAX_ENTRY_CHARACTERS", 1000)
     short = write(tmp_path / "a.json", {"images": ["x" * 900] * 20})
     assert len(list(read_json_members(short, expected="x"))) == 20  # a list may be long
     long = write(tmp_path / "b.json", {"images": ["y", "x" * 9000]})

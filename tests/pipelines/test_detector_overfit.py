@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.photos.preprocess import input_size
+from roibeam.extraction.photos.preprocessing import input_size
 
 SHORT_EDGE, LONG_EDGE = 256, 384
 SMALLEST_SIDE = 16

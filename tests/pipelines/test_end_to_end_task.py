@@ -17,7 +17,7 @@ from small_end_to_end import EndToEndTraining
 
 from roibeam.extraction.network.blanking import blank_regions
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.photos.preprocess import input_size
+from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
 from roibeam.model.vlbert.config import VLBertConfig

@@ -13,7 +13,7 @@ from dataset_examples import write
 
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.manifest import EMPTY_CONTENT_DIGEST, StoreManifest
-from roibeam.pipelines.sources.captions.held_out import HeldOut, LeakReport, held_out_hint
+from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, held_out_hint
 from roibeam.pipelines.sources.image_identity import data_set_of_source, data_set_of_store, image_keys
 from roibeam.pipelines.sources.source_kinds import Source
 from roibeam.pipelines.toyworld.draw import draw_samples

@@ -28,8 +28,13 @@ from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weight
 from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
 from roibeam.model.vlbert.config import vlbert_task_config
 from roibeam.model.vlbert.tasks import VLBertForVcr
-from roibeam.pipelines.model_files.joint_checkpoint import load_joint, save_joint
-from roibeam.pipelines.model_files.vlbert_joint import load_official_joint, official_joint_state, save_official_joint
+from roibeam.pipelines.model_files.joint_checkpoint import (
+    load_joint,
+    load_official_joint,
+    official_joint_state,
+    save_joint,
+    save_official_joint,
+)
 
 VLBERT_TASK_SIZES = {name: value for name, value in VLBERT_SIZES.items() if name != "num_region_labels"}
 NOTHING = [np.zeros(4, bool), np.zeros(2, bool)]

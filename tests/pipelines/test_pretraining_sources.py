@@ -24,7 +24,7 @@ from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_c
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
-from roibeam.pipelines.sources.captions.held_out import HeldOut
+from roibeam.pipelines.sources.held_out import HeldOut
 from roibeam.pipelines.training.run_folder.trained_images import trained_among
 from roibeam.pipelines.training.train_config import TrainConfig
 

@@ -27,8 +27,8 @@ from roibeam.features.shard.publish import publish_store
 from roibeam.features.shard.record_change import RecordChange
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.sources.captions.asked_ids import AskedIds, read_id_list, read_split
-from roibeam.pipelines.stores.copy_store import CopyOptions, copy_store
+from roibeam.pipelines.sources.id_lists import AskedIds, read_id_list, read_split
+from roibeam.pipelines.stores.store_copy import CopyOptions, copy_store
 
 Roibeam = Callable[..., Any]
 

@@ -26,7 +26,7 @@ from roibeam.features.shard.manifest import StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.foundation.files.folder_lock import store_lock
-from roibeam.pipelines.stores.import_store import import_features
+from roibeam.pipelines.stores.store_import import import_features
 
 Roibeam = Callable[..., Any]
 
@@ -277,7 +277,7 @@ def test_an_unexpected_error_is_no_difference_and_a_failing_page_costs_no_figure
     def torn(*arguments: object, **options: object) -> None:
         raise KeyError("torn")
 
-    monkeypatch.setattr("roibeam.features.comparison.compare.compare", torn)
+    monkeypatch.setattr("roibeam.features.comparison.store_comparison.compare", torn)
     done = roibeam("store", "diff", *two_stores)
     assert done.code == 2 and done.err == "roibeam: KeyError: 'torn'; --debug tells more\n"
 

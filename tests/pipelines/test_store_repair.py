@@ -36,7 +36,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.cli.store.repair import repair_command
 from roibeam.pipelines.stores.damage import find_damage
-from roibeam.pipelines.stores.repair_store import RepairSource, repair_store
+from roibeam.pipelines.stores.store_repair import RepairSource, repair_store
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 NETWORK = (
@@ -281,7 +281,7 @@ def test_an_interrupted_repair_leaves_the_store_as_it_was_and_the_next_one_goes_
         def emit(self, record: logging.LogRecord) -> None:
             raise KeyboardInterrupt
 
-    logger = logging.getLogger("roibeam.pipelines.stores.repair_store")
+    logger = logging.getLogger("roibeam.pipelines.stores.store_repair")
     handler = Interrupt()
     level = logger.level
     logger.setLevel(logging.INFO)

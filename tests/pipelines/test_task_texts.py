@@ -22,7 +22,7 @@ from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_regions
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling, review_captions
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.sources.captions.join import CaptionJoin
+from roibeam.pipelines.sources.captions.caption_join import CaptionJoin
 from roibeam.pipelines.sources.datasets.vcr_texts import read_vcr_questions
 
 Cli = Callable[..., Any]

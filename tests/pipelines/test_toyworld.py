@@ -32,7 +32,7 @@ from roibeam.pipelines.toyworld import write as toyworld_write
 from roibeam.pipelines.toyworld.picture import Picture, describe, read_pictures
 from roibeam.pipelines.toyworld.randomness import IntegerStream
 from roibeam.pipelines.toyworld.raster import SUBPIXEL, bounds, fill, outlines, run_lengths
-from roibeam.pipelines.toyworld.render import render
+from roibeam.pipelines.toyworld.rendering import render
 from roibeam.pipelines.toyworld.scene import Drawing, generate
 from roibeam.pipelines.toyworld.shapes import SHAPES
 from roibeam.pipelines.toyworld.splits import CYCLE, PLACES, place_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fault import Fault
 
 SOURCES = "src/roibeam/pipelines/sources"
-DOWNLOAD, HELD_OUT = f"{SOURCES}/download", f"{SOURCES}/captions/held_out.py"
+DOWNLOAD, HELD_OUT = f"{SOURCES}/download", f"{SOURCES}/held_out.py"
 JOURNAL, GATES, BODY = f"{DOWNLOAD}/journal.py", f"{DOWNLOAD}/host_gates.py", f"{DOWNLOAD}/body.py"
 ARCHIVES = "src/roibeam/pipelines/foundation/files/archives.py"
 
@@ -176,7 +176,7 @@ FAULTS = (
     # Captions, and images that are held out.
     Fault(
         "a join that found one image goes on",
-        f"{SOURCES}/captions/join.py",
+        f"{SOURCES}/captions/caption_join.py",
         "if report.found_images and report.found_share >= min_match:",
         "if report.found_images:",
         _test("captions.py::test_too_few_matches_stop_with_a_name_of_each_side"),

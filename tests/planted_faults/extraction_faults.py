@@ -5,7 +5,7 @@ from __future__ import annotations
 from fault import Fault
 
 EXTRACTION = "src/roibeam/extraction"
-DECODE, PREPROCESS = f"{EXTRACTION}/photos/decode.py", f"{EXTRACTION}/photos/preprocess.py"
+DECODE, PREPROCESS = f"{EXTRACTION}/photos/decode.py", f"{EXTRACTION}/photos/preprocessing.py"
 NETWORK, ENGINE, WEIGHTS = f"{EXTRACTION}/network", f"{EXTRACTION}/engine", f"{EXTRACTION}/weights"
 BOXES, SUPPRESSION = f"{NETWORK}/boxes.py", f"{NETWORK}/suppression.py"
 SELECTION = f"{EXTRACTION}/selection.py"

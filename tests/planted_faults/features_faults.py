@@ -75,7 +75,7 @@ FAULTS = (
     ),
     Fault(
         "a data file may lie in another folder",
-        MANIFEST,
+        f"{FEATURES}/shard/json_fields.py",
         "[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}",
         "[A-Za-z0-9._/-]{1,255}",
         _test("manifest.py::test_bad_shard_manifests")

@@ -12,7 +12,7 @@ BEAM, OPTIONS, POOL = (
     f"{EXTRACT}/runners/option_sets.py",
     f"{EXTRACT}/runners/worker_pool.py",
 )
-COPY, SEQUENCE, REPAIR = f"{STORES}/copy_store.py", f"{STORES}/sequence_folder.py", f"{STORES}/repair_store.py"
+COPY, SEQUENCE, REPAIR = f"{STORES}/store_copy.py", f"{STORES}/sequence_folder.py", f"{STORES}/store_repair.py"
 
 
 def _test(name: str) -> str:
@@ -230,7 +230,7 @@ FAULTS = (
     ),
     Fault(
         "an import goes on with a file that changed",
-        f"{STORES}/import_store.py",
+        f"{STORES}/store_import.py",
         "num_bytes, newest, fingerprint.feature_space",
         "num_bytes, fingerprint.feature_space",
         _test("store_import_diff.py::test_a_killed_import_of_a_file_that_changed_is_refused"),

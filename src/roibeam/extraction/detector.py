@@ -30,7 +30,7 @@ from roibeam.extraction.network.resnet import Backbone
 from roibeam.extraction.network.roi_heads import RegionOutputs, RoIHeads
 from roibeam.extraction.network.rpn import ProposalGenerator, Proposals
 from roibeam.extraction.network.state import weights_digest
-from roibeam.extraction.photos.preprocess import (
+from roibeam.extraction.photos.preprocessing import (
     NetworkInput,
     ResizedPhoto,
     check_image,

@@ -13,7 +13,7 @@ from roibeam.extraction.network.blanking import blank_photo, blank_regions
 from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
-from roibeam.extraction.photos.preprocess import check_image, preprocess
+from roibeam.extraction.photos.preprocessing import check_image, preprocess
 
 PADDING_COORDINATE = -2.0  # of rows without a box; jackroos/VL-BERT pretrain/data/collate_batch.py
 

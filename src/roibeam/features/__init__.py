@@ -15,9 +15,9 @@ if __name__ != "roibeam.features":
 if TYPE_CHECKING:
     from roibeam.features.batch import BatchBuffers as BatchBuffers
     from roibeam.features.batch import RegionBatch as RegionBatch
-    from roibeam.features.comparison.compare import compare as compare
     from roibeam.features.comparison.record_source import RecordSource as RecordSource
     from roibeam.features.comparison.result import StoreComparison as StoreComparison
+    from roibeam.features.comparison.store_comparison import compare as compare
     from roibeam.features.exchange.butd_tsv import ButdTsv as ButdTsv
     from roibeam.features.exchange.butd_tsv import read_butd_tsv as read_butd_tsv
     from roibeam.features.reading.batch_stream import BatchStream as BatchStream
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _FILES = {
     "BatchBuffers": "roibeam.features.batch",
     "RegionBatch": "roibeam.features.batch",
-    "compare": "roibeam.features.comparison.compare",
+    "compare": "roibeam.features.comparison.store_comparison",
     "RecordSource": "roibeam.features.comparison.record_source",
     "StoreComparison": "roibeam.features.comparison.result",
     "ButdTsv": "roibeam.features.exchange.butd_tsv",

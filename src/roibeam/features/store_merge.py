@@ -6,13 +6,13 @@ import hashlib
 import heapq
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
 from roibeam.features.printable import printable
 from roibeam.features.shard.manifest import DeadLetter, ShardEntry, ShardManifest
-from roibeam.features.shard.publish import shard_entry
 from roibeam.features.shard.reader import stream_digests
 from roibeam.features.shard.sequence import Repeat
 from roibeam.features.store import FeatureStore
@@ -58,7 +58,7 @@ class StoreMerge:
                 manifest = _checked_manifest(store, entry)
                 letters += [(_key(letter.image_id), source, letter) for letter in manifest.dead_letters]
                 if manifest.first_id is not None:
-                    bare = ShardManifest(**{**manifest.__dict__, "dead_letters": (), "stats": {}})
+                    bare = replace(manifest, dead_letters=(), stats={})
                     self._shards.append((_key(manifest.first_id), source, entry.shard, bare))
         self._letters = sorted(letters, key=itemgetter(0, 1))
         self._shards.sort(key=itemgetter(0, 1, 2))
@@ -149,7 +149,7 @@ class StoreMerge:
 def _checked_manifest(store: FeatureStore, entry: ShardEntry) -> ShardManifest:
     path = store.path / entry.manifest
     manifest = ShardManifest.read(path)
-    if shard_entry(manifest, manifest_sha256=hashlib.sha256(path.read_bytes()).hexdigest()) != entry:
+    if ShardEntry.of(manifest, manifest_sha256=hashlib.sha256(path.read_bytes()).hexdigest()) != entry:
         raise ValueError(
             f"{path}: is not the manifest that manifest.json was made from; finish the run that changed it, or verify "
             f"the store"

@@ -24,7 +24,6 @@ from roibeam.features.shard.manifest import (
     ShardManifest,
     StoreManifest,
 )
-from roibeam.features.shard.publish import shard_entry
 from roibeam.features.shard.reader import ShardReader, stream_digests
 from roibeam.features.shard.writer import META_DATABASE, REGIONS_DATABASE
 
@@ -148,7 +147,7 @@ def _checked_manifest(
     except (OSError, ValueError) as error:
         problems.append(Problem(entry.manifest, str(error), remake))
         return None
-    if shard_entry(manifest, manifest_sha256=got) != entry:
+    if ShardEntry.of(manifest, manifest_sha256=got) != entry:
         what = f"does not agree with {STORE_MANIFEST_NAME} about shard {entry.shard} (counts, ids, digest, bytes)"
         problems.append(Problem(entry.manifest, what, remake))
     elif manifest.fingerprint.feature_space != store.fingerprint.feature_space:

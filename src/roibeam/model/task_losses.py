@@ -2,7 +2,7 @@
 
 Which system takes which, and by what it divides, stands in docs/models.md, "Heads and losses of tasks". Losses over
 classes (NLVR2, VCR, GLUE) are `roibeam.model.common.losses.cross_entropy`; those of retrieval, for every model, stand
-in model/imagebert/retrieval_losses.py.
+in model/imagebert/retrieval.py.
 
 Shapes: N rows, A answers, C classes or choices, E image elements, R regions, P phrases, G boxes that are right.
 """

@@ -29,7 +29,7 @@ from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.rpn import Proposals
 from roibeam.extraction.network.state import weights_digest
-from roibeam.extraction.photos.preprocess import MIN_INPUT_EDGE, PhotoScale, check_image
+from roibeam.extraction.photos.preprocessing import MIN_INPUT_EDGE, PhotoScale, check_image
 from roibeam.extraction.regions import (
     HostCopy,
     Regions,
@@ -262,7 +262,7 @@ class Detectron2Detector:
         size = max(size[0], MIN_INPUT_EDGE), max(size[1], MIN_INPUT_EDGE)
         resized = ResizeTransform(height, width, *size, Image.Resampling.BILINEAR).apply_image(image)
         pixels = torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1), dtype=np.float32))
-        # Divided in float32, as in extraction/photos/preprocess.py.
+        # Divided in float32, as in extraction/photos/preprocessing.py.
         scale_yx = torch.tensor((height, width), dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
         return pixels, PhotoScale(scale_yx[[1, 0, 1, 0]].to(self.device), divides=False)
 

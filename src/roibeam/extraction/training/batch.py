@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
-from roibeam.extraction.photos.preprocess import input_size
+from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.extraction.region_batch import prepare_photo
 from roibeam.extraction.training.targets import IGNORE, Objects
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from roibeam.features.comparison.feature_spaces import space_difference
 from roibeam.features.comparison.record_source import RecordSource
-from roibeam.features.comparison.space_difference import space_difference
 from roibeam.features.counted import counted
 
 

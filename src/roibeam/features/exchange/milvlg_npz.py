@@ -36,7 +36,7 @@ from roibeam.features.exchange.entry_record import (
 from roibeam.features.exchange.export_losses import count_losses
 from roibeam.features.exchange.image_files import ImageFolder, first_file, write_file
 from roibeam.features.exchange.npy_bytes import npz_values, read_file
-from roibeam.features.exchange.npy_output import npz_bytes
+from roibeam.features.exchange.old_numpy import npz_bytes
 from roibeam.features.record.imported import ABSENT
 from roibeam.features.record.region_record import MAX_REGIONS, RegionRecord
 

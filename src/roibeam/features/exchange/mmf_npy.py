@@ -31,7 +31,7 @@ from roibeam.features.exchange.export_losses import count_losses
 from roibeam.features.exchange.image_files import ImageFolder, first_file, write_file
 from roibeam.features.exchange.mmf_dicts import MmfDicts, mmf_dict
 from roibeam.features.exchange.npy_bytes import npy_value, read_file
-from roibeam.features.exchange.npy_output import npy_bytes
+from roibeam.features.exchange.old_numpy import npy_bytes
 from roibeam.features.record.region_record import RegionRecord
 
 _SUFFIX, _INFO_SUFFIX = ".npy", "_info.npy"

@@ -15,7 +15,7 @@ from roibeam.features.exchange.entry_record import EntryError, described
 from roibeam.features.exchange.export_losses import NO_REGIONS
 from roibeam.features.exchange.lmdb_entries import LmdbEntries, first_values
 from roibeam.features.exchange.lmdb_output import LmdbOutput
-from roibeam.features.exchange.plain_pickle import plain_pickle
+from roibeam.features.exchange.old_numpy import plain_pickle
 from roibeam.features.printable import printable
 from roibeam.features.record.imported import ABSENT
 from roibeam.features.record.region_record import RegionRecord

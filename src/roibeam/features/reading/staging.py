@@ -31,7 +31,6 @@ from roibeam.features.shard.manifest import (
     StoreManifest,
     shard_manifest_name,
 )
-from roibeam.features.shard.publish import shard_entry
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore
 
@@ -146,7 +145,7 @@ class StagedStore(FeatureStore):
                 f"{entry.manifest_sha256}); the store changed: open it again, or finish the run that changes it"
             )
         manifest = ShardManifest.from_json(_json(data, self._remote), where)
-        if shard_entry(manifest, manifest_sha256=digest) != entry:
+        if ShardEntry.of(manifest, manifest_sha256=digest) != entry:
             raise ValueError(f"{where}: does not agree with {STORE_MANIFEST_NAME} about shard {entry.shard}; verify it")
         if entry.data_file is not None:
             arriving, whole = self._staging.partial(entry), self.path / entry.data_file

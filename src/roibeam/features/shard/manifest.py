@@ -7,10 +7,10 @@ version may add some; a change of meaning is a new version number, which is refu
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from roibeam.features.folders.durable_files import read_regular_file
 from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.shard.json_fields import JsonFields, parse_json
 from roibeam.features.shard.layout import DTYPE_CODES
 
 SHARD_FORMAT = "roibeam-shard"
@@ -42,6 +43,25 @@ def data_file_name(shard: int, attempt: str) -> str:
 def shard_manifest_name(shard: int) -> str:
     """`part-00003.json`."""
     return f"part-{shard:05d}.json"
+
+
+class _JsonFile(ABC):
+    """A manifest as the file it is."""
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """Raises FileNotFoundError, or ValueError naming file and field."""
+        return cls.from_bytes(read_regular_file(Path(path)), path)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str | os.PathLike[str]) -> Self:
+        """Reads a file's content; `path` is only named in errors."""
+        return cls.from_json(parse_json(data, path), path)
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, value: Any, path: str | os.PathLike[str]) -> Self:
+        """Reads what `to_json` gives; `path` is only named in errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +102,7 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShardManifest(ShardSummary):
+class ShardManifest(ShardSummary, _JsonFile):
     """`part-00003.json`: which attempt's file is the shard, what is in it, and which images failed.
 
     Attributes:
@@ -136,25 +156,14 @@ class ShardManifest(ShardSummary):
         return {"format": SHARD_FORMAT, "version": MANIFEST_VERSION, **first, **inner, **last}
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Self:
-        """Raises FileNotFoundError, or ValueError naming file and field."""
-        return cls.from_bytes(read_regular_file(Path(path)), path)
-
-    @classmethod
-    def from_bytes(cls, data: bytes, path: str | os.PathLike[str]) -> Self:
-        """Reads a file's content; `path` is only named in errors."""
-        return cls.from_json(_parse_json(data, path), path)
-
-    @classmethod
     def from_json(cls, value: Any, path: str | os.PathLike[str]) -> Self:
-        """Reads what `to_json` gives; `path` is only named in errors."""
-        read = _Reader(value, str(path))
-        read.format(SHARD_FORMAT)
-        dead = [_Reader(inner, f"{path}: dead_letters[{i}]") for i, inner in enumerate(read.items("dead_letters"))]
+        read = JsonFields(value, str(path))
+        read.format(SHARD_FORMAT, MANIFEST_VERSION)
+        dead = [JsonFields(inner, f"{path}: dead_letters[{i}]") for i, inner in enumerate(read.items("dead_letters"))]
         manifest = cls(
             shard=read.count("shard"),
             attempt=read.text("attempt"),
-            data_file=read.file_name("data_file") if read.is_there("data_file") else None,
+            data_file=read.or_none(read.file_name, "data_file"),
             fingerprint=read.fingerprint("fingerprint"),
             members_digest=read.text("members_digest"),
             data_bytes=read.count("data_bytes"),
@@ -165,9 +174,9 @@ class ShardManifest(ShardSummary):
             num_records=read.count("num_records"),
             num_regions=read.count("num_regions"),
             feature_dim=read.count("feature_dim"),
-            feature_dtype=read.text("feature_dtype") if read.is_there("feature_dtype") else None,
-            first_id=read.text("first_id") if read.is_there("first_id") else None,
-            last_id=read.text("last_id") if read.is_there("last_id") else None,
+            feature_dtype=read.or_none(read.text, "feature_dtype"),
+            first_id=read.or_none(read.text, "first_id"),
+            last_id=read.or_none(read.text, "last_id"),
             content_digest=read.digest("content_digest"),
             dead_letters=tuple(DeadLetter(**{f.name: one.text(f.name) for f in fields(DeadLetter)}) for one in dead),
             stats=read.mapping("stats"),
@@ -197,6 +206,15 @@ class ShardEntry:
     content_digest: str
     manifest_sha256: str
 
+    @classmethod
+    def of(cls, manifest: ShardManifest, *, manifest_sha256: str) -> Self:
+        """How the store manifest lists a shard."""
+        own: dict[str, Any] = {
+            "manifest": shard_manifest_name(manifest.shard),
+            "manifest_sha256": manifest_sha256,
+        }
+        return cls(**own, **{f.name: getattr(manifest, f.name) for f in fields(cls) if f.name not in own})
+
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationsEntry:
@@ -218,7 +236,7 @@ class AnnotationsEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreManifest:
+class StoreManifest(_JsonFile):
     """`manifest.json`: the shards that are the store.
 
     Attributes:
@@ -261,35 +279,24 @@ class StoreManifest:
         return {**head, **first, "vocabulary": self.vocabulary, **inner, "shards": shards}
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Self:
-        """Raises FileNotFoundError, or ValueError naming file and field."""
-        return cls.from_bytes(read_regular_file(Path(path)), path)
-
-    @classmethod
-    def from_bytes(cls, data: bytes, path: str | os.PathLike[str]) -> Self:
-        """Reads a file's content; `path` is only named in errors."""
-        return cls.from_json(_parse_json(data, path), path)
-
-    @classmethod
     def from_json(cls, value: Any, path: str | os.PathLike[str]) -> Self:
-        """Reads what `to_json` gives; `path` is only named in errors."""
-        read = _Reader(value, str(path))
-        read.format(STORE_FORMAT)
-        vocabulary = _Reader(read.mapping("vocabulary"), f"{path}: vocabulary")
+        read = JsonFields(value, str(path))
+        read.format(STORE_FORMAT, MANIFEST_VERSION)
+        vocabulary = JsonFields(read.mapping("vocabulary"), f"{path}: vocabulary")
         entries = [
             ShardEntry(
                 shard=one.count("shard"),
                 manifest=one.file_name("manifest"),
-                data_file=one.file_name("data_file") if one.is_there("data_file") else None,
+                data_file=one.or_none(one.file_name, "data_file"),
                 num_records=one.count("num_records"),
                 num_regions=one.count("num_regions"),
                 data_bytes=one.count("data_bytes"),
-                first_id=one.text("first_id") if one.is_there("first_id") else None,
-                last_id=one.text("last_id") if one.is_there("last_id") else None,
+                first_id=one.or_none(one.text, "first_id"),
+                last_id=one.or_none(one.text, "last_id"),
                 content_digest=one.digest("content_digest"),
                 manifest_sha256=one.digest("manifest_sha256"),
             )
-            for one in (_Reader(inner, f"{path}: shards[{i}]") for i, inner in enumerate(read.items("shards")))
+            for one in (JsonFields(inner, f"{path}: shards[{i}]") for i, inner in enumerate(read.items("shards")))
         ]
         manifest = cls(
             fingerprint=read.fingerprint("fingerprint"),
@@ -297,7 +304,7 @@ class StoreManifest:
             classes=vocabulary.names("classes"),
             attributes=vocabulary.names("attributes"),
             feature_dim=read.count("feature_dim"),
-            feature_dtype=read.text("feature_dtype") if read.is_there("feature_dtype") else None,
+            feature_dtype=read.or_none(read.text, "feature_dtype"),
             shards=tuple(entries),
             num_records=read.count("num_records"),
             num_regions=read.count("num_regions"),
@@ -321,7 +328,7 @@ class StoreManifest:
 def _read_annotations(manifest: dict[str, Any], path: str | os.PathLike[str]) -> AnnotationsEntry | None:
     if manifest["annotations"] is None:
         return None
-    read = _Reader(manifest["annotations"], f"{path}: annotations")
+    read = JsonFields(manifest["annotations"], f"{path}: annotations")
     return AnnotationsEntry(
         file=read.file_name("file"),
         rows=read.count("rows"),
@@ -330,94 +337,3 @@ def _read_annotations(manifest: dict[str, Any], path: str | os.PathLike[str]) ->
         bytes=read.count("bytes"),
         sha256=read.digest("sha256"),
     )
-
-
-def _parse_json(data: bytes, path: str | os.PathLike[str]) -> Any:
-    try:
-        return json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: is not JSON ({error}); restore it or run the command that wrote it again") from None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
-
-
-class _Reader:
-    """A JSON object being read: each method takes one field, and a complaint names file, field, want and got."""
-
-    def __init__(self, value: Any, where: str) -> None:
-        self._where = where
-        if not isinstance(value, dict):
-            raise self.wrong("content", "an object", value)
-        self._value = value
-
-    def wrong(self, name: str, want: str, got: object) -> ValueError:
-        shown = repr(got)
-        shown = shown if len(shown) <= 200 else shown[:200] + "..."
-        return ValueError(
-            f"{self._where}: {name} must be {want}, got {shown}; "
-            f"restore the file from a copy or run the command that wrote it again"
-        )
-
-    def format(self, want: str) -> None:
-        found, version = self.text("format"), self.count("version")
-        if found != want:
-            raise ValueError(f"{self._where}: format is {found!r}, expected {want!r}; is this the right file?")
-        if version != MANIFEST_VERSION:
-            raise ValueError(
-                f"{self._where}: {want} version {version}, this roibeam reads {MANIFEST_VERSION}; "
-                f"read it with the version that wrote it"
-            )
-
-    def is_there(self, name: str) -> bool:
-        return self._take(name, "there (null when it has no value)", lambda value: True) is not None
-
-    def text(self, name: str) -> str:
-        return self._take(name, "a string", lambda value: isinstance(value, str))
-
-    def count(self, name: str) -> int:
-        return self._take(name, "an integer from 0", lambda value: type(value) is int and 0 <= value < 2**63)
-
-    def digest(self, name: str) -> str:
-        def is_digest(value: object) -> bool:
-            return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
-
-        return self._take(name, "64 hex digits", is_digest)
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        return self._take(name, "an object", lambda value: isinstance(value, dict))
-
-    def items(self, name: str) -> list[Any]:
-        return self._take(name, "a list", lambda value: isinstance(value, list))
-
-    def names(self, name: str) -> tuple[str, ...] | None:
-        def is_names(value: object) -> bool:
-            return value is None or (isinstance(value, list) and all(isinstance(one, str) for one in value))
-
-        value = self._take(name, "null or a list of strings", is_names)
-        return None if value is None else tuple(value)
-
-    def file_name(self, name: str) -> str:
-        """A name that cannot leave the folder of the manifest."""
-
-        def is_plain(value: object) -> bool:
-            return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", value) is not None
-
-        return self._take(name, "a plain file name in the same folder (no separator, no '..')", is_plain)
-
-    def fingerprint(self, name: str) -> Fingerprint:
-        inner = _Reader(self.mapping(name), f"{self._where}: {name}")
-        details = inner.mapping("details") if "details" in inner._value else {}
-        try:
-            return Fingerprint(inner.text("feature_space"), inner.mapping("numerics"), details)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self._where}: {error}") from None
-
-    def _take(self, name: str, want: str, fits: Callable[[Any], bool]) -> Any:
-        if name not in self._value:
-            raise self.wrong(name, want, "nothing: the field is missing")
-        value = self._value[name]
-        if not fits(value):
-            raise self.wrong(name, want, value)
-        return value

@@ -90,7 +90,7 @@ def publish_store(
         if manifest.data_file is not None:
             kinds.setdefault((manifest.feature_dim, manifest.feature_dtype), shard)
             filled.append(replace(manifest, dead_letters=(), stats={}))  # small: all are kept
-        entries.append(shard_entry(manifest, manifest_sha256=hashlib.sha256(data).hexdigest()))
+        entries.append(ShardEntry.of(manifest, manifest_sha256=hashlib.sha256(data).hexdigest()))
     if len(kinds) > 1:
         raise ValueError(f"{folder}: shards differ in feature width and dtype (first shard of each: {kinds})")
     feature_dim, feature_dtype = next(iter(kinds), (0, None))
@@ -138,19 +138,3 @@ def _digests_of(folder: OutputFolder, manifests: Sequence[ShardManifest]) -> Ite
             yield from stream_digests(folder.local_path / manifest.data_file, manifest)
         else:
             yield from ShardObject(folder, manifest).digests()
-
-
-def shard_entry(manifest: ShardManifest, *, manifest_sha256: str) -> ShardEntry:
-    """How the store manifest lists a shard."""
-    return ShardEntry(
-        shard=manifest.shard,
-        manifest=shard_manifest_name(manifest.shard),
-        data_file=manifest.data_file,
-        num_records=manifest.num_records,
-        num_regions=manifest.num_regions,
-        data_bytes=manifest.data_bytes,
-        first_id=manifest.first_id,
-        last_id=manifest.last_id,
-        content_digest=manifest.content_digest,
-        manifest_sha256=manifest_sha256,
-    )

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from roibeam.model.common.bert_checkpoint import tidy_bert
-from roibeam.model.common.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable
+from roibeam.model.common.checkpoint import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_bert
 
 TABLE = KeyTable(
     "BERT",

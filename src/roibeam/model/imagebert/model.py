@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder
+from roibeam.model.common.bert import SMALL_SIZES, BertSizes, VLPreTrainedModel, bert_encoder
 from roibeam.model.common.heads import MaskedWordHead, Pooler
 from roibeam.model.common.losses import WIDTH_REDUCTIONS, PreTrainingOutput
 from roibeam.model.common.packing import Packing
@@ -92,13 +92,7 @@ def imagebert_base(**overrides: Any) -> ImageBertConfig:
 
 def imagebert_small(**overrides: Any) -> ImageBertConfig:
     """4 layers of width 256: trains on a laptop. Everything but the sizes is as in `imagebert_base`."""
-    sizes: dict[str, Any] = {
-        "hidden_size": 256,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "intermediate_size": 1024,
-    }
-    return ImageBertConfig(**(sizes | overrides))
+    return ImageBertConfig(**(dict(SMALL_SIZES) | overrides))
 
 
 class ImageBertEmbeddings(nn.Module):

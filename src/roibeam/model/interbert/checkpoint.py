@@ -12,8 +12,16 @@ from typing import Any
 
 from torch import Tensor
 
-from roibeam.model.common.bert_checkpoint import tidy_bert
-from roibeam.model.common.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable, names_with_bert, without_copies
+from roibeam.model.common.checkpoint import (
+    BERT_LAYER,
+    BERT_OPTIONS,
+    BERT_WORD_HEAD,
+    KeyTable,
+    names_with_bert,
+    tidy_bert,
+    with_copies,
+    without_copies,
+)
 from roibeam.model.interbert.config import InterBertConfig
 
 RELEASE_JOINT_LAYERS = 6  # config/bert_base_6layer_interbert.json
@@ -103,10 +111,7 @@ def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ValueError: for a parameter that the release does not have, such as the paper's segment of regions.
     """
     table = key_table(_count(state, "interbert.joint.layers."), _count(state, "interbert.text.layers."))
-    official = {table.official(name): tensor for name, tensor in state.items()}
-    if "cls.predictions.bias" in official:
-        official |= {copy: official[first] for copy, first in _COPIES.items()}
-    return official
+    return with_copies({table.official(name): tensor for name, tensor in state.items()}, _COPIES)
 
 
 def _count(names: Iterable[str], prefix: str) -> int:
@@ -116,17 +121,7 @@ def _count(names: Iterable[str], prefix: str) -> int:
 
 
 _FIELDS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "hidden_act": "hidden_activation",
-    "hidden_dropout_prob": "hidden_dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "max_position_embeddings": "max_position_embeddings",
-    "type_vocab_size": "num_segments",
-    "initializer_range": "initializer_range",
+    **BERT_OPTIONS,
     "t_num_hidden_layers": "text_num_hidden_layers",
     "v_feature_size": "region_feature_size",
     "v_target_size": "region_target_size",

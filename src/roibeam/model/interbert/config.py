@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.common.bert import BertSizes
+from roibeam.model.common.bert import SMALL_SIZES, BertSizes
+from roibeam.model.common.config import named_fields
 from roibeam.model.common.heads import FUSIONS
 from roibeam.model.common.regions import MASKED_APPEARANCES
 from roibeam.model.common.transformer import ACTIVATIONS
@@ -128,18 +129,14 @@ def interbert_config(preset: str = "release", **overrides: Any) -> InterBertConf
     Raises:
         ValueError: for an unknown preset, or fields that do not fit.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"no InterBERT preset {preset!r}; there are {', '.join(PRESETS)}")
-    return InterBertConfig(**(dict(PRESETS[preset]) | overrides))
+    return InterBertConfig(**(dict(named_fields("InterBERT preset", preset, PRESETS)) | overrides))
 
 
 def interbert_small(**overrides: Any) -> InterBertConfig:
     """2 joint layers, then 2 and 2, of width 256: trains on a laptop; published by nobody. The rest is as released."""
     sizes: dict[str, Any] = {
-        "hidden_size": 256,
+        **SMALL_SIZES,
         "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 1024,
         "text_num_hidden_layers": 2,
         "image_num_hidden_layers": 2,
         "image_num_attention_heads": 4,

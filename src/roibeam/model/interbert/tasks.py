@@ -3,7 +3,7 @@
 All of them stand in every fine-tuned checkpoint; a task uses one. VCR reads the pair's score, four texts to a question
 (section 3.2). Retrieval has no head of its own, "the model reuses the output layer of the pretraining ITM task"
 (section 3.4): the paper calls it a choice of four pairs, the release gives each of them the two-way loss of
-pre-training, which is `binary_loss` (`retrieval_losses.py`) of `match_log_odds`, and sorts by these. A text alone
+pre-training, which is `binary_loss` (imagebert/retrieval.py) of `match_log_odds`, and sorts by these. A text alone
 (GLUE) is `encode_text`, and a head on its pooled [CLS].
 """
 

@@ -11,8 +11,16 @@ from typing import Any
 
 from torch import Tensor
 
-from roibeam.model.common.bert_checkpoint import tidy_bert
-from roibeam.model.common.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable, names_with_bert, without_copies
+from roibeam.model.common.checkpoint import (
+    BERT_LAYER,
+    BERT_OPTIONS,
+    BERT_WORD_HEAD,
+    KeyTable,
+    names_with_bert,
+    tidy_bert,
+    with_copies,
+    without_copies,
+)
 from roibeam.model.vilbert.config import ViLbertConfig
 
 # In a co-attention 1 is the image and 2 the text. Who asks gives the query, who is asked gives key and value, so ours
@@ -162,24 +170,11 @@ def state_to_official(state: Mapping[str, Tensor], release: str) -> dict[str, Te
     Raises:
         ValueError: for a parameter that this release does not have.
     """
-    official = {TABLES[release].official(name): tensor for name, tensor in state.items()}
-    if "cls.predictions.bias" in official:
-        official |= {copy: official[first] for copy, first in _COPIES.items()}
-    return official
+    return with_copies({TABLES[release].official(name): tensor for name, tensor in state.items()}, _COPIES)
 
 
 _FIELDS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "hidden_act": "hidden_activation",
-    "hidden_dropout_prob": "hidden_dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "max_position_embeddings": "max_position_embeddings",
-    "type_vocab_size": "num_segments",
-    "initializer_range": "initializer_range",
+    **BERT_OPTIONS,
     "v_feature_size": "region_feature_size",
     "v_target_size": "region_target_size",
     "v_hidden_size": "image_hidden_size",

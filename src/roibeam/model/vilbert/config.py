@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.common.bert import BertSizes
+from roibeam.model.common.bert import SMALL_SIZES, BertSizes
+from roibeam.model.common.config import named_fields
 from roibeam.model.common.heads import FUSIONS
 from roibeam.model.common.regions import MASKED_APPEARANCES, WHOLE_IMAGE_COUNTS
 from roibeam.model.common.transformer import ACTIVATIONS
@@ -183,10 +184,7 @@ DEPTHS = (2, 4, 6, 8)  # table 2 of the paper
 # 4 layers of width 256, co-attention before the last two: trains on a laptop; published by nobody.
 _SMALL: Mapping[str, Any] = MappingProxyType(
     {
-        "hidden_size": 256,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "intermediate_size": 1024,
+        **SMALL_SIZES,
         "image_hidden_size": 256,
         "image_num_hidden_layers": 2,
         "image_num_attention_heads": 4,
@@ -210,8 +208,7 @@ def vilbert_config(preset: str = "release", *, depth: int = 6, **overrides: Any)
     Raises:
         ValueError: for an unknown preset or depth, or fields that do not fit.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"no ViLBERT preset {preset!r}; there are {', '.join(PRESETS)}")
+    fields = named_fields("ViLBERT preset", preset, PRESETS)
     if depth not in DEPTHS:
         raise ValueError(f"no published ViLBERT has depth {depth}; there are {', '.join(map(str, DEPTHS))}")
     layers: dict[str, Any] = {
@@ -219,7 +216,7 @@ def vilbert_config(preset: str = "release", *, depth: int = 6, **overrides: Any)
         "text_co_attention": tuple(range(12 - depth, 12)),
         "image_co_attention": tuple(range(depth)),
     }
-    return ViLbertConfig(**(layers | dict(PRESETS[preset]) | overrides))
+    return ViLbertConfig(**(layers | dict(fields) | overrides))
 
 
 def vilbert_small(**overrides: Any) -> ViLbertConfig:

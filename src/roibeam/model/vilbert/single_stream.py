@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder
-from roibeam.model.common.bert_checkpoint import tidy_bert
+from roibeam.model.common.bert import SMALL_SIZES, BertSizes, VLPreTrainedModel, bert_encoder
+from roibeam.model.common.checkpoint import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_bert
 from roibeam.model.common.heads import MaskedWordHead, NormedRegionHead, Pooler
-from roibeam.model.common.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.packing import Packing
 from roibeam.model.common.regions import LOCATION_SIZE, MASKED_APPEARANCES, elements_with_whole_image
@@ -53,13 +52,7 @@ class SingleStreamConfig(BertSizes):
 
 def single_stream_small(**overrides: Any) -> SingleStreamConfig:
     """4 layers of width 256: trains on a laptop; published by nobody. Everything but the sizes is as released."""
-    sizes: dict[str, Any] = {
-        "hidden_size": 256,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "intermediate_size": 1024,
-    }
-    return SingleStreamConfig(**(sizes | overrides))
+    return SingleStreamConfig(**(dict(SMALL_SIZES) | overrides))
 
 
 class SingleStreamEmbeddings(nn.Module):

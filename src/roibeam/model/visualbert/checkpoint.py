@@ -11,8 +11,16 @@ from typing import Any
 import transformers
 from torch import Tensor
 
-from roibeam.model.common.bert_checkpoint import tidy_bert
-from roibeam.model.common.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_names, without_copies
+from roibeam.model.common.checkpoint import (
+    BERT_LAYER,
+    BERT_OPTIONS,
+    BERT_WORD_HEAD,
+    KeyTable,
+    tidy_bert,
+    tidy_names,
+    with_copies,
+    without_copies,
+)
 from roibeam.model.visualbert.model import VisualBertConfig
 
 _EMBEDDINGS = "visual_bert.embeddings."
@@ -109,24 +117,11 @@ def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: for a parameter that VisualBERT does not have.
     """
-    official = {TABLE.official(name): tensor for name, tensor in state.items()}
-    if "cls.predictions.bias" in official:
-        official |= {copy: official[first] for copy, first in _COPIES.items()}
-    return official
+    return with_copies({TABLE.official(name): tensor for name, tensor in state.items()}, _COPIES)
 
 
 _FIELDS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "hidden_act": "hidden_activation",
-    "hidden_dropout_prob": "hidden_dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "max_position_embeddings": "max_position_embeddings",
-    "type_vocab_size": "num_segments",
-    "initializer_range": "initializer_range",
+    **BERT_OPTIONS,
     "visual_embedding_dim": "region_feature_size",
     "pad_token_id": "padding_piece",
     "special_visual_initialize": "copy_text_tables",

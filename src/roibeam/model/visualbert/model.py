@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer
+from roibeam.model.common.bert import SMALL_SIZES, BertSizes, VLPreTrainedModel, bert_encoder, bert_layer
+from roibeam.model.common.config import named_fields
 from roibeam.model.common.heads import MaskedWordHead, Pooler
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.packing import Packing
@@ -101,20 +102,12 @@ def visualbert_config(preset: str = "ucla-vqa", **overrides: Any) -> VisualBertC
     Raises:
         ValueError: for an unknown preset, or fields that do not fit.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"no VisualBERT preset {preset!r}; there are {', '.join(PRESETS)}")
-    return VisualBertConfig(**(dict(PRESETS[preset]) | overrides))
+    return VisualBertConfig(**(dict(named_fields("VisualBERT preset", preset, PRESETS)) | overrides))
 
 
 def visualbert_small(**overrides: Any) -> VisualBertConfig:
     """4 layers of width 256: trains on a laptop. Everything but the sizes is as in `visualbert_config`."""
-    sizes: dict[str, Any] = {
-        "hidden_size": 256,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "intermediate_size": 1024,
-    }
-    return VisualBertConfig(**(sizes | overrides))
+    return VisualBertConfig(**(dict(SMALL_SIZES) | overrides))
 
 
 class VisualBertEmbeddings(nn.Module):

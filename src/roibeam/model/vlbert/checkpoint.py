@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from roibeam.model.common.key_table import BERT_LAYER, KeyTable, tidy_names, without_copies
+from roibeam.model.common.checkpoint import BERT_LAYER, KeyTable, tidy_names, with_copies, without_copies
 
 
 def _encoder_rules(inner: str) -> tuple[tuple[str, str], ...]:
@@ -73,8 +73,9 @@ TABLES: Mapping[str, KeyTable] = {
     "refcoco": KeyTable("VL-BERT for RefCOCO+", (*_encoder_rules("vlbert."), *_REGION_HEAD)),
 }
 # The image network of an end-to-end checkpoint. It is no part of `model`; who builds it reads these names.
-_ENCODER = ("image_feature_extractor.backbone.", "image_feature_extractor.roi_head_feature_extractor.")
-_ENCODER_AGAIN = ("image_feature_extractor.head.0.", "image_feature_extractor.roi_head_feature_extractor.")
+# The release saves its last stage twice, under these two names.
+LAST_STAGE, LAST_STAGE_AGAIN = "image_feature_extractor.roi_head_feature_extractor.", "image_feature_extractor.head.0."
+_ENCODER = ("image_feature_extractor.backbone.", LAST_STAGE)
 # What files hold twice: the decoder of masked words is the word embedding.
 _COPIES = {"vlbert.mlm_head.predictions.decoder.weight": "vlbert.word_embeddings.weight"}
 
@@ -133,9 +134,7 @@ def state_to_official(state: Mapping[str, Tensor], kind: str = "pretrain") -> di
         ValueError: for a parameter that this kind of checkpoint does not have.
     """
     official = {TABLES[kind].official(name): tensor for name, tensor in state.items()}
-    if "vlbert.mlm_head.predictions.bias" in official:
-        official |= {copy: official[first] for copy, first in _COPIES.items()}
-    return official
+    return with_copies(official, _COPIES, head="vlbert.mlm_head.predictions.bias")
 
 
 def split_official(official: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -152,8 +151,9 @@ def split_official(official: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
     """
     official = tidy_names(official)
     encoder = {name: tensor for name, tensor in official.items() if name.startswith(_ENCODER)}
-    again, first = _ENCODER_AGAIN
-    copies = {name: first + name.removeprefix(again) for name in official if name.startswith(again)}
+    copies = {
+        name: LAST_STAGE + name.removeprefix(LAST_STAGE_AGAIN) for name in official if name.startswith(LAST_STAGE_AGAIN)
+    }
     for name, original in copies.items():
         if original not in official or not official[name].equal(official[original]):
             raise ValueError(f"{name} differs from {original}; in an official checkpoint the two are one tensor")

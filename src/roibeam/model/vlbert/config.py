@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.common.bert import BertSizes
+from roibeam.model.common.bert import SMALL_SIZES, BertSizes
+from roibeam.model.common.config import named_fields
 from roibeam.model.inputs import OutputWidths
 
 REGION_SEGMENT = 2  # segment of image elements and [END]: "C" in section 3.2
@@ -226,14 +227,7 @@ SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
             "num_attention_heads": 16,
             "intermediate_size": 4096,
         },
-        # 4 layers of width 256: trains on a laptop; published by nobody
-        "small": {
-            "hidden_size": 256,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 4,
-            "intermediate_size": 1024,
-            "coordinate_embedding_size": 256,
-        },
+        "small": {**SMALL_SIZES, "coordinate_embedding_size": 256},
     }
 )
 # cfgs/{vqa,vcr,refcoco}/*.yaml; nothing is masked in them.
@@ -276,15 +270,21 @@ def vlbert_config(preset: str = "release", *, size: str = "base", **overrides: A
     Raises:
         ValueError: for an unknown preset or size, or fields that do not fit.
     """
-    return VLBertConfig(**(dict(_find("preset", preset, PRESETS)) | dict(_find("size", size, SIZES)) | overrides))
+    return VLBertConfig(
+        **(
+            dict(named_fields("VL-BERT preset", preset, PRESETS))
+            | dict(named_fields("VL-BERT size", size, SIZES))
+            | overrides
+        )
+    )
 
 
 def vlbert_task_config(task: str, preset: str = "release", *, size: str = "base", **overrides: Any) -> VLBertTaskConfig:
     """A published VL-BERT for one task, "vqa", "vcr" or "refcoco"; the rest as `vlbert_config`."""
     left_out = (*_PRE_TRAINING, "with_pooler")
-    shared = {name: v for name, v in _find("preset", preset, PRESETS).items() if name not in left_out}
-    own = dict(_find("task", task, TASKS)) | (dict(PAPER_TASKS[task]) if preset == "paper" else {})
-    return VLBertTaskConfig(**(shared | dict(_find("size", size, SIZES)) | own | overrides))
+    shared = {name: v for name, v in named_fields("VL-BERT preset", preset, PRESETS).items() if name not in left_out}
+    own = dict(named_fields("VL-BERT task", task, TASKS)) | (dict(PAPER_TASKS[task]) if preset == "paper" else {})
+    return VLBertTaskConfig(**(shared | dict(named_fields("VL-BERT size", size, SIZES)) | own | overrides))
 
 
 def vlbert_base(**overrides: Any) -> VLBertConfig:
@@ -295,9 +295,3 @@ def vlbert_base(**overrides: Any) -> VLBertConfig:
 def vlbert_small(**overrides: Any) -> VLBertConfig:
     """4 layers of width 256. Everything but the sizes is as in `vlbert_base`."""
     return vlbert_config("release-captions", size="small", **overrides)
-
-
-def _find(what: str, name: str, table: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    if name not in table:
-        raise ValueError(f"no VL-BERT {what} {name!r}; there are {', '.join(table)}")
-    return table[name]

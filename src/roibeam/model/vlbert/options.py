@@ -6,22 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from roibeam.model.common.checkpoint import BERT_OPTIONS
 from roibeam.model.vlbert.config import TASKS, VLBertConfig, VLBertTaskConfig
 
 KINDS = ("pretrain", "pretrain-multitask", "vqa", "vcr", "refcoco")
 _SIZES = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
+    **BERT_OPTIONS,
     "visual_size": "visual_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "hidden_act": "hidden_activation",
-    "hidden_dropout_prob": "hidden_dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "max_position_embeddings": "max_position_embeddings",
-    "type_vocab_size": "num_segments",
-    "initializer_range": "initializer_range",
     "visual_scale_text_init": "visual_norm_text_init",
     "visual_scale_object_init": "visual_norm_region_init",
     "with_pooler": "with_pooler",

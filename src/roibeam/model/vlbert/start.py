@@ -1,6 +1,6 @@
 """What a VL-BERT starts from: a published BERT before pre-training, a pre-trained VL-BERT before a task.
 
-All states are by our names, for `load_start` (bert_checkpoint.py), which says what stays as drawn.
+All states are by our names, for `load_start`, which says what stays as drawn.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from roibeam.model.common.bert_checkpoint import tidy_bert
-from roibeam.model.common.key_table import BERT_LAYER, BERT_WORD_HEAD, KeyTable
+from roibeam.model.common.checkpoint import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_bert
 
 _FROM_BERT = KeyTable(
     "BERT",

@@ -20,7 +20,7 @@ def leaks_command(
     as_json: Annotated[bool, typer.Option("--json/--no-json", help="JSON on standard output.")] = False,
 ) -> None:
     """Which images of a source or store are held out: those that results are reported on. Exit 1 if there are any."""
-    from roibeam.pipelines.sources.captions.held_out import find_leaks
+    from roibeam.pipelines.sources.held_out import find_leaks
 
     report = find_leaks(images, held_out, image_root=image_root, id_rule=id_rule, images_of=images_of)
     if as_json:

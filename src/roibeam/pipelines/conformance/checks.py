@@ -1,10 +1,14 @@
-"""One comparison and its verdict: every check is a largest error and the tolerance it must not pass."""
+"""What a family of reference arrays gives the runner: cases, each of which yields checks, and the ways to compare.
+
+Every check is a largest error and the tolerance it must not pass.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor
@@ -34,6 +38,54 @@ class Check:
     rule: str
     passed: bool
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file of a family's folder that holds something to reproduce.
+
+    Attributes:
+        file: its name in the folder.
+        run: computes and compares; raises ValueError or OSError when the file cannot be used.
+        lacks: what it needs and this machine does not have, two words such as "photo missing"; it cannot be run then.
+    """
+
+    file: str
+    run: Callable[[], Iterable[Check]]
+    lacks: str = ""
+
+    @property
+    def name(self) -> str:
+        """The file name without its extension: the kind of case."""
+        return Path(self.file).stem
+
+
+@dataclass(frozen=True)
+class OpenFolder:
+    """What a family made of its folder.
+
+    Attributes:
+        cases: in the order they are best run in.
+        inputs: names of the files that cases read (photos, options). Any other file is an unknown case.
+    """
+
+    cases: tuple[Case, ...]
+    inputs: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of reference folder; each lives in a module of its own.
+
+    Attributes:
+        name: of the folder.
+        recognises: whether a folder of another name is laid out like this family's.
+        open_folder: reads the options and lists the cases; raises ValueError or OSError when they make no sense.
+    """
+
+    name: str
+    recognises: Callable[[Path], bool]
+    open_folder: Callable[[Path], OpenFolder]
 
 
 def failed(array: str, note: str) -> Check:

@@ -5,11 +5,10 @@ Task heads or not is told from the parameters; which outputs are compared is tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from roibeam.model.common.losses import binary_cross_entropy
 from roibeam.model.common.masking import overlaps_with_inclusive_sides
@@ -24,6 +23,7 @@ from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.checks import Check, close, equal, failed
 from roibeam.pipelines.conformance.model_case import (
     ModelArrays,
+    Outputs,
     check_sizes,
     constant,
     gradient_checks,
@@ -55,9 +55,6 @@ def _model_checks(arrays: ModelArrays) -> Iterator[Check]:
     if wanted:
         table = key_table(config.num_hidden_layers, config.text_num_hidden_layers)
         yield from gradient_checks(arrays, model, lambda: torch.stack([loss() for loss in wanted]).sum(), table.ours)
-
-
-Outputs = dict[str, Callable[[], Tensor]]
 
 
 def _outputs(arrays: ModelArrays, model: InterBertForPreTraining) -> tuple[Outputs, Outputs]:

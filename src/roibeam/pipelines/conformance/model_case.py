@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from roibeam.pipelines.conformance.case_files import ArrayError, Arrays
-from roibeam.pipelines.conformance.cases import Case, Family, OpenFolder
-from roibeam.pipelines.conformance.checks import Check, close, failed, numpy_of, within
+from roibeam.pipelines.conformance.checks import Case, Check, Family, OpenFolder, close, failed, numpy_of, within
 from roibeam.pipelines.conformance.tolerances import MODELS
 
 CONFIG = "config"
@@ -25,7 +24,7 @@ GRADIENT_NORM = "out/grad_norm_total"
 GRADIENT_ROWS = 4  # what a reference keeps of a matrix
 MAX_OPTION = 1 << 24  # no size in a case's options passes it; a model this wide could not be held
 
-Outputs = Mapping[str, Callable[[], Tensor]]
+Outputs = dict[str, Callable[[], Tensor]]  # by official name, computed when asked for
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 

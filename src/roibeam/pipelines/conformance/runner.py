@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from roibeam.pipelines.conformance.cases import Case, Family, OpenFolder
-from roibeam.pipelines.conformance.checks import Check, failed
+from roibeam.pipelines.conformance.checks import Case, Check, Family, OpenFolder, failed
 from roibeam.pipelines.conformance.detector.family import DETECTOR_FAMILY
 from roibeam.pipelines.conformance.interbert_family import INTERBERT_FAMILY
 from roibeam.pipelines.conformance.vilbert_family import VILBERT_FAMILY

@@ -6,7 +6,7 @@ compared is told by the file's "out/" arrays, so any choice of them makes a case
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks, Vi
 from roibeam.pipelines.conformance.checks import Check, close, equal, failed
 from roibeam.pipelines.conformance.model_case import (
     ModelArrays,
+    Outputs,
     check_sizes,
     constant,
     gradient_checks,
@@ -88,8 +89,8 @@ class _ForwardPass:
         with computing_padding():  # the reference has states of padding; losses are those of the usual way
             self.padded = self._encode(captions)
         self.logits = model.logits(self.padded)
-        self.losses: dict[str, Callable[[], Tensor]] = {}
-        self.outputs: dict[str, Callable[[], Tensor]] = {}
+        self.losses: Outputs = {}
+        self.outputs: Outputs = {}
         self._shared()
         if isinstance(model, ViLbertWithScores):
             self._scores(model)

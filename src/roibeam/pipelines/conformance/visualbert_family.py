@@ -5,7 +5,7 @@ The model is told from the parameters, the task from the shapes of what goes in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.checks import Check
 from roibeam.pipelines.conformance.model_case import (
     ModelArrays,
+    Outputs,
     check_sizes,
     constant,
     gradient_checks,
@@ -29,8 +30,6 @@ from roibeam.pipelines.conformance.model_case import (
     output_checks,
 )
 from roibeam.pipelines.model_files.model_checkpoint import build_model
-
-Outputs = dict[str, Callable[[], Tensor]]
 
 
 def _run(arrays: ModelArrays) -> Iterator[Check]:

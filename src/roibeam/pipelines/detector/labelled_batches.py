@@ -12,7 +12,7 @@ import torch
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
-from roibeam.extraction.photos.preprocess import input_size
+from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.extraction.training.batch import (
     DetectionBatch,
     PhotoObjects,

@@ -26,9 +26,9 @@ from roibeam.pipelines.extract.shard.job import (
     shared_global_feature,
 )
 from roibeam.pipelines.foundation.files.locations import read_location
-from roibeam.pipelines.sources.captions.given_captions import GivenCaptions
-from roibeam.pipelines.sources.captions.held_out import LeakReport
+from roibeam.pipelines.sources.captions.caption_join import GivenCaptions
 from roibeam.pipelines.sources.given_boxes import GivenBoxes
+from roibeam.pipelines.sources.held_out import LeakReport
 from roibeam.pipelines.sources.image_table import ImageTable
 from roibeam.pipelines.sources.source_kinds import Source
 from roibeam.pipelines.sources.vocabulary import Vocabulary

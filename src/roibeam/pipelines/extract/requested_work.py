@@ -27,9 +27,9 @@ from roibeam.pipelines.extract.shard.job import DetectorSpec
 from roibeam.pipelines.foundation.files.remote_files import is_url, use_beam_options
 from roibeam.pipelines.foundation.overrides import apply_overrides, preset
 from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
-from roibeam.pipelines.sources.captions.given_captions import GivenCaptions, give_captions
-from roibeam.pipelines.sources.captions.held_out import HeldOut, LeakReport, keep_out
+from roibeam.pipelines.sources.captions.caption_join import GivenCaptions, give_captions
 from roibeam.pipelines.sources.given_boxes import GivenBoxes, give_boxes
+from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, keep_out
 from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_source
 from roibeam.pipelines.sources.source_kinds import Source, check_images_are_there, open_source
 from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary

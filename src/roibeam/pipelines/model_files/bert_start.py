@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_from_hub
-from roibeam.model.common.bert_checkpoint import load_start
+from roibeam.model.common.checkpoint import BERT_OPTIONS, load_start
 from roibeam.model.imagebert import checkpoint as imagebert_checkpoint
 from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert import checkpoint as interbert_checkpoint
@@ -27,16 +27,17 @@ from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.model_checkpoint import CONFIG
 
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-# A field of BERT's config.json, and of `BertSizes`. Segments are not taken over: models have more of them than BERT.
-_FIELDS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "hidden_act": "hidden_activation",
-    "max_position_embeddings": "max_position_embeddings",
-}
+# Of BERT's config.json. Segments are not taken over: models have more of them than BERT. Nor are rates, which are of a
+# training, and the spread of new weights.
+_OPTIONS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "max_position_embeddings",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +76,11 @@ def read_bert(spec: str) -> PublishedBert:
             )
         weights = found[0]
     options = read_json_object(config)
-    missing = [name for name in _FIELDS if name not in options]
+    missing = [name for name in _OPTIONS if name not in options]
     if missing:
         raise ValueError(f"{config}: no BERT configuration, {', '.join(missing)} missing")
     state = {name: value for name, value in read_tensors(weights).items() if isinstance(value, Tensor)}
-    return PublishedBert(spec, {ours: options[theirs] for theirs, ours in _FIELDS.items()}, state)
+    return PublishedBert(spec, {BERT_OPTIONS[name]: options[name] for name in _OPTIONS}, state)
 
 
 def start_from_bert(model: nn.Module, bert: PublishedBert) -> list[str]:

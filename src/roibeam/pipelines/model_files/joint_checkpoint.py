@@ -3,6 +3,8 @@
 config.json          what the run chose, the model's config, the encoder's sizes and conventions; of a run on labelled
                      photos too, the names of the detector's classes and attributes
 model.safetensors    weights of both, under `model.` and `region_encoder.`; and `detection.`, the detector's heads
+
+VL-BERT's release (jackroos/VL-BERT) has such models as one file, which the functions with `official` read and write.
 """
 
 from __future__ import annotations
@@ -21,10 +23,20 @@ from transformers import PreTrainedModel
 from roibeam.extraction.detector_folder import dataclass_of, detector_names
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
+from roibeam.extraction.network.state import check_state
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.extraction.training.heads import DetectorHeads
+from roibeam.extraction.weights.families import COUNTER, DATA_PARALLEL_PREFIX, VLBERT_PREFIX, family_names, name_weights
 from roibeam.extraction.weights.files import read_tensors
+from roibeam.extraction.weights.sources import fetch_weights
 from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.model.vlbert.checkpoint import (
+    LAST_STAGE,
+    LAST_STAGE_AGAIN,
+    split_official,
+    state_from_official,
+    state_to_official,
+)
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.model_files.model_checkpoint import (
@@ -36,7 +48,7 @@ from roibeam.pipelines.model_files.model_checkpoint import (
     load_model,
     model_folder,
 )
-from roibeam.pipelines.training.checkpoint import put_in_place, write_json
+from roibeam.pipelines.training.checkpoint import put_in_place, sync_to_disk, write_json
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
@@ -168,7 +180,7 @@ def load_joint(folder: str | Path) -> EndToEndModel:
         model = model_class(config_class_of(model_class).from_dict(found["model"]))
         return EndToEndModel(model, RegionEncoder(config, conventions, frozen_stages=part["frozen_stages"]), choices)
 
-    tensors = {name: value for name, value in read_tensors(weights).items() if isinstance(value, Tensor)}
+    tensors = _tensors(weights)
     of_heads = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_HEADS)} if names else {}
     try:
         joint = build_model(make, tensors)
@@ -184,6 +196,79 @@ def load_joint(folder: str | Path) -> EndToEndModel:
         ).eval()
     except (ValueError, TypeError) as error:
         raise ValueError(f"{folder}: {error}") from None
+
+
+def load_official_joint(spec: str, joint: EndToEndModel) -> None:
+    """Fills model and encoder, or neither, from an official checkpoint; nothing in the file is executed.
+
+    Args:
+        spec: a file, or a URL, as `fetch_weights` takes it.
+        joint: a VL-BERT, for pre-training or a task, whose config fits the checkpoint (`config_from_official`), with
+            its encoder.
+    Raises:
+        ValueError: when the file cannot be read as tensors, holds no image network, or its tensors are not exactly
+            those of `joint`.
+        OSError: when it cannot be fetched.
+    """
+    source = f"weights {spec}"
+    official, network = split_official(_tensors(fetch_weights(spec)))
+    if not network:
+        raise ValueError(
+            f"{source}: holds no image network, so it was trained on stored features; load it without a region encoder"
+        )
+    encoder = check_state(name_weights(network, source).tensors, region_encoder_of(joint).state_dict(), source)
+    state = {f"model.{name}": tensor.float() for name, tensor in state_from_official(official).items()}
+    state |= {f"region_encoder.{name}": tensor for name, tensor in encoder.items()}
+    try:
+        check_parameters(state, joint.state_dict())
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+    joint.load_state_dict(state)
+
+
+def official_joint_state(joint: EndToEndModel, kind: str = "pretrain") -> dict[str, Tensor]:
+    """Every tensor by its official name, as the release saves them: the last stage twice, norms with their counters.
+
+    Args:
+        kind: of the model, as `state_to_official` takes it, such as "vcr-1fc".
+    Raises:
+        ValueError: for a model that is not a VL-BERT of this kind.
+    """
+    state, model_prefix, encoder_prefix = joint.state_dict(), "model.", "region_encoder."
+    ours = {name.removeprefix(model_prefix): t for name, t in state.items() if name.startswith(model_prefix)}
+    official = state_to_official(ours, kind)
+    names = family_names("vlbert-checkpoint")
+    for name, tensor in state.items():
+        if not name.startswith(encoder_prefix):
+            continue
+        theirs = VLBERT_PREFIX + names[name.removeprefix(encoder_prefix)]
+        official[theirs] = tensor
+        if theirs.endswith(".running_var"):
+            official[theirs.removesuffix("running_var") + COUNTER] = torch.tensor(0)
+    again = {name: t for name, t in official.items() if name.startswith(LAST_STAGE)}
+    return official | {LAST_STAGE_AGAIN + name.removeprefix(LAST_STAGE): tensor for name, tensor in again.items()}
+
+
+def save_official_joint(joint: EndToEndModel, path: str | Path, kind: str = "pretrain") -> Path:
+    """Writes `{"state_dict": {"module....": tensor}}`, which the official code and `load_official_joint` read.
+
+    Args:
+        kind: as in `official_joint_state`.
+    Raises:
+        ValueError: for a model that is not a VL-BERT of this kind.
+    """
+    final = Path(path)
+    official = {DATA_PARALLEL_PREFIX + name: tensor for name, tensor in official_joint_state(joint, kind).items()}
+    aside = final.with_name(f".writing-{final.name}")
+    torch.save({"state_dict": official}, aside)
+    sync_to_disk(aside)
+    aside.rename(final)
+    sync_to_disk(final.parent)
+    return final
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    return {name: value for name, value in read_tensors(path).items() if isinstance(value, Tensor)}
 
 
 def _read_config(path: Path) -> dict[str, Any]:

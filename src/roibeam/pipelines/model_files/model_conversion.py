@@ -21,13 +21,14 @@ from roibeam.pipelines.model_files.joint_checkpoint import (
     JointCheckpoint,
     load_joint,
     load_model_or_joint,
+    load_official_joint,
     region_encoder_of,
     save_joint,
+    save_official_joint,
 )
 from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint, load_model
 from roibeam.pipelines.model_files.published_models import writer_of
-from roibeam.pipelines.model_files.vlbert_joint import load_official_joint, save_official_joint
 from roibeam.pipelines.training.checkpoint import sync_to_disk, write_json
 
 DIRECTIONS = ("roibeam", "official", "detector")

@@ -24,8 +24,7 @@ from roibeam.pipelines.sources.datasets import (
     vcr,
     visual_genome,
 )
-from roibeam.pipelines.sources.datasets.json_lines import read_json_lines
-from roibeam.pipelines.sources.datasets.json_members import read_json_list, read_json_members
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines, read_json_list, read_json_members
 from roibeam.pipelines.sources.datasets.rows import BadRow, BadRows, CaptionRow
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from roibeam.pipelines.foundation.files.image_ids import backwards, is_utf8
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
-from roibeam.pipelines.sources.image_numbers import image_numbers
+from roibeam.pipelines.sources.numbers_in_names import image_numbers
 
 BY_ID, BY_PATH, BY_COCO, BY_FLICKR, BY_ROW = "id", "path", "COCO number", "Flickr number", "row"
 RULES = (BY_ID, BY_PATH, BY_COCO, BY_FLICKR, BY_ROW)

@@ -16,7 +16,7 @@ import os
 
 from roibeam.features.shard.manifest import StoreManifest
 from roibeam.pipelines.foundation.files.image_ids import short_name
-from roibeam.pipelines.sources.image_numbers import image_numbers
+from roibeam.pipelines.sources.numbers_in_names import image_numbers
 from roibeam.pipelines.sources.source_kinds import Source
 
 COCO, FLICKR, VISUAL_GENOME, WHOLE_ID = "coco", "flickr30k", "visual-genome", "id"

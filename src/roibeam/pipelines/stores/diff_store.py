@@ -10,15 +10,20 @@ import numpy as np
 
 from roibeam.extraction.engine.photo_loading import read_local_file
 from roibeam.extraction.photos.decode import decode_image
-from roibeam.features.comparison.compare import ImageComparison, StoreComparison
 from roibeam.features.comparison.record_source import RecordSource
 from roibeam.features.comparison.region_matching import match_regions
+from roibeam.features.comparison.store_comparison import ImageComparison, StoreComparison
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.extract.report.store_report import photo_thumbnail
 from roibeam.pipelines.sources.datasets.folder import list_folder
 from roibeam.pipelines.sources.image_finder import ImageFinder
-from roibeam.pipelines.stores.comparison_page import ComparedBox, ComparedImage, ComparedSide, comparison_html
-from roibeam.pipelines.stores.comparison_text import summary_rows
+from roibeam.pipelines.stores.comparison_report import (
+    ComparedBox,
+    ComparedImage,
+    ComparedSide,
+    comparison_html,
+    summary_rows,
+)
 
 
 def write_comparison_page(

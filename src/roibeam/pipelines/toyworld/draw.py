@@ -12,7 +12,7 @@ import cv2
 
 from roibeam.pipelines.toyworld.files import write_text
 from roibeam.pipelines.toyworld.picture import describe
-from roibeam.pipelines.toyworld.render import render
+from roibeam.pipelines.toyworld.rendering import render
 from roibeam.pipelines.toyworld.scene import Drawing, generate
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypedDict
 
 from torch import nn
 
-from roibeam.model.common.key_table import KeyTable
+from roibeam.model.common.checkpoint import KeyTable
 
 
 class _GroupOptions(TypedDict, total=False):

@@ -46,8 +46,8 @@ from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer, trained_with
 from roibeam.pipelines.sources.captions.caption_files import Caption
+from roibeam.pipelines.sources.captions.caption_join import JoinReport
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
-from roibeam.pipelines.sources.captions.join import JoinReport
 from roibeam.pipelines.training.run_folder.trained_images import trained_among
 
 log = logging.getLogger(__name__)

@@ -52,8 +52,8 @@ def copy_command(
     """
     from roibeam.features.region_filter import RegionFilter
     from roibeam.features.shard.record_change import RecordChange
-    from roibeam.pipelines.sources.captions.asked_ids import read_id_list, read_split
-    from roibeam.pipelines.stores.copy_store import CopyOptions, copy_store
+    from roibeam.pipelines.sources.id_lists import read_id_list, read_split
+    from roibeam.pipelines.stores.store_copy import CopyOptions, copy_store
 
     if ids is not None and split is not None:
         raise ValueError("--ids and --split both say which images; give one of them")

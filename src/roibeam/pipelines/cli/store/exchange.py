@@ -37,7 +37,7 @@ def import_command(
     An entry that cannot be used becomes a dead letter with its place. Where an image has several entries, the first
     usable one counts: later ones are left out when they say the same, and are dead letters when they do not.
     """
-    from roibeam.pipelines.stores.import_store import import_features
+    from roibeam.pipelines.stores.store_import import import_features
 
     summary = import_features(source, out, format_name=format_name, dtype=dtype, shard_size=shard_size)
     manifest = summary.manifest
@@ -78,7 +78,7 @@ def export_command(
     The file appears under its name when it is whole. Stopped, the same command goes on (lxmert-h5 begins anew).
     What the format has no place for is listed.
     """
-    from roibeam.pipelines.stores.export_store import export_store
+    from roibeam.pipelines.stores.store_export import export_store
 
     summary = export_store(store, out, format_name=format_name, layout=layout)
     errors = summary.read_back
@@ -126,9 +126,9 @@ def diff_command(
     images and sizes, every region matched within 0.1 px, features and scores within --max-error, the same classes and
     attributes where both sides have them. 1: they differ. 2: they could not be compared.
     """
-    from roibeam.features.comparison.compare import compare
     from roibeam.features.comparison.record_source import RecordSource
-    from roibeam.pipelines.stores.comparison_text import comparison_text
+    from roibeam.features.comparison.store_comparison import compare
+    from roibeam.pipelines.stores.comparison_report import comparison_text
 
     try:
         if images is not None and html is None:

@@ -20,7 +20,7 @@ from roibeam.extraction.network.conventions import CONVENTIONS, PUBLISHED_EDGES
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.rpn import choose_proposals
 from roibeam.extraction.photos.decode import decode_image
-from roibeam.extraction.photos.preprocess import NetworkInput, preprocess
+from roibeam.extraction.photos.preprocessing import NetworkInput, preprocess
 from roibeam.pipelines.conformance.case_files import ArrayError, Arrays
 from roibeam.pipelines.conformance.checks import Check, equal, failed, guarded, near, near_thinned, numpy_of, within
 from roibeam.pipelines.conformance.detector.options import DetectorSet

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from roibeam.extraction.network.conventions import CONVENTIONS, PUBLISHED_EDGES
-from roibeam.extraction.photos.preprocess import input_size
+from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.model.common.losses import soft_cross_entropy
 from roibeam.model.inputs import IGNORE_INDEX

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roibeam.features.comparison.space_difference import space_difference
+from roibeam.features.comparison.feature_spaces import space_difference
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.detector.photos import LabelledPhotos
@@ -17,9 +17,9 @@ from roibeam.pipelines.inputs.captioned.task_corpus import TaskTable
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.inputs.captioned.usable_captions import UsableCaptions
 from roibeam.pipelines.sources.captions.caption_files import Caption
+from roibeam.pipelines.sources.captions.caption_join import CaptionJoin, JoinReport, check_match
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable, TextColumn
-from roibeam.pipelines.sources.captions.held_out import HeldOut, LeakReport, refuse_leaks
-from roibeam.pipelines.sources.captions.join import CaptionJoin, JoinReport, check_match
+from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, refuse_leaks
 
 logger = logging.getLogger(__name__)
 

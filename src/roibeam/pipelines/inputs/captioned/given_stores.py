@@ -13,7 +13,7 @@ from roibeam.pipelines.extract.annotations import stored_captions
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
-from roibeam.pipelines.sources.captions.held_out import held_out_hint
+from roibeam.pipelines.sources.held_out import held_out_hint
 from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_store
 
 OWN_CAPTIONS = "own"

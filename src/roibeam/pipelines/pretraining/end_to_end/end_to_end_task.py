@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.photos.preprocess import input_size
+from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.end_to_end import EndToEndModel, ImageBatch
 from roibeam.model.inputs import VLBatch

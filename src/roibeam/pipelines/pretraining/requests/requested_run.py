@@ -37,7 +37,7 @@ from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.systems import System, system_named
 from roibeam.pipelines.pretraining.text_run import pretrain_on_text
-from roibeam.pipelines.sources.captions.held_out import HeldOut
+from roibeam.pipelines.sources.held_out import HeldOut
 from roibeam.pipelines.training.loop import is_main_process
 from roibeam.pipelines.training.run_folder.curves import write_curves
 

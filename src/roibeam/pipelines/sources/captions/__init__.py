@@ -1,1 +1,1 @@
-"""Captions of photos: their files, the join with image ids, and what must be held out. Read join.py first."""
+"""Captions of photos: their files, the join with image ids, and the table they make. Read caption_join.py first."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
-from roibeam.pipelines.sources.datasets.json_lines import read_json_lines
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 
 
 def read_box_lines(path: str) -> Iterator[ImageBoxes]:

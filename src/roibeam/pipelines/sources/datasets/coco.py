@@ -15,7 +15,7 @@ import numpy as np
 
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
-from roibeam.pipelines.sources.datasets.json_members import read_json_members
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
 from roibeam.pipelines.sources.datasets.labelled_image import FileObjects, LabelledImage, label_image
 
 _Taker = Callable[[dict[str, Any], str, int], None]  # an entry, its place for errors, its index

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roibeam.pipelines.foundation.files.image_ids import image_id_of, path_below
-from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, UrlRow, is_web_url, read_lines
+from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, UrlRow, caption_row, is_web_url, read_lines
 
 
 def read_caption_tsv(path: str, *, id_rule: str = "no-extension") -> Iterator[CaptionRow | BadRow]:
@@ -29,13 +28,8 @@ def read_caption_rows(path: str, *, id_rule: str = "no-extension") -> Iterator[C
         line, caption, name = row
         if is_web_url(name):
             yield UrlRow(line, caption, name)
-            continue
-        try:
-            name = path_below(name)
-        except ValueError as error:
-            yield BadRow(line, str(error))
-            continue
-        yield CaptionRow(line, caption, name, image_id_of(name, id_rule=id_rule))
+        else:
+            yield caption_row(line, caption, name, id_rule=id_rule)
 
 
 def read_caption_urls(path: str) -> Iterator[UrlRow | BadRow]:

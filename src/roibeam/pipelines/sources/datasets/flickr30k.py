@@ -12,8 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from roibeam.pipelines.foundation.files.image_ids import image_id_of, path_below
-from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, read_lines
+from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, caption_row, read_lines
 
 _PHRASE = re.compile(r"\[/EN#[0-9]+(?:/[^\s\]/]+)+ ([^\[\]]*)\]")
 _CAPTION_NUMBER = re.compile(r"#[0-9]+")
@@ -41,12 +40,7 @@ def read_token_file(path: str, *, id_rule: str = "no-extension") -> Iterator[Cap
         if not caption.strip():
             yield BadRow(line, "empty caption")
             continue
-        try:
-            below = path_below(name)
-        except ValueError as error:
-            yield BadRow(line, str(error))
-            continue
-        yield CaptionRow(line, caption.strip(), below, image_id_of(below, id_rule=id_rule))
+        yield caption_row(line, caption.strip(), name, id_rule=id_rule)
 
 
 def is_sentence_folder(folder: str) -> bool:

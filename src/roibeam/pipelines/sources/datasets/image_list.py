@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
-from roibeam.pipelines.sources.datasets.json_lines import read_json_lines
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 from roibeam.pipelines.sources.datasets.rows import BadRow, is_web_url
 
 EXTENSIONS = (".parquet", ".csv", ".jsonl")

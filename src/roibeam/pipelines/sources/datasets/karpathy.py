@@ -14,7 +14,7 @@ from typing import Any
 from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import shown
-from roibeam.pipelines.sources.datasets.json_members import read_json_members
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
 
 EXPECTED = 'a Karpathy split with a list "images" of files and sentences'
 SPLITS = ("train", "restval", "val", "test")

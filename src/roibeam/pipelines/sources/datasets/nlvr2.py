@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from roibeam.pipelines.foundation.files.image_ids import is_utf8, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import shown
-from roibeam.pipelines.sources.datasets.json_lines import read_json_lines
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 
 _LABELS = {"True": True, "False": False}
 

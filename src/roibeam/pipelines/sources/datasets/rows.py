@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from roibeam.pipelines.foundation.files.image_ids import image_id_of, path_below
+
 Row = TypeVar("Row")
 
 MAX_LINE_BYTES = 2**20  # the longest captions have 3 kB, the longest paragraphs of a corpus some 100 kB
@@ -72,6 +74,15 @@ class BadRows:
         rows_left_out = "row left out" if total == 1 else "rows left out"
         units = self._unit if total == 1 else {"line": "lines", "entry": "entries"}[self._unit]
         return [f"{total} {rows_left_out}: {reasons} ({units} {lines})"]
+
+
+def caption_row(line: int, caption: str, name: str, *, id_rule: str) -> CaptionRow | BadRow:
+    """The row of a local image; a bad one where `name` leads out of the image root."""
+    try:
+        below = path_below(name)
+    except ValueError as error:
+        return BadRow(line, str(error))
+    return CaptionRow(line, caption, below, image_id_of(below, id_rule=id_rule))
 
 
 def is_web_url(text: str) -> bool:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
-from roibeam.pipelines.sources.datasets.json_members import read_json_members
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
 from roibeam.pipelines.sources.datasets.rows import BadRow, CaptionRow, UrlRow, is_web_url
 
 EXPECTED = 'an SBU file with "image_urls" and "captions" lists'

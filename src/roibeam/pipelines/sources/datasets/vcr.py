@@ -14,7 +14,7 @@ from typing import Any
 
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes, parse_boxes, parse_image_hw, shown
-from roibeam.pipelines.sources.datasets.json_lines import read_json_lines
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 
 IMAGES_FOLDER = "vcr1images"
 _MAX_METADATA_BYTES = 64 * 2**20  # outlines take most of it; real ones have under 1 MB

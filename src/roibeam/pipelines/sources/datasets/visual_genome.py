@@ -29,7 +29,7 @@ import numpy as np
 
 from roibeam.pipelines.foundation.files.image_ids import image_id_of, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import shown
-from roibeam.pipelines.sources.datasets.json_members import read_json_list
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_list
 from roibeam.pipelines.sources.datasets.labelled_image import NO_ATTRIBUTE, FileObjects, LabelledImage, label_image
 from roibeam.pipelines.sources.datasets.rows import BadRow, read_lines
 

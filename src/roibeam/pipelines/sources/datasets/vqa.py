@@ -12,7 +12,7 @@ from typing import Any
 from roibeam.pipelines.foundation.files.image_ids import is_utf8
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
 from roibeam.pipelines.sources.datasets.image_boxes import shown
-from roibeam.pipelines.sources.datasets.json_members import read_json_members
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_members
 
 QUESTIONS, ANNOTATIONS = "questions", "annotations"
 EXPECTED = 'a VQA file with a list "questions" or "annotations"'

@@ -1,11 +1,13 @@
-"""Names of parameters in a published checkpoint and here, translated both ways by one table."""
+"""Published checkpoints: their names of parameters and options and ours, and what of a model a published BERT fills."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 # A layer of BERT in every published code that grew out of it, and `TransformerLayer`.
 BERT_LAYER = (
@@ -24,6 +26,23 @@ BERT_WORD_HEAD = (
     ("cls.predictions.bias", "masked_word_head.bias"),
     ("cls.predictions.transform.dense.", "masked_word_head.dense."),
     ("cls.predictions.transform.LayerNorm.", "masked_word_head.norm."),
+)
+
+# BERT's options in every published configuration that grew out of it, and the fields of `BertSizes`.
+BERT_OPTIONS = MappingProxyType(
+    {
+        "vocab_size": "vocab_size",
+        "hidden_size": "hidden_size",
+        "num_hidden_layers": "num_hidden_layers",
+        "num_attention_heads": "num_attention_heads",
+        "intermediate_size": "intermediate_size",
+        "hidden_act": "hidden_activation",
+        "hidden_dropout_prob": "hidden_dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "max_position_embeddings": "max_position_embeddings",
+        "type_vocab_size": "num_segments",
+        "initializer_range": "initializer_range",
+    }
 )
 
 
@@ -115,6 +134,13 @@ def without_copies(official: Mapping[str, Tensor], copies: Mapping[str, str]) ->
     return {name: tensor for name, tensor in official.items() if name not in copies}
 
 
+def with_copies(
+    official: dict[str, Tensor], copies: Mapping[str, str], *, head: str = "cls.predictions.bias"
+) -> dict[str, Tensor]:
+    """`without_copies` undone, for a state that has the parameter `head`: without masked words there is no decoder."""
+    return official | {copy: official[first] for copy, first in copies.items()} if head in official else official
+
+
 def names_with_bert(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
     """`tidy_names`, with "bert." before those of a checkpoint of two streams alone (ViLBERT, InterBERT).
 
@@ -126,6 +152,53 @@ def names_with_bert(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
         return tidy
     parts = ("embeddings.", "v_embeddings.", "encoder.", "t_pooler.", "v_pooler.")
     return {f"bert.{name}" if name.startswith(parts) else name: tensor for name, tensor in tidy.items()}
+
+
+_STREAM = ("embeddings.", "encoder.", "pooler.")
+_SEGMENTS = "segments.weight"
+# What files hold twice, and the buffer of position numbers in older ones.
+_LEFT_OUT = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias", "bert.embeddings.position_ids")
+
+
+def tidy_bert(bert: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """BERT's parameters as `bert.*` and `cls.*`, each once.
+
+    Args:
+        bert: state dict of a pre-training model or of the encoder alone, with the LayerNorm names of any time.
+    Raises:
+        ValueError: when two parameters come to have one name, or the file holds no BERT.
+    """
+    named = {f"bert.{name}" if name.startswith(_STREAM) else name: tensor for name, tensor in bert.items()}
+    tidy = {name: t for name, t in tidy_names(named).items() if name not in _LEFT_OUT}
+    if "bert.embeddings.word_embeddings.weight" not in tidy:
+        raise ValueError("the checkpoint is no BERT: it has no bert.embeddings.word_embeddings.weight")
+    return tidy
+
+
+def load_start(model: nn.Module, state: Mapping[str, Tensor]) -> list[str]:
+    """Fills part of `model`; everything else stays as it is.
+
+    A table of segments may have more rows than `state` has: the first ones are filled.
+
+    Args:
+        state: by our names, from a `state_from_bert`.
+    Returns:
+        Names of the parameters that were not filled.
+    Raises:
+        ValueError: naming a parameter that the model does not have, or has in another shape.
+    """
+    ours = model.state_dict()
+    filled = dict(state)
+    for name, tensor in state.items():
+        if name in ours and name.endswith(_SEGMENTS) and tensor.shape[1:] == ours[name].shape[1:]:
+            filled[name] = torch.cat([tensor.to(ours[name]), ours[name][len(tensor) :]])
+        if name not in ours or ours[name].shape != filled[name].shape:
+            wanted = tuple(ours[name].shape) if name in ours else "no such parameter"
+            raise ValueError(
+                f"{name}: BERT has {tuple(tensor.shape)}, this model {wanted}; do its sizes and vocabulary fit?"
+            )
+    model.load_state_dict(filled, strict=False)
+    return [name for name in ours if name not in state]
 
 
 def _reader(rules: list[tuple[str, str]]) -> Callable[[str], str | None]:

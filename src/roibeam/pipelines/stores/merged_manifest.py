@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roibeam.features.comparison.space_difference import space_difference
+from roibeam.features.comparison.feature_spaces import space_difference
 from roibeam.features.record.fingerprint import Fingerprint, merged_numerics
 from roibeam.features.record.imported import has_classes
 from roibeam.features.record.region_record import TopKDistribution

@@ -29,8 +29,8 @@ from roibeam.features.store_merge import Entry, StoredRecord, StoreMerge
 from roibeam.pipelines.extract.annotations import merged_annotations, write_annotations
 from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
 from roibeam.pipelines.foundation.files.folder_lock import store_lock
-from roibeam.pipelines.sources.captions.asked_ids import AskedIds
-from roibeam.pipelines.stores.merged_text import merged_fingerprint, merged_text
+from roibeam.pipelines.sources.id_lists import AskedIds
+from roibeam.pipelines.stores.merged_manifest import merged_fingerprint, merged_text
 from roibeam.pipelines.stores.sequence_folder import (
     check_sequence_folder,
     finished_shards,

@@ -13,9 +13,9 @@ from roibeam.features.printable import printable
 from roibeam.features.safe_pickle.read import load_pickle
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.sources.captions.asked_ids import read_id_list
-from roibeam.pipelines.sources.datasets.json_members import read_json_list, read_json_members
+from roibeam.pipelines.sources.datasets.json_pieces import read_json_list, read_json_members
 from roibeam.pipelines.sources.datasets.karpathy import TRAINING_SPLITS, read_karpathy
+from roibeam.pipelines.sources.id_lists import read_id_list
 from roibeam.pipelines.sources.image_identity import (
     COCO,
     FLICKR,

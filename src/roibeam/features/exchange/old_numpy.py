@@ -1,22 +1,36 @@
-"""Writes pickles of plain data that old Python 3 with old numpy reads.
+"""Writes what old Python 3 with old numpy reads: pickles of plain data, and .npy and .npz files with such in them.
 
-`pickle.dumps` of today's numpy names `numpy._core`, which the numpy of the consumers (1.x, before 1.26) does not have.
-The names written here are those of numpy 1, which numpy 2 still knows. Protocol 3: Python 3.0 and later
+`pickle.dumps` and `numpy.save` of today's numpy name `numpy._core`, which the numpy of the consumers (1.x, before 1.26)
+does not have. The names written here are those of numpy 1, which numpy 2 still knows. Protocol 3: Python 3.0 and later
 (opcodes: python/cpython Lib/pickletools.py; state of an array: numpy/_core/src/multiarray/methods.c, array_setstate).
+The bytes depend on nothing but the values: no times are stored.
 """
 
 from __future__ import annotations
 
+import io
 import struct
+import zipfile
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy_format
 
 _U4 = struct.Struct("<I")
 _NONE, _TRUE, _FALSE = b"N", b"\x88", b"\x89"
 _MAX_PART_BYTES = 2**32 - 1
 _RECONSTRUCT = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85C\x01b\x87R"
 _DTYPE_STATE = b"K\x03" + b"X\x01\x00\x00\x00<" + 3 * _NONE + 2 * b"J\xff\xff\xff\xff" + b"K\x00tb"
+# The pickle of an array of shape () and dtype object: what it holds comes between the two halves. The state of the
+# array is (version, shape, dtype, Fortran order, [object]), that of the dtype (version, byte order, no parts, flags).
+_OBJECT_ARRAY_START = (
+    b"\x80\x03cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85C\x01b\x87R(K\x01)"
+    b"cnumpy\ndtype\nX\x02\x00\x00\x00O8\x89\x88\x87R(K\x03X\x01\x00\x00\x00|NNN"
+    b"J\xff\xff\xff\xffJ\xff\xff\xff\xffK\x3ftb\x89]("
+)
+_OBJECT_ARRAY_END = b"etb."
+_EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)
 
 
 def plain_pickle(value: Any) -> bytes:
@@ -29,6 +43,28 @@ def plain_pickle(value: Any) -> bytes:
     _add(parts, value)
     parts.append(b".")
     return b"".join(parts)
+
+
+def npy_bytes(value: np.ndarray | dict[str, Any]) -> bytes:
+    """An .npy file of an array of numbers, or of a dict of plain data (read with `allow_pickle=True` and `.item()`)."""
+    stream = io.BytesIO()
+    if isinstance(value, np.ndarray):
+        npy_format.write_array(stream, value, version=(1, 0), allow_pickle=False)
+    else:
+        npy_format.write_array_header_1_0(stream, {"descr": "|O", "fortran_order": False, "shape": ()})
+        stream.write(_OBJECT_ARRAY_START + plain_pickle(value)[2:-1] + _OBJECT_ARRAY_END)
+    return stream.getvalue()
+
+
+def npz_bytes(values: Mapping[str, np.ndarray | dict[str, Any]]) -> bytes:
+    """A compressed .npz file, as `numpy.savez_compressed` makes it."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, value in values.items():
+            member = zipfile.ZipInfo(f"{name}.npy", _EPOCH_OF_ZIP)
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, npy_bytes(value))
+    return stream.getvalue()
 
 
 def _add(parts: list[bytes], value: Any) -> None:

@@ -23,7 +23,7 @@ import lmdb
 from roibeam.extraction.detector_folder import read_detector_folder
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
-from roibeam.features.comparison.space_difference import space_difference
+from roibeam.features.comparison.feature_spaces import space_difference
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX

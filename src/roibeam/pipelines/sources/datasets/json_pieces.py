@@ -1,16 +1,19 @@
 """A json file read piece by piece: COCO's and SBU's hold lists of a million entries, too many to be objects at once.
 
 Only what lies between two pieces is ours (braces, commas, member names); each piece is decoded by the json module.
+VCR and lists of boxes have a piece per line.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator
 from typing import Any, TextIO
 
 MAX_ENTRY_CHARACTERS = 16 * 2**20  # COCO's largest entries, outlines of crowds, have under 1 MB
 _CHUNK_CHARACTERS = 2**20
+MAX_LINE_BYTES = 16 * 2**20  # 65,535 boxes take about 4 MB
 _WHITESPACE = " \t\n\r"
 _DECODER = json.JSONDecoder()
 
@@ -60,6 +63,33 @@ def read_json_list(path: str, *, expected: str) -> Iterator[Any]:
             raise ValueError(f"{path!r}: expected {expected}, got other json") from None
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path!r}: not a json file ({error})") from None
+
+
+def read_json_lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each line's object with its place ("file, line 3") for errors; blank lines are passed over.
+
+    Raises:
+        ValueError: naming the line that is no json object, not UTF-8 or longer than 16 MiB.
+        OSError: if the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        line = 0
+        while raw := file.readline(MAX_LINE_BYTES + 1):
+            line += 1
+            where = f"{path!r}, line {line}"
+            if len(raw) > MAX_LINE_BYTES:
+                raise ValueError(f"{where}: longer than {MAX_LINE_BYTES} bytes; expected one json object for each line")
+            if line == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
+            if not raw.strip():
+                continue
+            try:
+                entry = json.loads(raw.decode("utf-8"))
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{where}: not a json object ({error})") from None
+            if not isinstance(entry, dict):
+                raise ValueError(f"{where}: expected a json object, got {type(entry).__name__}")
+            yield where, entry
 
 
 class _OtherJsonError(Exception):
