@@ -28,6 +28,9 @@ SIZES = ("hidden_size=32", "num_hidden_layers=1", "num_attention_heads=2", "inte
 def request_of(roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]) -> Callable[[str], PretrainRequest]:
     """Two steps on a store of eight pictures, by the name of the run's folder."""
     captions = draw_samples(tmp_path / "samples", count=8)
+    rows = json.loads(captions.read_text())
+    rows["annotations"].append({**rows["annotations"][0], "caption": " "})  # left out, with a note
+    captions.write_text(json.dumps(rows))
     assert roibeam("extract", tmp_path / "samples" / "images", tmp_path / "store", *tiny_network).code == 0
     data = RequestedData(stores=[str(tmp_path / "store")], captions=[str(captions)])
     settings = ["train.checkpoint_every=0", *(f"model.{each}" for each in SIZES)]
@@ -52,7 +55,7 @@ def test_a_request_runs_as_the_command_does(
     assert done.code == 0, done.err
     facts, ours = json.loads(done.out.splitlines()[-1]), result.to_json()
     assert ours["run"] == str(tmp_path / "asked") and facts["run"] == str(tmp_path / "told")
-    assert len(facts["notes"]) and ours["notes"] == facts["notes"] and ours["evaluation"] == facts["evaluation"]
+    assert facts["notes"] and ours["notes"] == facts["notes"] and ours["evaluation"] == facts["evaluation"]
     assert facts.keys() - {"event"} == ours.keys()
     name = "model/model.safetensors"
     told = Path(facts["checkpoint"]) / name
