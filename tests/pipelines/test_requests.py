@@ -52,7 +52,7 @@ def test_a_request_runs_as_the_command_does(
     assert done.code == 0, done.err
     facts, ours = json.loads(done.out.splitlines()[-1]), result.to_json()
     assert ours["run"] == str(tmp_path / "asked") and facts["run"] == str(tmp_path / "told")
-    assert len(facts["notes"]) and ours["notes"] == facts["notes"] and ours["evaluation"] == facts["evaluation"]
+    assert ours["notes"] == facts["notes"] and ours["evaluation"] == facts["evaluation"]
     assert facts.keys() - {"event"} == ours.keys()
     name = "model/model.safetensors"
     told = Path(facts["checkpoint"]) / name
