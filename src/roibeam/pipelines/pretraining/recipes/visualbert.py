@@ -53,7 +53,8 @@ def _phase(
         published: further fields of `Recipe`, its data and batch size among them.
     """
     sampling = sampling or VisualBertSampling()
-    usual = {"learning_rate": 5e-5, "epochs": 10, "warmup": 0.1, "changes": model if published.get("after") else {}}
+    changes = model if published.get("after") else {}
+    usual: dict[str, Any] = {"learning_rate": 5e-5, "epochs": 10, "warmup": 0.1, "changes": changes}
     open_too = (
         *([_COCO_OPEN] if published["data"].startswith(_COCO) else []),
         *([_CUT_OPEN] if sampling.text_form == "two_captions" else []),
