@@ -8,10 +8,12 @@ PORT ?= ../lxmert
 PHOTOS ?= ../shared/data/images
 FLINK ?= build/flink
 COMMAND ?= start
-# Keeps the working directory off the import path: our packages have common names (model, features, ...).
+# Keeps the working directory off the import path: a user's torch.py there would be imported in place of torch.
 export PYTHONSAFEPATH := 1
-# One test process for each of two cores; more threads in each would only wait for one another.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs
+# Processes that tests start would compile hundreds of files again where this is set.
+unexport PYTHONDONTWRITEBYTECODE
+# Three processes keep two cores busy: tests of processes wait for one another. More threads in each would only wait.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -rs
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help

@@ -141,6 +141,7 @@ def test_a_region_that_a_word_names_and_the_record_has_not(tmp_path: Path) -> No
         sampler.sample(few, 0, np.random.default_rng(0))
 
 
+@pytest.mark.slow
 def test_a_run_on_vcr_and_its_own_boxes(
     roibeam: Cli, made_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:

@@ -48,6 +48,7 @@ print(next(stream), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_with_a_stream_in_use_ends():
     """At exit the interpreter tells its children to end, and waits for them."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

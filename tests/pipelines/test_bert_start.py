@@ -144,6 +144,7 @@ print(bert.sizes["hidden_size"], len(bert.state))
 """
 
 
+@pytest.mark.slow
 def test_a_repository_of_the_hub(tmp_path: Path) -> None:
     """The real client of the hub, against a server on this machine that answers as the hub does."""
     save_bert(tmp_path / "files" / "owner" / "bert" / "resolve" / "main")

@@ -190,6 +190,7 @@ def assert_alike(left: list[Any], right: list[Any]) -> None:
         assert ours == pytest.approx(theirs, rel=1e-10)
 
 
+@pytest.mark.slow
 def test_a_run_moved_from_two_processes_to_one_trains_as_one(tmp_path: Path) -> None:
     one = trained(tmp_path / "one", 1)
     assert [line["samples"] for line in one] == [STEP * step for step in range(1, 7)]

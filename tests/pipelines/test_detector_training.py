@@ -256,6 +256,7 @@ def test_starts_that_make_no_sense(start, message):
         Start(**start)
 
 
+@pytest.mark.slow
 def test_it_learns(photos, tmp_path):
     """On two photos the classes come out right within some steps."""
     pair = replace(photos, images=photos.images[:2])

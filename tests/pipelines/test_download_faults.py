@@ -56,7 +56,9 @@ def kill_after_requests(run: subprocess.Popen[str], server: FaultyServer, count:
         run.wait()
 
 
-@pytest.mark.parametrize("steps", [(3, 13, 29), pytest.param((), marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "steps", [pytest.param((3, 13, 29), marks=pytest.mark.slow), pytest.param((), marks=pytest.mark.soak)]
+)
 def test_a_kill_at_a_file_operation_is_mended_by_a_rerun(tmp_path: Path, steps: tuple[int, ...]) -> None:
     done = Run(functools.partial(tell_after_kills, tmp_path, steps), tmp_path).wait(600)
     assert done.code == 0, done.said

@@ -52,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> PhotoStore:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("with_labels", [False, True])
+@pytest.mark.parametrize("with_labels", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path, with_labels: bool) -> None:
     """With three labelled photos for four captions, so that one process has two of them and the other one."""
     without_dropout = [f"--set=model.{name}_dropout=0" for name in ("hidden", "attention", "region")]

@@ -20,6 +20,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Photos:
     return write_photos(tmp_path_factory.mktemp("photos"))
 
 
+@pytest.mark.slow
 def test_two_processes_train_a_model_its_encoder_and_a_detector_as_one(photos: Photos, tmp_path: Path) -> None:
     """One labelled photo falls to the first of them, two to the other."""
     cases = ["vilbert", "vlbert-detector"]

@@ -185,6 +185,7 @@ def test_records_that_do_not_fit(tokenizer):
         whole.check(dataclasses.replace(record, image_feature=None))
 
 
+@pytest.mark.slow
 def test_eight_pairs_can_be_learned_by_heart(tmp_path):
     done = run_pretrain(
         make_store(8),

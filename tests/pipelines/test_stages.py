@@ -222,6 +222,7 @@ def test_killed_between_two_stages_it_goes_on_to_the_same_bits(world: World, tmp
 
 
 @pytest.mark.faults
+@pytest.mark.slow
 def test_killed_between_two_stages_with_an_average_and_workers(averaged: World, tmp_path: Path) -> None:
     """Behind the last checkpoint of stage 1, whose average stage 2 starts from, and behind the note that it is done."""
     assert_mended(averaged, tmp_path / "named" / "run", NAMED, 1)

@@ -304,6 +304,7 @@ def file_operations(sources: Sequence[Path], out: Path, options: CopyOptions, ki
     return steps
 
 
+@pytest.mark.slow
 def test_a_killed_copy_goes_on_and_gives_the_same(whole: Path, tmp_path: Path) -> None:
     second = store_with(
         tmp_path / "second", records(range(24, 27), attributes=True, distribution="full"), [letter("z")]

@@ -139,6 +139,7 @@ def test_folders_that_an_import_does_not_touch(roibeam: Roibeam, tsv: Path, tmp_
         refused(busy, "another run is writing this store")
 
 
+@pytest.mark.slow
 def test_an_import_killed_at_any_step_is_no_store_and_is_redone(tmp_path: Path) -> None:
     source = tmp_path / "features.tsv"
     source.write_bytes(b"".join(line(LXMERT, fields(name)) for name in "abc") + b"torn")

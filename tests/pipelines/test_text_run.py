@@ -38,6 +38,7 @@ def losses(folder: Path) -> list[float]:
     return [json.loads(line)["text_only_words"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_words_can_be_learned_by_heart(books: Path, tmp_path: Path) -> None:
     done = run_on_text(books, tmp_path / "run", steps=100, batch_size=24, fixed_masks=True, model=LEARNER)
     assert done.evaluation["text_only_word_accuracy"] == 1.0

@@ -205,6 +205,7 @@ def test_a_store_without_classes_will_do(tmp_path):
     assert run_pretrain(store, tmp_path / "run", rows, system=SYSTEM).num_classes == 0
 
 
+@pytest.mark.slow
 def test_eight_images_can_be_learned_by_heart(tmp_path):
     store = make_store(8)
     rows = [(f"image-{index}", caption) for index, caption in enumerate(CAPTIONS)]

@@ -51,6 +51,7 @@ def test_a_model_with_the_head_sees_captions_of_other_images(tokenizer, corpus):
     assert make_sampler(tokenizer).sample(corpus, 2, np.random.default_rng(0)).match is None
 
 
+@pytest.mark.slow
 def test_relationship_and_masks_can_be_learned_by_heart(tmp_path):
     done = run_pretrain(
         make_store(8),
