@@ -177,4 +177,5 @@ def test_peak_memory_does_not_grow_with_the_number_of_urls(tmp_path: Path) -> No
                 log.seek(0)
                 assert run.returncode == 0, log.read()
             print(f"{count} URLs: {peaks[-1]:.0f} MB of anonymous memory at most")
-    assert peaks[1] < 1.05 * peaks[0], peaks
+    # Of a process of some 60 MB; what a few hundred requests leave in the allocator's arenas is up to 15.
+    assert peaks[1] < peaks[0] + 20, peaks
