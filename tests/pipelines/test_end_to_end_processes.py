@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from processor import ON_INTEL
 from rank_deviations import BOUNDS, SAMPLES, Photos, differences, too_far, trained_end_to_end_on, write_photos
 from small_end_to_end import CASES, EndToEndTraining
 from soak_share import share_of
@@ -40,7 +41,7 @@ def test_fifty_steps_of_a_model_its_encoder_and_a_detector(photos: Photos, tmp_p
         for ranks in (1, 2, 4)
     )
     # Of fifty steps in float32 one figure is 1.5e-5 away on an Ice Lake Xeon; float64 says that the sums are the same.
-    bounds = {**BOUNDS, "float32": 2e-5}
+    bounds = {**BOUNDS, "float32": 2e-5} if ON_INTEL else BOUNDS
     for other in (two, four):
         assert all(far < bounds[kind] for (kind, _), far in differences(one, other, end_to_end=True).items())
 

@@ -21,9 +21,9 @@ from roibeam.pipelines.cli.options.end_to_end import (
 )
 from roibeam.pipelines.cli.options.training import RESUME, run_folder_lines
 from roibeam.pipelines.cli.train.stages import REQUEST_ALONE, options_given, stages_of
+from roibeam.pipelines.extract.request import MIN_MATCH
 from roibeam.pipelines.pretraining.requests.request import (
     DEFAULT_ENCODER,
-    MIN_MATCH,
     PretrainRequest,
     RequestedData,
     RequestedEncoder,

@@ -11,7 +11,6 @@ from pathlib import Path
 
 DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
 # A wrong folder gives next to nothing. Of Conceptual Captions a third of the links were dead years ago, and more die.
-MIN_MATCH = 0.25
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class RequestedData:
         weights: how much of what is trained on comes from each store; none makes every caption as likely.
         task_texts: in place of captions, the files of a task's own text, see `TaskTexts`.
         text_corpus: files of text without images.
-        min_match: share of the images of caption files that the store must have, 0..1; None for `MIN_MATCH`.
+        min_match: share of the images of caption files that the store must have, 0..1; None as in extract.
         validation: held-out captions that evaluations ask about; `validation_store` of their images, None for the
             first store.
         held_out: rules of images that must not be inside, as RULE=FILE, see `HeldOut`.

@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from roibeam.model.common.bert import BertSizes
+from roibeam.pipelines.extract.request import MIN_MATCH
 from roibeam.pipelines.inputs.captioned.captioned_store import LeakGuard
 from roibeam.pipelines.inputs.captioned.given_stores import GivenStores, GivenValidation, held_out_hints
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
@@ -21,7 +22,7 @@ from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER, Recipe
-from roibeam.pipelines.pretraining.requests.request import MIN_MATCH, PretrainRequest, RequestedModel
+from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedModel
 from roibeam.pipelines.pretraining.requests.requested_encoder import (
     encoder_sections,
     refuse_encoder,
