@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import sys
@@ -15,6 +16,7 @@ import torch
 from detectron2_source import source_folder
 
 from roibeam.extraction.detector import Detector
+from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.weights.loading import build_detector
 
 DETECTRON2_PATH_VARIABLE = "ROIBEAM_DETECTRON2_PATH"
@@ -58,6 +60,13 @@ def small_detector() -> Detector:
     """Shared by all tests: read only."""
     torch.set_num_threads(1)  # the network is so small that threads waiting for each other cost more than they give
     return build_detector("small", weights="random:1")
+
+
+@pytest.fixture(scope="session")
+def narrow_detector() -> Detector:
+    """A quarter of the width, for what no number of the goldens is asked of. Shared by all tests: read only."""
+    torch.set_num_threads(1)
+    return build_detector(dataclasses.replace(CONFIGS["small"], base_channels=4), weights="random:1")
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ Needs detectron2: installed, or in the folders of ROIBEAM_DETECTRON2_PATH (see d
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,7 @@ from roibeam.extraction.training.losses import LossRules
 from roibeam.extraction.training.targets import SamplingRules
 from roibeam.extraction.weights.loading import build_detector
 
-CONFIG = CONFIGS["small"]
+CONFIG = replace(CONFIGS["small"], base_channels=4)
 EVERYTHING = SamplingRules(
     anchors_per_image=100_000,
     anchor_positive_fraction=1.0,

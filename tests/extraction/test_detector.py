@@ -25,8 +25,8 @@ def head_rows(detector, feature_map, boxes):
 
 
 @pytest.fixture(scope="module")
-def feature_map(small_detector):
-    return torch.rand(1, small_detector.config.map_channels, 10, 14, generator=torch.Generator().manual_seed(0))
+def feature_map(narrow_detector):
+    return torch.rand(1, narrow_detector.config.map_channels, 10, 14, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(scope="module")
@@ -36,59 +36,59 @@ def boxes():
 
 
 @pytest.fixture(scope="module")
-def everything(small_detector, feature_map, boxes):
-    return head_rows(small_detector, feature_map, boxes)
+def everything(narrow_detector, feature_map, boxes):
+    return head_rows(narrow_detector, feature_map, boxes)
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17])
-def test_a_region_is_bit_identical_whatever_else_is_there(small_detector, feature_map, boxes, everything, count):
-    some = head_rows(small_detector, feature_map, boxes[:count])
+def test_a_region_is_bit_identical_whatever_else_is_there(narrow_detector, feature_map, boxes, everything, count):
+    some = head_rows(narrow_detector, feature_map, boxes[:count])
     for name, rows in some.items():
         assert torch.equal(rows, everything[name][:count]), name
 
 
-def test_a_region_is_bit_identical_at_every_place(small_detector, feature_map, boxes, everything):
+def test_a_region_is_bit_identical_at_every_place(narrow_detector, feature_map, boxes, everything):
     order = torch.randperm(len(boxes), generator=torch.Generator().manual_seed(2))
-    permuted = head_rows(small_detector, feature_map, boxes[order])
+    permuted = head_rows(narrow_detector, feature_map, boxes[order])
     for name, rows in permuted.items():
         assert torch.equal(rows, everything[name][order]), name
 
 
-def test_no_boxes_give_empty_rows_of_the_right_width(small_detector, feature_map):
-    rows = head_rows(small_detector, feature_map, torch.empty(0, 4))
+def test_no_boxes_give_empty_rows_of_the_right_width(narrow_detector, feature_map):
+    rows = head_rows(narrow_detector, feature_map, torch.empty(0, 4))
     shapes = {name: tuple(value.shape) for name, value in rows.items()}
     assert shapes == {
-        "features": (0, 512),
+        "features": (0, 128),
         "class_logits": (0, 21),
         "attribute_logits": (0, 13),
         "box_deltas": (0, 20, 4),
     }
 
 
-def test_a_photo_is_bit_identical_whatever_its_neighbours(small_detector, noise_image):
+def test_a_photo_is_bit_identical_whatever_its_neighbours(narrow_detector, noise_image):
     other = np.ascontiguousarray(noise_image[:, ::-1])
-    (alone,) = small_detector([noise_image])
-    _, between = small_detector([other, noise_image])
+    (alone,) = narrow_detector([noise_image])
+    _, between = narrow_detector([other, noise_image])
     for field in dataclasses.fields(alone):
         assert np.array_equal(getattr(alone, field.name), getattr(between, field.name)), field.name
 
 
 @pytest.mark.parametrize("height, width", [(1, 1), (12, 8), (200, 4000), (4000, 30), (1, 3000), (120, 160)])
-def test_odd_photos_give_finite_regions(small_detector, noise_image, height, width):
-    outputs = small_detector.head_outputs(np.resize(noise_image, (height, width, 3)))
+def test_odd_photos_give_finite_regions(narrow_detector, noise_image, height, width):
+    outputs = narrow_detector.head_outputs(np.resize(noise_image, (height, width, 3)))
     for selection in SELECTIONS.values():
-        check_regions(small_detector.postprocess(outputs, selection), height, width)
+        check_regions(narrow_detector.postprocess(outputs, selection), height, width)
 
 
-def test_a_black_photo_gives_finite_regions(small_detector):
-    (regions,) = small_detector([np.zeros((90, 120, 3), np.uint8)])
+def test_a_black_photo_gives_finite_regions(narrow_detector):
+    (regions,) = narrow_detector([np.zeros((90, 120, 3), np.uint8)])
     check_regions(regions, 90, 120)
 
 
 def check_regions(regions, height, width):
     count = len(regions.boxes)
     assert count >= 1
-    assert regions.features.shape == (count, 512) and regions.class_probabilities.shape == (count, 21)
+    assert regions.features.shape == (count, 128) and regions.class_probabilities.shape == (count, 21)
     for field in dataclasses.fields(regions):
         value = getattr(regions, field.name)
         if field.name == "image_feature":
@@ -113,9 +113,9 @@ def check_regions(regions, height, width):
         ("photo.jpg", "got str"),
     ],
 )
-def test_only_bgr_bytes_are_images(small_detector, image, words):
+def test_only_bgr_bytes_are_images(narrow_detector, image, words):
     with pytest.raises(ValueError, match=words):
-        small_detector([image])
+        narrow_detector([image])
 
 
 def test_channel_order_is_bgr():
@@ -144,30 +144,30 @@ def test_description_is_json_and_names_everything(small_detector):
     assert {key for key in described if described[key] != other[key]} == {"weights"}
 
 
-def test_what_the_caller_switched_on_changes_nothing_and_comes_back(small_detector, noise_image):
-    (plain,) = small_detector([noise_image])
+def test_what_the_caller_switched_on_changes_nothing_and_comes_back(narrow_detector, noise_image):
+    (plain,) = narrow_detector([noise_image])
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("medium")
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            (inside,) = small_detector([noise_image])
+            (inside,) = narrow_detector([noise_image])
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
     assert np.array_equal(plain.features, inside.features)
 
 
-def test_a_detector_takes_its_parts(small_detector, noise_image):
+def test_a_detector_takes_its_parts(narrow_detector, noise_image):
     class OneBox(torch.nn.Module):
         def forward(self, feature_map, input_hw, factor):
-            proposals = small_detector.proposal_generator(feature_map, input_hw, factor)
+            proposals = narrow_detector.proposal_generator(feature_map, input_hw, factor)
             return dataclasses.replace(proposals, boxes=proposals.boxes[:1], objectness=proposals.objectness[:1])
 
     detector = Detector(
-        small_detector.config,
-        backbone=small_detector.backbone,
+        narrow_detector.config,
+        backbone=narrow_detector.backbone,
         proposal_generator=OneBox(),
-        roi_heads=small_detector.roi_heads,
+        roi_heads=narrow_detector.roi_heads,
     )
     (regions,) = detector([noise_image])
     assert regions.proposal_ids.tolist() == [0]
@@ -222,7 +222,8 @@ def test_every_word_convention_is_checked():
 
 @pytest.mark.parametrize("preset", CONVENTIONS)
 def test_a_photo_resized_beforehand_gives_the_same_bits(preset: str) -> None:
-    detector = build_detector("small", weights="random:1", conventions=preset)
+    tiny = dataclasses.replace(CONFIGS["small"], base_channels=4)
+    detector = build_detector(tiny, weights="random:1", conventions=preset)
     photo = np.random.default_rng(3).integers(0, 256, (70, 101, 3), np.uint8)
     (want,), (got,) = detector([photo]), detector([detector.prepare(photo)])
     assert len(want.boxes) > 0

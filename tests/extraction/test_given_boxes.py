@@ -25,44 +25,44 @@ def photo():
     return np.random.default_rng(3).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
 
 
-def test_given_boxes_come_back_as_they_are_with_the_features_of_their_place(small_detector, photo):
-    (regions,) = small_detector([photo], boxes=[BOXES])
+def test_given_boxes_come_back_as_they_are_with_the_features_of_their_place(narrow_detector, photo):
+    (regions,) = narrow_detector([photo], boxes=[BOXES])
     np.testing.assert_array_equal(regions.boxes, BOXES)
     assert regions.proposal_ids.tolist() == [0, 1, 2]
-    outputs = small_detector.head_outputs(photo)
+    outputs = narrow_detector.head_outputs(photo)
     network_boxes = outputs.network_input.scale.to_network(torch.from_numpy(BOXES))
     with torch.inference_mode():
-        want = small_detector.network().regions(outputs.feature_map, network_boxes)
+        want = narrow_detector.network().regions(outputs.feature_map, network_boxes)
     np.testing.assert_array_equal(regions.features, want.features.numpy())
     assert regions.regressed_boxes.shape == (3, 4) and not np.array_equal(regions.regressed_boxes, BOXES)
 
 
-def test_proposals_given_again_have_the_same_features(small_detector, photo):
-    outputs = small_detector.head_outputs(photo)
-    regions = small_detector.postprocess(outputs, SELECTIONS["butd-36"])
-    (again,) = small_detector([photo], boxes=[regions.proposal_boxes])
+def test_proposals_given_again_have_the_same_features(narrow_detector, photo):
+    outputs = narrow_detector.head_outputs(photo)
+    regions = narrow_detector.postprocess(outputs, SELECTIONS["butd-36"])
+    (again,) = narrow_detector([photo], boxes=[regions.proposal_boxes])
     # Boxes go to photo pixels and back, so an edge may move by the last digit, and with it a cell.
     same = np.abs(again.features - regions.features).max(axis=1) <= 1e-5 * np.abs(regions.features).max()
     assert same.mean() >= 0.9
     np.testing.assert_array_equal(again.class_ids[same], regions.class_ids[same])
 
 
-def test_some_images_bring_boxes_and_some_do_not(small_detector, photo):
-    given, free = small_detector([photo, photo], boxes=[BOXES, None])
-    (alone,) = small_detector([photo])
+def test_some_images_bring_boxes_and_some_do_not(narrow_detector, photo):
+    given, free = narrow_detector([photo, photo], boxes=[BOXES, None])
+    (alone,) = narrow_detector([photo])
     assert len(given.boxes) == 3
     np.testing.assert_array_equal(free.features, alone.features)
 
 
-def test_no_boxes_give_no_regions(small_detector, photo):
-    (regions,) = small_detector([photo], boxes=[np.empty((0, 4), np.float32)])
-    assert regions.boxes.shape == (0, 4) and regions.features.shape == (0, 512)
+def test_no_boxes_give_no_regions(narrow_detector, photo):
+    (regions,) = narrow_detector([photo], boxes=[np.empty((0, 4), np.float32)])
+    assert regions.boxes.shape == (0, 4) and regions.features.shape == (0, 128)
     assert regions.class_probabilities.shape == (0, 21)
 
 
-def test_boxes_outside_or_empty_get_the_cell_they_touch(small_detector, photo):
+def test_boxes_outside_or_empty_get_the_cell_they_touch(narrow_detector, photo):
     odd = np.array([[-50, -40, -10, -5], [200, 200, 300, 300], [-9, 20, 40, 500], [50, 40, 50, 40]], np.float32)
-    (regions,) = small_detector([photo], boxes=[odd])
+    (regions,) = narrow_detector([photo], boxes=[odd])
     want = [[0, 0, 0, 0], [WIDTH, HEIGHT, WIDTH, HEIGHT], [0, 20, 40, HEIGHT], [50, 40, 50, 40]]
     np.testing.assert_array_equal(regions.boxes, np.array(want, np.float32))
     assert np.isfinite(regions.features).all() and len(regions.features) == 4
@@ -92,37 +92,37 @@ def test_an_empty_box_is_pooled_from_the_cell_its_corner_rounds_to(point, value)
         (np.array([["a", "b", "c", "d"]]), r"must be \(R, 4\) numbers"),
     ],
 )
-def test_impossible_boxes_are_refused(small_detector, photo, boxes, words):
+def test_impossible_boxes_are_refused(narrow_detector, photo, boxes, words):
     with pytest.raises(ValueError, match=words):
-        small_detector([photo], boxes=[boxes])
+        narrow_detector([photo], boxes=[boxes])
 
 
 @pytest.mark.parametrize("boxes", [[], [BOXES], [None, BOXES, BOXES]])
-def test_one_entry_of_boxes_for_each_image(small_detector, photo, boxes):
+def test_one_entry_of_boxes_for_each_image(narrow_detector, photo, boxes):
     with pytest.raises(ValueError, match=f"one entry for each of the 2 images, got {len(boxes)}"):
-        small_detector([photo, photo], boxes=boxes)
+        narrow_detector([photo, photo], boxes=boxes)
 
 
-def test_no_images_give_no_regions(small_detector):
-    assert small_detector([]) == small_detector([], boxes=[]) == []
+def test_no_images_give_no_regions(narrow_detector):
+    assert narrow_detector([]) == narrow_detector([], boxes=[]) == []
 
 
-def test_masked_regions_lose_their_pixels_and_others_lose_what_they_share(small_detector, photo):
+def test_masked_regions_lose_their_pixels_and_others_lose_what_they_share(narrow_detector, photo):
     boxes = np.array([[0, 0, 20, 20], [0, 0, WIDTH, HEIGHT]], np.float32)
-    plain = small_detector.head_outputs(photo, boxes=boxes).regions.features
-    first = small_detector.head_outputs(photo, boxes=boxes, masked=np.array([True, False])).regions.features
+    plain = narrow_detector.head_outputs(photo, boxes=boxes).regions.features
+    first = narrow_detector.head_outputs(photo, boxes=boxes, masked=np.array([True, False])).regions.features
     assert not torch.equal(first[0], plain[0]) and not torch.equal(first[1], plain[1])
     # With the whole photo masked nothing of it is left.
-    both = small_detector.head_outputs(photo, boxes=boxes, masked=np.array([False, True])).regions.features
-    other = small_detector.head_outputs(255 - photo, boxes=boxes, masked=np.array([False, True])).regions.features
+    both = narrow_detector.head_outputs(photo, boxes=boxes, masked=np.array([False, True])).regions.features
+    other = narrow_detector.head_outputs(255 - photo, boxes=boxes, masked=np.array([False, True])).regions.features
     assert torch.equal(both, other)
 
 
-def test_masking_needs_boxes_and_one_flag_for_each(small_detector, photo):
+def test_masking_needs_boxes_and_one_flag_for_each(narrow_detector, photo):
     with pytest.raises(ValueError, match="masked regions need given boxes"):
-        small_detector.head_outputs(photo, masked=np.ones(3, bool))
+        narrow_detector.head_outputs(photo, masked=np.ones(3, bool))
     with pytest.raises(ValueError, match=r"masked must be \(3,\) bool"):
-        small_detector.head_outputs(photo, boxes=BOXES, masked=np.ones(2, bool))
+        narrow_detector.head_outputs(photo, boxes=BOXES, masked=np.ones(2, bool))
 
 
 def test_blanked_rows_and_columns_include_the_last():
@@ -134,10 +134,10 @@ def test_blanked_rows_and_columns_include_the_last():
     assert pixels.min() == 1
 
 
-def test_whole_image_feature_is_that_of_a_box_around_the_photo(small_detector, photo):
-    (regions,) = small_detector([photo], boxes=[BOXES], whole_image=True)
+def test_whole_image_feature_is_that_of_a_box_around_the_photo(narrow_detector, photo):
+    (regions,) = narrow_detector([photo], boxes=[BOXES], whole_image=True)
     np.testing.assert_array_equal(regions.image_feature, regions.features[1])
-    (free,) = small_detector([photo], whole_image=True)
+    (free,) = narrow_detector([photo], whole_image=True)
     np.testing.assert_array_equal(free.image_feature, regions.image_feature)
 
 
@@ -168,7 +168,9 @@ def published_regression(boxes, deltas, height, width):
 
 @pytest.mark.parametrize("name", ["caffe", "milvlg"])
 def test_caffe_regresses_and_clips_in_photo_pixels(photo, name):
-    detector = build_detector(CONFIGS["small"], weights="random:1", conventions=name)
+    detector = build_detector(
+        dataclasses.replace(CONFIGS["small"], base_channels=4), weights="random:1", conventions=name
+    )
     outputs = detector.head_outputs(photo)
     wider = outputs.regions.box_deltas + torch.tensor([0.0, 0.0, 0.7, 0.7])  # so that some reach the edge
     outputs = dataclasses.replace(outputs, regions=dataclasses.replace(outputs.regions, box_deltas=wider))
@@ -214,10 +216,12 @@ def test_every_preset_gives_finite_regions_of_odd_photos(name, height, width):
 def test_a_photo_without_proposals_gives_no_regions(photo):
     # Nothing is 500 photo pixels wide, so nothing passes the filter.
     conventions = dataclasses.replace(CONVENTIONS["caffe"], min_proposal_side=500.0)
-    detector = build_detector(CONFIGS["small"], weights="random:1", conventions=conventions)
+    detector = build_detector(
+        dataclasses.replace(CONFIGS["small"], base_channels=4), weights="random:1", conventions=conventions
+    )
     for selection in SELECTIONS.values():
         regions = detector.postprocess(detector.head_outputs(photo), selection)
-        assert regions.boxes.shape == (0, 4) and regions.features.shape == (0, 512)
+        assert regions.boxes.shape == (0, 4) and regions.features.shape == (0, 128)
 
 
 def test_nan_weights_give_nan_features_which_the_engine_refuses(photo):

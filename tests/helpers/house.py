@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,11 @@ class Module(NamedTuple):
     outside: frozenset[str]
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def modules() -> dict[str, Module]:
     """Every file of the package but the `__init__` of rooms, by its dotted name."""
     files = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
@@ -37,7 +43,7 @@ def _module(name: str, path: Path, known: set[str], rooms: set[str]) -> Module:
     imports: set[str] = set()
     taken: set[str] = set()
     outside: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
             imports |= {alias.name for alias in node.names if alias.name in known}
             taken |= {alias.name for alias in node.names if alias.name in rooms}
@@ -88,7 +94,7 @@ def entries() -> dict[str, set[str]]:
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """(path below the package, its definition) of every function and method."""
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(_tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield str(path.relative_to(PACKAGE)), node
 

@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 import torch
+from soak_share import some
 from vilbert_examples import FEATURES, LABELS, POSITIONS, VOCAB_SIZE, make_batch, randomised
 from vilbert_examples import tiny as tiny_vilbert
 
@@ -113,6 +114,14 @@ EXAMPLES = {
         partial(_interbert, "single-stream"), _INTERBERT_PAPER, region_order_counts=True, mismatched=("masked_words",)
     ),
 }
+
+# One network of each kind, the one that can do most. Where every case of a test meets every model, the others meet a
+# share of the cases in CI and all of them in `make test-soak`.
+ONE_OF_EACH = (
+    "VL-BERT with relationship", "ViLBERT", "ViLBERT single-stream", "VisualBERT", "ImageBERT, whole image and [SEP]",
+    "InterBERT",
+)  # fmt: skip
+MOSTLY_ONE_OF_EACH = some(EXAMPLES, ONE_OF_EACH)
 
 
 @cache

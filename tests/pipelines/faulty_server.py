@@ -6,6 +6,7 @@ The path says how: "/<kind>/<number>.jpg", see `EXPECTED`; a good image of one n
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 import struct
 import threading
@@ -66,7 +67,12 @@ EXPECTED = {
     "for-others": OK,  # X-Robots-Tag for another robot
 }
 SLOW = ("stall", "mute", "trickle")  # these take as long as the downloader's patience
-_BOMB = zlib.compress(b"\0" * 200_000_000, 9, wbits=31)
+
+
+@functools.cache
+def _bomb() -> bytes:
+    """200 MB of zeros under gzip: made when first asked for, since it takes a second."""
+    return zlib.compress(b"\0" * 200_000_000, 9, wbits=31)
 
 
 def image(number: int, kind: str = ".jpg") -> bytes:
@@ -193,7 +199,7 @@ class FaultyServer:
             "empty": lambda: response(b""),
             "pixels": lambda: response(huge_png()),
             "broken-png": lambda: response(image(number, ".png").replace(b"IDAT", b"IDAX")),
-            "gzip-bomb": lambda: response(_BOMB, "Content-Encoding: gzip"),
+            "gzip-bomb": lambda: response(_bomb(), "Content-Encoding: gzip"),
             "gzip-cut": lambda: response(gzipped[:-20], "Content-Encoding: gzip"),
             "announced": lambda: response(b"", length=10**10),
             "brotli": lambda: response(good, "Content-Encoding: br"),

@@ -100,7 +100,8 @@ def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, tmp_path: Path) 
     assert "1 image left out, such as 'photo-2'" in done.out
 
 
-@pytest.mark.parametrize("with_labels", [False, True])
+# Photos with labels in a batch: test_joint_detector_run trains on them, test_batch_page shows one.
+@pytest.mark.parametrize("with_labels", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_first_batch_can_be_looked_at(
     roibeam: Cli, made: PhotoStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_labels: bool
 ) -> None:

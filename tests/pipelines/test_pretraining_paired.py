@@ -114,11 +114,12 @@ def held_out_accuracy(patterns, matched):
     return float(((patterns[half:] @ weights > 0) == matched[half:]).mean()), len(patterns) - half
 
 
+@pytest.mark.parametrize("count", [1600, pytest.param(6000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_classifier_that_sees_the_masks_alone_is_right_half_of_the_time(way, corpus, tokenizer):
+def test_a_classifier_that_sees_the_masks_alone_is_right_half_of_the_time(way, count, corpus, tokenizer):
     system, settings = WAYS[way]
     sampler = make_sampler(system, tokenizer, **settings)
-    found = [sample for _, sample in samples(sampler, corpus, 2400)]
+    found = [sample for _, sample in samples(sampler, corpus, count)]
     matched = np.array([sample.match for sample in found], bool)
     for view in (lambda sample: sample, lambda sample: sample.twin):
         if view(found[0]) is None:
@@ -205,6 +206,9 @@ def test_a_run_goes_on_in_the_same_bits(system, sizes, sampling, tmp_path):
 # --- learning ---
 
 
+# That learning works at all: test_pretraining has it for VL-BERT; that each system's losses and gradients are right:
+# test_trajectories and test_end_to_end of the models.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way", some(["vilbert", "single stream", "interbert", "interbert, conditional"], ["single stream"])
 )
