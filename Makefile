@@ -12,8 +12,9 @@ COMMAND ?= start
 export PYTHONSAFEPATH := 1
 # Processes that tests start would compile hundreds of files again where this is set.
 unexport PYTHONDONTWRITEBYTECODE
-# Three processes keep two cores busy: tests of processes wait for one another. More threads in each would only wait.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -rs
+# Three processes keep two cores busy: tests of processes wait for one another. More threads in each would only wait,
+# and where a test asks for them they sleep while they do.
+PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3 --dist worksteal -rs
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help

@@ -71,8 +71,8 @@ SLOW = ("stall", "mute", "trickle")  # these take as long as the downloader's pa
 
 @functools.cache
 def _bomb() -> bytes:
-    """200 MB of zeros under gzip: made when first asked for, since it takes a second."""
-    return zlib.compress(b"\0" * 200_000_000, 9, wbits=31)
+    """64 MB of zeros under gzip: made by the first server, since it takes half a second."""
+    return zlib.compress(bytes(64_000_000), wbits=31)
 
 
 def image(number: int, kind: str = ".jpg") -> bytes:
@@ -222,6 +222,7 @@ def serve(certificate: Path | None = None) -> Iterator[FaultyServer]:
         certificate: .pem of key and certificate, for TLS.
     """
     server = FaultyServer()
+    _bomb()  # not while somebody waits for an answer
     context = None
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

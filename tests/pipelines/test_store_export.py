@@ -139,7 +139,7 @@ def test_an_export_killed_at_any_step_leaves_no_file_or_a_whole_one(store: Path,
     code, steps = export(tmp_path / "undisturbed" / "f")
     assert code == 0 and len(steps) >= 4
     found = format_named(name)
-    for step in range(1, len(steps) + 1, max(len(steps) // 6, 1)):  # more of them: test_export_faults
+    for step in range(1, len(steps) + 1, max(len(steps) // 3, 1)):  # more of them: test_export_faults
         folder = tmp_path / f"killed{step}"
         folder.mkdir()
         assert export(folder / "f", step)[0] == KILLED
