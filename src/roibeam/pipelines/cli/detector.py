@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from roibeam.pipelines.cli.options.training import RESUME, run_folder_lines
+from roibeam.pipelines.cli.options import RESUME, run_folder_lines
 
 if TYPE_CHECKING:
     from roibeam.pipelines.detector.photos import LabelledPhotos

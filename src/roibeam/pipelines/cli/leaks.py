@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.cli.options.caption import HELD_OUT, IMAGES_OF
+from roibeam.pipelines.cli.options import HELD_OUT, IMAGES_OF
 
 
 def leaks_command(
