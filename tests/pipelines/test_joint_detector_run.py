@@ -24,11 +24,11 @@ from roibeam.pipelines.detector.evaluation import evaluate_detector
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.model_files.joint_checkpoint import load_joint, region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import PREFIX, JointDetector, LossWeights
-from roibeam.pipelines.pretraining.data.labelled_photos import LabelledRules
 from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
+from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledRules
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 

@@ -114,7 +114,7 @@ FAULTS = (
     ),
     Fault(
         "labelled photos of the other processes are not passed over",
-        "src/roibeam/pipelines/pretraining/data/labelled_photos.py",
+        "src/roibeam/pipelines/pretraining/end_to_end/labelled_photos.py",
         "range(begin - number)",
         "range(0)",
         "tests/pipelines/test_joint_detector.py::test_labelled_photos_do_not_depend_on_batch_size_or_processes[0.5]",
