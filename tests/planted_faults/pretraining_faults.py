@@ -44,7 +44,7 @@ FAULTS = (
         "src/roibeam/pipelines/inputs/batches/class_targets.py",
         "torch.from_numpy(record.class_ids[chosen].astype(np.int64))] = 1.0",
         "torch.from_numpy(record.class_ids[chosen].astype(np.int64)) + 1] = 1.0",
-        "tests/pipelines/test_pretraining.py::test_regions_come_by_score_with_their_targets",
+        "tests/pipelines/test_vlbert_samples.py::test_regions_come_by_score_with_their_targets",
     ),
     Fault(
         "words are aligned with regions one piece too early",
