@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conformance_cases import Arrays, missed, run, write
 from torch import Tensor, nn
 
 from roibeam.extraction.network.config import DetectorConfig
@@ -23,10 +24,9 @@ from roibeam.model.vlbert.embeddings import ImageElements
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.options import config_from_official
 from roibeam.model.vlbert.tasks import VLBertForReferring
-from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
+from roibeam.pipelines.conformance.runner import run_conformance
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "vlbert"
-Arrays = dict[str, np.ndarray]
 
 # Everything differs from the project's reference arrays: sizes, activation, scales instead of LayerNorms.
 VLBERT = {
@@ -245,21 +245,6 @@ def arrays(request: pytest.FixtureRequest) -> Arrays:
 @pytest.fixture(scope="module")
 def multitask() -> Arrays:
     return multitask_case()
-
-
-def write(folder: Path, arrays: Arrays) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "any_name.npz", **arrays)
-    return folder
-
-
-def run(folder: Path) -> CaseResult:
-    (result,) = run_conformance(folder)
-    return result
-
-
-def missed(result: CaseResult) -> dict[str, str]:
-    return {check.array: check.note for check in result.checks if not check.passed}
 
 
 def test_a_case_of_other_sizes_passes_and_every_array_is_compared(arrays: Arrays, tmp_path: Path) -> None:
