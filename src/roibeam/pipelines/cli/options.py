@@ -10,6 +10,9 @@ import typer
 if TYPE_CHECKING:
     from roibeam.pipelines.training.loop import TrainResult
 
+JSON_OUTPUT = typer.Option("--json/--no-json", help="JSON on standard output.")
+JSON_LINE = typer.Option("--json/--no-json", help="Result as a JSON line.")
+
 # Which checkpoint evaluate and probe ask, and how its text and classes are read.
 CHECKPOINT_HELP = "Run folder of `roibeam pretrain`, a model's folder, or an official checkpoint (docs/checkpoints.md)."
 TOKENIZER = typer.Option(help="As in pretrain [default: that of the checkpoint's run].")

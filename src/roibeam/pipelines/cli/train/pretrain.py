@@ -13,6 +13,7 @@ from roibeam.features.counted import counted
 from roibeam.pipelines.cli.options import (
     HELD_OUT,
     IMAGES_OF,
+    JSON_LINE,
     JUDGE_IMAGES,
     JUDGE_LABELS,
     JUDGE_PHOTOS,
@@ -275,7 +276,7 @@ def pretrain_command(
         ),
     ] = 0,
     resume: Annotated[bool | None, RESUME] = None,
-    as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
+    as_json: Annotated[bool, JSON_LINE] = False,
 ) -> PretrainRequest | None:
     """Pre-trains one of the systems on captions and stored regions, or on photos and stored boxes: masked words, masked
     regions, pairs that match.
