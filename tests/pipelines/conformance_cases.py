@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,7 @@ def run(folder: Path) -> CaseResult:
 
 def missed(result: CaseResult) -> dict[str, str]:
     return {check.array: check.note for check in result.checks if not check.passed}
+
+
+def without(name: str) -> Callable[[Arrays], Arrays]:
+    return lambda arrays: {key: value for key, value in arrays.items() if key != name}

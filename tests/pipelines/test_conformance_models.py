@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance_cases import missed, run, two_stream_inputs, write
+from conformance_cases import missed, run, two_stream_inputs, without, write
 
 from roibeam.model.common.packing import computing_padding
 from roibeam.model.vilbert.checkpoint import config_from_official, state_to_official
@@ -132,10 +132,6 @@ def test_inputs_matter(
     changed = vilbert_arrays[name].copy()
     changed[place] = 1 - changed[place] if value is None else value
     assert len(missed(run(write(tmp_path / "vilbert", vilbert_arrays | {name: changed})))) >= 3
-
-
-def without(name: str) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    return lambda arrays: {key: value for key, value in arrays.items() if key != name}
 
 
 def option(**changes: Any) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:

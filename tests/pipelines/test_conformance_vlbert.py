@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conformance_cases import Arrays, missed, run, write
+from conformance_cases import Arrays, missed, run, without, write
 from torch import Tensor, nn
 
 from roibeam.extraction.network.config import DetectorConfig
@@ -306,10 +306,6 @@ def top(**changes: Any) -> Callable[[Arrays], Arrays]:
 
 def added(name: str, array: Any) -> Callable[[Arrays], Arrays]:
     return lambda arrays: arrays | {name: np.array(array)}
-
-
-def without(name: str) -> Callable[[Arrays], Arrays]:
-    return lambda arrays: {key: value for key, value in arrays.items() if key != name}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from in_process import run_roibeam
 
+from roibeam.features.store import FeatureStore
+
 # Of every model.
 TINY_SIZES = ("--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
               "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
@@ -51,3 +53,9 @@ def one_line(result: Any) -> str:
     """The last line of a command's errors; it failed, and without a traceback."""
     assert result.code != 0 and "Traceback" not in result.err, result.err
     return str(result.err.splitlines()[-1])
+
+
+def digest(store: Path) -> str:
+    """Of what a store holds."""
+    with FeatureStore(store) as opened:
+        return opened.manifest.content_digest
