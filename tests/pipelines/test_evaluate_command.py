@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asked_models import MODELS, build
 from in_process import run_roibeam
-from test_evaluation import MODELS, build
 from tiny_commands import one_line
 
 from roibeam.pipelines.toyworld.draw import draw_samples
