@@ -41,9 +41,9 @@ from roibeam.features.shard import writer as shard
 from roibeam.features.shard.growing_lmdb import GrowingLmdb
 from roibeam.features.shard.writer import ShardWriter
 from roibeam.pipelines.extract.beam_extraction import run_extraction
-from roibeam.pipelines.extract.plan.shard_plan import Plan, extend_plan
 from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob, place_detector, shared_fingerprint
+from roibeam.pipelines.extract.shard_plan import Plan, extend_plan
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.foundation.files import locations
 from roibeam.pipelines.sources.vocabulary import Vocabulary

@@ -28,7 +28,7 @@ WORDS = (
 IMPORTS = """
 import json, sys
 from pathlib import Path
-from roibeam.pipelines.extract.plan.shard_plan import extend_plan, read_plan
+from roibeam.pipelines.extract.shard_plan import extend_plan, read_plan
 from roibeam.pipelines.extract.new_work import new_images
 from roibeam.pipelines.sources.source_kinds import open_source
 """

@@ -1,12 +1,12 @@
 """InterBERT's masked segments, spans and groups of regions: how often, and which; the release's against its arrays."""
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from binomial import assert_share
 from soak_share import many
 
 from roibeam.model.common.masking import overlaps_with_inclusive_sides
@@ -22,12 +22,6 @@ from roibeam.model.interbert.group_masking import (
 
 GOLDEN = Path(__file__).resolve().parents[1] / "goldens" / "interbert" / "group_masking.npz"
 MASK_ID, VOCAB_SIZE = 103, 30_000
-
-
-def assert_share(hits, trials, probability):
-    """Within five standard deviations of the binomial."""
-    spread = math.sqrt(trials * probability * (1 - probability))
-    assert abs(hits - trials * probability) < 5 * spread, (hits, trials, probability)
 
 
 def assert_kinds(text_ids, masked_ids, places):

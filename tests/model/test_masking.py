@@ -1,21 +1,14 @@
 """How often words and regions are masked, and that words stay whole."""
 
-import math
-
 import numpy as np
 import pytest
+from binomial import assert_share
 from soak_share import many
 
 from roibeam.model.common.masking import mask_pieces, mask_regions, mask_words
 from roibeam.model.inputs import IGNORE_INDEX
 
 MASK_ID, VOCAB_SIZE = 103, 30_000
-
-
-def assert_share(hits, trials, probability):
-    """Within five standard deviations of the binomial."""
-    spread = math.sqrt(trials * probability * (1 - probability))
-    assert abs(hits - trials * probability) < 5 * spread, (hits, trials, probability)
 
 
 def test_words_are_masked_whole_and_as_often_as_bert_does():

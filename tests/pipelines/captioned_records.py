@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from roibeam.features.record.fingerprint import Fingerprint
-from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
@@ -34,22 +34,32 @@ CAPTIONS = [
 ]
 
 
-def make_record(image_id, seed, *, num_regions=None, width=WIDTH):
+def make_record(image_id, seed, *, num_regions=None, width=WIDTH, dtype=np.float32, distribution="full", **changes):
+    """`width` of the features; `distribution`: "full", "top" or "none"; `changes` of the record's fields."""
     random = np.random.default_rng(seed)
     count = int(random.integers(6, 12)) if num_regions is None else num_regions
     corner, extent = random.uniform(0, 200, (count, 2)), random.uniform(20, 200, (count, 2))
-    distribution = random.dirichlet(np.full(NUM_CLASSES + 1, 0.05), count).astype(np.float16)
-    return RegionRecord(
+    # Peaked as a detector's are; background takes part.
+    probabilities = random.dirichlet(np.full(NUM_CLASSES + 1, 0.05), count).astype(np.float16)
+    record = RegionRecord(
         image_id=image_id,
         height=400,
         width=450,
         boxes=np.concatenate([corner, corner + extent], axis=1).astype(np.float32),
-        features=random.standard_normal((count, width)).astype(np.float32),
-        class_ids=distribution[:, :-1].argmax(1).astype(np.uint16),
+        features=random.standard_normal((count, width)).astype(dtype),
+        class_ids=probabilities[:, :-1].argmax(1).astype(np.uint16),
         class_scores=random.random(count).astype(np.float32),
-        class_distribution=distribution,
-        image_feature=random.standard_normal(GLOBAL_WIDTH).astype(np.float32),
+        class_distribution={"full": probabilities, "none": None, "top": top_two(probabilities)}[distribution],
+        image_feature=random.standard_normal(GLOBAL_WIDTH).astype(dtype),
     )
+    return replace(record, **changes)
+
+
+def top_two(probabilities):
+    order = np.argsort(-probabilities.astype(np.float32), axis=1)[:, :2]
+    top = np.take_along_axis(probabilities, order, axis=1)
+    rest = np.clip(1 - top.astype(np.float32).sum(1), 0, 1).astype(np.float16)
+    return TopKDistribution(order.astype(np.uint16), top, rest, NUM_CLASSES)
 
 
 class FakeStore(dict):

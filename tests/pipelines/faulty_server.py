@@ -250,3 +250,9 @@ def serve(certificate: Path | None = None) -> Iterator[FaultyServer]:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
         loop.close()
+
+
+def write_list(path: Path, urls: list[str]) -> str:
+    """A list to download: a caption and a URL each."""
+    path.write_text("".join(f"caption {row}\t{url}\n" for row, url in enumerate(urls)))
+    return str(path)

@@ -1,33 +1,19 @@
 """Small records and captions, and tasks on them, for the systems whose rows are one caption beside one image."""
 
 import dataclasses
-import math
-from pathlib import Path
-from types import SimpleNamespace
-from typing import ClassVar
 
+import captioned_records
 import numpy as np
 import torch
+from captioned_records import CAPTIONS, NUM_CLASSES
 
-from roibeam.features.record.fingerprint import Fingerprint
-from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
-NUM_CLASSES, WIDTH, IMAGE = 20, 12, 400
-CAPTIONS = [
-    "two dogs run after a red ball on the beach",
-    "an old man reads the newspaper under a tree",
-    "a kitchen with white cupboards and a wooden table",
-    "three children build a castle of sand",
-    "the train stands in the station at night",
-    "a plate of pasta with tomatoes and basil",
-    "a woman in a blue coat rides her bicycle to work",
-    "snow covers the roofs of a small mountain village",
-]
+WIDTH, IMAGE = 12, 400
 TINY = {
     "vilbert": {
         "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96,
@@ -53,16 +39,8 @@ def no_dropout(system):
     return NO_DROPOUT | ({} if system == "vilbert-single-stream" else NO_IMAGE_DROPOUT)
 
 
-class FakeStore(dict):
-    """Records by id with what else a store tells about itself."""
-
-    path = Path("fake-store")
-    manifest = SimpleNamespace(content_digest="fake content")
-    fingerprint = Fingerprint("imported:fake", numerics={"torch": "any"})
-    vocabulary: ClassVar[dict] = {"classes": [f"class {index}" for index in range(NUM_CLASSES)], "attributes": None}
-
-    def ids(self):
-        return iter(self)
+class FakeStore(captioned_records.FakeStore):
+    feature_dim = WIDTH
 
 
 def apart(count):
@@ -72,22 +50,9 @@ def apart(count):
 
 
 def make_record(image_id, seed, *, num_regions=None, **changes):
-    generator = np.random.default_rng(seed)
-    count = int(generator.integers(6, 12)) if num_regions is None else num_regions
-    corner, extent = generator.uniform(0, 200, (count, 2)), generator.uniform(20, 200, (count, 2))
-    # Peaked as a detector's are; background takes part.
-    probabilities = generator.dirichlet(np.full(NUM_CLASSES + 1, 0.05), count).astype(np.float16)
-    record = RegionRecord(
-        image_id=image_id,
-        height=IMAGE,
-        width=IMAGE,
-        boxes=np.concatenate([corner, corner + extent], axis=1).astype(np.float32),
-        features=generator.standard_normal((count, WIDTH)).astype(np.float16),
-        class_ids=probabilities[:, :-1].argmax(1).astype(np.uint16),
-        class_scores=generator.random(count).astype(np.float32),
-        class_distribution=probabilities,
-    )
-    return dataclasses.replace(record, **changes)
+    square = {"height": IMAGE, "width": IMAGE, "image_feature": None}
+    record = captioned_records.make_record(image_id, seed, num_regions=num_regions, width=WIDTH, dtype=np.float16)
+    return dataclasses.replace(record, **(square | changes))
 
 
 def make_store(images=8):
@@ -137,7 +102,5 @@ def samples(sampler, corpus, count, seed=0):
         yield row, sampler.sample(corpus, row, np.random.default_rng([seed, number]))
 
 
-def assert_share(hits, trials, probability):
-    """Within five standard deviations of the binomial."""
-    spread = math.sqrt(trials * probability * (1 - probability))
-    assert abs(hits - trials * probability) <= 5 * spread, (hits, trials, hits / trials, probability)
+def one(sampler, corpus, row=0, seed=0):
+    return sampler.sample(corpus, row, np.random.default_rng(seed))

@@ -14,6 +14,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tiny_commands import tiny_run
 
 from roibeam.features.folders.durable_files import write_json_atomically
 from roibeam.features.shard.manifest import ANNOTATIONS_NAME, StoreManifest
@@ -23,8 +24,7 @@ from roibeam.pipelines.extract.annotations import Annotation, annotation_of, rea
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
-TINY_MODEL = ("--steps", 3, "--batch-size", 4, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
-              "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
+TINY_MODEL = tiny_run(steps=3)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conformance_cases import missed
 from processor import ON_INTEL
 from reference_folder import (
     BATCH_ORDER,
@@ -54,10 +55,6 @@ def folder(reference: Path, tmp_path: Path) -> Path:
 
 def run(folder: Path, only: str | None = None) -> dict[str, CaseResult]:
     return {result.name: result for result in run_conformance(folder, only)}
-
-
-def missed(result: CaseResult) -> dict[str, str]:
-    return {check.array: check.note for check in result.checks if not check.passed}
 
 
 def change_arrays(path: Path, change: Callable[[dict[str, np.ndarray]], object]) -> None:

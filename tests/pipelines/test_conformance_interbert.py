@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conformance_cases import missed, run, two_stream_inputs, write
 
 from roibeam.model.common.packing import computing_padding
 from roibeam.model.imagebert.retrieval import binary_loss
-from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.interbert.checkpoint import config_from_official, state_to_official
 from roibeam.model.interbert.tasks import InterBertForTasks
-from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
+from roibeam.pipelines.conformance.runner import run_conformance
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "interbert"
 
@@ -53,33 +53,8 @@ def interbert_case() -> dict[str, np.ndarray]:
         for name, parameter in model.named_parameters():
             centre = 1.0 if name.endswith("norm.weight") else 0.0
             parameter.copy_(centre + torch.randn(parameter.shape, generator=generator) * 0.3)
-    ids = torch.randint(1, 60, (2, 6), generator=generator)
-    segments = torch.randint(2, (2, 6), generator=generator)
-    text_mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
-    image_mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
-    features = torch.randn(2, 4, 10, generator=generator) * image_mask[..., None]
-    corner, size = torch.rand(2, 2, 4, 2, generator=generator) * 0.5
-    locations = torch.cat([corner, corner + size, size.prod(dim=-1, keepdim=True)], dim=-1) * image_mask[..., None]
-    locations[:, 0] = torch.tensor([0, 0, 1, 1, 1.0])
-    labels = torch.tensor([[-1, 4, -1, 9, -1, -1], [-1, -1, 2, -1, -1, -1]])
-    region_labels = torch.tensor([[1, -1, 1], [-1, 1, -1]])
-    targets = torch.randn(2, 3, 10, generator=generator)
-    random_caption = torch.tensor([0, 1])
-    batch = VLBatch(
-        text_ids=ids,
-        text_mask=text_mask.bool(),
-        text_segments=segments,
-        region_features=features[:, 1:],
-        region_boxes=locations[:, 1:, :4],
-        region_mask=image_mask[:, 1:].bool(),
-        image_hw=torch.ones(2, 2),
-        masked_regions=torch.zeros(2, 3, dtype=torch.bool),
-        whole_image_features=features[:, 0],
-        text_labels=labels.masked_fill(labels == -1, IGNORE_INDEX),
-        region_targets=targets,
-        region_target_mask=region_labels == 1,
-        match_labels=1 - random_caption,
-    )
+    batch, inputs = two_stream_inputs(generator, target_size=10, distributions=False)
+    random_caption = inputs["in/next_sentence_label"]
     with computing_padding():  # as the release does
         output = model.encode(batch, with_attention=True)
     losses = {name: term.mean for name, term in model.score(batch, output).losses.items()}
@@ -88,18 +63,8 @@ def interbert_case() -> dict[str, np.ndarray]:
     choice = -model.score_pairs(output).log_softmax(dim=0)[1]
     (pretraining + retrieval + choice).backward()
     assert output.attention is not None and output.pooled_image is not None
-    arrays = {
-        "in/input_ids": ids,
-        "in/attention_mask": text_mask,
-        "in/token_type_ids": segments,
-        "in/image_feat": features,
-        "in/image_loc": locations,
-        "in/image_attention_mask": image_mask,
-        "in/multimodal_mask": torch.cat([image_mask, text_mask], dim=1),
-        "in/image_target": targets,
-        "in/masked_lm_labels": labels,
-        "in/image_label": region_labels,
-        "in/next_sentence_label": random_caption,
+    arrays = inputs | {
+        "in/multimodal_mask": torch.cat([inputs["in/image_attention_mask"], inputs["in/attention_mask"]], dim=1),
         "in/retrieval_target": random_caption,
         "in/choice_target": torch.tensor([1]),
         "out/sequence_output_t": output.text_states,
@@ -132,21 +97,6 @@ def arrays() -> dict[str, np.ndarray]:
     return interbert_case()
 
 
-def write(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "any_name.npz", **arrays)
-    return folder
-
-
-def missed(folder: Path) -> dict[str, str]:
-    (result,) = run_conformance(folder)
-    return _missed(result)
-
-
-def _missed(result: CaseResult) -> dict[str, str]:
-    return {check.array: check.note for check in result.checks if not check.passed}
-
-
 def test_a_case_of_other_sizes_passes_and_every_array_is_compared(
     arrays: dict[str, np.ndarray], tmp_path: Path, roibeam: Any
 ) -> None:
@@ -160,7 +110,7 @@ def test_every_tampered_array_is_a_miss(arrays: dict[str, np.ndarray], tmp_path:
     changed = {name: np.array(array) for name, array in arrays.items() if name.startswith(("out/", "grad/"))}
     for array in changed.values():
         array.reshape(-1)[np.abs(array).argmax()] *= 1.01
-    assert set(missed(write(tmp_path / "interbert", arrays | changed))) == set(changed)
+    assert set(missed(run(write(tmp_path / "interbert", arrays | changed)))) == set(changed)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +131,7 @@ def test_every_tampered_array_is_a_miss(arrays: dict[str, np.ndarray], tmp_path:
 def test_what_is_wrong_with_a_case_is_one_line(
     changes: dict[str, np.ndarray], words: str, arrays: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
-    notes = list(missed(write(tmp_path / "interbert", arrays | changes)).values())
+    notes = list(missed(run(write(tmp_path / "interbert", arrays | changes))).values())
     assert len(notes) == 1 and words in notes[0] and "\n" not in notes[0]
 
 
@@ -190,7 +140,7 @@ def test_the_model_s_own_options_are_used(
     change: dict[str, Any], arrays: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     config = {"config": np.array(json.dumps(OPTIONS | change))}
-    assert len(missed(write(tmp_path / "interbert", arrays | config))) >= 3
+    assert len(missed(run(write(tmp_path / "interbert", arrays | config)))) >= 3
 
 
 def test_masking_by_groups_is_compared(tmp_path: Path) -> None:
@@ -212,20 +162,20 @@ def test_masking_by_groups_is_compared(tmp_path: Path) -> None:
         "out/7.masked_features": np.zeros((4, 2), np.float32),
         "out/7.global_feature": np.zeros(2, np.float32),
     }
-    assert not missed(write(tmp_path / "interbert", case))
+    assert not missed(run(write(tmp_path / "interbert", case)))
     for name in ("iou", "image_label", "masked_set", "masked_features", "global_feature"):
         changed = case[f"out/7.{name}"].copy()
         changed.reshape(-1)[-1] += 1
-        assert set(missed(write(tmp_path / "interbert", case | {f"out/7.{name}": changed}))) == {f"out/7.{name}"}
+        assert set(missed(run(write(tmp_path / "interbert", case | {f"out/7.{name}": changed})))) == {f"out/7.{name}"}
     stricter = case | {"config": np.array(json.dumps({"rule": "any", "threshold": 0.41}))}
-    assert set(missed(write(tmp_path / "interbert", stricter))) == {
+    assert set(missed(run(write(tmp_path / "interbert", stricter)))) == {
         f"out/7.{name}" for name in ("image_label", "masked_set", "masked_features", "global_feature")
     }
     other_image = case | {"in/7.width_height": np.array([50, 80], np.float32)}
-    assert "is not the boxes in pixels" in missed(write(tmp_path / "interbert", other_image))["any_name.npz"]
+    assert "is not the boxes in pixels" in missed(run(write(tmp_path / "interbert", other_image)))["any_name.npz"]
 
 
 def test_the_reference_arrays_pass() -> None:
     results = list(run_conformance(GOLDENS))
     assert len(results) == 4
-    assert {result.name: _missed(result) for result in results if not result.passed} == {}
+    assert {result.name: missed(result) for result in results if not result.passed} == {}

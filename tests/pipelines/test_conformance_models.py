@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conformance_cases import missed, run, two_stream_inputs, without, write
 
 from roibeam.model.common.packing import computing_padding
-from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.vilbert.checkpoint import config_from_official, state_to_official
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.pipelines.conformance.checks import close
-from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
+from roibeam.pipelines.conformance.runner import run_conformance
 from roibeam.pipelines.conformance.tolerances import Allclose
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
@@ -55,33 +55,7 @@ def vilbert_case() -> dict[str, np.ndarray]:
         for name, parameter in model.named_parameters():
             centre = 1.0 if name.endswith("norm.weight") else 0.0
             parameter.copy_(centre + torch.randn(parameter.shape, generator=generator) * 0.3)
-    ids = torch.randint(1, 60, (2, 6), generator=generator)
-    segments = torch.randint(2, (2, 6), generator=generator)
-    text_mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
-    image_mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
-    features = torch.randn(2, 4, 10, generator=generator) * image_mask[..., None]
-    corner, size = torch.rand(2, 2, 4, 2, generator=generator) * 0.5
-    locations = torch.cat([corner, corner + size, size.prod(dim=-1, keepdim=True)], dim=-1) * image_mask[..., None]
-    locations[:, 0] = torch.tensor([0, 0, 1, 1, 1.0])
-    labels = torch.tensor([[-1, 4, -1, 9, -1, -1], [-1, -1, 2, -1, -1, -1]])
-    region_labels = torch.tensor([[1, -1, 1], [-1, 1, -1]])
-    targets = torch.softmax(torch.randn(2, 3, 6, generator=generator), dim=-1)
-    random_caption = torch.tensor([0, 1])
-    batch = VLBatch(
-        text_ids=ids,
-        text_mask=text_mask.bool(),
-        text_segments=segments,
-        region_features=features[:, 1:],
-        region_boxes=locations[:, 1:, :4],
-        region_mask=image_mask[:, 1:].bool(),
-        image_hw=torch.ones(2, 2),
-        masked_regions=torch.zeros(2, 3, dtype=torch.bool),
-        whole_image_features=features[:, 0],
-        text_labels=labels.masked_fill(labels == -1, IGNORE_INDEX),
-        region_targets=targets,
-        region_target_mask=region_labels == 1,
-        match_labels=1 - random_caption,
-    )
+    batch, inputs = two_stream_inputs(generator, target_size=6, distributions=True)
     with computing_padding():  # as the releases do
         output = model.vilbert(batch, with_attention=True)
     losses = {name: term.mean for name, term in model.score(batch, output).losses.items()}
@@ -89,17 +63,7 @@ def vilbert_case() -> dict[str, np.ndarray]:
     total.backward()
     maps = output.attention
     assert maps is not None and output.pooled_text is not None and output.whole_image_state is not None
-    arrays = {
-        "in/input_ids": ids,
-        "in/attention_mask": text_mask,
-        "in/token_type_ids": segments,
-        "in/image_feat": features,
-        "in/image_loc": locations,
-        "in/image_attention_mask": image_mask,
-        "in/image_target": targets,
-        "in/masked_lm_labels": labels,
-        "in/image_label": region_labels,
-        "in/next_sentence_label": random_caption,
+    arrays = inputs | {
         "out/sequence_output_t": output.text_states,
         "out/pooled_output_t": output.pooled_text,
         "out/seq_relationship_score": model.logits(output).match,
@@ -124,21 +88,6 @@ def vilbert_case() -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def vilbert_arrays() -> dict[str, np.ndarray]:
     return vilbert_case()
-
-
-def write(folder: Path, arrays: dict[str, np.ndarray], name: str = "any_name") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / f"{name}.npz", **arrays)
-    return folder
-
-
-def run(folder: Path) -> CaseResult:
-    (result,) = run_conformance(folder)
-    return result
-
-
-def missed(result: CaseResult) -> dict[str, str]:
-    return {check.array: check.note for check in result.checks if not check.passed}
 
 
 def test_a_case_of_other_sizes_passes_and_every_array_is_compared(
@@ -183,10 +132,6 @@ def test_inputs_matter(
     changed = vilbert_arrays[name].copy()
     changed[place] = 1 - changed[place] if value is None else value
     assert len(missed(run(write(tmp_path / "vilbert", vilbert_arrays | {name: changed})))) >= 3
-
-
-def without(name: str) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    return lambda arrays: {key: value for key, value in arrays.items() if key != name}
 
 
 def option(**changes: Any) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:

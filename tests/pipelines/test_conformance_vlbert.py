@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conformance_cases import Arrays, missed, run, without, write
 from torch import Tensor, nn
 
 from roibeam.extraction.network.config import DetectorConfig
@@ -23,10 +24,9 @@ from roibeam.model.vlbert.embeddings import ImageElements
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.options import config_from_official
 from roibeam.model.vlbert.tasks import VLBertForReferring
-from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
+from roibeam.pipelines.conformance.runner import run_conformance
 
 GOLDENS = Path(__file__).resolve().parents[1] / "goldens" / "vlbert"
-Arrays = dict[str, np.ndarray]
 
 # Everything differs from the project's reference arrays: sizes, activation, scales instead of LayerNorms.
 VLBERT = {
@@ -247,21 +247,6 @@ def multitask() -> Arrays:
     return multitask_case()
 
 
-def write(folder: Path, arrays: Arrays) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "any_name.npz", **arrays)
-    return folder
-
-
-def run(folder: Path) -> CaseResult:
-    (result,) = run_conformance(folder)
-    return result
-
-
-def missed(result: CaseResult) -> dict[str, str]:
-    return {check.array: check.note for check in result.checks if not check.passed}
-
-
 def test_a_case_of_other_sizes_passes_and_every_array_is_compared(arrays: Arrays, tmp_path: Path) -> None:
     result = run(write(tmp_path / "altered", arrays))
     assert result.name == "vlbert/any_name" and missed(result) == {}
@@ -321,10 +306,6 @@ def top(**changes: Any) -> Callable[[Arrays], Arrays]:
 
 def added(name: str, array: Any) -> Callable[[Arrays], Arrays]:
     return lambda arrays: arrays | {name: np.array(array)}
-
-
-def without(name: str) -> Callable[[Arrays], Arrays]:
-    return lambda arrays: {key: value for key, value in arrays.items() if key != name}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from disk_steps import noted_disk_steps
-from faulty_server import EXPECTED, OK, SLOW, FaultyServer, image, serve
+from faulty_server import EXPECTED, OK, SLOW, FaultyServer, image, serve, write_list
 
 from roibeam.pipelines.sources.captions.caption_files import read_captions
 from roibeam.pipelines.sources.download.download_run import DownloadOptions, run_download
@@ -37,11 +37,6 @@ LOOPBACK = ("127.0.0.1",)
 def server() -> Iterator[FaultyServer]:
     with serve() as server:
         yield server
-
-
-def write_list(path: Path, urls: list[str]) -> str:
-    path.write_text("".join(f"caption {row}\t{url}\n" for row, url in enumerate(urls)))
-    return str(path)
 
 
 def download(rows: str, out: Path, **options: Any) -> Coverage:

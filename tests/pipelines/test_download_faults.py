@@ -18,7 +18,7 @@ from typing import IO
 import pytest
 from bench_module import bench_module
 from disturbed_runs import Run
-from faulty_server import EXPECTED, OK, SLOW, FaultyServer, serve
+from faulty_server import EXPECTED, OK, SLOW, FaultyServer, serve, write_list
 from forks import in_a_fork
 from killed_download import content, tell_after_kills
 from soak_share import SHARE
@@ -32,11 +32,6 @@ from roibeam.pipelines.sources.download.limits import DownloadLimits
 pytestmark = pytest.mark.faults
 COMMAND = [sys.executable, "-c", "from roibeam.pipelines.cli.main import main; main()", "download"]
 ALLOWED = ("--allow-private", "127.0.0.1")
-
-
-def write_list(path: Path, urls: list[str]) -> str:
-    path.write_text("".join(f"caption {row}\t{url}\n" for row, url in enumerate(urls)))
-    return str(path)
 
 
 def start(*arguments: object, log: int | IO[str]) -> subprocess.Popen[str]:

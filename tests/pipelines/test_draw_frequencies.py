@@ -9,10 +9,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from binomial import assert_share
 from labelled_examples import labelled
 from labelled_world import COMPUTES, DETECTOR
 from objectives import NUM_CLASSES, WORDS, record, small_model, tokenizer
-from paired_examples import assert_share
 from small_pretraining import make_task
 from soak_share import many
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from labelled_world import write_instances, write_labelled
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, PhotoStore, image_id, write_photo_store
-from tiny_commands import Pictures, one_line
+from tiny_commands import TINY_ENCODER, TINY_JOINT, Pictures, one_line
 from toy_training import log_of
 
 from roibeam.model.inputs import IGNORE_INDEX
@@ -23,15 +23,6 @@ from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBat
 from roibeam.pipelines.pretraining.samples.mirrored_words import swap_left_right
 
 Cli = Callable[..., Any]
-TINY_MODEL = (
-    "--steps", 2, "--batch-size", 4, "--threads", 1, "--set", "model.hidden_size=16",
-    "--set", "model.num_hidden_layers=1",
-    "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=24",
-)  # fmt: skip
-TINY_ENCODER = (
-    "--end-to-end", "--detector", "small", "--weights", "random:1", "--set", "detector.short_edge=48",
-    "--set", "detector.long_edge=80", "--set", "detector.base_channels=4",
-)  # fmt: skip
 
 
 def make(folder: Path) -> PhotoStore:
@@ -57,7 +48,7 @@ def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path, w
     """With three labelled photos for four captions, so that one process has two of them and the other one."""
     without_dropout = [f"--set=model.{name}_dropout=0" for name in ("hidden", "attention", "region")]
     tools = Path(sys.executable).parent
-    options = ["--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_MODEL]
+    options = ["--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_JOINT]
     options += [*without_dropout, "--set=data.batch_size=2", "--device=cpu"]
     names = ["masked_words", "masked_regions", "gradient_norm"]
     if with_labels:
@@ -82,7 +73,7 @@ def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path, w
 
 def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, tmp_path: Path) -> None:
     made = make(tmp_path)
-    options = ("--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_MODEL)
+    options = ("--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_JOINT)
     done = roibeam("pretrain", tmp_path / "run", *options, "--json")
     assert done.code == 0, done.err
     facts = json.loads(done.out)
@@ -106,7 +97,7 @@ def test_the_first_batch_can_be_looked_at(
     roibeam: Cli, made: PhotoStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_labels: bool
 ) -> None:
     """Its page shows the rows that are trained on first, and changes no step."""
-    options: list[object] = ["--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_MODEL]
+    options: list[object] = ["--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_JOINT]
     options += ["--device", "cpu"]
     if with_labels:
         labels = write_instances(write_labelled(tmp_path / "labelled"), tmp_path / "labelled" / "labels.json")
@@ -176,7 +167,7 @@ def _ask(roibeam: Cli, made: PhotoStore, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_from_drawn_photos_to_a_run(roibeam: Cli, tmp_path: Path, pictures: Pictures) -> None:
-    options = ("--store", pictures.store, "--captions", pictures.captions, *TINY_ENCODER, *TINY_MODEL)
+    options = ("--store", pictures.store, "--captions", pictures.captions, *TINY_ENCODER, *TINY_JOINT)
     done = roibeam("pretrain", tmp_path / "run", *options)
     assert done.code == 0, done.err
 
@@ -204,5 +195,5 @@ def test_user_errors_are_one_clear_line(
 ) -> None:
     extra = [str(option).format(tmp=tmp_path) for option in options]
     given = ("--store", made.path, "--captions", captions_of(made))
-    assert words in one_line(roibeam("pretrain", tmp_path / "run", *given, *TINY_MODEL, *extra))
+    assert words in one_line(roibeam("pretrain", tmp_path / "run", *given, *TINY_JOINT, *extra))
     assert not (tmp_path / "run" / "log.jsonl").exists()

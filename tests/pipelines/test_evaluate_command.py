@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asked_models import MODELS, build
 from in_process import run_roibeam
-from test_evaluation import MODELS, build
+from tiny_commands import one_line
 
 from roibeam.pipelines.toyworld.draw import draw_samples
 
@@ -48,11 +49,6 @@ def write_karpathy(folder: Path) -> None:
         split = "train" if number < 2 else "test"
         images.append({"filename": photo.name, "imgid": number, "split": split, "sentences": sentences})
     (folder / "karpathy.json").write_text(json.dumps({"images": images, "dataset": "toy"}))
-
-
-def one_line(result: Any) -> str:
-    assert result.code != 0 and "Traceback" not in result.err, result.err
-    return str(result.err.splitlines()[-1])
 
 
 def save_model(world: Path, name: str, folder: Path) -> Path:

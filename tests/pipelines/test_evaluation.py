@@ -11,8 +11,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pytest
 import torch
+from asked_models import MODELS, SIZES, VILBERT, WITHOUT_MATCH, WITHOUT_REGIONS, build
 from soak_share import some
-from test_probe import MODELS, SIZES, VILBERT, WITHOUT_MATCH, WITHOUT_REGIONS, build
 
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.region_record import RegionRecord

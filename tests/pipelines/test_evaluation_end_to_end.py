@@ -14,8 +14,7 @@ import pytest
 import torch
 from end_to_end_examples import FEATURES, SIZES, awake, encoder, imagebert, vilbert, visualbert
 from photo_store import CAPTIONS, HEIGHTS_WIDTHS, NUM_CLASSES, PhotoStore, image_id, write_photo_store
-from test_end_to_end_command import TINY_ENCODER, TINY_MODEL
-from tiny_commands import one_line
+from tiny_commands import TINY_ENCODER, TINY_JOINT, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
@@ -208,7 +207,7 @@ def test_a_run_end_to_end_is_evaluated(roibeam: Cli, made: PhotoStore, tmp_path:
     rows = [f"{caption}\t{image_id(number)}" for number, caption in enumerate(CAPTIONS)]
     (tmp_path / "captions.tsv").write_text("\n".join(rows) + "\n")
     given = ("--store", made.path, "--captions", tmp_path / "captions.tsv")
-    done = roibeam("pretrain", tmp_path / "run", *given, *TINY_ENCODER, *TINY_MODEL, "--device", "cpu")
+    done = roibeam("pretrain", tmp_path / "run", *given, *TINY_ENCODER, *TINY_JOINT, "--device", "cpu")
     assert done.code == 0, done.err
     asked = ("evaluate", tmp_path / "run", *given, "--device", "cpu", "--out")
     done = roibeam(*asked, tmp_path / "e")
@@ -224,7 +223,7 @@ def test_a_run_end_to_end_is_evaluated(roibeam: Cli, made: PhotoStore, tmp_path:
     (tmp_path / "few").mkdir()
     assert "8 images of 8 without a photo" in one_line(roibeam(*asked, tmp_path / "no", "--images", tmp_path / "few"))
     assert not (tmp_path / "no").exists()
-    stored = roibeam("pretrain", tmp_path / "stored", *given, *TINY_MODEL, "--device", "cpu")
+    stored = roibeam("pretrain", tmp_path / "stored", *given, *TINY_JOINT, "--device", "cpu")
     assert stored.code == 0, stored.err
     refused = roibeam("evaluate", tmp_path / "stored", *asked[2:], tmp_path / "no", "--images", made.photos)
     assert "reads stored features; leave --images out" in one_line(refused)

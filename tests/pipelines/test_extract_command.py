@@ -16,8 +16,8 @@ from in_process import run_roibeam
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.extraction_run import run_extract
-from roibeam.pipelines.extract.plan.shard_plan import read_members, read_plan
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
+from roibeam.pipelines.extract.shard_plan import read_members, read_plan
 from roibeam.pipelines.stores.store_check import shard_of_record
 from roibeam.pipelines.toyworld.draw import draw_samples
 

@@ -17,9 +17,10 @@ import pytest
 from forks import run_script
 from in_process import run_roibeam
 from soak_share import SHARE
+from tiny_commands import digest
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.plan.shard_plan import members_path, plan_path
+from roibeam.pipelines.extract.shard_plan import members_path, plan_path
 from roibeam.pipelines.foundation.files.folder_lock import store_lock
 from roibeam.pipelines.foundation.files.locations import SourceGoneError, read_image
 from roibeam.pipelines.toyworld.draw import draw_samples
@@ -50,11 +51,6 @@ def finished(drawn: Path, tiny_network: tuple[str, ...]) -> Path:
     """The store of the drawn pictures; shared: tests take a copy."""
     assert run_roibeam("extract", drawn, drawn.parent / "finished", *tiny_network) == 0
     return drawn.parent / "finished"
-
-
-def digest(store: Path) -> str:
-    with FeatureStore(store) as opened:
-        return opened.manifest.content_digest
 
 
 def warnings_and_errors(result: Any) -> list[str]:

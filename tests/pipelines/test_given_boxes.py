@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tiny_commands import digest
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
@@ -51,11 +52,6 @@ def some_boxes(count: int) -> list[list[float]]:
     rng = np.random.default_rng(count)
     corners = rng.uniform(0, 150, (count, 2))
     return np.hstack([corners, corners + rng.uniform(0, 50, (count, 2))]).tolist()
-
-
-def digest(store: Path) -> str:
-    with FeatureStore(store) as opened:
-        return opened.manifest.content_digest
 
 
 def one_line(result: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from dataset_examples import write
+from tiny_commands import tiny_run
 
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.manifest import EMPTY_CONTENT_DIGEST, StoreManifest
@@ -258,8 +259,7 @@ def test_extract_refuses_held_out_images_or_leaves_them_out(
     assert none.code == 1 and "all of its 4 images are held out" in none.err
 
 
-TINY_MODEL = ("--steps", 1, "--batch-size", 2, "--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
-              "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
+TINY_MODEL = tiny_run(steps=1, batch_size=2)
 
 
 def test_pretrain_refuses_held_out_images_or_leaves_them_out(

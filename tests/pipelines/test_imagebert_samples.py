@@ -1,10 +1,10 @@
 """ImageBERT's rules: 44 pieces and 100 regions, masks, pairs of both kinds, and eight pairs learned by heart."""
 
 import dataclasses
-import math
 
 import numpy as np
 import pytest
+from binomial import assert_share
 from captioned_records import (
     CAPTIONS,
     GLOBAL_WIDTH,
@@ -46,12 +46,6 @@ def make_sampler(tokenizer, *, config=None, **settings):
     sizes = {"vocab_size": tokenizer.vocab_size, "region_feature_size": WIDTH, "num_region_labels": NUM_CLASSES}
     config = ImageBertConfig(**(sizes | (config or {})))
     return ImageBertSampler(ImageBertSampling(**settings), tokenizer, config, num_classes=NUM_CLASSES)
-
-
-def assert_share(hits, trials, probability):
-    """Within five standard deviations of the binomial."""
-    spread = math.sqrt(trials * probability * (1 - probability))
-    assert abs(hits - trials * probability) <= 5 * spread, (hits, trials, probability)
 
 
 def text_of(sample, tokenizer):

@@ -27,8 +27,8 @@ from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.detector.task import DetectorTask, PhotoRules
 from roibeam.pipelines.model_files.joint_checkpoint import load_joint, save_joint
 from roibeam.pipelines.model_files.joint_detector import PREFIX, JointDetector, LossWeights
-from roibeam.pipelines.pretraining.data.labelled_photos import LabelledRules, LabelledStream
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
+from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledRules, LabelledStream
 from roibeam.pipelines.training.not_finite import blame
 
 pytestmark = pytest.mark.usefixtures("one_thread")

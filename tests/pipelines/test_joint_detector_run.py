@@ -13,9 +13,8 @@ import torch
 from labelled_world import ATTRIBUTES, CLASSES, COMPUTES, DETECTOR, FEW, write_instances, write_labelled
 from photo_store import CAPTIONS, PhotoStore, write_photo_store
 from safetensors.torch import load_file
-from test_end_to_end_command import TINY_ENCODER, TINY_MODEL
 from test_end_to_end_run import TRAIN, assert_same, log, run
-from tiny_commands import one_line
+from tiny_commands import TINY_ENCODER, TINY_JOINT, one_line
 
 from roibeam.extraction.training.batch_losses import LOSSES
 from roibeam.extraction.weights.loading import build_detector
@@ -24,11 +23,11 @@ from roibeam.pipelines.detector.evaluation import evaluate_detector
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.model_files.joint_checkpoint import load_joint, region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import PREFIX, JointDetector, LossWeights
-from roibeam.pipelines.pretraining.data.labelled_photos import LabelledRules
 from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
+from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledRules
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
@@ -224,7 +223,7 @@ def world(tmp_path: Path, made: PhotoStore) -> Path:
 
 def test_a_run_by_the_command_line(roibeam: Cli, made: PhotoStore, world: Path) -> None:
     """COCO's labels and new heads; then a second stage goes on from the first, heads and all."""
-    options = ("--store", made.path, "--captions", world / "captions.tsv", *TINY_MODEL, "--device", "cpu")
+    options = ("--store", made.path, "--captions", world / "captions.tsv", *TINY_JOINT, "--device", "cpu")
     labels = ("--labels", world / "train" / "labels.json", "--judge-labels", world / "val" / "labels.json")
     new = (
         "--set",
@@ -282,7 +281,7 @@ def test_user_errors_are_one_clear_line(
     roibeam: Cli, made: PhotoStore, world: Path, options: list[Any], words: str
 ) -> None:
     places = {"tmp": world, "labels": world / "train" / "labels.json"}
-    given = ("--store", made.path, "--captions", world / "captions.tsv", *TINY_MODEL)
+    given = ("--store", made.path, "--captions", world / "captions.tsv", *TINY_JOINT)
     assert words in one_line(
         roibeam("pretrain", world / "run", *given, *(str(each).format(**places) for each in options))
     )
@@ -291,7 +290,7 @@ def test_user_errors_are_one_clear_line(
 
 def test_labelled_photos_that_are_held_out(roibeam: Cli, made: PhotoStore, world: Path) -> None:
     (world / "ids.txt").write_text("labelled-1\nlabelled-3\n")
-    options = ("--store", made.path, "--captions", world / "captions.tsv", *TINY_MODEL, *TINY_ENCODER)
+    options = ("--store", made.path, "--captions", world / "captions.tsv", *TINY_JOINT, *TINY_ENCODER)
     options += ("--labels", world / "train" / "labels.json", "--set", "labelled.heads=new", "--device", "cpu")
     options += ("--held-out", f"list={world / 'ids.txt'}")
     refused = one_line(roibeam("pretrain", world / "run", *options))

@@ -1,9 +1,8 @@
 """Which captions and images are put together, and how often."""
 
-import math
-
 import numpy as np
 import pytest
+from binomial import assert_share
 from captioned_records import CAPTIONS, make_corpus, make_store
 from soak_share import many
 
@@ -16,12 +15,6 @@ IMAGES = [0, 1, 0, 2, 0, 3, 1, 0]
 @pytest.fixture(scope="module")
 def corpus():
     return make_corpus(make_store(4), zip(IMAGES, CAPTIONS, strict=True))
-
-
-def assert_share(hits, trials, probability):
-    """Within five standard deviations of the binomial."""
-    spread = math.sqrt(trials * probability * (1 - probability))
-    assert abs(hits - trials * probability) <= 5 * spread, (hits, trials, probability)
 
 
 DRAWS = pytest.mark.parametrize("draws", [20_000, many(1_000_000)])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from roibeam.extraction.photos.image_ref import ImageRef
-from roibeam.pipelines.extract.plan.shard_plan import (
+from roibeam.pipelines.extract.shard_plan import (
     extend_plan,
     members_digest,
     members_path,

@@ -3,18 +3,19 @@
 import numpy as np
 import pytest
 import torch
+from binomial import assert_share
 from paired_examples import (
     CAPTIONS,
     NUM_CLASSES,
     WIDTH,
     apart,
-    assert_share,
     captions_tokenizer,
     make_corpus,
     make_record,
     make_sampler,
     make_store,
     make_task,
+    one,
     pieces_tokenizer,
     samples,
 )
@@ -35,10 +36,6 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def corpus():
     return make_corpus(make_store())
-
-
-def one(sampler, corpus, row=0, seed=0):
-    return sampler.sample(corpus, row, np.random.default_rng(seed))
 
 
 def words_and_caption(words):

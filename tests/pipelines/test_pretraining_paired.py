@@ -6,12 +6,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from binomial import assert_share
 from captioned_records import captioned, pretrain_with
 from paired_examples import (
     CAPTIONS,
     TINY,
     WIDTH,
-    assert_share,
     captions_tokenizer,
     make_corpus,
     make_sampler,

@@ -5,18 +5,19 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from binomial import assert_share
 from paired_examples import (
     CAPTIONS,
     NUM_CLASSES,
     WIDTH,
     apart,
-    assert_share,
     captions_tokenizer,
     make_corpus,
     make_record,
     make_sampler,
     make_store,
     make_task,
+    one,
     pieces_tokenizer,
     samples,
 )
@@ -41,10 +42,6 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def corpus():
     return make_corpus(make_store())
-
-
-def one(sampler, corpus, row=0, seed=0):
-    return sampler.sample(corpus, row, np.random.default_rng(seed))
 
 
 def image_elements(batch, count):

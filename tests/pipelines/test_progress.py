@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from roibeam.features.folders.local_folder import LocalFolder
-from roibeam.pipelines.extract.plan.shard_plan import Plan, PlannedShard
 from roibeam.pipelines.extract.report.run_state import FinishedShard
 from roibeam.pipelines.extract.report.run_summary import RunEnd, run_summary
 from roibeam.pipelines.extract.report.store_status import Status, status_json, status_text
 from roibeam.pipelines.extract.shard.heartbeat import Beat, Heartbeat, read_heartbeats
+from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard
 from roibeam.pipelines.foundation.console.progress import Standing
 from roibeam.pipelines.toyworld.draw import draw_samples
 

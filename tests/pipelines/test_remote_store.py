@@ -15,16 +15,17 @@ import fsspec
 import pytest
 from forks import KILLED, in_a_fork
 from object_store import URL, ObjectStore, register
+from tiny_commands import digest
 
 from roibeam.features.folders import object_folder
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.reading.staging import StagedStore
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.extract.plan.shard_plan import read_plan
 from roibeam.pipelines.extract.report.store_status import StatusView
 from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.store_folder import tidy_store
+from roibeam.pipelines.extract.shard_plan import read_plan
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 Cli = Callable[..., Any]
@@ -74,11 +75,6 @@ def wanted(extract: Cli, tmp_path: Path) -> str:
         assert extract(tmp_path / "local").code == 0
         _wanted.append(digest(tmp_path / "local"))
     return _wanted[0]
-
-
-def digest(store: Path) -> str:
-    with FeatureStore(store) as opened:
-        return opened.manifest.content_digest
 
 
 def check_whole(store: Path, wanted: str, staged: Path) -> None:

@@ -44,13 +44,13 @@ from roibeam.extraction.selection import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.pipelines.cli.worker_pool import PIPELINE
 from roibeam.pipelines.extract.beam_extraction import ExtractShards, _cause, extraction_pipeline
-from roibeam.pipelines.extract.plan.shard_plan import PlannedShard
 from roibeam.pipelines.extract.runners import option_sets
 from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
 from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
 from roibeam.pipelines.extract.runners.option_sets import WORKER_POOL, check_cluster
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool
 from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob
+from roibeam.pipelines.extract.shard_plan import PlannedShard
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_commands import digest
 
 from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.store import FeatureStore
@@ -40,11 +41,6 @@ def options(tiny_network: tuple[str, ...]) -> tuple[str, ...]:
 
 def manifests(store: Path) -> list[ShardManifest]:
     return [ShardManifest.read(path) for path in sorted(store.glob("part-*.json"))]
-
-
-def digest(store: Path) -> str:
-    with FeatureStore(store) as opened:
-        return opened.manifest.content_digest
 
 
 def assert_metrics_are_those_of_the_manifests(metrics: dict[str, Any], store: Path) -> None:

@@ -17,10 +17,10 @@ from roibeam.extraction.selection import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.manifest import ShardManifest, ShardSummary
 from roibeam.features.shard.publish import publish_shard
-from roibeam.pipelines.extract.plan.shard_plan import PlannedShard, extend_plan
 from roibeam.pipelines.extract.shard import shard_job
 from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob, shared_fingerprint
 from roibeam.pipelines.extract.shard.shard_job import ShardMeter, ShardResult, extract_shard
+from roibeam.pipelines.extract.shard_plan import PlannedShard, extend_plan
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 

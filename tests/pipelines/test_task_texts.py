@@ -19,9 +19,9 @@ from roibeam.pipelines.inputs.batches.sample import collate
 from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
 from roibeam.pipelines.inputs.captioned.task_texts import NLVR2, VCR, VQA, TaskText, TaskTexts
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_regions
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling, review_captions
 from roibeam.pipelines.pretraining.systems import SYSTEMS
+from roibeam.pipelines.pretraining.token_budget import RowLengths, count_regions
 from roibeam.pipelines.sources.captions.caption_join import CaptionJoin
 from roibeam.pipelines.sources.datasets.vcr_texts import read_vcr_questions
 

@@ -8,9 +8,21 @@ from typing import Any, NamedTuple
 
 from in_process import run_roibeam
 
+from roibeam.features.store import FeatureStore
+
 # Of every model.
 TINY_SIZES = ("--set", "model.hidden_size=32", "--set", "model.num_hidden_layers=1",
               "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=64")  # fmt: skip
+# Of a run end to end.
+TINY_JOINT = (
+    "--steps", 2, "--batch-size", 4, "--threads", 1, "--set", "model.hidden_size=16",
+    "--set", "model.num_hidden_layers=1",
+    "--set", "model.num_attention_heads=2", "--set", "model.intermediate_size=24",
+)  # fmt: skip
+TINY_ENCODER = (
+    "--end-to-end", "--detector", "small", "--weights", "random:1", "--set", "detector.short_edge=48",
+    "--set", "detector.long_edge=80", "--set", "detector.base_channels=4",
+)  # fmt: skip
 
 
 def tiny_run(steps: int, batch_size: int = 4) -> tuple[object, ...]:
@@ -51,3 +63,9 @@ def one_line(result: Any) -> str:
     """The last line of a command's errors; it failed, and without a traceback."""
     assert result.code != 0 and "Traceback" not in result.err, result.err
     return str(result.err.splitlines()[-1])
+
+
+def digest(store: Path) -> str:
+    """Of what a store holds."""
+    with FeatureStore(store) as opened:
+        return opened.manifest.content_digest

@@ -10,7 +10,6 @@ from typing import Any
 
 from roibeam.pipelines.training import checkpoint
 from roibeam.pipelines.training import loop as training
-from roibeam.pipelines.training.run_folder import kept_checkpoints
 from roibeam.pipelines.training.run_folder.train_log import TrainLog
 from roibeam.pipelines.training.train_step import TrainStep
 
@@ -61,7 +60,7 @@ def _install(place: str, count: int) -> None:
     for name in ("save_file", "save_model"):
         setattr(checkpoint, name, first(TENSORS, getattr(checkpoint, name)))
     checkpoint.write_json = first(JSON, checkpoint.write_json)
-    put, rmtree, loss, write = checkpoint.put_in_place, kept_checkpoints.shutil.rmtree, TrainStep._loss, TrainLog._write
+    put, rmtree, loss, write = checkpoint.put_in_place, checkpoint.shutil.rmtree, TrainStep._loss, TrainLog._write
 
     def put_counted(*arguments: Any) -> None:
         reached(RENAME)
@@ -83,7 +82,7 @@ def _install(place: str, count: int) -> None:
         return write(self, name, *arguments)
 
     checkpoint.put_in_place = put_counted
-    kept_checkpoints.shutil.rmtree = remove_counted  # type: ignore[assignment]
+    checkpoint.shutil.rmtree = remove_counted  # type: ignore[assignment]
     TrainStep._loss = loss_counted  # type: ignore[method-assign]
     TrainLog._write = write_counted  # type: ignore[method-assign]
     assert training.save_checkpoint is checkpoint.save_checkpoint  # which finds the changed names in its module

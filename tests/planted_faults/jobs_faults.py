@@ -5,7 +5,7 @@ from __future__ import annotations
 from fault import Fault
 
 EXTRACT, STORES = "src/roibeam/pipelines/extract", "src/roibeam/pipelines/stores"
-PLAN, JOB = f"{EXTRACT}/plan/shard_plan.py", f"{EXTRACT}/shard/shard_job.py"
+PLAN, JOB = f"{EXTRACT}/shard_plan.py", f"{EXTRACT}/shard/shard_job.py"
 TIDY, PUBLISH = f"{EXTRACT}/shard/store_folder.py", f"{EXTRACT}/store_manifest.py"
 BEAM, OPTIONS, POOL = (
     f"{EXTRACT}/beam_extraction.py",

@@ -44,7 +44,7 @@ FAULTS = (
         "src/roibeam/pipelines/inputs/batches/class_targets.py",
         "torch.from_numpy(record.class_ids[chosen].astype(np.int64))] = 1.0",
         "torch.from_numpy(record.class_ids[chosen].astype(np.int64)) + 1] = 1.0",
-        "tests/pipelines/test_pretraining.py::test_regions_come_by_score_with_their_targets",
+        "tests/pipelines/test_vlbert_samples.py::test_regions_come_by_score_with_their_targets",
     ),
     Fault(
         "words are aligned with regions one piece too early",
@@ -114,7 +114,7 @@ FAULTS = (
     ),
     Fault(
         "labelled photos of the other processes are not passed over",
-        "src/roibeam/pipelines/pretraining/data/labelled_photos.py",
+        "src/roibeam/pipelines/pretraining/end_to_end/labelled_photos.py",
         "range(begin - number)",
         "range(0)",
         "tests/pipelines/test_joint_detector.py::test_labelled_photos_do_not_depend_on_batch_size_or_processes[0.5]",

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from roibeam.pipelines.cli.options import JSON_OUTPUT
+
 
 def convert_command(
     weights: Annotated[
@@ -46,7 +48,7 @@ def convert_command(
             "--config", help="Official JSON configuration of a model, where its sizes are not the published ones."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json/--no-json", help="JSON on standard output.")] = False,
+    as_json: Annotated[bool, JSON_OUTPUT] = False,
 ) -> None:
     """Converts a weight file, checks that nothing is missing or damaged, and reads the result back.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from roibeam.pipelines.cli.options.training import RESUME, run_folder_lines
+from roibeam.pipelines.cli.options import JSON_LINE, RESUME, run_folder_lines
 
 if TYPE_CHECKING:
     from roibeam.pipelines.detector.photos import LabelledPhotos
@@ -61,7 +61,7 @@ def train_command(
         ),
     ] = None,
     resume: Annotated[bool | None, RESUME] = None,
-    as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
+    as_json: Annotated[bool, JSON_LINE] = False,
 ) -> None:
     """Trains a Faster R-CNN with an attribute head on labelled photos.
 
@@ -109,7 +109,7 @@ def evaluate_command(
     max_images: Annotated[int | None, typer.Option(min=1, help="Judge the first so many photos only.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.")] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
-    as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
+    as_json: Annotated[bool, JSON_LINE] = False,
 ) -> None:
     """Judges a detector: mAP as Visual Genome's and as COCO's, attributes, calibration, recall of the kept regions."""
     import torch

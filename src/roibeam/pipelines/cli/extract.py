@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from roibeam.pipelines.cli.options.caption import HELD_OUT, IMAGES_OF, LEAVE_OUT
+from roibeam.pipelines.cli.options import HELD_OUT, IMAGES_OF, LEAVE_OUT
 from roibeam.pipelines.extract.request import (
     DEFAULT_SELECTION,
     MIN_MATCH,

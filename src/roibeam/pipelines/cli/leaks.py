@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.cli.options.caption import HELD_OUT, IMAGES_OF
+from roibeam.pipelines.cli.options import HELD_OUT, IMAGES_OF, JSON_OUTPUT
 
 
 def leaks_command(
@@ -17,7 +17,7 @@ def leaks_command(
     images_of: Annotated[str | None, IMAGES_OF] = None,
     image_root: Annotated[str | None, typer.Option(help="As in extract.")] = None,
     id_rule: Annotated[str, typer.Option(help="As in extract: no-extension or with-extension.")] = "no-extension",
-    as_json: Annotated[bool, typer.Option("--json/--no-json", help="JSON on standard output.")] = False,
+    as_json: Annotated[bool, JSON_OUTPUT] = False,
 ) -> None:
     """Which images of a source or store are held out: those that results are reported on. Exit 1 if there are any."""
     from roibeam.pipelines.sources.held_out import find_leaks

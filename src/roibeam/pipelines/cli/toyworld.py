@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from roibeam.pipelines.cli.options import JSON_OUTPUT
+
 
 def toyworld_command(
     out: Annotated[Path, typer.Argument(help="Folder to write: new, empty, or of a run with these numbers to finish.")],
@@ -17,7 +19,7 @@ def toyworld_command(
     workers: Annotated[
         int | None, typer.Option(help="Processes that draw; changes nothing but the time [default: one per core].")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json/--no-json", help="JSON on standard output.")] = False,
+    as_json: Annotated[bool, JSON_OUTPUT] = False,
 ) -> None:
     """Draws scenes with boxes, attributes, relations and captions, and writes COCO, Visual Genome, Conceptual Captions,
     SBU, Flickr30k and text files of them.

@@ -22,7 +22,7 @@ from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import ANNOTATIONS_NAME, AnnotationsEntry, ShardManifest
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.plan.shard_plan import Plan, planned_members
+from roibeam.pipelines.extract.shard_plan import Plan, planned_members
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
 from roibeam.pipelines.sources.captions.caption_files import Caption
 

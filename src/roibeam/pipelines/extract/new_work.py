@@ -16,8 +16,7 @@ from roibeam.features.counted import counted
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import encode_meta, encode_regions
-from roibeam.pipelines.extract.plan.preset_names import conventions_name, selection_name
-from roibeam.pipelines.extract.plan.shard_plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
+from roibeam.pipelines.extract.preset_names import conventions_name, selection_name
 from roibeam.pipelines.extract.shard.job import (
     DetectorSpec,
     shared_calls,
@@ -25,6 +24,7 @@ from roibeam.pipelines.extract.shard.job import (
     shared_fingerprint,
     shared_global_feature,
 )
+from roibeam.pipelines.extract.shard_plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
 from roibeam.pipelines.foundation.files.locations import read_location
 from roibeam.pipelines.sources.captions.caption_join import GivenCaptions
 from roibeam.pipelines.sources.given_boxes import GivenBoxes

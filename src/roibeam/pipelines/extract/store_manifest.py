@@ -23,7 +23,7 @@ from roibeam.features.shard.manifest import (
 )
 from roibeam.features.shard.publish import publish_store
 from roibeam.pipelines.extract.annotations import planned_annotations, write_annotations
-from roibeam.pipelines.extract.plan.shard_plan import read_plan
+from roibeam.pipelines.extract.shard_plan import read_plan
 from roibeam.pipelines.foundation.files.dead_letters import DEAD_LETTERS_NAME, write_dead_letters
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 

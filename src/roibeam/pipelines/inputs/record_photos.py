@@ -10,7 +10,7 @@ import numpy as np
 
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.plan.shard_plan import planned_members, read_plan
+from roibeam.pipelines.extract.shard_plan import planned_members, read_plan
 from roibeam.pipelines.foundation.files.archives import parse_location
 from roibeam.pipelines.foundation.files.locations import read_image
 from roibeam.pipelines.foundation.files.remote_files import is_url

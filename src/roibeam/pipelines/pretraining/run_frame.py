@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,17 +15,19 @@ from roibeam.extraction.training.heads import DetectorHeads
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
 from roibeam.pipelines.inputs.region_names import Names
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
+from roibeam.pipelines.model_files.trained_with import check_tokenizer, trained_with
 from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
-from roibeam.pipelines.pretraining.data.run_tokenizer import tokenizer_of_run
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import DataConfig, RowsTask
 from roibeam.pipelines.training.loop import TrainResult, is_main_process, num_processes, train
-from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
+from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, check_run_folder, saved_config
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
 from roibeam.pipelines.training.train_config import TrainConfig
+
+logger = logging.getLogger(__name__)
 
 AnyTask = RowsTask | EndToEndTask
 
@@ -141,11 +144,35 @@ class RunFrame:
         return given if isinstance(given, TrainConfig) else given(num_samples)
 
     def tokenizer(self, texts: Iterable[str]) -> CaptionTokenizer:
-        """See `tokenizer_of_run`."""
-        choice = self.choice
-        return tokenizer_of_run(
-            self.run_dir, choice.tokenizer_spec, texts, start=choice.start, resume=self.settings.resume
-        )
+        """The one that a resumed run saved, else what `load_tokenizer` makes of the choice and `texts`, saved there.
+
+        Raises:
+            ValueError: when it has other words than the model to start from, or would be made anew although nobody
+                knows those.
+        """
+        spec, start, saved = self.choice.tokenizer_spec, self.choice.start, self.run_dir / "tokenizer"
+        if self.settings.resume and saved.is_dir():
+            self._warn_of_another_tokenizer()
+            return load_tokenizer(str(saved))
+        learned = None if start is None else trained_with(start).tokenizer
+        if start is not None and learned is None and spec == MADE_FROM_CAPTIONS:
+            raise ValueError(
+                f"--tokenizer is missing: {start.source} has none beside it, and pieces made from these captions would "
+                f"be other words to it; name the one it was trained with"
+            )
+        tokenizer = load_tokenizer(spec, texts)
+        if start is not None:
+            check_tokenizer(start, tokenizer)
+        if is_main_process():
+            tokenizer.save(saved)
+        return tokenizer
+
+    def _warn_of_another_tokenizer(self) -> None:
+        given = self.choice.tokenizer_spec
+        known = (self.run_dir / CONFIG_NAME).exists()
+        saved = saved_config(self.run_dir)["recorded"]["tokenizer_spec"] if known else given
+        if saved != given:
+            logger.warning("the run goes on with its own tokenizer, of %s; %s is not read", saved, given)
 
     def note_trained_images(self, image_ids: Iterable[str]) -> None:
         """What is trained on, and what the run that this one goes on from was."""

@@ -9,13 +9,13 @@ from typing import Any
 from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource, known_classes
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
-from roibeam.pipelines.pretraining.data.labelled_photos import LabelledStream
-from roibeam.pipelines.pretraining.data.row_lengths import RowLengths, count_regions
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTask, TaskPhotos
+from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.run_data import RunData, corpus_of
 from roibeam.pipelines.pretraining.run_frame import RunModel
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+from roibeam.pipelines.pretraining.token_budget import RowLengths, count_regions
 from roibeam.pipelines.pretraining.validation import Search, Validation
 
 

@@ -31,7 +31,7 @@ from roibeam.features.shard.manifest import (
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.shard.writer import INDEX_DATABASE
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.extract.plan.shard_plan import Plan, PlannedShard, plan_path, read_members, read_plan
+from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, plan_path, read_members, read_plan
 from roibeam.pipelines.foundation.files.dead_letters import DEAD_LETTERS_NAME
 
 log = logging.getLogger(__name__)

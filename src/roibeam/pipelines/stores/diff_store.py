@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from roibeam.features.comparison.record_source import RecordSource
 from roibeam.features.comparison.region_matching import match_regions
 from roibeam.features.comparison.store_comparison import ImageComparison, StoreComparison
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.extract.report.store_report import photo_thumbnail
+from roibeam.pipelines.extract.report.store_report import photo_thumbnail, write_page
 from roibeam.pipelines.sources.datasets.folder import list_folder
 from roibeam.pipelines.sources.image_finder import ImageFinder
 from roibeam.pipelines.stores.comparison_report import (
@@ -41,19 +39,9 @@ def write_comparison_page(
     pictures = [_compared_image(image, left, right, photos) for image in found.worst]
     page = comparison_html(found, summary_rows(found), pictures)
     try:
-        _write_aside(path, page)
+        write_page(path, page)
     except OSError as error:
         raise OSError(f"{path}: the page cannot be written: {error.strerror or error}") from None
-
-
-def _write_aside(path: Path, page: Iterable[str]) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(aside, "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(page)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def check_page_path(path: Path) -> None:

@@ -33,11 +33,11 @@ from roibeam.features.shard.manifest import DeadLetter, ShardManifest, StoreMani
 from roibeam.features.shard.publish import publish_shard
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.shard.writer import ShardWriter
-from roibeam.pipelines.extract.plan.shard_plan import Plan, PlannedShard, read_members
 from roibeam.pipelines.extract.report.run_facts import write_run_report
 from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob, dataclass_from_json, shared_fingerprint
 from roibeam.pipelines.extract.shard.shard_job import extract_members, planned_bytes
 from roibeam.pipelines.extract.shard.store_folder import tidy_store
+from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_members
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
 from roibeam.pipelines.foundation.files.folder_lock import store_lock
 from roibeam.pipelines.foundation.files.locations import location_exists, moved_location

@@ -3,6 +3,8 @@
 checkpoints/step-00000100/     config.json, state.json, optimizer.safetensors, rng-0.safetensors (one per process),
                                model/config.json, model/model.safetensors: what to use;
                                trained.safetensors: with an average, which `model` then holds, the weights it is of
+
+The newest stay, and the one whose evaluation was best.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +28,13 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from roibeam.model.common.exponential_average import ExponentialAverage
+from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"  # folder of a run
 _TRAINED = "trained.safetensors"
+_REMOVING = ".removing-"
 
 
 @dataclass(frozen=True)
@@ -210,3 +215,42 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def best_evaluation(
+    run_dir: Path, evaluations: Iterable[Mapping[str, Any]], config: TrainConfig
+) -> Mapping[str, Any] | None:
+    """The line of evaluation.jsonl that is best by `config.best_by`, of those that have a checkpoint; of equal ones the
+    first. None without `best_by`, and where there is no such line.
+    """
+    judged = [
+        line
+        for line in evaluations
+        if line.get(config.best_by) is not None and checkpoint_folder(run_dir, line["step"]).exists()
+    ]
+    choose = max if config.best_is == "highest" else min
+    return choose(judged, key=lambda line: line[config.best_by]) if config.best_by and judged else None
+
+
+def beats(value: float | None, best: Mapping[str, Any] | None, config: TrainConfig) -> bool:
+    """Whether a new evaluation's number is better than that of the line `best`; None and NaN never are."""
+    if value is None or not math.isfinite(value):
+        return False
+    if best is None:
+        return True
+    return bool(value > best[config.best_by] if config.best_is == "highest" else value < best[config.best_by])
+
+
+def remove_old_checkpoints(run_dir: Path, keep: int, best_step: int | None) -> None:
+    """Removes all but the `keep` newest (0 = all stay) and that of `best_step`, and what a killed run left half done.
+
+    A folder gets another name first: one called step-* is complete at any time.
+    """
+    parent = run_dir / "checkpoints"
+    old = sorted(parent.glob("step-*"))[:-keep] if keep else []
+    best = None if best_step is None else checkpoint_folder(run_dir, best_step)
+    for folder in old:
+        if folder != best:
+            folder.rename(parent / f"{_REMOVING}{folder.name}")
+    for leftover in parent.glob(".*-step-*"):
+        shutil.rmtree(leftover)

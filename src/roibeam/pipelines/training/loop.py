@@ -41,9 +41,12 @@ from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalErr
 from roibeam.pipelines.training.checkpoint import (
     Position,
     TrainingState,
+    beats,
+    best_evaluation,
     checkpoint_folder,
     latest_checkpoint,
     load_checkpoint,
+    remove_old_checkpoints,
     save_checkpoint,
 )
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups, learning_rate_at
@@ -55,7 +58,6 @@ from roibeam.pipelines.training.run_folder.folder import (
     check_same_run,
     write_config,
 )
-from roibeam.pipelines.training.run_folder.kept_checkpoints import beats, best_evaluation, remove_old_checkpoints
 from roibeam.pipelines.training.run_folder.train_log import TrainLog
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.task import EvaluatedTask, TrainTask, steps_of

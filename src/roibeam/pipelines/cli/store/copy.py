@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from roibeam.features.counted import counted
-
-_JSON = typer.Option("--json/--no-json", help="JSON on standard output.")
+from roibeam.pipelines.cli.options import JSON_OUTPUT
 
 
 def copy_command(
@@ -42,7 +41,7 @@ def copy_command(
         float,
         typer.Option(min=0, max=1, help="Share of failed records and missing ids above which the exit code is 1."),
     ] = 0.05,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: Annotated[bool, JSON_OUTPUT] = False,
 ) -> None:
     """Copies stores into a new one: merges them, cuts other shards, takes a subset, changes dtype, distribution or
     regions. Every record that is read is checked.
@@ -79,7 +78,7 @@ def copy_command(
 def plan_command(
     store: Annotated[Path, typer.Argument(help="Store whose shards are shared out.")],
     ranks: Annotated[int, typer.Option(min=1, help="Ranks that read the store.")],
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: Annotated[bool, JSON_OUTPUT] = False,
 ) -> None:
     """Which rank reads which shards, so that each has about as many bytes to fetch and to read."""
     from roibeam.features.reading.rank_plan import imbalance, plan_ranks

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.cli.options import JSON_OUTPUT
 
 logger = logging.getLogger(__name__)
-_JSON = typer.Option("--json/--no-json", help="JSON on standard output.")
 _DIFFERENT, _TROUBLE = 1, 2  # exit codes of diff(1)
 
 
@@ -30,7 +30,7 @@ def import_command(
     max_failures: Annotated[
         float, typer.Option(min=0, max=1, help="Share of unusable entries above which the exit code is 1.")
     ] = 0.05,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: Annotated[bool, JSON_OUTPUT] = False,
 ) -> None:
     """Makes a store of a published feature file, and prints what was in it.
 
@@ -71,7 +71,7 @@ def export_command(
     layout: Annotated[
         str | None, typer.Option(help="Layout, where the format has several [default: its first].")
     ] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: Annotated[bool, JSON_OUTPUT] = False,
 ) -> None:
     """Writes a store as a feature file that another code base reads, and checks it by reading it back.
 
@@ -118,7 +118,7 @@ def diff_command(
         float,
         typer.Option(min=0, max=1, help="Features (of the largest value), scores, distributions may differ by this."),
     ] = 1e-3,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: Annotated[bool, JSON_OUTPUT] = False,
 ) -> None:
     """Compares two stores, or a store with a published feature file: images, boxes, features, classes, attributes.
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.cli.options import JSON_OUTPUT
 from roibeam.pipelines.cli.store.copy import copy_command, plan_command
 from roibeam.pipelines.cli.store.exchange import diff_command, export_command, import_command
 from roibeam.pipelines.cli.store.repair import repair_command
@@ -20,13 +21,12 @@ store_app = typer.Typer(
     rich_markup_mode=None,
 )
 _STORE = typer.Argument(help="Folder that `roibeam extract`, `store import` or `store copy` wrote.")
-_JSON = typer.Option("--json/--no-json", help="JSON on standard output.")
 
 
 @store_app.command("info")
 def info_command(
     store: Annotated[str, typer.Argument(help="Store: a folder, or its URL (s3://, gs://, ...).")],
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: Annotated[bool, JSON_OUTPUT] = False,
 ) -> None:
     """What is in a store: counts, sizes, and what its features mean."""
     from roibeam.pipelines.stores.store_facts import data_bytes, read_manifest, store_facts
@@ -47,7 +47,7 @@ def verify_command(
         str | None,
         typer.Option(help="Shards that --deep reads, <first>-<last> or <first>-: to go on, to share work [all]."),
     ] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: Annotated[bool, JSON_OUTPUT] = False,
 ) -> None:
     """Checks manifests, sizes, indexes and the table of captions (seconds); with --deep every byte of every record and
     every row; exit 1 on a problem."""
@@ -75,7 +75,7 @@ def show_command(
     store: Annotated[Path, _STORE],
     image_id: Annotated[str | None, typer.Argument(help="Image to show [default: the first].")] = None,
     regions: Annotated[int, typer.Option(min=1, help="Regions to list, best first.")] = 10,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: Annotated[bool, JSON_OUTPUT] = False,
 ) -> None:
     """One record: size, captions, labels, boxes, classes, attributes, feature statistics."""
     from roibeam.pipelines.stores.record_view import view_record

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roibeam.pipelines.cli.options.asked_model import BACKGROUND_FIRST, CHECKPOINT_HELP, CONFIG, TASK, TOKENIZER
+from roibeam.pipelines.cli.options import BACKGROUND_FIRST, CHECKPOINT_HELP, CONFIG, JSON_LINE, TASK, TOKENIZER
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.evaluation.evaluation_results import Figure
@@ -89,7 +89,7 @@ def evaluate_command(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
+    as_json: Annotated[bool, JSON_LINE] = False,
 ) -> None:
     """Masked words, masked regions, matching and zero-shot retrieval on held-out captions, with intervals and chance.
 

@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.cli.options.caption import HELD_OUT, IMAGES_OF, LEAVE_OUT
-from roibeam.pipelines.cli.options.end_to_end import (
+from roibeam.pipelines.cli.options import (
+    HELD_OUT,
+    IMAGES_OF,
+    JSON_LINE,
     JUDGE_IMAGES,
     JUDGE_LABELS,
     JUDGE_PHOTOS,
     LABELS,
     LABELS_IMAGES,
     LABELS_VOCAB,
+    LEAVE_OUT,
+    RESUME,
+    run_folder_lines,
 )
-from roibeam.pipelines.cli.options.training import RESUME, run_folder_lines
 from roibeam.pipelines.cli.train.stages import REQUEST_ALONE, options_given, stages_of
 from roibeam.pipelines.extract.request import MIN_MATCH
 from roibeam.pipelines.pretraining.requests.request import (
@@ -272,7 +276,7 @@ def pretrain_command(
         ),
     ] = 0,
     resume: Annotated[bool | None, RESUME] = None,
-    as_json: Annotated[bool, typer.Option("--json/--no-json", help="Result as a JSON line.")] = False,
+    as_json: Annotated[bool, JSON_LINE] = False,
 ) -> PretrainRequest | None:
     """Pre-trains one of the systems on captions and stored regions, or on photos and stored boxes: masked words, masked
     regions, pairs that match.

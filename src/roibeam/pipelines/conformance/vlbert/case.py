@@ -154,20 +154,17 @@ class VLBertCase:
         loss.backward()
         parts = [model] if self.encoder is None else [model, self.encoder]
         gradients = {name: p.grad for part in parts for name, p in part.named_parameters() if p.grad is not None}
-        for official in slices:
-            name = f"grad/{official}"
+        for name in [*(f"grad/{official}" for official in slices), *(f"gradnorm/{official}" for official in norms)]:
+            kind, _, official = name.partition("/")
             want, gradient = self.arrays.arrays.take(name), gradients.get(self.our_name(official))
             if gradient is None:
                 yield failed(name, "no gradient of ours reaches this parameter")
-            elif not _is_noise(official):
+            elif _is_noise(official):
+                continue
+            elif kind == "grad":
                 step = max(1, -(-gradient.numel() // 256))
                 yield near(name, numpy_of(gradient.flatten()[::step]), want, VLBERT.gradients)
-        for official in norms:
-            name = f"gradnorm/{official}"
-            want, gradient = self.arrays.arrays.take(name), gradients.get(self.our_name(official))
-            if gradient is None:
-                yield failed(name, "no gradient of ours reaches this parameter")
-            elif not _is_noise(official):
+            else:
                 allowed = max(VLBERT.norm, VLBERT.norm_relative * float(np.abs(want).max(initial=0.0)))
                 yield apart(name, numpy_of(gradient.norm()), want, allowed)
         if norms:

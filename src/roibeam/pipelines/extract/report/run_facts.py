@@ -12,16 +12,18 @@ from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.shard.manifest import ANNOTATIONS_NAME, STORE_MANIFEST_NAME, StoreManifest
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import ANNOTATIONS_NAME, STORE_MANIFEST_NAME, ShardManifest, StoreManifest
+from roibeam.features.shard.remote_reader import ShardObject
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.plan.shard_plan import PLAN_NAME, Plan, read_members
 from roibeam.pipelines.extract.report.run_summary import SUMMARY_NAME
-from roibeam.pipelines.extract.report.sampled_records import SampledRecords
 from roibeam.pipelines.extract.report.store_report import ReportFacts, StoredRecords, write_report
+from roibeam.pipelines.extract.shard_plan import PLAN_NAME, Plan, read_members
 from roibeam.pipelines.foundation.files.dead_letters import DEAD_LETTERS_NAME
 from roibeam.pipelines.foundation.files.locations import read_location
 
 REPORT_NAME = "report.html"
+MAX_RECORDS = 120  # of a store at a URL that its report reads: four small reads each
 
 
 def write_run_report(store: Path | OutputFolder, plan: Plan, *, seconds: float | None) -> None:
@@ -156,3 +158,38 @@ def output_tree(store: Path | OutputFolder) -> list[str]:
         rows.append((data[0], f"records of a shard ({len(data):,} of them, {megabytes:,.1f} MB)"))
     width = max(len(name) for name, _ in rows)
     return [f"{folder}/", *(f"  {name:<{width}}  {what}" for name, what in rows)]
+
+
+class SampledRecords:
+    """A few records of a store at a URL, read one by one: up to `MAX_RECORDS`, in the middle of equal parts of it.
+
+    Raises:
+        OSError, ValueError: naming the file that cannot be read.
+    """
+
+    def __init__(self, folder: OutputFolder, manifest: StoreManifest) -> None:
+        self._folder = folder
+        total = manifest.num_records
+        count = min(total, MAX_RECORDS)
+        positions = [(2 * i + 1) * total // (2 * count) for i in range(count)]
+        self._records: dict[str, RegionRecord] = {}
+        first = 0
+        for entry in manifest.shards:
+            rows = [position - first for position in positions if first <= position < first + entry.num_records]
+            first += entry.num_records
+            if rows:
+                data = folder.read_bytes(entry.manifest)
+                shard = ShardObject(folder, ShardManifest.from_bytes(data, folder.where(entry.manifest)))
+                for record in map(shard.record_at, rows):
+                    self._records[record.image_id] = record
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def ids(self) -> Iterator[str]:
+        """In the order of the store."""
+        return iter(self._records)
+
+    def get(self, image_id: str, *, copy: bool) -> RegionRecord:
+        """One of them; KeyError for another. They are copies already."""
+        return self._records[image_id]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import ShardManifest, shard_manifest_name
-from roibeam.pipelines.extract.plan.shard_plan import Plan
 from roibeam.pipelines.extract.shard.heartbeat import Beat, read_heartbeats
+from roibeam.pipelines.extract.shard_plan import Plan
 from roibeam.pipelines.foundation.console.progress import Standing
 
 log = logging.getLogger(__name__)

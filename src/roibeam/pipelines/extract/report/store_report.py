@@ -107,6 +107,11 @@ def write_report(
         regions_per_photo=_REGIONS_PER_PHOTO,
         attribute_score=_ATTRIBUTE_SCORE,
     )
+    write_page(path, page)
+
+
+def write_page(path: Path, page: Iterable[str]) -> None:
+    """Writes aside and renames: a page that is there is a whole one."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "w", encoding="utf-8", newline="\n") as file:

@@ -8,9 +8,9 @@ from typing import Any
 
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
-from roibeam.pipelines.extract.plan.shard_plan import Plan, read_plan
 from roibeam.pipelines.extract.report.run_state import ProgressView
 from roibeam.pipelines.extract.shard.heartbeat import Beat
+from roibeam.pipelines.extract.shard_plan import Plan, read_plan
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.progress import Standing, progress_line
 

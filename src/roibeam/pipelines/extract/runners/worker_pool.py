@@ -2,7 +2,8 @@
 
 Beam's own pool starts the `python` that PATH happens to name, and its workers outlive a runner that was killed. Ours
 starts this interpreter with the working directory off its path, and a worker ends when its runner, its job or the pool
-does (`worker_process`).
+does (`worker_process`). A run may have a pool of its own (`run_with_workers`): no worker is left behind, and none dies
+unnoticed.
 """
 
 from __future__ import annotations
@@ -18,16 +19,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
+from roibeam.extraction.engine.background_threads import start_thread
 from roibeam.features.counted import counted
+from roibeam.pipelines.extract.runners.hang_ups import keep_hang_ups_quiet
 from roibeam.pipelines.extract.runners.worker_process import STOP_SECONDS
 
 log = logging.getLogger(__name__)
 KILL_SECONDS = STOP_SECONDS + 4.0
+LOOK_SECONDS = 0.1
 _IN_USE = "cannot listen at {host}:{port}: is another worker pool running there?"
+_T = TypeVar("_T")
 
 
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
@@ -182,3 +188,43 @@ def serve_worker_pool(preload: str, host: str, port: int) -> None:
         log.info("worker pool at %s; Ctrl-C ends it", pool.address)
         ended.wait()
         log.info("ending %s", counted(pool.num_workers, "worker"))
+
+
+def run_with_workers(run: Callable[[str], _T], *, preload: str) -> _T:
+    """Calls `run` with the address of a worker pool that lasts as long.
+
+    Beam's local engine waits for ever for a worker that died, also when told to stop. So it runs in a thread that can
+    be left behind, while this one watches.
+
+    Args:
+        preload: as of `WorkerPool`.
+    Returns:
+        What `run` returned.
+    Raises:
+        RuntimeError: when a worker process ended by itself.
+        KeyboardInterrupt: after the workers have ended.
+        Exception: what `run` raised.
+    """
+    deaths: list[str] = []
+    errors: list[BaseException] = []
+    results: list[_T] = []
+    ended = threading.Event()
+
+    def work(address: str) -> None:
+        try:
+            results.append(run(address))
+        except BaseException as error:  # raised where the run was called for
+            errors.append(error)
+        finally:
+            ended.set()
+
+    keep_hang_ups_quiet()
+    with WorkerPool(preload, died=deaths.append) as pool:
+        start_thread("run the pipeline", lambda: work(pool.address))
+        while not ended.wait(LOOK_SECONDS) and not deaths:
+            pass
+    if deaths:
+        raise RuntimeError(f"{deaths[0]}; finished shards stay, the same command goes on")
+    if errors:
+        raise errors[0]
+    return results[0]

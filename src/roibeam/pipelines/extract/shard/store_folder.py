@@ -16,8 +16,8 @@ from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 from roibeam.features.shard.manifest import ShardManifest, shard_manifest_name
 from roibeam.features.shard.reader import ShardReader
-from roibeam.pipelines.extract.plan.shard_plan import Plan, PlannedShard, read_plan
 from roibeam.pipelines.extract.shard.heartbeat import REMOTE_PREFIX
+from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_plan
 from roibeam.pipelines.foundation.files.folder_lock import LOCK_NAME
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from roibeam.features.printable import printable
 from roibeam.pipelines.detector.labelled_batches import LabelledBatches
 from roibeam.pipelines.detector.photos import LabelledPhotos, check_same_names
 from roibeam.pipelines.model_files.joint_detector import LossWeights
-from roibeam.pipelines.pretraining.data.labelled_photos import LabelledRules, LabelledStream
 from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
+from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledRules, LabelledStream
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 

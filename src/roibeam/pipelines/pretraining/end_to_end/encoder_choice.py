@@ -25,10 +25,10 @@ from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos
 from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
-from roibeam.pipelines.pretraining.data.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
+from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 logger = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.record_photos import PhotoError, PhotoPlace, RecordPhotos
 from roibeam.pipelines.model_files.joint_checkpoint import describe_joint, region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
-from roibeam.pipelines.pretraining.data.labelled_photos import LabelledStream
+from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.samples.mirrored_words import swap_left_right
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, DataConfig, Evaluates, PretrainTask, evaluate

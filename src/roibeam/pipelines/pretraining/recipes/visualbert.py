@@ -206,29 +206,30 @@ _FULL: Mapping[str, Recipe] = MappingProxyType(
 
 def _late_fusion(full: Recipe, figures: tuple[Figure, ...]) -> Recipe:
     """A phase without early fusion, after one without it."""
-    return replace(
+    return _variant(
         full,
-        summary=f"{full.summary}; without early fusion",
-        source=f"{_VARIANT_SOURCE}; {full.source}",
+        "without early fusion",
+        figures,
         build=partial(full.build, early_fusion=False),
         toy_build=partial(full.toy_build, early_fusion=False),
         after=f"{full.after}{_LATE}" if full.after else "",
         changes={**full.changes, "early_fusion": False} if full.after else {},
-        figures=figures,
-        left_open=(_VARIANT_OPEN, *full.left_open),
     )
 
 
 def _without_coco(full: Recipe, figures: tuple[Figure, ...]) -> Recipe:
     """A second phase that starts where the first one would."""
+    return _variant(full, "right from BERT, without COCO", figures, after="", changes={})
+
+
+def _variant(full: Recipe, what: str, figures: tuple[Figure, ...], **changes: Any) -> Recipe:
     return replace(
         full,
-        summary=f"{full.summary}; right from BERT, without COCO",
+        summary=f"{full.summary}; {what}",
         source=f"{_VARIANT_SOURCE}; {full.source}",
-        after="",
-        changes={},
         figures=figures,
         left_open=(_VARIANT_OPEN, *full.left_open),
+        **changes,
     )
 
 

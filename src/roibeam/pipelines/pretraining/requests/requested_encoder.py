@@ -13,11 +13,11 @@ from roibeam.pipelines.detector.photos import open_labelled_photos
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector, LossWeights
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.pretraining.data.labelled_photos import LabelledRules
 from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EncoderOptions, EndToEnd, choose_encoder
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
+from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledRules
 from roibeam.pipelines.pretraining.requests.request import DEFAULT_ENCODER, RequestedEncoder
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 

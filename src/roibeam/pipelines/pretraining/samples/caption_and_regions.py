@@ -2,6 +2,7 @@
 
 What ViLBERT, its single-stream baseline and InterBERT have in common: the whole caption in segment 0, cut at its end;
 the image's regions in the order of the record; a class distribution or the feature as what a region is predicted to be.
+ImageBERT and VisualBERT keep the same regions.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.inputs.batches.class_targets import ClassTargets, as_tensor
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, EncodedCaption
-from roibeam.pipelines.pretraining.samples.region_choice import strongest_regions
+
+
+def strongest_regions(record: RegionRecord, max_regions: int) -> np.ndarray:
+    """(n,) int64, the regions of the highest class score (of equal ones the first), in the order of the record.
+
+    Args:
+        max_regions: how many; 0 = all.
+    """
+    if not max_regions or record.num_regions <= max_regions:
+        return np.arange(record.num_regions)
+    return np.sort(np.argsort(-record.class_scores, kind="stable")[:max_regions])
 
 
 def cut_caption(encoded: EncodedCaption, max_pieces: int) -> EncodedCaption:

@@ -1,0 +1,82 @@
+"""Options that several commands share, in groups by what they are about, and what training says of a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.training.loop import TrainResult
+
+JSON_OUTPUT = typer.Option("--json/--no-json", help="JSON on standard output.")
+JSON_LINE = typer.Option("--json/--no-json", help="Result as a JSON line.")
+
+# Which checkpoint evaluate and probe ask, and how its text and classes are read.
+CHECKPOINT_HELP = "Run folder of `roibeam pretrain`, a model's folder, or an official checkpoint (docs/checkpoints.md)."
+TOKENIZER = typer.Option(help="As in pretrain [default: that of the checkpoint's run].")
+CONFIG = typer.Option(help="Official JSON configuration beside an official checkpoint.")
+BACKGROUND_FIRST = typer.Option(
+    "--background-first/--background-last",
+    help="Where the model's classes have background: last in our stores, first in those of bottom-up attention, so in "
+    "most official checkpoints.",
+)
+TASK = typer.Option(min=0, help="Task token, for a multi-task ViLBERT with such tokens; needed there.")
+
+# How captions must fit, and which images must not be inside: extract, pretrain and leaks.
+HELD_OUT = typer.Option(
+    "--held-out",
+    metavar="RULE=FILE",
+    help="Images that must not be inside, repeatable: refcoco, refcoco+ or refcocog='refs(unc).p', "
+    "karpathy=dataset_coco.json, flickr30k=test.txt, vqa=questions.json, list=ids.txt; visual-genome=image_data.json "
+    "finds its copies of COCO's. See docs/captions.md.",
+)
+LEAVE_OUT = typer.Option(
+    "--leave-out-held-out/--refuse-held-out", help="Drop images that --held-out names, instead of stopping."
+)
+IMAGES_OF = typer.Option(
+    "--images-of",
+    help="Whose numbers ids such as 2415417 are, where kind and folder do not tell: coco, flickr30k or visual-genome.",
+)
+
+# The labelled photos of `roibeam pretrain --end-to-end`.
+LABELS = typer.Option(
+    help="End to end: photos with labelled objects, as in `roibeam detector train`. The detector that the encoder is "
+    "of learns from them in the same steps; its losses are added to the model's, see --set detection.",
+    show_default=False,
+)
+LABELS_IMAGES = typer.Option(help="Folder of the photos of --labels [default: that of the labels].", show_default=False)
+JUDGE_LABELS = typer.Option(
+    help="End to end: held-out photos with labelled objects, on which the detector's mAP is measured before and after.",
+    show_default=False,
+)
+JUDGE_IMAGES = typer.Option(
+    help="Folder of the photos of --judge-labels [default: that of the labels].", show_default=False
+)
+JUDGE_PHOTOS = typer.Option(min=1, help="Judge the first so many photos only [default: all].", show_default=False)
+LABELS_VOCAB = typer.Option(
+    help="Folder of objects_vocab.txt and attributes_vocab.txt, for labels of Visual Genome [default: that of the "
+    "labels].",
+    show_default=False,
+)
+
+# All that train.
+RESUME = typer.Option(
+    "--resume/--no-resume",
+    help="Continue from OUT's newest checkpoint, or refuse a folder that holds a run "
+    "[default: continue where OUT holds this very run].",
+    show_default=False,
+)
+
+
+def run_folder_lines(run_dir: Path, result: TrainResult) -> list[str]:
+    """The files of a run folder that every training writes, with a word on each, for the terminal."""
+    best = [] if result.best is None else [f"  {result.best.relative_to(run_dir)}/   the best by its evaluations"]
+    return [
+        *best,
+        "  report.html   look here first: losses, evaluations, settings",
+        "  curves.svg   its losses, as a picture",
+        "  log.jsonl   one line per step",
+        "  config.json   everything this run was made with",
+    ]
