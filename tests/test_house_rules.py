@@ -131,6 +131,19 @@ for floor in FLOORS:
 """
 
 
+NOT_AT_IMPORT = {"apache_beam", "pyarrow"}
+
+
+@pytest.mark.parametrize("floor", FLOORS[:3])
+def test_no_file_below_pipelines_starts_by_importing_beam_or_pyarrow(floor: str, house: dict[str, Module]) -> None:
+    """Nor, in features, torch."""
+    forbidden = NOT_AT_IMPORT | {"torch"} if floor == "features" else NOT_AT_IMPORT
+    inside = {name: module for name, module in house.items() if name.split(".")[1] == floor}
+    assert any("numpy" in module.at_import for module in inside.values()) or floor == "model"
+    assert not {name: both for name, module in inside.items() if (both := module.at_import & forbidden)}
+
+
+@pytest.mark.slow  # the test above reads what this one does; this one also sees what libraries import
 def test_floors_import_without_beam_and_pyarrow() -> None:
     """features without torch too."""
     floors = [names_below("features"), names_below("extraction") + names_below("model")]

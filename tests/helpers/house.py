@@ -19,11 +19,13 @@ class Module(NamedTuple):
     imports: modules of ours that it imports, at its top or later, for types alone too.
     rooms: names that it takes from a room in place of a file.
     outside: first parts of the names of what else it imports.
+    at_import: those of them that are imported as soon as the module is, not first when they are used.
     """
 
     imports: frozenset[str]
     rooms: frozenset[str]
     outside: frozenset[str]
+    at_import: frozenset[str]
 
 
 @cache
@@ -57,7 +59,31 @@ def _module(name: str, path: Path, known: set[str], rooms: set[str]) -> Module:
                     imports.add(full if full in known else node.module)
                 elif node.module in rooms:
                     taken.add(full)
-    return Module(frozenset(imports - {name}), frozenset(taken), frozenset(outside - {"roibeam"}))
+    at_import = {first for node in _run_at_import(_tree(path).body) for first in _first_parts(node)}
+    ours = {"roibeam"}
+    return Module(frozenset(imports - {name}), frozenset(taken), frozenset(outside - ours), frozenset(at_import - ours))
+
+
+_DOES_WITHOUT = {"ImportError", "ModuleNotFoundError"}
+
+
+def _run_at_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements of a module that run when it is imported, those of `if` and `try` among them; not what a module tries
+    to import and does without."""
+    for node in body:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test):
+            yield from _run_at_import([*node.body, *node.orelse])
+        elif isinstance(node, ast.Try):
+            does_without = any(ast.unparse(each.type) in _DOES_WITHOUT for each in node.handlers if each.type)
+            yield from _run_at_import([*([] if does_without else node.body), *node.orelse, *node.finalbody])
+        else:
+            yield node
+
+
+def _first_parts(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name.split(".")[0] for alias in node.names]
+    return [(node.module or "").split(".")[0]] if isinstance(node, ast.ImportFrom) else []
 
 
 def circles(house: Mapping[str, Module]) -> list[str]:

@@ -30,4 +30,22 @@ def _commands() -> Callable[..., Any]:
 
     from roibeam.pipelines.cli.main import app
 
+    _remember_signatures()
     return get_command(app)
+
+
+def _remember_signatures() -> None:
+    """A quarter of a small extraction is Beam asking thousands of times which parameters the same functions have."""
+    from apache_beam.transforms import core
+
+    ask, known = core.get_function_args_defaults, dict[Any, Any]()
+
+    def remembered(function: Any) -> tuple[list[str], list[Any]]:
+        plain = getattr(function, "__func__", function)
+        key = (plain, plain is function)  # of a bound method the first one is left out
+        if key not in known:
+            known[key] = ask(function)
+        names, defaults = known[key]
+        return list(names), list(defaults)
+
+    core.get_function_args_defaults = remembered

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from model_examples import EXAMPLES, build, make_full_batch, padded, tensors
+from model_examples import EXAMPLES, MOSTLY_ONE_OF_EACH, build, make_full_batch, padded, tensors
 
 from roibeam.model.common.packing import Packing, computing_padding
 from roibeam.model.common.transformer import Attention, TransformerEncoder, TransformerLayer
@@ -55,7 +55,7 @@ def assert_near(found, wanted, tolerance):
         torch.testing.assert_close(found[name], want, rtol=0, atol=tolerance * scale, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@every_model
+@pytest.mark.parametrize("name", MOSTLY_ONE_OF_EACH)
 @pytest.mark.parametrize("kind", RAGGED)
 def test_packed_equals_padded(name, kind):
     model, batch = build(name).double(), in_dtype(RAGGED[kind](), torch.float64)
@@ -142,7 +142,7 @@ def without_labels(batch):
     return dataclasses.replace(batch, masked_regions=nothing, region_target_mask=nothing, text_labels=labels)
 
 
-@every_model
+@pytest.mark.parametrize("name", MOSTLY_ONE_OF_EACH)
 @pytest.mark.parametrize(
     "make",
     [make_full_batch, lambda: make_full_batch(regions=(0, 0, 0)), lambda: without_labels(make_full_batch())],

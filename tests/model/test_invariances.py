@@ -55,8 +55,9 @@ def gradients(model, batch):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@every_model
-@pytest.mark.parametrize("text_pad, region_pad", [(6, 0), (0, 5), (3, 2)])
+@pytest.mark.parametrize(
+    "name, text_pad, region_pad", [*((name, 3, 2) for name in EXAMPLES), ("ViLBERT", 6, 0), ("ViLBERT", 0, 5)]
+)
 def test_padding_does_not_matter(name, text_pad, region_pad):
     """To no state, loss or gradient; it may hold anything, NaN where numbers are fractions."""
     model, batch = build(name), make_full_batch()

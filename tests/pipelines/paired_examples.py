@@ -1,6 +1,7 @@
 """Small records and captions, and tasks on them, for the systems whose rows are one caption beside one image."""
 
 import dataclasses
+from functools import cache
 
 import captioned_records
 import numpy as np
@@ -66,14 +67,28 @@ def make_corpus(store, captions=CAPTIONS, per_image=1):
 
 
 def captions_tokenizer():
-    return load_tokenizer("captions", CAPTIONS * 2)  # twice: every word is common enough to stay whole
+    return remembered(load_tokenizer("captions", CAPTIONS * 2))  # twice: every word is common enough to stay whole
+
+
+def remembered(tokenizer):
+    """Thousands of draws from few captions: what one becomes is looked up, in arrays that nobody may write to."""
+    encode = tokenizer.encode
+
+    @cache
+    def read_only(caption):
+        encoded = encode(caption)
+        encoded.ids.flags.writeable = encoded.word_ids.flags.writeable = False
+        return encoded
+
+    tokenizer.encode = read_only
+    return tokenizer
 
 
 def pieces_tokenizer(folder):
     """One whose words are cut into two pieces: "a1" is a and ##1."""
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij", *(f"##{digit}" for digit in range(10))]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    return load_tokenizer(str(folder / "vocab.txt"))
+    return remembered(load_tokenizer(str(folder / "vocab.txt")))
 
 
 def model_config(system, tokenizer, size="small", **sizes):

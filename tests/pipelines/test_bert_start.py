@@ -78,8 +78,7 @@ def save_bert(folder: Path, *, heads: bool = True, safe: bool = True) -> Any:
     return bert
 
 
-@pytest.mark.parametrize("safe", [True, False])
-@pytest.mark.parametrize("heads", [True, False])
+@pytest.mark.parametrize("heads, safe", [(True, True), (False, False)])
 @pytest.mark.parametrize("name", MODELS)
 def test_each_model_takes_what_it_has_a_place_for(name: str, heads: bool, safe: bool, tmp_path: Path) -> None:
     theirs = save_bert(tmp_path / "bert", heads=heads, safe=safe)
