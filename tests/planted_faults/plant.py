@@ -4,7 +4,7 @@
 
 A fault is one text of one file, put in the place of another. Exit code 1 when a test passes over its fault, or fails
 without it. With its fault every test runs in a process of its own, forked where the libraries are imported and our
-packages are not; without, all run in one.
+package is not; without, all run in one.
 The lists lie beside this file, one for each part of the house.
 """
 

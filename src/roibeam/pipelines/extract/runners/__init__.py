@@ -1,4 +1,5 @@
 """Where Beam runs: option sets of each runner, our worker pool and its processes, a small Flink on this machine.
 
-Knows nothing of photos or shards. Read option_sets.py first, then worker_pool.py.
+Knows nothing of photos; of shards only that those in work can be stopped. Read option_sets.py first, then
+worker_pool.py.
 """

@@ -1,1 +1,3 @@
-"""Numbers about numbers: the paired bootstrap, ranks of retrieval. No torch models, no files."""
+"""Numbers about numbers: the paired bootstrap, ranks of retrieval. No torch models, no files. Read
+bootstrap.py first.
+"""
