@@ -77,8 +77,7 @@ class PublishStore(beam.DoFn):
         self._store, self._text = store, text
 
     def process(self, results: Sequence[ShardResult]) -> Iterator[int]:
-        nothing_new = all(result.seconds is None for result in results)
-        yield publish_run(self._store, self._text, keep=nothing_new).num_records
+        yield publish_run(self._store, self._text, keep=True).num_records
 
 
 def run_extraction(
