@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
-
-import typer
 
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.store import FeatureStore
@@ -41,21 +40,27 @@ SHARD_SIZE = 16
 TRAIN_STEPS = 300
 
 
-def run_demo(out: Path) -> None:
+def run_demo(out: Path, *, tell: Callable[[str], None] = log.info) -> None:
     """Writes OUT/world, OUT/store and OUT/pretraining; a second call continues or shows what is there.
 
+    Args:
+        tell: called with each text for the user, of one line or several.
     Raises:
         ValueError: if OUT holds other things.
     """
+
+    def step(line: str) -> None:
+        tell(f"\n{line}")
+
     world, store, run_dir = out / "world", out / "store", out / "pretraining"
     if out.exists() and not world.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty and no demo of ours; give a new folder")
-    _say(f"1. Drawing {NUM_PICTURES} pictures in the formats of COCO, Visual Genome and others into {world}")
+    step(f"1. Drawing {NUM_PICTURES} pictures in the formats of COCO, Visual Genome and others into {world}")
     write_world(world, seed=WORLD_SEED, num_images=NUM_PICTURES, workers=2)
     coco, genome = world / "coco", world / "visual_genome"
     captions = coco / "annotations" / "captions_train2014.json"
 
-    _say(f"2. Extracting regions of its COCO photos into {store} (the toy detector)")
+    step(f"2. Extracting regions of its COCO photos into {store} (the toy detector)")
     summary = run_extract(
         ExtractRequest(
             RequestedImages(str(captions), image_root=str(coco / "train2014")),
@@ -66,32 +71,32 @@ def run_demo(out: Path) -> None:
         ),
         tell=log.debug,  # what is printed here says it
     )
-    typer.echo(f"   {summary.manifest.num_records} records, {summary.manifest.num_regions:,} regions")
+    tell(f"   {summary.manifest.num_records} records, {summary.manifest.num_regions:,} regions")
 
-    _say("3. Verifying the store: every checksum and digest")
+    step("3. Verifying the store: every checksum and digest")
     problems = verify_store(store, deep=True)
     if problems:
         raise ValueError(f"{problems[0].file}: {problems[0].what}")
-    typer.echo("   clean")
+    tell("   clean")
 
-    _say("4. Judging the detector on the Visual Genome photos, which it has never seen")
+    step("4. Judging the detector on the Visual Genome photos, which it has never seen")
     for line in _judge(choose_detector(DETECTOR), genome / "train.txt"):
-        typer.echo(f"   {line}")
+        tell(f"   {line}")
 
-    _say(f"5. Training a small VL-BERT on {NUM_PAIRS} picture-caption pairs until it knows them ({TRAIN_STEPS} steps)")
+    step(f"5. Training a small VL-BERT on {NUM_PAIRS} picture-caption pairs until it knows them ({TRAIN_STEPS} steps)")
     result = _train(store, captions, run_dir)
     words, regions = result.evaluation["masked_words"], result.evaluation["masked_regions"]
     know_nothing = (math.log(result.vocab_size), math.log(result.num_classes + 1))
     for name, value, start in (("masked words", words, know_nothing[0]), ("masked regions", regions, know_nothing[1])):
-        typer.echo(f"   {name:<15} loss {value:.3f} (a model that knows nothing: {start:.3f})")
+        tell(f"   {name:<15} loss {value:.3f} (a model that knows nothing: {start:.3f})")
     for name in ("masked_word_accuracy", "masked_region_accuracy"):
-        typer.echo(f"   {name.replace('_', ' '):<23} {result.evaluation[name]:.3f}")
+        tell(f"   {name.replace('_', ' '):<23} {result.evaluation[name]:.3f}")
 
-    typer.echo("\n" + "\n".join(output_tree(store)))
-    typer.echo(f"\nLook at the world:   {(world / CONTACT_SHEET_NAME).absolute()}")
-    typer.echo(f"Look at the regions: {(store / REPORT_NAME).absolute()}")
+    tell("\n" + "\n".join(output_tree(store)))
+    tell(f"\nLook at the world:   {(world / CONTACT_SHEET_NAME).absolute()}")
+    tell(f"Look at the regions: {(store / REPORT_NAME).absolute()}")
     photo = max((world / "coco" / "train2014").iterdir())
-    typer.echo(f'Ask the model:       .venv/bin/roibeam probe {run_dir} {photo} "a [MASK] boat" --detector toy')
+    tell(f'Ask the model:       .venv/bin/roibeam probe {run_dir} {photo} "a [MASK] boat" --detector toy')
 
 
 def _judge(chosen: ChosenDetector, labels: Path) -> list[str]:
@@ -121,7 +126,3 @@ def _train(store: Path, captions: Path, run_dir: Path) -> PretrainResult:
             ),
             ModelChoice(overrides={"hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4}),
         )
-
-
-def _say(line: str) -> None:
-    typer.echo(f"\n{line}")

@@ -66,6 +66,20 @@ class Conversion:
     largest_change: float
 
 
+def format_named(to: str | None, out: Path) -> str:
+    """The key of `FORMATS` that is asked for, or that the suffix of the file to write says.
+
+    Raises:
+        ValueError: for an unknown name or suffix, with those that there are.
+    """
+    name = to or next((name for name, kind in FORMATS.items() if kind.suffix == out.suffix), "")
+    if name not in FORMATS:
+        asked = f"--to {name!r}" if name else f"{out}: suffix {out.suffix!r}"
+        known = ", ".join(f"{name} ({kind.suffix})" for name, kind in FORMATS.items())
+        raise ValueError(f"{asked} is no format that is written; there are {known}")
+    return name
+
+
 def convert_weights(spec: str, out: Path, *, to: str, config: DetectorConfig) -> Conversion:
     """Writes the weights of a file of any family as a file of the format `to`.
 

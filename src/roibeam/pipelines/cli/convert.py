@@ -62,15 +62,10 @@ def convert_command(
     if config_file is not None:
         raise ValueError("--config is for a model's checkpoint; say --to roibeam or --to official too")
     from roibeam.extraction.network.config import CONFIGS
-    from roibeam.extraction.weights.conversion import FORMATS, convert_weights
+    from roibeam.extraction.weights.conversion import convert_weights, format_named
     from roibeam.pipelines.foundation.overrides import apply_overrides
 
-    if to is None:
-        to = next((name for name, kind in FORMATS.items() if kind.suffix == out.suffix), "")
-    if to not in FORMATS:
-        asked = f"--to {to!r}" if to else f"{out}: suffix {out.suffix!r}"
-        known = ", ".join(f"{name} ({kind.suffix})" for name, kind in FORMATS.items())
-        raise ValueError(f"{asked} is no format that is written; there are {known}")
+    to = format_named(to, out)
     if detector not in CONFIGS:
         raise ValueError(f"--detector {detector!r} is unknown; there are {', '.join(CONFIGS)}")
     config = apply_overrides({"detector": CONFIGS[detector]}, settings or [])["detector"]

@@ -73,7 +73,7 @@ def demo_command(
     """Draws small pictures with captions, extracts their regions, trains a small VL-BERT on them."""
     from roibeam.pipelines.demo import run_demo
 
-    run_demo(out)
+    run_demo(out, tell=typer.echo)
 
 
 def main() -> None:

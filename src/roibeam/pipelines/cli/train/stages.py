@@ -11,7 +11,6 @@ import typer
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedModel
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.pretraining.recipes.recipe import Recipe
     from roibeam.pipelines.pretraining.requests.requested_stages import RequestedStage
 
 REQUEST_ALONE = object()  # as `context.obj`: the command gives its request, and runs nothing
@@ -27,22 +26,13 @@ def stages_of(context: typer.Context, asked: RequestedModel, given: Sequence[str
     none where the command is one run.
 
     Raises:
-        ValueError: for options that cannot be of a stage, or another number of stages than the recipe has.
+        ValueError: for options that cannot be of a stage; what `recipes_in_row` and `check_recipe_of_stage` raise.
     """
-    from roibeam.pipelines.pretraining.recipes.published import recipe_named, stages_before
+    from roibeam.pipelines.pretraining.requests.stage_rules import recipes_in_row
 
-    chain: list[str] = []
-    recipe = asked.recipe
-    if recipe is not None and asked.from_run is None and recipe_named(recipe).after:
-        chain = [*stages_before(recipe), recipe]
+    chain = recipes_in_row(asked, len(given))
     if not given and not chain:
         return []
-    if chain and given and len(given) != len(chain):
-        raise ValueError(
-            f"--recipe {recipe} has {len(chain)} stages ({', '.join(chain)}), --stage is given {len(given)}x"
-        )
-    if len(given) == 1:
-        raise ValueError("--stage: one stage is no more than the command without it; give it once for each of several")
     common = options_given(context)
     return [
         _stage(context, common, own, number, None if not chain else chain[number - 1])
@@ -53,8 +43,8 @@ def stages_of(context: typer.Context, asked: RequestedModel, given: Sequence[str
 def _stage(
     context: typer.Context, common: Mapping[str, list[str]], own: str, number: int, recipe: str | None
 ) -> RequestedStage:
-    from roibeam.pipelines.pretraining.recipes.published import recipe_named
     from roibeam.pipelines.pretraining.requests.requested_stages import RequestedStage
+    from roibeam.pipelines.pretraining.requests.stage_rules import check_recipe_of_stage, not_passed_on
 
     where = f"--stage {own!r}"
     try:
@@ -66,26 +56,19 @@ def _stage(
     for name in _OF_THE_WHOLE:
         if name in named:
             raise ValueError(f"{where}: {_spelled(context, name)} is of the whole command, not of a stage")
-    chosen: Recipe | None = None
     if recipe is not None:
         if "recipe" in named:
             raise ValueError(f"{where}: the command's --recipe names the recipe of each stage")
-        chosen = recipe_named(recipe)
-    elif values.get("recipe") is not None:
+        words = ["--recipe", recipe, *words]
+    left_out = {*_OF_THE_WHOLE, *not_passed_on(number, recipe)}
+    kept = {
+        name: value
+        for name, value in common.items()
+        if name not in left_out and (name not in named or name == "settings")
+    }
+    if recipe is None and "recipe" in named:
         recipe = str(values["recipe"])
-        if number == 1 and recipe_named(recipe).after:
-            raise ValueError(
-                f"{where}: {recipe} goes on from {recipe_named(recipe).after}; let that be the stage before"
-            )
-    kept = {name: value for name, value in common.items() if name not in named or name == "settings"}
-    for name in (*_OF_THE_WHOLE, *(["recipe"] if recipe is not None else [])):
-        kept.pop(name, None)
-    if number > 1:  # a stage takes over configuration and tokenizer with the weights
-        for name in ("from_bert", "tokenizer", "background_first"):
-            kept.pop(name, None)
-    if chosen is not None:
-        kept.pop("captions" if chosen.task_text else "task_text", None)
-        words = ["--recipe", str(recipe), *words]
+        check_recipe_of_stage(recipe, number, where)
     arguments = [*(word for value in kept.values() for word in value), *words]
     options = list(_decisive(context, arguments))
     return RequestedStage(recipe or f"stage {number}", _request(context, arguments), options)
