@@ -337,8 +337,9 @@ def _interbert_sizes_kept(model: PreTrainedModel) -> tuple[str, ...]:
     joint = interbert_checkpoint.RELEASE_JOINT_LAYERS
     if model.config.num_hidden_layers != joint:
         raise ValueError(
-            f"{type(model).__name__} has {model.config.num_hidden_layers} joint layers (num_hidden_layers); InterBERT's "
-            f"official layout does not tell how many are joint, {joint} are taken; keep our folder (--to roibeam)"
+            f"{type(model).__name__} has {model.config.num_hidden_layers} joint layers (num_hidden_layers); "
+            f"InterBERT's official layout does not tell how many are joint, {joint} are taken; keep our folder "
+            f"(--to roibeam)"
         )
     return ()
 
