@@ -99,8 +99,8 @@ def evaluate_command(
 ) -> None:
     """Masked words, masked regions, matching and zero-shot retrieval on held-out captions, with intervals and chance.
 
-    Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on stored features or, of a run end to end, on
-    photos through its own region encoder. The cost of retrieval is told before it starts.
+    Works for pre-trained VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on stored features or, of a run end to
+    end, on photos through its own region encoder. The cost of retrieval is told before it starts.
     """
     if compare is not None:
         if checkpoint is not None or store is not None or captions is not None:

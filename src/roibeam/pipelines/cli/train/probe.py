@@ -63,7 +63,7 @@ def probe_command(
 ) -> None:
     """Top words for each [MASK], classes of hidden regions, match score, and a picture of who looks at what.
 
-    Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on a photo or a stored record.
+    Works for pre-trained VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on a photo or a stored record.
     """
     from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest, write_probe
 
