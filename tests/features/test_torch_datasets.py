@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from store_examples import make_record, write_store
-from torch.utils.data import DataLoader, SequentialSampler, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from roibeam.features.reading.batch_stream import BatchStream
 from roibeam.features.reading.rank_plan import plan_ranks
@@ -41,8 +41,8 @@ def sampled(store: FeatureStore, workers: int = 0, state: dict[str, Any] | None 
     sampler = RegionBatchSampler(store, seed=3, window=9, **options)
     if state is not None:
         sampler.load_state_dict(state)
-    dataset = RegionDataset(store)
-    return DataLoader(dataset, batch_sampler=sampler, collate_fn=RegionDataset.collate, num_workers=workers)
+    dataset: Any = RegionDataset(store)
+    return DataLoader(dataset, batch_sampler=sampler, num_workers=workers)
 
 
 def streamed(store: FeatureStore, workers: int = 0, state: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -77,27 +77,109 @@ def test_numbers_are_the_order_of_ids(store: FeatureStore) -> None:
     assert len(dataset) == TOTAL
     assert [sample["image_id"] for sample in map(dataset.__getitem__, range(TOTAL))] == list(store.ids())
     sample, record = dataset[9], store["i09"]
-    assert sample["features"].dtype == torch.float16 and sample["class_ids"].dtype == torch.uint16
+    assert sample["features"].dtype == torch.float16
+    assert sample["class_ids"].dtype == sample["attribute_ids"].dtype == torch.int64
     for name in ("boxes", "features", "class_ids", "class_scores", "attribute_ids", "image_feature"):
         np.testing.assert_array_equal(sample[name].numpy(), getattr(record, name))
     assert sample["image_hw"].tolist() == [480, 640] and int(sample["num_regions"]) == 1
     copied = pickle.loads(pickle.dumps(dataset))
-    assert torch.equal(copied.__getitems__([9, 2])["features"], dataset.__getitems__([9, 2])["features"])
+    assert torch.equal(copied.__getitems__([9, 2])[0]["features"], sample["features"])
     for wrong in (-1, TOTAL):
         with pytest.raises(IndexError, match=f"records 0 to {TOTAL - 1}"):
             dataset[wrong]
 
 
-def test_the_samplers_of_torch_work(store: FeatureStore) -> None:
-    dataset = RegionDataset(store, fields=(), ragged=True, regions=RegionFilter(max_regions=2))
-    for source in (dataset, Subset(dataset, range(TOTAL))):
-        loader: Any = DataLoader(source, 5, sampler=SequentialSampler(source), collate_fn=RegionDataset.collate)  # type: ignore[arg-type]
-        batches = list(loader)
-        assert [name for batch in batches for name in batch["image_ids"]] == list(store.ids())
-        assert "features" not in batches[0] and int(batches[0]["num_regions"].max()) == 2
-        assert int(batches[0]["offsets"][-1]) == len(batches[0]["boxes"])
-    with pytest.raises(ValueError, match="pad them in a collate_fn of your own"):
-        RegionDataset.collate([dataset[0]])  # type: ignore[arg-type]
+def everything(store: FeatureStore, **options: Any) -> Any:
+    return RegionDataset(store, fields=("features", "attributes", "image_feature"), **options)
+
+
+def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Names, dtypes and values."""
+    tensors = one.keys() - {"image_ids"}
+    return (
+        one.keys() == other.keys()
+        and one["image_ids"] == other["image_ids"]
+        and all(one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in tensors)
+    )
+
+
+def own(value: Any) -> Any:
+    """A collate function of somebody else."""
+    return list(value)
+
+
+@pytest.mark.parametrize(("workers", "ragged"), [(0, False), (0, True), (2, False)])
+def test_a_loader_needs_no_collate_function(store: FeatureStore, workers: int, ragged: bool) -> None:
+    """Batches of a plain DataLoader are those of the store, whatever is drawn, and whatever stands around it."""
+    dataset = everything(store, ragged=ragged)
+    in_order: list[Any] = list(DataLoader(dataset, batch_size=5, drop_last=True, num_workers=workers))
+    ids = list(store.ids())
+    assert [batch["image_ids"] for batch in in_order] == [ids[at : at + 5] for at in range(0, 20, 5)]
+    shuffled: list[Any] = list(DataLoader(dataset, batch_size=5, shuffle=True))
+    assert sorted(flat(batch["image_ids"] for batch in shuffled)) == ids and len(shuffled) == 5
+    for batch in [*in_order, *shuffled]:
+        want = store.get_batch(batch["image_ids"], fields=("features", "attributes", "image_feature"), ragged=ragged)
+        names = [name for name, value in vars(want).items() if value is not None]
+        assert sorted(batch) == sorted(names)
+        for name in set(names) - {"image_ids"}:
+            np.testing.assert_array_equal(batch[name].numpy(), getattr(want, name))
+        assert batch["class_ids"].dtype == batch["attribute_ids"].dtype == torch.int64
+    half: Any = Subset(dataset, range(11))
+    both = ConcatDataset([half, Subset(dataset, range(11, TOTAL))])
+    for source, with_workers in ((half, 0), (both, workers)):  # a ConcatDataset asks for single images
+        found: list[Any] = list(DataLoader(source, batch_size=5, num_workers=with_workers))
+        assert all(map(equal, found[:2], in_order))
+
+
+class Labelled:
+    """Regions beside a label, as everybody writes it."""
+
+    def __init__(self, regions: Any) -> None:
+        self.regions = regions
+
+    def __len__(self) -> int:
+        return len(self.regions)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.regions[index], index % 2
+
+
+def test_samples_are_single_images_for_whoever_asks(store: FeatureStore) -> None:
+    dataset = everything(store, regions=RegionFilter(max_regions=2))
+    (batch,) = DataLoader(dataset, batch_size=TOTAL)
+    regions, labels = next(iter(DataLoader(Labelled(dataset), batch_size=TOTAL)))  # type: ignore[arg-type]
+    assert equal(regions, batch) and labels.tolist() == [number % 2 for number in range(TOTAL)]
+    for ragged in (False, True):
+        dataset = everything(store, ragged=ragged)
+        (samples,) = DataLoader(dataset, batch_size=TOTAL, collate_fn=own)
+        alone = list(DataLoader(dataset, batch_size=None))
+        assert len(samples) == len(alone) == TOTAL
+        for sample, one in zip(samples, alone, strict=True):
+            assert sample.keys() == one.keys() and sample["image_id"] == one["image_id"]
+            assert all(torch.equal(sample[name], one[name]) for name in one.keys() - {"image_id"})
+    taken = dataset.__getitems__([3, 9, 2])
+    assert taken[-1]["image_id"] == "i02" and [each["image_id"] for each in taken[1:]] == ["i09", "i02"]
+
+
+def test_images_that_are_no_batch(store: FeatureStore, tmp_path: Path) -> None:
+    write_store(tmp_path / "s", [[make_record("other", 2, 5)]])
+    mixed: Any = ConcatDataset([RegionDataset(store), RegionDataset(FeatureStore(tmp_path / "s"))])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match=r"record 'other' has features .*5.* record 'i00' .*a batch needs one kind"):
+        list(DataLoader(mixed, batch_size=TOTAL + 1))
+    fewer: Any = ConcatDataset([everything(store), RegionDataset(store)])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match=r"has (attribute_ids|attribute_scores|image_feature) none,"):
+        list(DataLoader(fewer, batch_size=TOTAL + 1))
+
+
+@pytest.mark.parametrize("regions", [None, RegionFilter(max_regions=2)])
+def test_ids_of_the_best_classes_are_int64_too(tmp_path: Path, regions: RegionFilter | None) -> None:
+    write_store(tmp_path / "s", [[make_record(name, distribution="top-k") for name in "ab"]])
+    store = FeatureStore(tmp_path / "s")
+    dataset: Any = RegionDataset(store, fields=("class_distribution",), regions=regions)
+    (batch,) = DataLoader(dataset, batch_size=2)
+    assert batch["top_k_ids"].dtype == torch.int64
+    want = store.get_batch(["a", "b"], fields=("class_distribution",), regions=regions)
+    np.testing.assert_array_equal(batch["top_k_ids"].numpy(), want.top_k_ids)
 
 
 @pytest.mark.parametrize("make", [sampled, streamed])
@@ -221,7 +303,7 @@ def test_a_rank_reads_its_own_shards(store: FeatureStore) -> None:
 def test_bfloat16(tmp_path: Path) -> None:
     write_store(tmp_path / "s", [[make_record("a", dtype="bfloat16"), make_record("b", 0, dtype="bfloat16")]])
     dataset = RegionDataset(FeatureStore(tmp_path / "s"))
-    batch = dataset.__getitems__([0, 1])
+    batch = dataset.__getitems__([0, 1]).batch
     want = torch.from_numpy(FeatureStore(tmp_path / "s")["a"].features.astype(np.float32))
     assert batch["features"].dtype == torch.bfloat16 and torch.equal(batch["features"][0].float(), want)
     assert dataset[1]["features"].shape == (0, 8) and batch["region_mask"].tolist() == [[True] * 3, [False] * 3]

@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+from roibeam.model.interbert.config import InterBertConfig
+from roibeam.model.interbert.model import InterBertForPreTraining
 from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertConfig, VisualBertForPreTraining
+from roibeam.model.vlbert.config import vlbert_config, vlbert_task_config
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.model.vlbert.tasks import VLBertForVqa
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.published_models import writer_of
 
@@ -71,6 +76,47 @@ def test_settings_that_a_file_does_not_keep_are_named(tmp_path: Path, roibeam: C
     done = roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official")
     assert done.code == 0, done.err
     assert "first_region_segment 0 is not in the file, it reads as 1" in done.out
+
+
+VLBERT = {name: value for name, value in SIZES.items() if name != "region_target_size"} | {
+    "coordinate_embedding_size": 16
+}
+
+
+def test_small_sizes_of_vlbert_go_to_the_official_layout(tmp_path: Path, roibeam: Callable[..., Any]) -> None:
+    """Where a learned feature of masked regions shows its width; the file of anything else is taken for 2048."""
+    VLBertForPreTraining(vlbert_config(**VLBERT, num_region_labels=4)).save_pretrained(tmp_path / "ours")
+    done = roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official")
+    assert done.code == 0, done.err
+    assert "the official code does not: it takes coordinates of 2048 and features of 2048" in done.out
+    config = load_model(str(tmp_path / "a.bin")).model.config
+    assert (config.coordinate_embedding_size, config.region_feature_size) == (16, 6)
+
+
+@pytest.mark.parametrize(
+    "model, words",
+    [
+        (lambda: VLBertForVqa(vlbert_task_config("vqa", **VLBERT, num_answers=3)), "coordinate_embedding_size 16; "),
+        (lambda: VLBertForPreTraining(vlbert_config("release-e2e", **VLBERT)), "official layout holds 2048 alone"),
+        (lambda: VLBertForPreTraining(vlbert_config("paper", **VLBERT)), "has no name in a checkpoint of VL-BERT"),
+        (lambda: InterBertForPreTraining(InterBertConfig(**SIZES)), "has 2 joint layers (num_hidden_layers)"),
+    ],
+)
+def test_sizes_that_the_official_layout_does_not_hold(
+    model: Callable[[], Any], words: str, tmp_path: Path, roibeam: Callable[..., Any]
+) -> None:
+    model().save_pretrained(tmp_path / "ours")
+    result = roibeam("convert", tmp_path / "ours", tmp_path / "a.bin", "--to", "official")
+    assert result.code == 1 and words in result.err, result.err
+    assert "\n" not in result.err.strip() and ".part" not in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+def test_an_official_file_of_other_sizes_is_refused_in_one_line(tmp_path: Path) -> None:
+    model = VLBertForVqa(vlbert_task_config("vqa", **VLBERT, num_answers=3))
+    torch.save(writer_of(model).to_official(model), tmp_path / "a.bin")
+    with pytest.raises(ValueError, match=r"coordinates and feature are 22 numbers together; .* so 2048 of them"):
+        load_model(str(tmp_path / "a.bin"))
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,8 @@ def test_a_run_on_held_out_captions(roibeam: Cli, world: Path, tmp_path: Path) -
     )  # fmt: skip
     assert done.code == 0, done.err
     assert "12 captions of 6 images" in done.out and "masked words, right" in done.out
-    assert "note: no matching and no retrieval: this model has no match head" in done.out
+    assert done.out.count("note: no matching and no retrieval: this model has no match head; ") == 1
+    assert "--system visualbert" in done.out and "no match head" not in done.err
     assert f"{tmp_path / 'e' / 'results.json'}   all of it" in done.out
     results = json.loads((tmp_path / "e" / "results.json").read_text())
     assert results["asked"]["split"] == "test" and results["checkpoint"]["step"] == 2
@@ -111,7 +112,8 @@ def test_captions_that_were_trained_on_are_told(roibeam: Cli, world: Path, tmp_p
         "evaluate", world / "run", "--store", world / "store", "--captions", captions, "--out", tmp_path / "e"
     )
     assert done.code == 0, done.err
-    assert "was trained on these very captions" in done.err and "note: this run was trained on these" in done.out
+    assert done.out.count("note: this run was trained on these very captions") == 1
+    assert "trained on these" not in done.err
 
 
 def test_a_part_that_was_trained_on_is_told(roibeam: Cli, world: Path, tmp_path: Path) -> None:
@@ -147,7 +149,8 @@ def test_another_detectors_store_is_refused(
         (["--folds", "2", "--no-retrieval"], "folds are of retrieval"),
         (["--task", "0"], "no task tokens"),
         (["--tokenizer", "{vocab}"], "is not the one that"),
-        (["--out", "{vocab}"], "is a file"),
+        (["--out", "{vocab}"], "is a file; nothing is replaced"),
+        (["--out", "{tmp}"], "is there already and is not empty ('captions.tsv' is in it)"),
         (["--compare", "a", "b"], "give it no checkpoint or store"),
     ],
 )
@@ -166,9 +169,27 @@ def test_what_cannot_be_is_said_in_one_line(
     assert not (tmp_path / "evaluation").exists()
 
 
-def test_nothing_to_evaluate(roibeam: Cli, world: Path) -> None:
+def test_nothing_to_evaluate(roibeam: Cli, world: Path, tmp_path: Path) -> None:
     assert "needs a checkpoint and --store" in one_line(roibeam("evaluate"))
     assert "--tokenizer is missing" in one_line(
-        roibeam("evaluate", save_model(world, "ViLBERT", world / "alone"), "--store", world / "store",
-                "--captions", world / "karpathy.json")
+        roibeam("evaluate", save_model(world, "ViLBERT", tmp_path / "alone"), "--store", world / "store",
+                "--captions", world / "karpathy.json", "--out", tmp_path / "e")
     )  # fmt: skip
+    without = roibeam("evaluate", tmp_path / "alone", "--store", world / "store")
+    assert "is no run's folder: say where to write with --out, such as --out evaluation" in one_line(without)
+
+
+def test_results_lie_in_the_runs_folder_and_stay(
+    roibeam: Cli, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written where the user happens to stand, and an older evaluation keeps its place."""
+    shutil.copytree(world / "run", tmp_path / "run")
+    (tmp_path / "here" / "evaluation").mkdir(parents=True)
+    (tmp_path / "here" / "evaluation" / "notes.txt").write_text("of somebody")
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("evaluation", "evaluation-2"):
+        done = roibeam("evaluate", tmp_path / "run", "--store", world / "store", "--captions", world / "karpathy.json")
+        assert done.code == 0 and f"{tmp_path / 'run' / name / 'results.json'}   all of it" in done.out, done.err
+    first = (tmp_path / "run" / "evaluation" / "results.json").read_text()
+    assert json.loads(first)["figures"] == json.loads((tmp_path / "run" / name / "results.json").read_text())["figures"]
+    assert [str(path) for path in sorted(Path().rglob("*"))] == ["evaluation", "evaluation/notes.txt"]

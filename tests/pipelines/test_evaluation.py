@@ -339,7 +339,7 @@ def test_features_are_predicted_too(loss: str, tokenizer: Any, tmp_path: Path) -
     model = ViLbertForPreTraining(ViLbertConfig(**options)).eval()
     values = []
     for batch_size in (1, 13):
-        _, figures = evaluate(model, tokenizer, tmp_path, batch_size=batch_size, retrieval=False)
+        _, figures = evaluate(model, tokenizer, tmp_path / str(batch_size), batch_size=batch_size, retrieval=False)
         values.append(figures["masked_regions"].value)
         assert figures["masked_regions"].items > 0 and "masked_region_accuracy" not in figures
     assert values[0] == pytest.approx(values[1], rel=1e-4)
@@ -418,16 +418,16 @@ def test_what_does_not_fit(change: dict[str, Any], message: str, tokenizer: Any,
 def test_task_tokens_and_features_of_the_whole_image_arrive(tokenizer: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     tasks = ViLbertForPreTraining(ViLbertConfig(**VILBERT, num_task_tokens=2)).eval()
-    values = [evaluate(tasks, tokenizer, tmp_path, task=task)[1]["matching"].value for task in (0, 1)]
+    values = [evaluate(tasks, tokenizer, tmp_path / str(task), task=task)[1]["matching"].value for task in (0, 1)]
     assert values[0] != values[1]
     whole = ImageBertForPreTraining(ImageBertConfig(**SIZES, num_region_labels=3, global_feature_size=5)).eval()
     with pytest.raises(ValueError, match="feature of the whole image of width 5, the store has none"):
-        evaluate(whole, tokenizer, tmp_path)
+        evaluate(whole, tokenizer, tmp_path / "whole")
     store = cast(Any, make_store())
     for number, image_id in enumerate(store):
         feature = np.full(5, number, np.float16)
         store[image_id] = dataclasses.replace(store[image_id], image_feature=feature)
-    assert evaluate(whole, tokenizer, tmp_path, store=store)[1]["image_to_text_r1"].items == 6
+    assert evaluate(whole, tokenizer, tmp_path / "whole", store=store)[1]["image_to_text_r1"].items == 6
 
 
 def test_classes_of_imagebert_may_leave_background_out(tokenizer: Any) -> None:

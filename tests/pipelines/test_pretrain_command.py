@@ -24,7 +24,7 @@ def test_a_run_and_its_continuation(roibeam: Cli, store: tuple[Path, Path], tmp_
     done = roibeam("pretrain", tmp_path / "run", *options, "--inspect-batch", 3)
     assert done.code == 0, done.err
     assert (tmp_path / "run" / "batch.html").read_text().count("sequence: text") == 3
-    assert "8 of 8 captions joined (8 by id)" in done.out and "4 steps" in done.out
+    assert "8 of 8 captions joined (8 by id)" in done.err and "4 steps" in done.out
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in log] == [1, 2, 3, 4]
     again = roibeam("pretrain", tmp_path / "run", *options, "--no-resume")

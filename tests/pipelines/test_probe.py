@@ -159,7 +159,7 @@ def test_the_command(
     text = "a red [MASK] <&>"
     shown = roibeam("probe", run_folder, photo, text, "--out", tmp_path / "a.svg", *tiny_network)
     assert shown.code == 0, shown.err
-    assert "[MASK] at piece" in shown.out and "this model has no match head" in shown.out
+    assert "[MASK] at piece" in shown.out and "match: this model has no match head; what roibeam pretrain" in shown.out
     assert f"{tmp_path / 'a.svg'}   the photo" in shown.out
     picture = ElementTree.parse(tmp_path / "a.svg").getroot()
     texts = ["".join(element.itertext()) for element in picture.iter("{http://www.w3.org/2000/svg}text")]
@@ -172,13 +172,16 @@ def test_the_command(
     assert stored.code == 0, stored.err
     said = json.loads(stored.out)
     assert said["match"] is None and len(said["words"]) == 1 and said["picture"] == str(tmp_path / "b.svg")
-    alone = roibeam("probe", run_folder, photo.stem, text, "--store", pictures.store, "--out", tmp_path / "c.svg")
-    assert alone.code == 0 and "<image" not in (tmp_path / "c.svg").read_text()
+    for name in ("probe.svg", "probe-2.svg"):
+        alone = roibeam("probe", run_folder, photo.stem, text, "--store", pictures.store)
+        assert alone.code == 0 and "<image" not in (run_folder / name).read_text()
+        assert f"{run_folder / name}   the photo" in alone.out
 
 
 @pytest.mark.parametrize(
     "image, text, options, words",
     [
+        ("ID", "a", ("--store", "STORE", "--out", "PHOTO"), "is a file; nothing is replaced"),
         ("ID", "a", ("--store", "STORE", "--out", "a.png"), "the picture is an .svg file"),
         ("ID", "a", ("--store", "STORE", "--out", "no/a.svg"), "there is no folder"),
         ("nobody", "a", ("--store", "STORE"), "has no record 'nobody'"),

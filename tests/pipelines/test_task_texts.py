@@ -329,7 +329,7 @@ def test_statements_are_trained_on(
     texts = ("--task-text", folder / "train.json", "--set", "sampling.text_form=task_text")
     done = roibeam("pretrain", tmp_path / "run", *options, *texts, "--inspect-batch", 2)
     assert done.code == 0, done.err
-    assert "5 of 5 captions joined (5 by id); 10 of 10 captioned images found" in done.out
+    assert "5 of 5 captions joined (5 by id); 10 of 10 captioned images found" in done.err
     assert "matching" in done.out
     budgeted = roibeam("pretrain", tmp_path / "budgeted", *options, *texts, "--set", "data.max_tokens=150")
     assert budgeted.code == 0, budgeted.err

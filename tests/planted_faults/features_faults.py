@@ -273,4 +273,18 @@ FAULTS = (
         "np.lexsort((-overlap[nearby], np.abs(rows - columns)))",
         _test("comparison.py::test_match_regions[left9-right9-pairs9]"),
     ),
+    Fault(
+        "a single image's padding is what the memory held",
+        f"{FEATURES}/reading/tensor_batches.py",
+        "row[len(value) :] = 0",
+        "row[len(value) :] = 1",
+        _test("torch_datasets.py::test_samples_are_single_images_for_whoever_asks"),
+    ),
+    Fault(
+        "samples of a ragged batch all begin at its first region",
+        f"{FEATURES}/reading/tensor_batches.py",
+        'batch["offsets"][place : place + 2].tolist()',
+        'batch["offsets"][:2].tolist()',
+        _test("torch_datasets.py::test_samples_are_single_images_for_whoever_asks"),
+    ),
 )

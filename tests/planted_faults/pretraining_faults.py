@@ -126,4 +126,18 @@ FAULTS = (
         "hides = False",
         "tests/pipelines/test_evaluation_end_to_end.py::test_batches_and_what_was_kept_change_no_feature",
     ),
+    Fault(
+        "a fine-tuned model is asked by the heads of its pre-training",
+        "src/roibeam/pipelines/analysis/asked_model.py",
+        "if kind not in ASKED:",
+        "if not issubclass(kind, ASKED):",
+        "tests/pipelines/test_asked_model.py::test_no_published_task_model_is_asked[ViLBERT for tasks]",
+    ),
+    Fault(
+        "an evaluation takes the place of an older one",
+        "src/roibeam/pipelines/analysis/answer_place.py",
+        "        if not _is_there(place):",
+        "        if number:",
+        "tests/pipelines/test_asked_model.py::test_an_answer_never_takes_the_place_of_anything",
+    ),
 )

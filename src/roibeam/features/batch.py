@@ -34,7 +34,10 @@ class BatchBuffers:
         self._blocks: dict[str, np.ndarray] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An uninitialised C-contiguous array in the block of that name; the block grows when it has to."""
+        """An uninitialised C-contiguous array in the block of that name; the block grows when it has to.
+
+        A subclass may give a wider dtype than it is asked for; `assemble` then writes that.
+        """
         count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         block = self._blocks.get(name)
         if block is None or block.size < count:
@@ -199,8 +202,10 @@ def _spread(
     for value, rows, first, count in zip(values, kept, firsts, counts, strict=True):
         if rows is None:
             flat[first : first + count] = value
-        else:
+        elif flat.dtype == value.dtype:
             np.take(value, rows, axis=0, out=flat[first : first + count], mode="clip")
+        else:  # `take` writes no other dtype
+            flat[first : first + count] = value[rows]
         if count < padded_to:
             flat[first + count : first + padded_to] = 0
 

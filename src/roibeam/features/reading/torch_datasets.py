@@ -1,33 +1,25 @@
-"""Stores for torch's DataLoader: by index with a sampler of batches, or as a stream of batches.
+"""Stores for torch's DataLoader: by index with any sampler, or as a stream of batches.
 
-    DataLoader(RegionDataset(store), batch_sampler=RegionBatchSampler(store, ...), collate_fn=RegionDataset.collate)
+    DataLoader(RegionDataset(store), batch_size=32, shuffle=True)
+    DataLoader(RegionDataset(store), batch_sampler=RegionBatchSampler(store, ...))
     DataLoader(RegionIterable(store, ...), batch_size=None)
 
-Both give the same batches in the same order, that of `BatchOrder`, whatever the number of workers. In a loop of one's
-own, `BatchStream` needs no second process at all.
-
-A worker's batch reaches the main process through shared memory. Numpy arrays would be pickled and copied through a
-pipe, tensors of ordinary memory copied once more; here a worker copies the store's bytes once, to where both processes
-see them.
+The last two give the same batches in the same order, that of `BatchOrder`, whatever the number of workers. In a loop of
+one's own, `BatchStream` needs no second process at all.
 """
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
-from roibeam.features.batch import BatchBuffers, RegionBatch, check_fields
 from roibeam.features.reading.batch_order import BatchOrder, OrderOptions
+from roibeam.features.reading.tensor_batches import RegionSample, RegionSamples, TensorBatches
 from roibeam.features.region_filter import RegionFilter
 from roibeam.features.store import FeatureStore
-
-if TYPE_CHECKING:
-    import torch
 
 try:
     from torch.utils.data import IterableDataset
@@ -36,72 +28,11 @@ except ModuleNotFoundError:
     IterableDataset = object  # type: ignore[assignment, misc]
 
 
-class TensorBatches:
-    """Image ids in, a dictionary of tensors out, named as in `RegionBatch`; what a batch does not have is left out.
-
-    Args:
-        fields, ragged, regions: see `FeatureStore.get_batch`.
-        reused_buffers: None makes each batch in memory of its own. With a number n, the n-th batch after it overwrites
-            a batch, which saves the operating system making fresh pages; counted in each worker for itself.
-    Raises:
-        ValueError: for an unknown field, or less than two buffers.
-    """
-
-    def __init__(
-        self,
-        store: FeatureStore,
-        *,
-        fields: Collection[str] = ("features",),
-        ragged: bool = False,
-        regions: RegionFilter | None = None,
-        reused_buffers: int | None = None,
-    ) -> None:
-        check_fields(fields)
-        if reused_buffers is not None and reused_buffers < 2:
-            raise ValueError(f"reused_buffers must be at least 2 (the batch in use and the next), got {reused_buffers}")
-        self.store = store
-        self.fields, self.ragged, self.regions = tuple(fields), ragged, regions
-        self._reused_buffers = reused_buffers
-        self._ring: deque[BatchBuffers] = deque()
-        self._ring_pid = os.getpid()
-
-    def __call__(self, image_ids: Sequence[str]) -> dict[str, Any]:
-        """Tensors with the dtypes and shapes of `RegionBatch`, and `image_ids`, a list; errors as `get_batch`."""
-        return _tensors(self._assemble(image_ids, ragged=self.ragged, out=self._buffers()))
-
-    def one(self, image_id: str) -> dict[str, Any]:
-        """One image without the axis of images, in memory of its own, and its `image_id`; errors as `get_batch`."""
-        batch = _tensors(self._assemble([image_id], ragged=True, out=BatchBuffers(_memory)))
-        del batch["offsets"]
-        sample: dict[str, Any] = {"image_id": batch.pop("image_ids")[0]}
-        for name in ("image_hw", "num_regions", "image_feature"):
-            if name in batch:
-                sample[name] = batch.pop(name)[0]
-        return sample | batch
-
-    def prefetch(self, image_ids: Sequence[str]) -> None:
-        """Asks the operating system for what a batch of these images will read."""
-        self.store.prefetch(image_ids, fields=self.fields)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_ring": deque()}
-
-    def _assemble(self, image_ids: Sequence[str], *, ragged: bool, out: BatchBuffers) -> RegionBatch:
-        return self.store.get_batch(image_ids, fields=self.fields, ragged=ragged, regions=self.regions, out=out)
-
-    def _buffers(self) -> BatchBuffers:
-        if self._reused_buffers is None:
-            return BatchBuffers(_memory)
-        if self._ring_pid != os.getpid() or not self._ring:
-            # After a fork too: workers that wrote to the ring of their parent would all write to the same memory.
-            self._ring = deque(BatchBuffers(_memory) for _ in range(self._reused_buffers))
-            self._ring_pid = os.getpid()
-        self._ring.rotate(-1)
-        return self._ring[0]
-
-
 class RegionDataset:
     """Every record of a store by its number; picklable, for workers by fork, spawn and forkserver.
+
+    A DataLoader over it needs no collate function: its batches are those of `TensorBatches`. So are batches of datasets
+    around it, such as `ConcatDataset` or one that adds labels.
 
     Number i is the i-th id of `store.ids()`: shards by ascending number, key order inside each. A store that grows
     appends shards, so numbers stay.
@@ -129,27 +60,17 @@ class RegionDataset:
     def __len__(self) -> int:
         return len(self._store)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """One image: `image_id`, `image_hw` (2,), `num_regions` (), and (K, ...) tensors named as in `RegionBatch`.
+    def __getitem__(self, index: int) -> RegionSample:
+        """One image, see `RegionSample`.
 
         Raises:
             IndexError: for a number outside 0..len - 1.
         """
         return self._batches.one(self._ids([index])[0])
 
-    def __getitems__(self, indices: Sequence[int]) -> dict[str, Any]:
-        """A whole batch, see `TensorBatches`; torch's DataLoader calls this for the numbers of a batch."""
-        return self._batches(self._ids(indices))
-
-    @staticmethod
-    def collate(batch: dict[str, Any]) -> dict[str, Any]:
-        """For `collate_fn`: what `__getitems__` gives is a batch already."""
-        if not isinstance(batch, dict):
-            raise ValueError(
-                f"expected the batch that RegionDataset.__getitems__ gives, got a {type(batch).__name__}: another "
-                f"dataset around it asks for single images; pad them in a collate_fn of your own"
-            )
-        return batch
+    def __getitems__(self, indices: Sequence[int]) -> RegionSamples:
+        """Many images, assembled as a batch at once; torch's DataLoader calls this for the numbers of a batch."""
+        return self._batches.samples(self._ids(indices))
 
     def _ids(self, indices: Sequence[int]) -> list[str]:
         numbers = np.asarray(indices, np.int64)
@@ -292,32 +213,3 @@ def batch_numbers(order: BatchOrder, first: int = 0, step: int = 1) -> Iterator[
 def shard_starts(store: FeatureStore) -> np.ndarray:
     """(shards + 1,) int64: the number of each shard's first record, and of all."""
     return np.concatenate([[0], np.cumsum(store.shard_sizes, dtype=np.int64)]).astype(np.int64)
-
-
-def _memory(count: int) -> np.ndarray:
-    """(count,) uint8 that belongs to a tensor; shared with the main process when this is a DataLoader's worker."""
-    import torch
-    from torch.utils.data import get_worker_info
-
-    if get_worker_info() is None:
-        return torch.empty(count, dtype=torch.uint8).numpy()
-    # As torch's default_collate does. `share_memory_` would first make the memory elsewhere and then copy it.
-    storage = torch.UntypedStorage._new_shared(count)
-    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-
-
-def _tensors(batch: RegionBatch) -> dict[str, Any]:
-    arrays = {name: value for name, value in vars(batch).items() if isinstance(value, np.ndarray)}
-    return {"image_ids": list(batch.image_ids), **{name: _tensor(array) for name, array in arrays.items()}}
-
-
-def _tensor(array: np.ndarray) -> torch.Tensor:
-    """The array as a view of the tensor that owns its memory: torch then knows that it is shared, and numpy's bfloat16,
-    which `torch.from_numpy` refuses, is a dtype like others."""
-    import torch
-
-    owner: Any = array
-    while not isinstance(owner, torch.Tensor):
-        owner = owner.base
-    # Arrays of `BatchBuffers` begin where their block does.
-    return owner[: array.nbytes].view(getattr(torch, str(array.dtype))).reshape(array.shape)

@@ -2,9 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+from transformers import PreTrainedModel
+
+from roibeam.model.imagebert.model import ImageBertForPreTraining
+from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.interbert.tasks import InterBertForTasks
+from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
+from roibeam.model.vilbert.tasks import ViLbertForMultiTask, ViLbertForTasks
+from roibeam.model.visualbert.model import VisualBertForPreTraining
+from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertForLabels
+from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
+
+# They answer for masked words, masked regions and matches, as far as their configuration gives them the heads.
+ASKED: tuple[type[PreTrainedModel], ...] = (
+    VLBertForPreTraining,
+    ViLbertForPreTraining,
+    SingleStreamForPreTraining,
+    VisualBertForPreTraining,
+    ImageBertForPreTraining,
+    InterBertForPreTraining,
+)
+# What the others were fine-tuned for. Some of them are a pre-training class too and keep its heads, but training on a
+# task leaves those behind: what they say looks right and is not.
+NOT_ASKED: Mapping[type[PreTrainedModel], str] = MappingProxyType(
+    {
+        VLBertForVqa: "VQA",
+        VLBertForVcr: "VCR",
+        VLBertForReferring: "RefCOCO+",
+        ViLbertForTasks: "VQA, VCR, RefCOCO+ or retrieval",
+        ViLbertForMultiTask: "twelve tasks at once",
+        VisualBertForLabels: "VQA, VCR or NLVR2",
+        VisualBertForGrounding: "Flickr30k Entities",
+        InterBertForTasks: "VCR, retrieval or other tasks",
+    }
+)
+NO_MATCH_HEAD = (
+    "this model has no match head; what roibeam pretrain trains has one with --system visualbert, imagebert, vilbert, "
+    "vilbert-single-stream or interbert, and with --system vlbert --model paper-small"
+)
 
 
 def pretraining_model(found: ModelCheckpoint, *, named: str, asking: str) -> Any:
@@ -16,10 +58,14 @@ def pretraining_model(found: ModelCheckpoint, *, named: str, asking: str) -> Any
     Raises:
         ValueError: for a model with the heads of another task.
     """
-    model = found.model
-    if not hasattr(model, "match_log_odds"):
-        raise ValueError(f"{named}: {type(model).__name__} is a task's model; {asking} one with pre-training heads")
-    return model
+    kind = type(found.model)
+    if kind not in ASKED:
+        tasks = NOT_ASKED.get(kind, "tasks that are not known here")
+        raise ValueError(
+            f"{named}: {kind.__name__} is fine-tuned for {tasks}; masked words, masked regions and matches are no "
+            f"longer what it answers; {asking} the pre-trained model that it began from"
+        )
+    return found.model
 
 
 def tokenizer_spec(found: ModelCheckpoint, given: str | None) -> str:

@@ -82,7 +82,10 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
             for path in (*aside.iterdir(), aside):
                 sync_to_disk(path)
         else:
-            official = writer_of(model).to_official(model)
+            writer = writer_of(model)
+            official = writer.to_official(model)
+            if options is None:
+                changes += writer.check_sizes(model)
             written = len(official)
             _write(official, aside)
             again = load_model(str(aside), options=options).model

@@ -35,7 +35,9 @@ from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertF
 
 State = Mapping[str, Tensor]
 HEAD_WIDTH = 64  # of BERT, base and large
-COORDINATE_EMBEDDING_SIZE = 2048  # of every released VL-BERT; its file only shows the sum with the feature's width
+# Of every released VL-BERT; a file without a learned feature of masked regions shows only the sum of the two.
+COORDINATE_EMBEDDING_SIZE = 2048
+_RELEASE_FEATURE_SIZE = 2048  # the official code takes no other
 
 
 class Understood(NamedTuple):
@@ -56,12 +58,15 @@ class PublishedModel:
         recognises: whether official names are this system's.
         understand: official parameters, and options of an official configuration or None, to ours.
         to_official: our state to official names.
+        check_sizes: remarks on a model's sizes, for people; ValueError where its official file, read without options,
+            would be taken for other sizes.
     """
 
     name: str
     recognises: Callable[[Iterable[str]], bool]
     understand: Callable[[State, Mapping[str, Any] | None], Understood]
     to_official: Callable[[PreTrainedModel], dict[str, Tensor]]
+    check_sizes: Callable[[PreTrainedModel], tuple[str, ...]] = lambda model: ()
 
 
 def system_of(official: State) -> PublishedModel:
@@ -127,9 +132,16 @@ def _understand_vlbert(official: State, options: Mapping[str, Any] | None) -> Un
     kind = vlbert_checkpoint.kind_of(model_part)
     sizes: dict[str, Any] = bert_sizes(state, "vlbert.embeddings.", "vlbert.encoder.layers.")
     projected, inputs = state["vlbert.region_projection.linear.weight"].shape
+    masked = state.get("vlbert.masked_region_feature.weight")
+    features = inputs - COORDINATE_EMBEDDING_SIZE if masked is None else masked.shape[-1]
+    if not 0 < features < inputs:
+        raise ValueError(
+            f"a region's coordinates and feature are {inputs} numbers together; a file like this does not tell where "
+            f"the feature begins, so {COORDINATE_EMBEDDING_SIZE} of them must be coordinates, as published"
+        )
     fields = sizes | {
-        "coordinate_embedding_size": COORDINATE_EMBEDDING_SIZE,
-        "region_feature_size": inputs - COORDINATE_EMBEDDING_SIZE,
+        "coordinate_embedding_size": inputs - features,
+        "region_feature_size": features,
         "visual_size": 0 if projected == sizes["hidden_size"] else projected,
         "visual_norm": "scale" if "vlbert.embeddings.visual_norm_text.scale" in state else "layer_norm",
         "with_pooler": "vlbert.pooler.dense.weight" in state,
@@ -184,6 +196,22 @@ def _vlbert_to_official(model: PreTrainedModel) -> dict[str, Tensor]:
         task = next(name for name, (model_class, _) in _VLBERT_TASKS.items() if isinstance(model, model_class))
         kind = task if task == "refcoco" else f"{task}-{model.config.answer_head}"
     return vlbert_checkpoint.state_to_official(model.state_dict(), kind)
+
+
+def _vlbert_sizes_kept(model: PreTrainedModel) -> tuple[str, ...]:
+    coordinates, features = model.config.coordinate_embedding_size, model.config.region_feature_size
+    with_feature = "vlbert.masked_region_feature.weight" in model.state_dict()
+    if coordinates != COORDINATE_EMBEDDING_SIZE and not with_feature:
+        raise ValueError(
+            f"{type(model).__name__} has coordinate_embedding_size {coordinates}; without a learned feature of masked "
+            f"regions VL-BERT's official layout holds {COORDINATE_EMBEDDING_SIZE} alone; keep our folder (--to roibeam)"
+        )
+    if (coordinates, features) == (COORDINATE_EMBEDDING_SIZE, _RELEASE_FEATURE_SIZE):
+        return ()
+    return (
+        f"roibeam reads the file, the official code does not: it takes coordinates of {COORDINATE_EMBEDDING_SIZE} and "
+        f"features of {_RELEASE_FEATURE_SIZE} numbers, here are {coordinates} and {features}",
+    )
 
 
 # --- ViLBERT ---
@@ -305,6 +333,17 @@ def _interbert_sizes(state: State) -> dict[str, Any]:
     return sizes | shown
 
 
+def _interbert_sizes_kept(model: PreTrainedModel) -> tuple[str, ...]:
+    joint = interbert_checkpoint.RELEASE_JOINT_LAYERS
+    if model.config.num_hidden_layers != joint:
+        raise ValueError(
+            f"{type(model).__name__} has {model.config.num_hidden_layers} joint layers (num_hidden_layers); "
+            f"InterBERT's official layout does not tell how many are joint, {joint} are taken; keep our folder "
+            f"(--to roibeam)"
+        )
+    return ()
+
+
 def _width(state: State, name: str) -> int:
     return state[f"interbert.{name}.weight"].shape[1]
 
@@ -321,7 +360,13 @@ def _is_interbert(names: Iterable[str]) -> bool:
     return any("v_embeddings.image_embeddings" in name for name in names) and not _has(".c_layer.")(names)
 
 
-VLBERT = PublishedModel("VL-BERT", _has("object_linguistic_embeddings."), _understand_vlbert, _vlbert_to_official)
+VLBERT = PublishedModel(
+    "VL-BERT",
+    _has("object_linguistic_embeddings."),
+    _understand_vlbert,
+    _vlbert_to_official,
+    _vlbert_sizes_kept,
+)
 VILBERT = PublishedModel("ViLBERT", _has(".c_layer."), _understand_vilbert, _vilbert_to_official)
 VISUALBERT = PublishedModel(
     "VisualBERT",
@@ -334,6 +379,7 @@ INTERBERT = PublishedModel(
     _is_interbert,
     _understand_interbert,
     lambda model: interbert_checkpoint.state_to_official(model.state_dict()),
+    _interbert_sizes_kept,
 )
 SYSTEMS = (VLBERT, VILBERT, VISUALBERT, INTERBERT)
 _CLASSES: tuple[tuple[PublishedModel, tuple[type[PreTrainedModel], ...]], ...] = (

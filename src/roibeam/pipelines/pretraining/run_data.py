@@ -6,7 +6,6 @@ caption rows x store -> join -> leak guard -> what evaluations ask about is kept
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -33,8 +32,6 @@ from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
 from roibeam.pipelines.pretraining.systems import System
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.pretraining.validation import KeptOut, join_validation
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +154,6 @@ def gather(
     notes += [] if texts is None else texts.notes
     if end_to_end is not None and end_to_end.detector is not None:
         notes += end_to_end.detector.notes()
-    for note in notes:
-        logger.info("%s", note)
     return RunData(joined, end_to_end, photos, asked, asked_photos, searched, texts, notes, missing)
 
 

@@ -5,7 +5,6 @@ lines -> a system's rows of text -> VLBatch -> model -> masked words -> the loop
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -18,8 +17,6 @@ from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, Ru
 from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import TextTask
-
-logger = logging.getLogger(__name__)
 
 _OF_IMAGES = (  # fields of `DataConfig`
     "share", "share_seed", "texts_per_caption", "max_tokens", "validation_captions", "validation_retrieval",
@@ -45,8 +42,6 @@ def pretrain_on_text(
     run = RunFrame.opened(run_dir, settings, choice or ModelChoice())
     _check_text_alone(run)
     texts = TextCorpus(text_files)
-    for note in texts.notes:
-        logger.info("%s", note)
     config = run.train_config(len(texts.lines))
     tokenizer = run.tokenizer(texts.lines)
     run.note_trained_images(())

@@ -16,6 +16,7 @@ import torch
 from roibeam.features.counted import counted
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
+from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet
 from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures
@@ -83,10 +84,7 @@ class Search:
         """
         with self._samples() as (samples, _, device):
             if not has_match_head(self.model, samples, self.chosen, device):
-                raise ValueError(
-                    "data.validation_retrieval: this model has no match head to search with; leave it at 0, or give "
-                    "the model one"
-                )
+                raise ValueError(f"data.validation_retrieval: {NO_MATCH_HEAD}; leave it at 0, or train one of those")
 
     def recalls(self) -> dict[str, float | None]:
         """R@1, R@5, R@10 of each way."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.asked_model import tokenizer_spec
+from roibeam.pipelines.analysis.answer_place import answer_place
+from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
 from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig, EvaluationResult, evaluate_checkpoint
 from roibeam.pipelines.extract.annotations import stored_captions
 from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
@@ -24,7 +26,7 @@ class EvaluateRequest:
     Attributes:
         checkpoint: run folder, model folder or official checkpoint.
         store: folder of the store.
-        out: folder for results.json, made if need be; an older results.json in it gives way.
+        out: folder for results.json, not there yet or empty; None is as of `answer_place`, "evaluation".
         captions: file; None takes those that the store keeps.
         split: of a Karpathy file; None is its split test.
         id_rule: as of `CaptionFile`.
@@ -38,7 +40,7 @@ class EvaluateRequest:
 
     checkpoint: str
     store: str
-    out: Path
+    out: Path | None = None
     captions: str | None = None
     split: str | None = None
     id_rule: str = "no-extension"
@@ -49,14 +51,17 @@ class EvaluateRequest:
     config: EvaluationConfig = field(default_factory=EvaluationConfig)
 
 
-def evaluate(request: EvaluateRequest) -> EvaluationResult:
+def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda remark: None) -> EvaluationResult:
     """Writes `results.json`; remarks on the caption file come before the others.
 
+    Args:
+        tell: as of `evaluate_checkpoint`; what there is to say of the caption file comes last.
     Raises:
         ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
     """
-    file = _caption_file(request)
+    file, out = _caption_file(request), answer_place(request.checkpoint, request.out, "evaluation")
     found = load_model_or_joint(request.checkpoint, options=request.options)
+    pretraining_model(found, named=request.checkpoint, asking="evaluate")  # before a tokenizer is asked for
     spec = tokenizer_spec(found, request.tokenizer)
     asked = {"checkpoint": request.checkpoint, "captions": file and file.location, "split": file and file.split}
     with FeatureStore(request.store) as store:
@@ -65,13 +70,16 @@ def evaluate(request: EvaluateRequest) -> EvaluationResult:
             load_tokenizer(spec),
             store,
             stored_captions(store) if file is None else file.captions(),
-            request.out,
+            out,
             config=request.config,
             images=request.images,
             min_match=0.0 if file is None else request.min_match,
             asked={"asked": asked},
+            tell=tell,
         )
     notes = () if file is None else file.notes
+    for note in notes:
+        tell(note)
     return dataclasses.replace(result, remarks=(*notes, *result.remarks))
 
 

@@ -66,7 +66,7 @@ def median_rank_of(direction: Direction, bootstrap: Bootstrap) -> Figure:
 def write_results(
     folder: Path, facts: Mapping[str, Any], figures: Iterable[Figure], image_ids: Iterable[str], measures: list[Measure]
 ) -> Path:
-    """Writes `results.json` into a folder that is there, in place of an older one."""
+    """Writes `results.json` into a folder that is there."""
     result = {
         "format": _FORMAT,
         **facts,

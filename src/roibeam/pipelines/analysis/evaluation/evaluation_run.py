@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from roibeam.extraction.network.state import weights_digest
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.asked_model import pretraining_model
+from roibeam.pipelines.analysis.answer_place import check_new
+from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, pretraining_model
 from roibeam.pipelines.analysis.evaluation.evaluation_results import (
     Figure,
     figure_of,
@@ -120,23 +121,24 @@ def evaluate_checkpoint(
     images: str | None = None,
     min_match: float = 1.0,
     asked: dict[str, Any] | None = None,
+    tell: Callable[[str], None] = lambda remark: None,
 ) -> EvaluationResult:
     """Evaluates a model on the captions whose images the store has, and writes `OUT/results.json`.
 
     A `JointCheckpoint` reads their photos: boxes and targets are the store's, features its own encoder's.
 
     Args:
-        out: folder, made if need be; an older results.json in it gives way.
+        out: folder that is not there yet, or empty.
         images: of a model that was read with its region encoder: folder of the photos; None takes the locations that
             the store recorded.
         min_match: share of the captioned images (0..1) that the store must have: with fewer images retrieval is easier.
         asked: what else the results shall say of where things came from.
+        tell: is called with each remark of the result as soon as it is known, most of them before the model runs.
     Raises:
         ValueError: whatever does not fit, saying what to do.
     """
     start, config, out = time.monotonic(), config or EvaluationConfig(), Path(out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file; name a folder for the results")
+    check_new(out)
     model = pretraining_model(found, named=str(found.source), asking="evaluate")
     check_feature_space(found, store)
     check_tokenizer(found, tokenizer)
@@ -149,9 +151,13 @@ def evaluate_checkpoint(
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
     remarks = [*found.changes, *_leaks(found, digest, chosen), *_cuts(samples, chosen)]
+    for remark in remarks:
+        tell(remark)
     out.mkdir(parents=True, exist_ok=True)
     log.info("%s of %s", counted(len(chosen.rows), "caption"), counted(len(chosen.image_ids), "image"))
     measures, medians, skipped = _measure(model, samples, chosen, config, out, device)
+    for remark in skipped:
+        tell(remark)
     bootstrap = Bootstrap(len(chosen.image_ids), seed=config.seed)
     figures = (*(figure_of(measure, bootstrap) for measure in measures), *medians)
     facts = {
@@ -253,7 +259,7 @@ def _measure(
     progress = LoggedProgress("captions with masks", len(chosen.rows))
     measures = masked_measures(model, samples, chosen, **asked, progress=progress.one_more)
     if not has_match_head(model, samples, chosen, device):
-        remarks.append("no matching and no retrieval: this model has no match head")
+        remarks.append(f"no matching and no retrieval: {NO_MATCH_HEAD}")
         return measures, [], remarks
     if len(chosen.image_ids) < 2:
         remarks.append("no matching and no retrieval: they need a second image")
@@ -283,13 +289,10 @@ def _leaks(found: ModelCheckpoint, digest: str, chosen: EvaluationSet) -> list[s
         # RUN/checkpoints/step-00000100/model
         trained = trained_among(found.source.parents[2], chosen.image_ids)
     if digest == origin.captions:
-        remark = "this run was trained on these very captions: what follows is no held-out evaluation"
-    elif trained:
-        remark = (
-            f"this run was trained on {len(trained):,} of the {counted(len(chosen.image_ids), 'image')}, such as "
-            f"{printable(trained[0], 80)}: what follows is no held-out evaluation"
-        )
-    else:
+        return ["this run was trained on these very captions: what follows is no held-out evaluation"]
+    if not trained:
         return []
-    log.warning("%s", remark)
-    return [remark]
+    return [
+        f"this run was trained on {len(trained):,} of the {counted(len(chosen.image_ids), 'image')}, such as "
+        f"{printable(trained[0], 80)}: what follows is no held-out evaluation"
+    ]

@@ -18,6 +18,7 @@ from roibeam.extraction.selection import SELECTIONS
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.analysis.answer_place import answer_place
 from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
 from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
 from roibeam.pipelines.analysis.probing.probe import GUESSES, ProbeResult, probe
@@ -38,7 +39,7 @@ class ProbeRequest:
         checkpoint: run folder, model folder or official checkpoint.
         image: photo; with `store` the id of a record.
         text: with [MASK] where words are to be guessed.
-        out: .svg file to write, in a folder that is there; an older one gives way.
+        out: .svg file to write, not there yet, in a folder that is; None is as of `answer_place`, "probe.svg".
         store: that the regions are taken from; None lets a detector find them.
         photo: of the record, for the picture, and for a model that reads photos.
         detector, weights, conventions, selection, vocab, settings: the detector and what `--set` changes of it, as in
@@ -52,7 +53,7 @@ class ProbeRequest:
     checkpoint: str
     image: str
     text: str
-    out: Path
+    out: Path | None = None
     store: str | None = None
     photo: Path | None = None
     detector: str = "vg-r101-c4"
@@ -105,7 +106,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     Raises:
         ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
     """
-    _check_files(request)
+    out = _checked_out(request)
     found = load_model_or_joint(request.checkpoint, options=request.options)
     if isinstance(found, JointCheckpoint) and request.store is not None and request.photo is None:
         raise ValueError(f"{request.checkpoint} reads photos: add --photo, that of the record {request.image!r}")
@@ -119,17 +120,20 @@ def write_probe(request: ProbeRequest) -> Probed:
     asked: dict[str, Any] = {name: getattr(request, name) for name in ("hide", "layer", "head", "top", "task")}
     result = probe(model, seen.record, request.text, tokenizer, names, **asked)
     picture = probe_svg(result, seen.record, names, text=request.text, photo=seen.pixels)
-    request.out.write_text(picture, "utf-8")
-    return Probed(result, seen.record, request.out, tuple(found.changes))
+    out.write_text(picture, "utf-8")
+    return Probed(result, seen.record, out, tuple(found.changes))
 
 
-def _check_files(request: ProbeRequest) -> None:
+def _checked_out(request: ProbeRequest) -> Path:
+    """Where the picture goes."""
     if request.store is None and request.photo is not None:
         raise ValueError("--photo is for --store; without it IMAGE is the photo")
-    if request.out.suffix != ".svg":
-        raise ValueError(f"--out {request.out}: the picture is an .svg file")
-    if not request.out.parent.is_dir():
-        raise ValueError(f"--out {request.out}: there is no folder {request.out.parent}")
+    out = answer_place(request.checkpoint, request.out, "probe.svg")
+    if out.suffix != ".svg":
+        raise ValueError(f"--out {out}: the picture is an .svg file")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out {out}: there is no folder {out.parent}")
+    return out
 
 
 def _stored(store: str, request: ProbeRequest) -> _Seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,9 +56,14 @@ def evaluate_command(
         str | None,
         typer.Option(help="Of a Karpathy file: train, restval, val or test [default: test].", show_default=False),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder to write results.json into; an older one there gives way.")] = Path(
-        "evaluation"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to write results.json into, new or empty [default: RUN/evaluation, then RUN/evaluation-2; "
+            "needed where the checkpoint is no run's folder].",
+            show_default=False,
+        ),
+    ] = None,
     retrieval: Annotated[
         bool, typer.Option("--retrieval/--no-retrieval", help="Score every caption with every image.")
     ] = True,
@@ -93,8 +99,8 @@ def evaluate_command(
 ) -> None:
     """Masked words, masked regions, matching and zero-shot retrieval on held-out captions, with intervals and chance.
 
-    Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on stored features or, of a run end to end, on
-    photos through its own region encoder. The cost of retrieval is told before it starts.
+    Works for pre-trained VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on stored features or, of a run end to
+    end, on photos through its own region encoder. The cost of retrieval is told before it starts.
     """
     if compare is not None:
         if checkpoint is not None or store is not None or captions is not None:
@@ -118,7 +124,8 @@ def evaluate_command(
         checkpoint=checkpoint, store=store, out=out, captions=captions, split=split, id_rule=id_rule, images=images,
         min_match=min_match, tokenizer=tokenizer, options=config, config=how,
     )  # fmt: skip
-    _print(evaluate(request), as_json=as_json)
+    tell: Callable[[str], None] = (lambda remark: None) if as_json else lambda remark: typer.echo(f"note: {remark}")
+    _print(evaluate(request, tell), as_json=as_json)
 
 
 def _print(result: EvaluationResult, *, as_json: bool) -> None:
@@ -130,8 +137,6 @@ def _print(result: EvaluationResult, *, as_json: bool) -> None:
         joined = {"join": result.join.to_json(), "remarks": result.remarks, "seconds": round(result.seconds, 1)}
         typer.echo(json.dumps({"event": "done", **facts, **joined, "figures": figures}))
         return
-    for remark in result.remarks:
-        typer.echo(f"note: {remark}")
     typer.echo(f"{counted(result.num_captions, 'caption')} of {counted(result.num_images, 'image')}\n")
     typer.echo(f"{'':<32}{'value':>9}{'95 % interval':>22}{'chance':>10}{'possible':>10}{'of':>12}")
     for figure in sorted(result.figures, key=lambda figure: list(_LABELS).index(figure.name)):

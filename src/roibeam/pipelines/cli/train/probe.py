@@ -20,7 +20,14 @@ def probe_command(
     checkpoint: Annotated[str, typer.Argument(help=CHECKPOINT_HELP)],
     image: Annotated[str, typer.Argument(help="Photo; with --store the id of a record.")],
     text: Annotated[str, typer.Argument(help='Text, with [MASK] where words are to be guessed: "a dog on a [MASK]".')],
-    out: Annotated[Path, typer.Option(help="Picture to write, replaced if it is there.")] = Path("probe.svg"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Picture to write, a new .svg file [default: RUN/probe.svg, then RUN/probe-2.svg; needed where "
+            "the checkpoint is no run's folder].",
+            show_default=False,
+        ),
+    ] = None,
     store: Annotated[
         str | None, typer.Option(help="Store to take the regions from [default: a detector finds them].")
     ] = None,
@@ -56,7 +63,7 @@ def probe_command(
 ) -> None:
     """Top words for each [MASK], classes of hidden regions, match score, and a picture of who looks at what.
 
-    Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on a photo or a stored record.
+    Works for pre-trained VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on a photo or a stored record.
     """
     from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest, write_probe
 
@@ -71,6 +78,7 @@ def probe_command(
 
 def _print(done: Probed, *, as_json: bool) -> None:
     from roibeam.features.counted import counted
+    from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD
 
     result = done.result
     if as_json:
@@ -89,9 +97,7 @@ def _print(done: Probed, *, as_json: bool) -> None:
         typer.echo(f"  region {region.number} hidden, the detector says {region.seen_as}: {best}")
     if result.regions_remark:
         typer.echo(f"  no region is guessed: {result.regions_remark}")
-    typer.echo(
-        "  match: this model has no match head" if result.match is None else f"  match: {100 * result.match:.1f} %"
-    )
+    typer.echo(f"  match: {NO_MATCH_HEAD}" if result.match is None else f"  match: {100 * result.match:.1f} %")
     typer.echo(f"{done.picture}   the photo, and which word looks at which region")
 
 

@@ -143,18 +143,17 @@ def join_sources(
         raise ValueError("a weight says how several stores are mixed; one store needs none")
     joined = []
     for source in sources:
-        usable = UsableCaptions(most_pieces)
+        usable, prefix = UsableCaptions(most_pieces), f"{source.store.path}: " if len(sources) > 1 else ""
         rows: CaptionTable
         if isinstance(source.captions, TaskTexts):
-            rows, join = join_task_texts(source.store, source.captions, usable, source.min_match)
+            rows, join = join_task_texts(source.store, source.captions, usable, source.min_match, prefix)
         else:
-            rows, join = join_captions(source.store, usable.passed(source.captions), source.min_match)
+            rows, join = join_captions(source.store, usable.passed(source.captions), source.min_match, prefix)
         leaks = None
         if guard is not None:
             rows, leaks = guard.kept(rows, source)
         if share < 1:
             rows = rows.share_of_images(share, share_seed)
-        prefix = f"{source.store.path}: " if len(sources) > 1 else ""
         joined.append(JoinedSource(source, rows, join, leaks, tuple(usable.notes()), prefix))
     return joined
 
@@ -195,21 +194,25 @@ def _names(classes: Sequence[str] | None) -> str:
 
 
 def join_captions(
-    store: FeatureStore, captions: Iterable[Caption], min_match: float
+    store: FeatureStore, captions: Iterable[Caption], min_match: float, prefix: str = ""
 ) -> tuple[CaptionTable, JoinReport]:
-    """The captions whose image has a record, in order; ValueError where less than `min_match` of the images do."""
+    """The captions whose image has a record, in order. The counts are logged, with `prefix` before them.
+
+    Raises:
+        ValueError: where less than `min_match` of the images have a record.
+    """
     ids = TextColumn(store.ids())
     join = CaptionJoin(ids)
     rows = CaptionTable(ids, join.rows(captions))
     report = join.report()
     check_match(report, min_match=min_match, captions="the captions", images=str(store.path))
     for line in report.lines():
-        logger.info("%s", line)
+        logger.info("%s%s", prefix, line)
     return rows, report
 
 
 def join_task_texts(
-    store: FeatureStore, texts: TaskTexts, usable: UsableCaptions, min_match: float
+    store: FeatureStore, texts: TaskTexts, usable: UsableCaptions, min_match: float, prefix: str = ""
 ) -> tuple[TaskTable, JoinReport]:
     """The usable texts of a task all of whose images have a record, in order; errors as `join_captions`."""
     ids = TextColumn(store.ids())
@@ -220,8 +223,8 @@ def join_task_texts(
     )
     rows, report = TaskTable(ids, join.joined(named), as_pair=texts.as_pair), join.report()
     check_match(report, min_match=min_match, captions=texts.files[0], images=str(store.path))
-    for line in (*report.lines(), *texts.notes):
-        logger.info("%s", line)
+    for line in report.lines():
+        logger.info("%s%s", prefix, line)
     return rows, report
 
 

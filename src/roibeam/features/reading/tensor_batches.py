@@ -1,0 +1,270 @@
+"""Batches and samples of a store as tensors, made where a DataLoader wants them: by its workers, in shared memory.
+
+A worker's batch reaches the main process through shared memory. Numpy arrays would be pickled and copied through a
+pipe, tensors of ordinary memory copied once more; here a worker copies the store's bytes once, to where both processes
+see them.
+
+    one batch    TensorBatches(store)(ids)        -> {"image_ids": [...], "features": (B, R, D), ...}
+    one image    TensorBatches(store).one(id)     -> RegionSample, {"image_id": ..., "features": (K, D), ...}
+    many images  TensorBatches(store).samples(ids) -> RegionSamples: the batch, and each of its images
+
+torch's `default_collate` knows `RegionSample` from here on: it makes the batch of any list of them, and hands out the
+one that `RegionSamples` has already.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from roibeam.features.batch import BatchBuffers, RegionBatch, check_fields
+from roibeam.features.region_filter import RegionFilter
+from roibeam.features.store import FeatureStore
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_OF_IMAGES = ("image_hw", "num_regions", "image_feature")  # one row an image, also in a ragged batch
+
+
+class RegionSample(dict[str, Any]):
+    """One image: `image_id`, `image_hw` (2,), `num_regions` (), and (K, ...) tensors named as in `RegionBatch`.
+
+    Attributes:
+        ragged: whether torch's default collate makes a ragged batch of such samples, or a padded one.
+    """
+
+    ragged: bool = False
+
+
+class RegionSamples(Sequence[RegionSample]):
+    """The images of a batch that is assembled already. Each sample shares its memory.
+
+    Attributes:
+        batch: what torch's default collate makes of them.
+    """
+
+    def __init__(self, batch: dict[str, Any], *, ragged: bool) -> None:
+        self.batch, self._ragged = batch, ragged
+
+    def __len__(self) -> int:
+        return len(self.batch["image_ids"])
+
+    @overload
+    def __getitem__(self, index: int) -> RegionSample: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[RegionSample]: ...
+
+    def __getitem__(self, index: int | slice) -> RegionSample | list[RegionSample]:
+        places = range(len(self))[index]
+        return self._sample(places) if isinstance(places, int) else [self._sample(place) for place in places]
+
+    def _sample(self, place: int) -> RegionSample:
+        batch = self.batch
+        sample = RegionSample(image_id=batch["image_ids"][place])
+        sample.ragged = self._ragged
+        sample.update({name: batch[name][place] for name in _OF_IMAGES if name in batch})
+        first, last = batch["offsets"][place : place + 2].tolist() if self._ragged else (0, int(sample["num_regions"]))
+        for name, values in batch.items():
+            if name not in ("image_ids", "offsets", "region_mask", *_OF_IMAGES):
+                sample[name] = values[first:last] if self._ragged else values[place, :last]
+        return sample
+
+
+class TensorBatches:
+    """Image ids in, a dictionary of tensors out, named as in `RegionBatch`; what a batch does not have is left out.
+
+    Shapes and dtypes are those of `RegionBatch`, but that ids of classes and attributes are int64: torch indexes with
+    no uint16, and computes nothing with it.
+
+    Args:
+        fields, ragged, regions: see `FeatureStore.get_batch`.
+        reused_buffers: None makes each batch in memory of its own. With a number n, the n-th batch after it overwrites
+            a batch, which saves the operating system making fresh pages; counted in each worker for itself.
+    Raises:
+        ValueError: for an unknown field, or less than two buffers.
+    """
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        *,
+        fields: Collection[str] = ("features",),
+        ragged: bool = False,
+        regions: RegionFilter | None = None,
+        reused_buffers: int | None = None,
+    ) -> None:
+        check_fields(fields)
+        if reused_buffers is not None and reused_buffers < 2:
+            raise ValueError(f"reused_buffers must be at least 2 (the batch in use and the next), got {reused_buffers}")
+        self.store = store
+        self.fields, self.ragged, self.regions = tuple(fields), ragged, regions
+        self._reused_buffers = reused_buffers
+        self._ring: deque[BatchBuffers] = deque()
+        self._ring_pid = os.getpid()
+
+    def __call__(self, image_ids: Sequence[str]) -> dict[str, Any]:
+        """Tensors, and `image_ids`, a list; errors as `get_batch`."""
+        return _tensors(self._assemble(image_ids, ragged=self.ragged, out=self._buffers()))
+
+    def samples(self, image_ids: Sequence[str]) -> RegionSamples:
+        """The same batch, which can be taken apart too."""
+        return RegionSamples(self(image_ids), ragged=self.ragged)
+
+    def one(self, image_id: str) -> RegionSample:
+        """One image, in memory of its own; errors as `get_batch`."""
+        batch = _tensors(self._assemble([image_id], ragged=True, out=_TensorBuffers()))
+        sample = RegionSamples(batch, ragged=True)[0]
+        sample.ragged = self.ragged
+        return sample
+
+    def prefetch(self, image_ids: Sequence[str]) -> None:
+        """Asks the operating system for what a batch of these images will read."""
+        self.store.prefetch(image_ids, fields=self.fields)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_ring": deque()}
+
+    def _assemble(self, image_ids: Sequence[str], *, ragged: bool, out: BatchBuffers) -> RegionBatch:
+        return self.store.get_batch(image_ids, fields=self.fields, ragged=ragged, regions=self.regions, out=out)
+
+    def _buffers(self) -> BatchBuffers:
+        if self._reused_buffers is None:
+            return _TensorBuffers()
+        if self._ring_pid != os.getpid() or not self._ring:
+            # After a fork too: workers that wrote to the ring of their parent would all write to the same memory.
+            self._ring = deque(_TensorBuffers() for _ in range(self._reused_buffers))
+            self._ring_pid = os.getpid()
+        self._ring.rotate(-1)
+        return self._ring[0]
+
+
+def collate_samples(samples: Sequence[RegionSample], *, collate_fn_map: object = None) -> dict[str, Any]:
+    """The batch of these images, as `TensorBatches` makes it; what torch's default collate calls.
+
+    Args:
+        collate_fn_map: torch's, of no use here.
+    Raises:
+        ValueError: when the images have different fields, or one of another width.
+    """
+    if isinstance(samples, RegionSamples):
+        return samples.batch
+    first = samples[0]
+    for sample in samples:
+        for name in first.keys() | sample.keys():
+            kinds = [_kind(each.get(name), name) for each in (first, sample)]
+            if kinds[0] != kinds[1]:
+                raise ValueError(
+                    f"record {sample['image_id']!r} has {name} {kinds[1]}, record {first['image_id']!r} {kinds[0]}; "
+                    f"a batch needs one kind"
+                )
+    counts = [int(sample["num_regions"]) for sample in samples]
+    batch: dict[str, Any] = {"image_ids": [sample["image_id"] for sample in samples]}
+    for name in first:
+        values = [sample[name] for sample in samples]
+        if name in _OF_IMAGES:
+            batch[name] = _stacked(values)
+        elif name != "image_id":
+            batch[name] = _in_a_row(values) if first.ragged else _padded(values, max(counts))
+    return batch | _places(counts, ragged=first.ragged)
+
+
+def _kind(value: Any, name: str) -> str:
+    """What all samples of a batch have alike: shape, but for the number of regions, and dtype."""
+    if name == "image_id" or value is None:
+        return "none" if value is None else "text"
+    return f"{[*value.shape[0 if name in _OF_IMAGES else 1 :]]} {value.dtype}"
+
+
+def _stacked(values: Sequence[Tensor]) -> Tensor:
+    made = _empty((len(values), *values[0].shape), values[0].dtype)
+    for row, value in zip(made, values, strict=True):
+        row.copy_(value)
+    return made
+
+
+def _in_a_row(values: Sequence[Tensor]) -> Tensor:
+    made, first = _empty((sum(map(len, values)), *values[0].shape[1:]), values[0].dtype), 0
+    for value in values:
+        made[first : first + len(value)] = value
+        first += len(value)
+    return made
+
+
+def _padded(values: Sequence[Tensor], most: int) -> Tensor:
+    made = _empty((len(values), most, *values[0].shape[1:]), values[0].dtype)
+    for row, value in zip(made, values, strict=True):
+        row[: len(value)] = value
+        row[len(value) :] = 0
+    return made
+
+
+def _places(counts: Sequence[int], *, ragged: bool) -> dict[str, Tensor]:
+    """What tells where the regions of each image are."""
+    import torch
+
+    if ragged:
+        return {"offsets": torch.tensor([0, *np.cumsum(counts).tolist()])}
+    return {"region_mask": torch.arange(max(counts)) < torch.tensor(counts)[:, None]}
+
+
+class _TensorBuffers(BatchBuffers):
+    """Memory that belongs to tensors, with ids as int64."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda count: _block(count).numpy())
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        return super().array(name, shape, np.dtype(np.int64) if dtype == np.uint16 else dtype)
+
+
+def _empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return _block(math.prod(shape) * dtype.itemsize).view(dtype).reshape(*shape)
+
+
+def _block(count: int) -> Tensor:
+    """(count,) uint8; shared with the main process when this is a DataLoader's worker."""
+    import torch
+    from torch.utils.data import get_worker_info
+
+    if get_worker_info() is None:
+        return torch.empty(count, dtype=torch.uint8)
+    # As torch's default_collate does. `share_memory_` would first make the memory elsewhere and then copy it.
+    storage = torch.UntypedStorage._new_shared(count)
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+def _tensors(batch: RegionBatch) -> dict[str, Any]:
+    arrays = {name: value for name, value in vars(batch).items() if isinstance(value, np.ndarray)}
+    return {"image_ids": list(batch.image_ids), **{name: _tensor(array) for name, array in arrays.items()}}
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """The array as a view of the tensor that owns its memory: torch then knows that it is shared, and numpy's bfloat16,
+    which `torch.from_numpy` refuses, is a dtype like others."""
+    import torch
+
+    owner: Any = array
+    while not isinstance(owner, torch.Tensor):
+        owner = owner.base
+    # Arrays of `BatchBuffers` begin where their block does.
+    return owner[: array.nbytes].view(getattr(torch, str(array.dtype))).reshape(array.shape)
+
+
+def _known_to_torch(collate: Callable[..., dict[str, Any]]) -> None:
+    try:
+        from torch.utils.data._utils.collate import default_collate_fn_map
+    except ModuleNotFoundError:
+        return  # A machine without torch has no DataLoader.
+    # What torch documents for types of one's own; a sample would be taken for any dictionary of equal sizes else.
+    default_collate_fn_map[RegionSample] = collate
+
+
+_known_to_torch(collate_samples)
