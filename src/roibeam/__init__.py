@@ -50,4 +50,5 @@ _FILES = {
     "VLOutput": "roibeam.model.inputs",
     "load_model": "roibeam.pipelines.model_files.model_checkpoint",
 }
+__all__ = list(_FILES)
 __getattr__, __dir__ = lazy_names(__name__, _FILES)
