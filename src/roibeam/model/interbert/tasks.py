@@ -12,13 +12,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from roibeam.model.common.heads import DroppedLinear
-from roibeam.model.common.pair_scores import PairScores
+from roibeam.model.common.score_heads import ScoreHeads
 from roibeam.model.inputs import VLOutput
 from roibeam.model.interbert.config import InterBertConfig
 from roibeam.model.interbert.model import InterBertForPreTraining
 
 
-class InterBertForTasks(PairScores, InterBertForPreTraining):
+class InterBertForTasks(ScoreHeads, InterBertForPreTraining):
     """The pre-training heads, answers, and one score for the pair, each region and each piece."""
 
     def __init__(self, config: InterBertConfig) -> None:

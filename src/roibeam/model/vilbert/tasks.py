@@ -10,14 +10,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from roibeam.model.common.heads import DroppedLinear, NormedClassifier, WeightNormedClassifier
-from roibeam.model.common.pair_scores import PairScores
+from roibeam.model.common.score_heads import ScoreHeads
 from roibeam.model.inputs import VLOutput
 from roibeam.model.task_heads import join_row_pairs
 from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 
 
-class ViLbertWithScores(PairScores, ViLbertForPreTraining):
+class ViLbertWithScores(ScoreHeads, ViLbertForPreTraining):
     """The pre-training heads, and one score for the pair, each region and each piece (section 3.2): both releases."""
 
     def __init__(self, config: ViLbertConfig) -> None:

@@ -11,7 +11,7 @@ from roibeam.model.inputs import VLBatch, VLOutput, image_elements_of
 PADDED_SCORE = -10_000.0
 
 
-class PairScores(nn.Module):
+class ScoreHeads(nn.Module):
     """Beside a model with pre-training heads, whose states the three heads score."""
 
     pair_score: DroppedLinear
