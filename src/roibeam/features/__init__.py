@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from roibeam.features.reading.open_store_at import open_store as open_store
     from roibeam.features.reading.rank_plan import plan_ranks as plan_ranks
     from roibeam.features.reading.staging import StagedStore as StagedStore
-    from roibeam.features.reading.torch_datasets import RegionBatchSampler as RegionBatchSampler
-    from roibeam.features.reading.torch_datasets import RegionDataset as RegionDataset
-    from roibeam.features.reading.torch_datasets import RegionIterable as RegionIterable
     from roibeam.features.record.digest import content_digest as content_digest
     from roibeam.features.record.digest import merge_digests as merge_digests
     from roibeam.features.record.digest import record_digest as record_digest
@@ -50,6 +47,7 @@ if TYPE_CHECKING:
     from roibeam.features.verify import Problem as Problem
     from roibeam.features.verify import verify_store as verify_store
 
+# None of them needs torch: the data sets for torch are names of `roibeam`.
 _FILES = {
     "BatchBuffers": "roibeam.features.batch",
     "RegionBatch": "roibeam.features.batch",
@@ -62,9 +60,6 @@ _FILES = {
     "open_store": "roibeam.features.reading.open_store_at",
     "plan_ranks": "roibeam.features.reading.rank_plan",
     "StagedStore": "roibeam.features.reading.staging",
-    "RegionBatchSampler": "roibeam.features.reading.torch_datasets",
-    "RegionDataset": "roibeam.features.reading.torch_datasets",
-    "RegionIterable": "roibeam.features.reading.torch_datasets",
     "content_digest": "roibeam.features.record.digest",
     "merge_digests": "roibeam.features.record.digest",
     "record_digest": "roibeam.features.record.digest",
