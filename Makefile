@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## photos in, region shards out, trained on: the whole chain on a world the project draws (a few minutes after the installation)
 	$(BIN)/roibeam demo demo-out
 
-test: detectron2-source ## the default test suite (5 to 6 minutes on 2 cores)
+test: detectron2-source ## the default test suite (2 to 5 minutes on 2 cores)
 	$(PYTEST) -m "not slow and not soak and not gpu" $(ARGS)
 
 test-slow: detectron2-source ## only what the default suite leaves out: true-size networks, many images, kills

@@ -25,6 +25,7 @@ MAY_IMPORT = {
 }
 # What a room lists by its nature: a file a format, a file a data set, the parts of a drawn world.
 LONG_ROOMS = {"features/exchange", "pipelines/sources/datasets", "pipelines/toyworld"}
+STILL_USE_TYPER = {"roibeam.pipelines.demo"}
 MOST_ENTRIES, MOST_LINES, MOST_PARAMETERS = 16, 80, 10
 BIN = Path(sys.executable).parent
 
@@ -55,9 +56,30 @@ def test_commands_are_imported_by_nothing(house: dict[str, Module]) -> None:
     assert {name for name in users if not name.startswith(cli)} == {"roibeam.__main__"}
 
 
+def test_commands_alone_use_typer(house: dict[str, Module]) -> None:
+    """What they call can then be called without them."""
+    users = {name for name, module in house.items() if "typer" in module.outside}
+    others = {name for name in users if not name.startswith("roibeam.pipelines.cli.")}
+    assert len(users) > 10 and others <= STILL_USE_TYPER
+
+
+def test_a_room_of_pipelines_imports_only_rooms_above_it_in_the_architecture(house: dict[str, Module]) -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text("utf-8")
+    listed = page[page.index("\npipelines/   ") :].partition("```")[0].replace("\npipelines/", "\n          ")
+    rooms = re.findall(r"^ {13}(\w+)(?:/|\.py) ", listed, flags=re.MULTILINE)
+    assert set(rooms) == entries()["pipelines"] and len(rooms) == len(set(rooms))
+    below = []
+    for name, module in house.items():
+        for other in module.imports:
+            if name.startswith("roibeam.pipelines.") and other.startswith("roibeam.pipelines."):
+                user, used = name.split(".")[2], other.split(".")[2]
+                below += [f"{name} imports {other}"] * (rooms.index(used) > rooms.index(user))
+    assert not below
+
+
 def test_what_asks_and_measures_a_model_imports_nothing_that_pre_trains_one(house: dict[str, Module]) -> None:
     pipelines = "roibeam.pipelines"
-    for room in ("analysis", "inputs"):  # fine-tuning uses both
+    for room in ("analysis", "inputs"):  # whatever trains a model uses both
         inside = [module for name, module in house.items() if name.startswith(f"{pipelines}.{room}.")]
         assert inside
         assert not [other for module in inside for other in module.imports if other.startswith(f"{pipelines}.pretr")]
@@ -82,11 +104,17 @@ def test_functions_are_short_and_take_few_things() -> None:
     assert not long and not wide
 
 
-def test_every_room_says_what_belongs_to_it_and_imports_nothing() -> None:
+def test_every_room_says_what_belongs_to_it_and_which_file_to_read_first_and_imports_nothing() -> None:
     for init in PACKAGE.rglob("__init__.py"):
         tree = ast.parse(init.read_text("utf-8"))
         words = ast.get_docstring(tree)
-        assert words and 1 <= len(words.splitlines()) <= 10, init
+        assert words, init
+        if init.parent != PACKAGE:  # that one is for users
+            assert 2 <= len(words.splitlines()) <= 6, init
+            advice = " ".join(words.split()).rpartition("Read ")[2]  # "Read x.py first, then y.py."
+            named = re.findall(r"[\w./]+\.py", advice)
+            assert " first" in advice and named, init
+            assert all((init.parent / file).is_file() for file in named), init
         # What stands under TYPE_CHECKING is not run.
         run = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
         names = {node.module for node in run if isinstance(node, ast.ImportFrom)}
@@ -98,7 +126,7 @@ def test_product_code_imports_files_not_rooms(house: dict[str, Module]) -> None:
     assert not rooms
 
 
-@pytest.mark.parametrize("room", ["", *FLOORS[:3]])
+@pytest.mark.parametrize("room", ["", *FLOORS])
 def test_no_exported_name_is_that_of_a_file_of_its_room(room: str) -> None:
     """`from room import name` would give the file once somebody has imported it."""
     names = exported(PACKAGE / room / "__init__.py")
@@ -183,8 +211,8 @@ def test_a_script_finds_our_package(where: str, decoys: Path) -> None:
 
 @pytest.mark.parametrize("floor", FLOORS)
 def test_a_link_is_not_imported_under_another_name(floor: str) -> None:
-    """A second copy of every class would pass no isinstance."""
-    done = run_outside([sys.executable, "-c", f"import {floor}"], REPOSITORY)
+    """A second copy of every class would pass no isinstance. -S: in a clone without an installation too."""
+    done = run_outside([sys.executable, "-S", "-c", f"import {floor}"], REPOSITORY)
     assert done.returncode == 1 and f"'{floor}' is a link to roibeam.{floor}" in done.stderr.splitlines()[-1]
 
 

@@ -13,14 +13,15 @@ from house import PACKAGE, exported
 
 NAMES = {
     "roibeam": """
-        BatchStream FeatureStore ImageRef RegionProcessor RegionRecord VLBatch VLOutput __version__ build_detector
-        extract_regions extraction features load_model model open_store pipelines verify_store
+        BatchStream FeatureStore ImageRef RegionBatchSampler RegionDataset RegionIterable RegionProcessor RegionRecord
+        VLBatch VLOutput __version__ build_detector extract_regions extraction features load_model model open_store
+        pipelines verify_store
     """,
     "roibeam.features": """
         BatchBuffers BatchStream ButdTsv DeadLetter FeatureStore Fingerprint Problem RecordSource RegionBatch
         RegionFilter RegionMeta RegionRecord ShardEntry ShardManifest ShardReader ShardSummary ShardWriter StagedStore
         StoreComparison StoreManifest TopKDistribution compare content_digest feature_space_of merge_digests open_store
-        publish_shard publish_store read_butd_tsv record_digest verify_store
+        plan_ranks publish_shard publish_store read_butd_tsv record_digest verify_store
     """,
     "roibeam.extraction": """
         CONFIGS CONVENTIONS Conventions Detector DetectorConfig ExtractOptions Failure HeadOutputs ImageRef MODES
@@ -28,9 +29,18 @@ NAMES = {
         collate_photos extract_regions load_encoder_weights load_weights prepare_photo weights_digest
     """,
     "roibeam.model": """
-        EndToEndChoices EndToEndModel ImageBertConfig ImageBertForPreTraining InterBertConfig InterBertForPreTraining
-        LabelHead LabelHeadConfig TaskModel VLBatch VLBertConfig VLBertForPreTraining VLOutput ViLbertConfig
-        ViLbertForPreTraining VisualBertConfig VisualBertForPreTraining
+        EndToEndChoices EndToEndModel GroundingHead GroundingHeadConfig ImageBertConfig ImageBertForPreTraining
+        ImagePairHead ImagePairHeadConfig InterBertConfig InterBertForPreTraining LabelHead LabelHeadConfig RegionHead
+        RegionHeadConfig TaskModel VLBatch VLBertConfig VLBertForPreTraining VLOutput ViLbertConfig
+        ViLbertForPreTraining VisualBertConfig VisualBertForPreTraining answer_bce imagebert_base imagebert_small
+        interbert_config interbert_small vilbert_config vilbert_small visualbert_config visualbert_small vlbert_base
+        vlbert_config vlbert_small vlbert_task_config
+    """,
+    "roibeam.pipelines": """
+        EvaluateRequest EvaluationConfig ExtractRequest PretrainRequest ProbeRequest RequestedData RequestedDetector
+        RequestedEncoder RequestedImages RequestedModel RequestedRecords RequestedStage RequestedTraining RunOptions
+        evaluate load_joint load_model photo_inputs read_bert run_extract run_pretraining run_stages save_joint
+        start_from_bert write_probe
     """,
 }
 
@@ -39,6 +49,9 @@ NAMES = {
 def test_these_names_are_offered_and_are_there(package: str) -> None:
     module = importlib.import_module(package)
     assert sorted(dir(module)) == sorted(NAMES[package].split())
+    given: dict[str, object] = {}
+    exec(f"from {package} import *", given)
+    assert given.keys() - {"__builtins__"} == set(dir(module))
     for name in dir(module):
         assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'no_such_name'"):

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from roibeam.extraction.weights.loading import build_detector as build_detector
     from roibeam.features.reading.batch_stream import BatchStream as BatchStream
     from roibeam.features.reading.open_store_at import open_store as open_store
+    from roibeam.features.reading.torch_datasets import RegionBatchSampler as RegionBatchSampler
+    from roibeam.features.reading.torch_datasets import RegionDataset as RegionDataset
+    from roibeam.features.reading.torch_datasets import RegionIterable as RegionIterable
     from roibeam.features.record.region_record import RegionRecord as RegionRecord
     from roibeam.features.store import FeatureStore as FeatureStore
     from roibeam.features.verify import verify_store as verify_store
@@ -43,6 +46,9 @@ _FILES = {
     "build_detector": "roibeam.extraction.weights.loading",
     "BatchStream": "roibeam.features.reading.batch_stream",
     "open_store": "roibeam.features.reading.open_store_at",
+    "RegionBatchSampler": "roibeam.features.reading.torch_datasets",
+    "RegionDataset": "roibeam.features.reading.torch_datasets",
+    "RegionIterable": "roibeam.features.reading.torch_datasets",
     "RegionRecord": "roibeam.features.record.region_record",
     "FeatureStore": "roibeam.features.store",
     "verify_store": "roibeam.features.verify",
@@ -50,4 +56,5 @@ _FILES = {
     "VLOutput": "roibeam.model.inputs",
     "load_model": "roibeam.pipelines.model_files.model_checkpoint",
 }
+__all__ = list(_FILES)
 __getattr__, __dir__ = lazy_names(__name__, _FILES)

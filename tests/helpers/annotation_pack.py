@@ -10,14 +10,14 @@ Texts, boxes and pictures are ours. The photos with captions and boxes are `CAPT
 
 from __future__ import annotations
 
-import json
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+from small_files import write_json, write_json_lines, write_text
 
 CAPTIONED = (790, 63217, 70133, 163497, 196393, 215657, 330993, 466547)
 PLAIN = (84002, 131486, 132417, 201446, 207647, 306661, 387267, 494628, 573195, 578174)
@@ -50,19 +50,6 @@ def write_annotations(folder: Path) -> Path:
 
 def coco_name(number: int) -> str:
     return f"COCO_train2014_{number:012}"
-
-
-def write_text(path: Path, text: str | bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-
-
-def write_json(path: Path, content: Any) -> None:
-    write_text(path, json.dumps(content))
-
-
-def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
-    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def draw(path: Path, seed: int) -> None:

@@ -8,10 +8,11 @@ from interbert_examples import make_model, tiny
 from vilbert_examples import FEATURES, LABELS, POSITIONS, make_batch, randomised, take_rows
 
 from roibeam.model.common.packing import Packing
+from roibeam.model.common.score_heads import PADDED_SCORE
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.interbert.config import PRESETS, InterBertConfig, interbert_config
 from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.interbert.tasks import PADDED_SCORE, InterBertForTasks
+from roibeam.model.interbert.tasks import InterBertForTasks
 
 KINDS = ["release", "paper", "single-stream"]
 

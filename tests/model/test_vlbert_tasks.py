@@ -44,6 +44,8 @@ def test_question_and_answer_become_one_text():
     assert turned.mask.tolist() == [[True] * 6, [True] * 5 + [False]]
     one = join_question_answer(question, answer, cls_id=1, sep_id=2, order="one_sentence")
     assert one.ids.tolist() == [[1, 11, 12, 21, 2], [1, 13, 22, 23, 2]] and not one.segments.any()
+    with pytest.raises(ValueError, match=r"order 'answer-question' .* question_answer, answer_question, one_sentence"):
+        join_question_answer(question, answer, cls_id=1, sep_id=2, order="answer-question")
 
 
 # --- VQA ---

@@ -6,7 +6,6 @@ nothing. The arrays are computed here step by step, not by the code that is test
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
+from small_files import write_json
 from torch.nn import functional
 
 from roibeam.extraction.detector import Detector, HeadOutputs
@@ -154,10 +154,6 @@ def _resnet_shapes(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
     found = {names[name]: shape for name, shape in shapes.items() if name in names}
     counters = [name.replace("running_var", "num_batches_tracked") for name in found if name.endswith("running_var")]
     return found | {name: [] for name in counters}
-
-
-def write_json(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _photo(seed: int, height: int, width: int) -> np.ndarray:

@@ -24,9 +24,9 @@ from reference_folder import (
     PHOTOS,
     SET,
     config_file,
-    write_json,
     write_reference_folder,
 )
+from small_files import write_json
 
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.pipelines.conformance.checks import near, near_thinned, within

@@ -20,6 +20,7 @@ from roibeam.model.vlbert.config import vlbert_config, vlbert_task_config
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForVqa
 from roibeam.pipelines.model_files.model_checkpoint import load_model
+from roibeam.pipelines.model_files.model_conversion import convert_model
 from roibeam.pipelines.model_files.published_models import writer_of
 
 SIZES = {
@@ -147,3 +148,9 @@ def test_what_cannot_be_is_said_in_one_line(
     result = roibeam("convert", tmp_path / source, tmp_path / target, *options)
     assert result.code == 1 and words in result.err and len(result.err.strip().splitlines()) == 1, result.err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_direction_of_another_name_writes_nothing(official: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'huggingface'; there are roibeam, official, detector"):
+        convert_model(str(official), tmp_path / "out", to="huggingface")
+    assert not (tmp_path / "out").exists()

@@ -129,10 +129,10 @@ class TestWhatIsRefused:
         with pytest.raises(ValueError, match=r"joint.*frozen_stages"):
             load_joint(folder)
 
-    @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}'])
+    @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', "{}" + " " * 2**20])
     def test_another_config(self, folder, text):
         (folder / "config.json").write_text(text)
-        with pytest.raises(ValueError, match=r"config.json: (not json|no joint checkpoint's config.json)"):
+        with pytest.raises(ValueError, match=r"config.json: .*joint checkpoint's config.json"):
             load_joint(folder)
 
     def test_a_newer_format(self, folder):

@@ -38,7 +38,7 @@ def status(*in_work: Beat, finished: int = 2, complete: bool = False) -> Status:
 def test_a_look_tells_rate_stragglers_and_what_waits() -> None:
     look = status(beat(7, 30, silent=400.0), beat(2, 50), beat(3, 70))
     assert look.images_per_second == pytest.approx(1.2)  # the silent one counts for nothing
-    first, shards, *in_work = status_text(look, "store").splitlines()
+    first, shards, *in_work = status_text(look).splitlines()
     assert first == "350/4,000 images  1.20 images/s  ETA 50 min 42 s  3 failed (3 timeout)"
     assert shards == "2 of 40 shards finished, 3 in work, 35 waiting"
     assert [line.split()[1] for line in in_work] == ["7", "2", "3"]
@@ -54,12 +54,12 @@ def test_a_look_tells_rate_stragglers_and_what_waits() -> None:
 
 
 def test_a_look_at_runs_that_stand_still() -> None:
-    assert "no shard is in work" in status_text(status(), "store")
+    assert "no shard is in work" in status_text(status())
     assert status_json(status(), "store")["eta_seconds"] is None
-    assert "being published, or the run was stopped" in status_text(status(finished=40), "store")
-    text = status_text(status(finished=40, complete=True), "store")
+    assert "being published, or the run was stopped" in status_text(status(finished=40))
+    text = status_text(status(finished=40, complete=True))
     assert "the store is complete: 40 of 40 shards" in text and "images/s" not in text
-    many = status_text(status(*(beat(number, 1) for number in range(30)), finished=0), "store")
+    many = status_text(status(*(beat(number, 1) for number in range(30)), finished=0))
     assert many.splitlines()[-1] == "  and 10 more, heard of later"
 
 

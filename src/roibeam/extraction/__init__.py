@@ -4,12 +4,13 @@ Imports `roibeam.features` of ours and nothing else; runs without Beam or pyarro
 in `roibeam.pipelines`. Read detector.py first, then engine/region_iterator.py.
 """
 
+# First, so that it is what a clone without an installation says too.
+if __name__ != "roibeam.extraction":
+    raise ImportError(f"{__name__!r} is a link to roibeam.extraction, or a copy of it: import roibeam.extraction")
+
 from typing import TYPE_CHECKING
 
 from roibeam.lazy_names import lazy_names
-
-if __name__ != "roibeam.extraction":
-    raise ImportError(f"{__name__!r} is a link to roibeam.extraction, or a copy of it: import roibeam.extraction")
 
 if TYPE_CHECKING:
     from roibeam.extraction.detector import Detector as Detector
@@ -63,4 +64,5 @@ _FILES = {
     "build_detector": "roibeam.extraction.weights.loading",
     "load_weights": "roibeam.extraction.weights.loading",
 }
+__all__ = list(_FILES)
 __getattr__, __dir__ = lazy_names(__name__, _FILES)

@@ -33,7 +33,7 @@ from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.photos.preprocessing import (
     NetworkInput,
     ResizedPhoto,
-    check_image,
+    check_pixels,
     input_size,
     network_input,
     resize_photo,
@@ -441,7 +441,7 @@ class Detector(nn.Module):
 
 
 def _image_hw(image: np.ndarray) -> tuple[int, int]:
-    check_image(image)
+    check_pixels(image)
     return image.shape[0], image.shape[1]
 
 

@@ -27,7 +27,9 @@ from torch.nn import functional
 
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.state import check_state, is_weight, renamed, weights_digest
+from roibeam.extraction.photos.preprocessing import check_pixels
 from roibeam.extraction.weights.files import read_tensors
+from roibeam.extraction.weights.random_weights import random_seed
 from roibeam.extraction.weights.sources import fetch_weights
 
 # Network -> width of its pooled last feature.
@@ -106,11 +108,7 @@ class GlobalFeature:
         Raises:
             ValueError: if `image` is anything else.
         """
-        if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-            got = f"{image.shape} {image.dtype}" if isinstance(image, np.ndarray) else type(image).__name__
-            raise ValueError(f"an image must be a (height, width, 3) uint8 array in B, G, R order, got {got}")
-        if image.size == 0:
-            raise ValueError(f"an image of {image.shape[0]}x{image.shape[1]} pixels has no feature")
+        check_pixels(image)
         device = next(self.network.parameters()).device
         with plain_float32(device):
             return self.network(_network_input(image, device))[0].cpu().numpy()
@@ -139,11 +137,8 @@ def build_global_feature(
         )
     network = _headless_network(name)
     expected = {key: tensor for key, tensor in network.state_dict().items() if is_weight(key)}
-    if weights.startswith("random:"):
-        seed = weights.removeprefix("random:")
-        if not seed.isdecimal() or not seed.isascii():
-            raise ValueError(f"global feature {spec}: the seed must be a whole number, such as random:1")
-        state = _random_state(expected, int(seed))
+    if (seed := random_seed(weights, named=f"global feature {spec}")) is not None:
+        state = _random_state(expected, seed)
     else:
         state = _file_state(fetch_weights(weights, cache_dir=cache_dir), expected, spec)
     # Counters of batches are in a network's state, but are no weights and may be missing from a file.

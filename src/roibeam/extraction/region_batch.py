@@ -13,7 +13,7 @@ from roibeam.extraction.network.blanking import blank_photo, blank_regions
 from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
-from roibeam.extraction.photos.preprocessing import check_image, preprocess
+from roibeam.extraction.photos.preprocessing import check_pixels, preprocess
 
 PADDING_COORDINATE = -2.0  # of rows without a box; jackroos/VL-BERT pretrain/data/collate_batch.py
 
@@ -95,7 +95,7 @@ def prepare_photo(
     in_photo = checked_boxes(boxes)
     hidden = None if masked is None else _checked_mask(masked, len(in_photo))
     if hidden is not None and blank_before_resize:
-        check_image(image)
+        check_pixels(image)
         image = blank_photo(image, in_photo[hidden].numpy(), conventions)
     network_input = preprocess(image, config, conventions)
     height, width = network_input.input_hw

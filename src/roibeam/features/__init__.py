@@ -1,16 +1,17 @@
 """Region features on disk: the record of one photo, the shard, the store.
 
-Imports nothing of ours, and neither torch nor Beam nor pyarrow: a store is readable on a bare machine. Read first:
-record/region_record.py (what is stored), shard/layout.py (its bytes), store.py (reading); docs/store-format.md has
-every byte.
+Imports nothing of ours, and neither torch nor Beam nor pyarrow: a store is readable on a bare machine;
+docs/store-format.md has every byte. Read record/region_record.py (what is stored), shard/layout.py (its bytes) and
+store.py (reading) first.
 """
+
+# First, so that it is what a clone without an installation says too.
+if __name__ != "roibeam.features":
+    raise ImportError(f"{__name__!r} is a link to roibeam.features, or a copy of it: import roibeam.features")
 
 from typing import TYPE_CHECKING
 
 from roibeam.lazy_names import lazy_names
-
-if __name__ != "roibeam.features":
-    raise ImportError(f"{__name__!r} is a link to roibeam.features, or a copy of it: import roibeam.features")
 
 if TYPE_CHECKING:
     from roibeam.features.batch import BatchBuffers as BatchBuffers
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from roibeam.features.exchange.butd_tsv import read_butd_tsv as read_butd_tsv
     from roibeam.features.reading.batch_stream import BatchStream as BatchStream
     from roibeam.features.reading.open_store_at import open_store as open_store
+    from roibeam.features.reading.rank_plan import plan_ranks as plan_ranks
     from roibeam.features.reading.staging import StagedStore as StagedStore
     from roibeam.features.record.digest import content_digest as content_digest
     from roibeam.features.record.digest import merge_digests as merge_digests
@@ -45,16 +47,18 @@ if TYPE_CHECKING:
     from roibeam.features.verify import Problem as Problem
     from roibeam.features.verify import verify_store as verify_store
 
+# None of them needs torch: the data sets for torch are names of `roibeam`.
 _FILES = {
     "BatchBuffers": "roibeam.features.batch",
     "RegionBatch": "roibeam.features.batch",
-    "compare": "roibeam.features.comparison.store_comparison",
     "RecordSource": "roibeam.features.comparison.record_source",
     "StoreComparison": "roibeam.features.comparison.result",
+    "compare": "roibeam.features.comparison.store_comparison",
     "ButdTsv": "roibeam.features.exchange.butd_tsv",
     "read_butd_tsv": "roibeam.features.exchange.butd_tsv",
     "BatchStream": "roibeam.features.reading.batch_stream",
     "open_store": "roibeam.features.reading.open_store_at",
+    "plan_ranks": "roibeam.features.reading.rank_plan",
     "StagedStore": "roibeam.features.reading.staging",
     "content_digest": "roibeam.features.record.digest",
     "merge_digests": "roibeam.features.record.digest",
@@ -78,4 +82,5 @@ _FILES = {
     "Problem": "roibeam.features.verify",
     "verify_store": "roibeam.features.verify",
 }
+__all__ = list(_FILES)
 __getattr__, __dir__ = lazy_names(__name__, _FILES)

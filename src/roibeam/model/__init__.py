@@ -4,30 +4,50 @@ Imports nothing of ours and reads no files of runs; the region encoder is known 
 is in common/, each model has a room. Read inputs.py first, then one model beside its paper.
 """
 
+# First, so that it is what a clone without an installation says too.
+if __name__ != "roibeam.model":
+    raise ImportError(f"{__name__!r} is a link to roibeam.model, or a copy of it: import roibeam.model")
+
 from typing import TYPE_CHECKING
 
 from roibeam.lazy_names import lazy_names
-
-if __name__ != "roibeam.model":
-    raise ImportError(f"{__name__!r} is a link to roibeam.model, or a copy of it: import roibeam.model")
 
 if TYPE_CHECKING:
     from roibeam.model.end_to_end import EndToEndChoices as EndToEndChoices
     from roibeam.model.end_to_end import EndToEndModel as EndToEndModel
     from roibeam.model.imagebert.model import ImageBertConfig as ImageBertConfig
     from roibeam.model.imagebert.model import ImageBertForPreTraining as ImageBertForPreTraining
+    from roibeam.model.imagebert.model import imagebert_base as imagebert_base
+    from roibeam.model.imagebert.model import imagebert_small as imagebert_small
     from roibeam.model.inputs import VLBatch as VLBatch
     from roibeam.model.inputs import VLOutput as VLOutput
     from roibeam.model.interbert.config import InterBertConfig as InterBertConfig
+    from roibeam.model.interbert.config import interbert_config as interbert_config
+    from roibeam.model.interbert.config import interbert_small as interbert_small
     from roibeam.model.interbert.model import InterBertForPreTraining as InterBertForPreTraining
+    from roibeam.model.task_heads import GroundingHead as GroundingHead
+    from roibeam.model.task_heads import GroundingHeadConfig as GroundingHeadConfig
+    from roibeam.model.task_heads import ImagePairHead as ImagePairHead
+    from roibeam.model.task_heads import ImagePairHeadConfig as ImagePairHeadConfig
     from roibeam.model.task_heads import LabelHead as LabelHead
     from roibeam.model.task_heads import LabelHeadConfig as LabelHeadConfig
+    from roibeam.model.task_heads import RegionHead as RegionHead
+    from roibeam.model.task_heads import RegionHeadConfig as RegionHeadConfig
     from roibeam.model.task_heads import TaskModel as TaskModel
+    from roibeam.model.task_losses import answer_bce as answer_bce
     from roibeam.model.vilbert.config import ViLbertConfig as ViLbertConfig
+    from roibeam.model.vilbert.config import vilbert_config as vilbert_config
+    from roibeam.model.vilbert.config import vilbert_small as vilbert_small
     from roibeam.model.vilbert.model import ViLbertForPreTraining as ViLbertForPreTraining
     from roibeam.model.visualbert.model import VisualBertConfig as VisualBertConfig
     from roibeam.model.visualbert.model import VisualBertForPreTraining as VisualBertForPreTraining
+    from roibeam.model.visualbert.model import visualbert_config as visualbert_config
+    from roibeam.model.visualbert.model import visualbert_small as visualbert_small
     from roibeam.model.vlbert.config import VLBertConfig as VLBertConfig
+    from roibeam.model.vlbert.config import vlbert_base as vlbert_base
+    from roibeam.model.vlbert.config import vlbert_config as vlbert_config
+    from roibeam.model.vlbert.config import vlbert_small as vlbert_small
+    from roibeam.model.vlbert.config import vlbert_task_config as vlbert_task_config
     from roibeam.model.vlbert.model import VLBertForPreTraining as VLBertForPreTraining
 
 _FILES = {
@@ -35,18 +55,38 @@ _FILES = {
     "EndToEndModel": "roibeam.model.end_to_end",
     "ImageBertConfig": "roibeam.model.imagebert.model",
     "ImageBertForPreTraining": "roibeam.model.imagebert.model",
+    "imagebert_base": "roibeam.model.imagebert.model",
+    "imagebert_small": "roibeam.model.imagebert.model",
     "VLBatch": "roibeam.model.inputs",
     "VLOutput": "roibeam.model.inputs",
     "InterBertConfig": "roibeam.model.interbert.config",
+    "interbert_config": "roibeam.model.interbert.config",
+    "interbert_small": "roibeam.model.interbert.config",
     "InterBertForPreTraining": "roibeam.model.interbert.model",
+    "GroundingHead": "roibeam.model.task_heads",
+    "GroundingHeadConfig": "roibeam.model.task_heads",
+    "ImagePairHead": "roibeam.model.task_heads",
+    "ImagePairHeadConfig": "roibeam.model.task_heads",
     "LabelHead": "roibeam.model.task_heads",
     "LabelHeadConfig": "roibeam.model.task_heads",
+    "RegionHead": "roibeam.model.task_heads",
+    "RegionHeadConfig": "roibeam.model.task_heads",
     "TaskModel": "roibeam.model.task_heads",
+    "answer_bce": "roibeam.model.task_losses",
     "ViLbertConfig": "roibeam.model.vilbert.config",
+    "vilbert_config": "roibeam.model.vilbert.config",
+    "vilbert_small": "roibeam.model.vilbert.config",
     "ViLbertForPreTraining": "roibeam.model.vilbert.model",
     "VisualBertConfig": "roibeam.model.visualbert.model",
     "VisualBertForPreTraining": "roibeam.model.visualbert.model",
+    "visualbert_config": "roibeam.model.visualbert.model",
+    "visualbert_small": "roibeam.model.visualbert.model",
     "VLBertConfig": "roibeam.model.vlbert.config",
+    "vlbert_base": "roibeam.model.vlbert.config",
+    "vlbert_config": "roibeam.model.vlbert.config",
+    "vlbert_small": "roibeam.model.vlbert.config",
+    "vlbert_task_config": "roibeam.model.vlbert.config",
     "VLBertForPreTraining": "roibeam.model.vlbert.model",
 }
+__all__ = list(_FILES)
 __getattr__, __dir__ = lazy_names(__name__, _FILES)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -26,6 +26,15 @@ from roibeam.model.common.losses import (
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
 
 MASKED_LOSS_PAIRS = ("all", "matched")  # in which pairs masked words and regions are predicted
+
+
+class PreTrainingLogits(NamedTuple):
+    """What the heads of a model of two streams say of every position, real or not."""
+
+    words: Tensor  # (B, T, V)
+    regions: Tensor  # (B, R, C), or features (B, R, D)
+    whole_image: Tensor  # (B, C) or (B, D), never trained
+    match: Tensor | None  # (B, 2), in the releases' order: matching first
 
 
 class PreTrainingModel(Protocol):

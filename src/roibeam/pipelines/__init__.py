@@ -3,5 +3,67 @@
 Imports the other three floors; nobody imports it. Read extract/extraction_run.py or pretraining/pretrain_run.py first.
 """
 
+# First, so that it is what a clone without an installation says too.
 if __name__ != "roibeam.pipelines":
     raise ImportError(f"{__name__!r} is a link to roibeam.pipelines, or a copy of it: import roibeam.pipelines")
+
+from typing import TYPE_CHECKING
+
+from roibeam.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.analysis.evaluation.evaluate_request import EvaluateRequest as EvaluateRequest
+    from roibeam.pipelines.analysis.evaluation.evaluate_request import evaluate as evaluate
+    from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig as EvaluationConfig
+    from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest as ProbeRequest
+    from roibeam.pipelines.analysis.probing.probe_request import write_probe as write_probe
+    from roibeam.pipelines.extract.extraction_run import run_extract as run_extract
+    from roibeam.pipelines.extract.request import ExtractRequest as ExtractRequest
+    from roibeam.pipelines.extract.request import RequestedDetector as RequestedDetector
+    from roibeam.pipelines.extract.request import RequestedImages as RequestedImages
+    from roibeam.pipelines.extract.request import RequestedRecords as RequestedRecords
+    from roibeam.pipelines.extract.request import RunOptions as RunOptions
+    from roibeam.pipelines.inputs.batches.image_batch import photo_inputs as photo_inputs
+    from roibeam.pipelines.model_files.bert_start import read_bert as read_bert
+    from roibeam.pipelines.model_files.bert_start import start_from_bert as start_from_bert
+    from roibeam.pipelines.model_files.joint_checkpoint import load_joint as load_joint
+    from roibeam.pipelines.model_files.joint_checkpoint import save_joint as save_joint
+    from roibeam.pipelines.model_files.model_checkpoint import load_model as load_model
+    from roibeam.pipelines.pretraining.requests.request import PretrainRequest as PretrainRequest
+    from roibeam.pipelines.pretraining.requests.request import RequestedData as RequestedData
+    from roibeam.pipelines.pretraining.requests.request import RequestedEncoder as RequestedEncoder
+    from roibeam.pipelines.pretraining.requests.request import RequestedModel as RequestedModel
+    from roibeam.pipelines.pretraining.requests.request import RequestedTraining as RequestedTraining
+    from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining as run_pretraining
+    from roibeam.pipelines.pretraining.requests.requested_stages import RequestedStage as RequestedStage
+    from roibeam.pipelines.pretraining.requests.requested_stages import run_stages as run_stages
+
+_FILES = {
+    "EvaluateRequest": "roibeam.pipelines.analysis.evaluation.evaluate_request",
+    "evaluate": "roibeam.pipelines.analysis.evaluation.evaluate_request",
+    "EvaluationConfig": "roibeam.pipelines.analysis.evaluation.evaluation_run",
+    "ProbeRequest": "roibeam.pipelines.analysis.probing.probe_request",
+    "write_probe": "roibeam.pipelines.analysis.probing.probe_request",
+    "run_extract": "roibeam.pipelines.extract.extraction_run",
+    "ExtractRequest": "roibeam.pipelines.extract.request",
+    "RequestedDetector": "roibeam.pipelines.extract.request",
+    "RequestedImages": "roibeam.pipelines.extract.request",
+    "RequestedRecords": "roibeam.pipelines.extract.request",
+    "RunOptions": "roibeam.pipelines.extract.request",
+    "photo_inputs": "roibeam.pipelines.inputs.batches.image_batch",
+    "read_bert": "roibeam.pipelines.model_files.bert_start",
+    "start_from_bert": "roibeam.pipelines.model_files.bert_start",
+    "load_joint": "roibeam.pipelines.model_files.joint_checkpoint",
+    "save_joint": "roibeam.pipelines.model_files.joint_checkpoint",
+    "load_model": "roibeam.pipelines.model_files.model_checkpoint",
+    "PretrainRequest": "roibeam.pipelines.pretraining.requests.request",
+    "RequestedData": "roibeam.pipelines.pretraining.requests.request",
+    "RequestedEncoder": "roibeam.pipelines.pretraining.requests.request",
+    "RequestedModel": "roibeam.pipelines.pretraining.requests.request",
+    "RequestedTraining": "roibeam.pipelines.pretraining.requests.request",
+    "run_pretraining": "roibeam.pipelines.pretraining.requests.requested_run",
+    "RequestedStage": "roibeam.pipelines.pretraining.requests.requested_stages",
+    "run_stages": "roibeam.pipelines.pretraining.requests.requested_stages",
+}
+__all__ = list(_FILES)
+__getattr__, __dir__ = lazy_names(__name__, _FILES)

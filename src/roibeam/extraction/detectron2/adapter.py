@@ -29,7 +29,7 @@ from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.rpn import Proposals
 from roibeam.extraction.network.state import weights_digest
-from roibeam.extraction.photos.preprocessing import MIN_INPUT_EDGE, PhotoScale, check_image
+from roibeam.extraction.photos.preprocessing import MIN_INPUT_EDGE, PhotoScale, check_pixels
 from roibeam.extraction.regions import (
     HostCopy,
     Regions,
@@ -250,7 +250,7 @@ class Detectron2Detector:
         """(height, width, 3) uint8 B, G, R -> (3, height', width') float32 in the network's channel order, 0..255."""
         from detectron2.data.transforms import ResizeShortestEdge, ResizeTransform
 
-        check_image(image)
+        check_pixels(image)
         height, width = image.shape[:2]
         if self.cfg.INPUT.FORMAT == "RGB":
             image = image[:, :, ::-1]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from roibeam.extraction.detectron2.vg import add_vg_keys, register_vg_detector, require_detectron2
 from roibeam.extraction.network.state import CELL_ANCHORS, check_state, is_plain_tensor, is_weight, show_tensor
 from roibeam.extraction.weights.files import read_tensors
-from roibeam.extraction.weights.random_weights import random_state
+from roibeam.extraction.weights.random_weights import random_seed, random_state
 from roibeam.extraction.weights.sources import fetch_weights
 from roibeam.features.printable import printable
 
@@ -127,11 +127,8 @@ def _load_weights(spec: str, model: nn.Module) -> None:
     network: Any = model
     state = network.state_dict()
     expected = {name: tensor for name, tensor in state.items() if is_weight(name)}
-    if spec.startswith("random:"):
-        seed = spec.removeprefix("random:")
-        if not seed.isdecimal() or not seed.isascii():
-            raise ValueError(f"weights {spec}: the seed must be a whole number, such as random:1")
-        weights = random_state({name: tuple(tensor.shape) for name, tensor in expected.items()}, int(seed))
+    if (seed := random_seed(spec, named=f"weights {spec}")) is not None:
+        weights = random_state({name: tuple(tensor.shape) for name, tensor in expected.items()}, seed)
     else:
         source = f"weights {spec}"
         found = read_tensors(fetch_weights(spec))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from roibeam.extraction.global_feature import GLOBAL_NETWORKS
 from roibeam.extraction.photos.decode import DEFAULT_MAX_PIXELS, LARGEST_MAX_PIXELS
+from roibeam.features.record.kept_classes import top_k_of
 from roibeam.features.record.region_record import FEATURE_DTYPES
 
 
@@ -56,8 +57,7 @@ class ExtractOptions:
     @property
     def top_k(self) -> int | None:
         """k of "top-<k>", else None."""
-        prefix, _, number = self.distribution.partition("-")
-        return int(number) if prefix == "top" and number.isdecimal() and int(number) > 0 else None
+        return top_k_of(self.distribution)
 
     @property
     def global_network(self) -> str | None:

@@ -63,7 +63,7 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, exif_orie
     """
     if exif_orientation not in _IMREAD_FLAGS:
         raise ValueError(f"exif_orientation {exif_orientation!r}: choose one of {', '.join(_IMREAD_FLAGS)}")
-    check_image(data, max_pixels=max_pixels)
+    check_encoded(data, max_pixels=max_pixels)
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), _IMREAD_FLAGS[exif_orientation])
     except cv2.error as error:
@@ -73,7 +73,7 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, exif_orie
     return np.asarray(image)
 
 
-def check_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> str:
+def check_encoded(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> str:
     """What `decode_image` checks before it decodes: known format, pixel limit, completeness.
 
     Returns:

@@ -94,7 +94,7 @@ def preprocess(
 
 def resize_photo(image: np.ndarray, config: DetectorConfig, conventions: Conventions) -> ResizedPhoto:
     """The first half of `preprocess`; arguments and errors as there."""
-    check_image(image)
+    check_pixels(image)
     image_hw = (image.shape[0], image.shape[1])
     if conventions.channel_order == "rgb":
         image = image[:, :, ::-1]
@@ -119,13 +119,13 @@ def network_input(photo: ResizedPhoto, conventions: Conventions, device: torch.d
     return NetworkInput(pixels, photo.input_hw, photo.image_hw, photo.factor, scale)
 
 
-def check_image(image: object) -> None:
+def check_pixels(image: object) -> None:
     """Raises ValueError when `image` is not a (height, width, 3) uint8 array of at least one pixel."""
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
         got = f"{image.shape} {image.dtype}" if isinstance(image, np.ndarray) else type(image).__name__
         raise ValueError(f"an image must be a (height, width, 3) uint8 array in B, G, R order, got {got}")
     if 0 in image.shape:
-        raise ValueError(f"an image of {image.shape[0]}x{image.shape[1]} pixels has nothing to detect")
+        raise ValueError(f"an image of {image.shape[0]}x{image.shape[1]} pixels has nothing to look at")
 
 
 def input_size(

@@ -30,7 +30,7 @@ from roibeam.extraction.weights.head_layout import (
     relayout,
     relayout_words,
 )
-from roibeam.extraction.weights.random_weights import random_state
+from roibeam.extraction.weights.random_weights import random_seed, random_state
 from roibeam.extraction.weights.sources import fetch_weights
 
 _log = logging.getLogger(__name__)
@@ -87,10 +87,10 @@ def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None
     # Trainable norms count batches, which no file need tell.
     expected = {name: tensor for name, tensor in everything.items() if is_weight(name)}
     layout = HeadLayout.of(conventions)
-    if seed := _random_seed(spec):
+    if (seed := random_seed(spec, named=f"weights {spec}")) is not None:
         hf_shaped = in_layout(on_meta(expected), layout, HF_LAYOUT, config)
         shapes = {name: tuple(value.shape) for name, value in hf_shaped.items()}
-        state = in_layout(random_state(shapes, int(seed)), HF_LAYOUT, layout, config)
+        state = in_layout(random_state(shapes, seed), HF_LAYOUT, layout, config)
         anchors = cell_anchors(config, conventions)
     else:
         published = understand(*read_named(spec, cache_dir=cache_dir), config, conventions)
@@ -116,8 +116,8 @@ def part_state(spec: str, expected: Mapping[str, Tensor], *, cache_dir: Path | N
         ValueError: as `load_weights`. The file's proposal network and heads are not looked at, all of its ResNet is.
         OSError: when it cannot be fetched.
     """
-    if seed := _random_seed(spec):
-        return random_state({name: tuple(value.shape) for name, value in expected.items()}, int(seed))
+    if (seed := random_seed(spec, named=f"weights {spec}")) is not None:
+        return random_state({name: tuple(value.shape) for name, value in expected.items()}, seed)
     source, named = read_named(spec, cache_dir=cache_dir)
     left = [name for name in named.tensors if name.startswith(OUTSIDE_RESNET)]
     found = {name: value for name, value in named.tensors.items() if not name.startswith(OUTSIDE_RESNET)}
@@ -211,16 +211,6 @@ def _anchors(published: PublishedWeights, config: DetectorConfig, conventions: C
             AnchorForm.of(conventions).describe(),
         )
     return anchors
-
-
-def _random_seed(spec: str) -> str:
-    """The digits after `random:`; empty for any other spec."""
-    if not spec.startswith("random:"):
-        return ""
-    seed = spec.removeprefix("random:")
-    if not seed.isdecimal() or not seed.isascii():
-        raise ValueError(f"weights {spec}: the seed must be a whole number, such as random:1")
-    return seed
 
 
 def _preset(value: str | _T, presets: Mapping[str, _T], what: str) -> _T:

@@ -18,6 +18,23 @@ _GAINS = {"cls_score": 14.0, "bbox_pred": 1.0, "fc_attr": 1.4, "attr_score": 4.0
 _CENTERED = ("cls_score", "bbox_pred", "attr_score")
 
 
+def random_seed(weights: str, *, named: str) -> int | None:
+    """The seed of `random:<seed>`; None for weights that are somewhere.
+
+    Args:
+        weights: as a user gives them.
+        named: what they are called in the error.
+    Raises:
+        ValueError: when the seed is no whole number.
+    """
+    if not weights.startswith("random:"):
+        return None
+    seed = weights.removeprefix("random:")
+    if not seed.isdecimal() or not seed.isascii():
+        raise ValueError(f"{named}: the seed must be a whole number, such as random:1")
+    return int(seed)
+
+
 def random_state(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Tensor]:
     """float32 tensors by name, each a function of name, shape and seed only; seed 1 gives those of the goldens."""
     return {name: torch.from_numpy(random_tensor(name, shape, seed)) for name, shape in shapes.items()}

@@ -1,4 +1,4 @@
 """The one reader of pickles: it makes plain values and arrays and runs nothing that a pickle names.
 
-Read read.py first; values.py says what a pickle may hold.
+Read read.py first, then values.py, which says what a pickle may hold.
 """

@@ -18,6 +18,7 @@ import numpy as np
 from roibeam.features.record.digest import DIGEST_BYTES
 from roibeam.features.record.region_record import FEATURE_DTYPES
 from roibeam.features.shard.layout import DTYPE_CODES, DTYPE_NAMES, align_up, checksum, hash_key
+from roibeam.features.shard.manifest import ShardManifest
 
 INDEX_MAGIC = b"RBIX"
 INDEX_VERSION = 1
@@ -130,6 +131,16 @@ class OffsetIndex:
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[IndexRow]:
         for row in range(start, self.num_records if stop is None else min(stop, self.num_records)):
             yield self.row(row)
+
+    def check_counts(self, manifest: ShardManifest, *, advice: str) -> None:
+        """Raises ValueError, ending in `advice`, when index and manifest do not count the same."""
+        got = (self.num_records, self.num_regions, self.feature_dim, self.feature_dtype)
+        want = (manifest.num_records, manifest.num_regions, manifest.feature_dim, manifest.feature_dtype)
+        if got != want:
+            raise ValueError(
+                f"{self._name}: its index counts records, regions, feature width and dtype {got}, its manifest {want}; "
+                f"{advice}"
+            )
 
     def _damaged(self, what: str) -> ValueError:
         return ValueError(f"{self._name}: offset index {what}; copy the file again or re-extract its shard")

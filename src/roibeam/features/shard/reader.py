@@ -237,13 +237,9 @@ class ShardReader:
         manifest = self.manifest
         value = memoryview(self._map)[manifest.index_offset : manifest.index_offset + manifest.index_bytes]
         index = OffsetIndex(value, file_bytes=manifest.data_bytes, name=str(self.path), check=check)
-        got = (index.num_records, index.num_regions, index.feature_dim, index.feature_dtype)
-        want = (manifest.num_records, manifest.num_regions, manifest.feature_dim, manifest.feature_dtype)
-        if got != want:
-            raise ValueError(
-                f"{self.path}: its index counts records, regions, feature width and dtype {got}, its manifest {want}; "
-                f"the two do not belong together: restore one of them or re-extract the shard"
-            )
+        index.check_counts(
+            manifest, advice="the two do not belong together: restore one of them or re-extract the shard"
+        )
         self._index = index
 
     def _check_size(self, index: OffsetIndex, row: int, num_regions: int, feature_dim: int) -> None:

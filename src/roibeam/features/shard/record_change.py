@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, feature_space_of
+from roibeam.features.record.kept_classes import top_k_of
 from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, TopKDistribution
 from roibeam.features.region_filter import RegionFilter
 
@@ -45,8 +46,7 @@ class RecordChange:
     @property
     def top_k(self) -> int | None:
         """k of "top-<k>", else None."""
-        prefix, _, number = self.distribution.partition("-")
-        return int(number) if prefix == "top" and number.isdecimal() and int(number) > 0 else None
+        return top_k_of(self.distribution)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; those that change nothing are None or "keep"."""

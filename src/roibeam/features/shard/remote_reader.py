@@ -33,13 +33,7 @@ class ShardObject:
                 f"{where}: has {len(data)} bytes from {start} on, its manifest says {manifest.index_bytes}"
             )
         self._index = OffsetIndex(memoryview(data), file_bytes=manifest.data_bytes, name=where)
-        got = (self._index.num_records, self._index.num_regions, self._index.feature_dim, self._index.feature_dtype)
-        want = (manifest.num_records, manifest.num_regions, manifest.feature_dim, manifest.feature_dtype)
-        if got != want:
-            raise ValueError(
-                f"{where}: its index counts records, regions, feature width and dtype {got}, its manifest {want}; "
-                f"delete the manifest and extract the shard again"
-            )
+        self._index.check_counts(manifest, advice="delete the manifest and extract the shard again")
 
     def __len__(self) -> int:
         return self._index.num_records

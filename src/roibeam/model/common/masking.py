@@ -96,6 +96,7 @@ def overlaps_with_inclusive_sides(boxes_xyxy_px: np.ndarray) -> np.ndarray:
     """(R, R) intersection over union of boxes (R, 4) in pixels, sides counted as x2 - x1 + 1.
 
     Those of facebookresearch/vilbert-multi-task (concept_cap_dataset.py, iou), float64. InterBERT counts the same way.
+    `task_losses.overlaps` rounds elsewhere, in float32 on the device: which boxes are over a threshold could change.
     """
     boxes = boxes_xyxy_px.astype(np.float64)
     starts, ends = boxes[:, :2], boxes[:, 2:] + 1

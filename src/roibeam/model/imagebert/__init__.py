@@ -1,4 +1,5 @@
 """ImageBERT (arXiv:2001.07966): one stream, regions by location embeddings, four pre-training objectives.
 
-Read model.py beside the paper.
+What other models use too is in ../common; how samples are drawn is not known here. Read model.py beside the paper
+first.
 """

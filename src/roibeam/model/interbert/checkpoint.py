@@ -16,6 +16,8 @@ from roibeam.model.common.checkpoint import (
     BERT_LAYER,
     BERT_OPTIONS,
     BERT_WORD_HEAD,
+    OFFICIAL_FUSIONS,
+    WORD_DECODER_COPY,
     KeyTable,
     names_with_bert,
     tidy_bert,
@@ -46,8 +48,6 @@ _RULES = (
     ("vision_logit.", "region_score."),
     ("linguisic_logit.", "word_score."),  # sic
 )
-# What files hold twice: the decoder of masked words is the word embedding.
-_COPIES = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"}
 
 
 def key_table(num_joint_layers: int, num_text_layers: int) -> KeyTable:
@@ -76,7 +76,7 @@ def state_from_official(
         ValueError: for an unknown name, for fewer layers than are joint, or when the file's masked-word decoder differs
             from its word embedding.
     """
-    official = without_copies(names_with_bert(official), _COPIES)
+    official = without_copies(names_with_bert(official), WORD_DECODER_COPY)
     count = _count(official, "bert.encoder.layer.")
     if count < num_joint_layers:
         raise ValueError(f"the checkpoint has {count} layers of BERT, but {num_joint_layers} should be joint")
@@ -111,7 +111,7 @@ def state_to_official(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ValueError: for a parameter that the release does not have, such as the paper's segment of regions.
     """
     table = key_table(_count(state, "interbert.joint.layers."), _count(state, "interbert.text.layers."))
-    return with_copies({table.official(name): tensor for name, tensor in state.items()}, _COPIES)
+    return with_copies({table.official(name): tensor for name, tensor in state.items()}, WORD_DECODER_COPY)
 
 
 def _count(names: Iterable[str], prefix: str) -> int:
@@ -161,7 +161,6 @@ _WITHOUT_EFFECT = frozenset(
         "with_coattention",
     }
 )
-_FUSION = {"mul": "product", "sum": "sum"}
 
 
 def config_from_official(options: Mapping[str, Any], **overrides: Any) -> InterBertConfig:
@@ -185,7 +184,7 @@ def config_from_official(options: Mapping[str, Any], **overrides: Any) -> InterB
                     f"InterBERT option v_hidden_size is {value!r}, hidden_size {hidden!r}; joint layers need one width"
                 )
         elif name == "fusion_method":
-            fields["fusion"] = _FUSION.get(value, value)
+            fields["fusion"] = OFFICIAL_FUSIONS.get(value, value)
         elif name == "predict_feature":
             fields["region_loss"] = "regression" if value else "kl"
         elif name not in _WITHOUT_EFFECT:

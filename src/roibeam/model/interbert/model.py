@@ -13,8 +13,6 @@ H hidden width, P pooled width.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +24,7 @@ from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_imag
 from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS, TransformerEncoder, TransformerLayer
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
 from roibeam.model.interbert.config import InterBertConfig
-from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
+from roibeam.model.pretraining import PreTrainingLogits, PreTrainingTerms, count_labels, count_true, log_odds
 
 PADDING_PIECE = 0
 MATCH_LOGIT = 0  # in the release: logit 0 = the caption belongs to the image, 1 = it does not
@@ -228,15 +226,6 @@ class InterBertModel(InterBertPreTrainedModel):
         text = self.text(text, batch.text_mask, None if maps is None else maps.text)
         pooled = self.pooler.pool_text(text[:, 0])
         return VLOutput(text_states=text, region_states=text[:, :0], pooled=pooled, pooled_text=pooled, attention=maps)
-
-
-class PreTrainingLogits(NamedTuple):
-    """What the pre-training heads say of every position, real or not."""
-
-    words: Tensor  # (B, T, V)
-    regions: Tensor  # (B, R, C), or features (B, R, D)
-    whole_image: Tensor  # (B, C) or (B, D), never trained
-    match: Tensor  # (B, 2), in the release's order: matching first
 
 
 class InterBertForPreTraining(InterBertPreTrainedModel):

@@ -12,13 +12,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from roibeam.model.common.heads import DroppedLinear
-from roibeam.model.inputs import VLBatch, VLOutput, image_elements_of
+from roibeam.model.common.score_heads import ScoreHeads
+from roibeam.model.inputs import VLOutput
 from roibeam.model.interbert.config import InterBertConfig
 from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.vilbert.tasks import PADDED_SCORE
 
 
-class InterBertForTasks(InterBertForPreTraining):
+class InterBertForTasks(ScoreHeads, InterBertForPreTraining):
     """The pre-training heads, answers, and one score for the pair, each region and each piece."""
 
     def __init__(self, config: InterBertConfig) -> None:
@@ -33,16 +33,3 @@ class InterBertForTasks(InterBertForPreTraining):
     def answers(self, output: VLOutput) -> Tensor:
         """(B, num_answers) logits of a label for the pair."""
         return self.answer_head(output.pooled)
-
-    def score_pairs(self, output: VLOutput) -> Tensor:
-        """(B,) how well each text fits its image: the choices of VCR."""
-        return self.pair_score(output.pooled).squeeze(-1)
-
-    def score_regions(self, batch: VLBatch, output: VLOutput) -> Tensor:
-        """(B, R + 1) how well IMG and each region fit the text; `PADDED_SCORE` is added at padding."""
-        states, mask = image_elements_of(batch, output)
-        return self.region_score(states).squeeze(-1) + (~mask).to(states.dtype) * PADDED_SCORE
-
-    def score_words(self, states: Tensor) -> Tensor:
-        """(...) one number for each of `states` (..., H)."""
-        return self.word_score(states).squeeze(-1)

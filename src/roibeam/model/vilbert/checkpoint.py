@@ -15,6 +15,8 @@ from roibeam.model.common.checkpoint import (
     BERT_LAYER,
     BERT_OPTIONS,
     BERT_WORD_HEAD,
+    OFFICIAL_FUSIONS,
+    WORD_DECODER_COPY,
     KeyTable,
     names_with_bert,
     tidy_bert,
@@ -91,8 +93,6 @@ TABLES: Mapping[str, KeyTable] = {
 }
 # In every checkpoint, read by nothing: BertBiOutput makes these layers and never calls them.
 INERT = (".biOutput.q_dense1.", ".biOutput.q_dense2.")
-# What files hold twice: the decoder of masked words is the word embedding.
-_COPIES = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"}
 
 
 def release_of(official: Mapping[str, Tensor]) -> str:
@@ -121,7 +121,7 @@ def state_from_official(official: Mapping[str, Any], *, with_co_attention: bool 
     Raises:
         ValueError: for an unknown name, or when the file's masked-word decoder differs from its word embedding.
     """
-    official = without_copies(names_with_bert(official), _COPIES)
+    official = without_copies(names_with_bert(official), WORD_DECODER_COPY)
     table, inert = TABLES[release_of(official)], INERT if with_co_attention else (*INERT, ".c_layer.")
     return {table.ours(name): tensor for name, tensor in official.items() if not any(part in name for part in inert)}
 
@@ -170,7 +170,7 @@ def state_to_official(state: Mapping[str, Tensor], release: str) -> dict[str, Te
     Raises:
         ValueError: for a parameter that this release does not have.
     """
-    return with_copies({TABLES[release].official(name): tensor for name, tensor in state.items()}, _COPIES)
+    return with_copies({TABLES[release].official(name): tensor for name, tensor in state.items()}, WORD_DECODER_COPY)
 
 
 _FIELDS = {
@@ -227,7 +227,6 @@ _WITHOUT_EFFECT = frozenset(
     }
 )
 _VISUAL_TARGETS = {0: "kl", 1: "regression", 2: "contrastive"}
-_FUSION = {"mul": "product", "sum": "sum"}
 _TEXT_MODELS = ("bert", "roberta")  # the same computation with other sizes: RoBERTa's positions are dropped there
 
 
@@ -244,7 +243,7 @@ def config_from_official(options: Mapping[str, Any], **overrides: Any) -> ViLber
         if name in _FIELDS:
             fields[_FIELDS[name]] = value
         elif name == "fusion_method":
-            fields["fusion"] = _FUSION.get(value, value)
+            fields["fusion"] = OFFICIAL_FUSIONS.get(value, value)
         elif name == "predict_feature":
             fields["region_loss"] = "regression" if value else "kl"
         elif name == "visual_target":

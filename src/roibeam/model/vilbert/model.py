@@ -15,7 +15,7 @@ width, P pooled width.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,15 @@ from roibeam.model.common.packing import Packing
 from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import BERT_NORM_EPS
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
-from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, draw_negatives, log_odds, only_matched
+from roibeam.model.pretraining import (
+    PreTrainingLogits,
+    PreTrainingTerms,
+    count_labels,
+    count_true,
+    draw_negatives,
+    log_odds,
+    only_matched,
+)
 from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.encoder import Stream, TwoStreamEncoder
 
@@ -224,15 +232,6 @@ class ViLbertModel(ViLbertPreTrainedModel):
             pooled_image=pooled_image,
             attention=maps,
         )
-
-
-class PreTrainingLogits(NamedTuple):
-    """What the pre-training heads say of every position, real or not."""
-
-    words: Tensor  # (B, T, V)
-    regions: Tensor  # (B, R, C), or features (B, R, D)
-    whole_image: Tensor  # (B, C) or (B, D), never trained
-    match: Tensor | None  # (B, 2), in the releases' order: matching first
 
 
 class ViLbertForPreTraining(ViLbertPreTrainedModel):

@@ -10,17 +10,15 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from roibeam.model.common.heads import DroppedLinear, NormedClassifier, WeightNormedClassifier
-from roibeam.model.inputs import VLBatch, VLOutput, image_elements_of
+from roibeam.model.common.score_heads import ScoreHeads
+from roibeam.model.inputs import VLOutput
 from roibeam.model.task_heads import join_row_pairs
 from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 
-# What padded regions get added (vilbert.py, vision_logit): finite, so that a loss over all rows stays finite.
-PADDED_SCORE = -10_000.0
 
-
-class ViLbertWithScores(ViLbertForPreTraining):
-    """What both releases share: the pre-training heads and one score for the pair, each region and each piece."""
+class ViLbertWithScores(ScoreHeads, ViLbertForPreTraining):
+    """The pre-training heads, and one score for the pair, each region and each piece (section 3.2): both releases."""
 
     def __init__(self, config: ViLbertConfig) -> None:
         super().__init__(config)
@@ -29,22 +27,6 @@ class ViLbertWithScores(ViLbertForPreTraining):
         self.pair_score = DroppedLinear(config.co_attention_size, 1, dropout=dropout)
         self.region_score = DroppedLinear(config.image_hidden_size, 1, dropout=dropout)
         self.word_score = DroppedLinear(config.hidden_size, 1, dropout=dropout)
-
-    def score_pairs(self, output: VLOutput) -> Tensor:
-        """(B,) how well each caption fits its image: choices of VCR, candidates of retrieval (section 3.2)."""
-        return self.pair_score(output.pooled).squeeze(-1)
-
-    def score_regions(self, batch: VLBatch, output: VLOutput) -> Tensor:
-        """(B, R + 1) how well IMG and each region fit the text (RefCOCO+, section 3.2); `PADDED_SCORE` at padding.
-
-        IMG takes part, in the releases' losses and in their choice of the best.
-        """
-        states, mask = image_elements_of(batch, output)
-        return self.region_score(states).squeeze(-1) + (~mask).to(states.dtype) * PADDED_SCORE
-
-    def score_words(self, states: Tensor) -> Tensor:
-        """(...) one number for each of `states` (..., H)."""
-        return self.word_score(states).squeeze(-1)
 
 
 class ViLbertForTasks(ViLbertWithScores):

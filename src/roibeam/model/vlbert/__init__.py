@@ -1,4 +1,5 @@
 """VL-BERT (arXiv:1908.08530): words and regions in one stream, every element with a visual feature.
 
-Read config.py and model.py beside the paper, then embeddings.py. Photos instead of features: ../end_to_end.py.
+What other models use too is in ../common, photos instead of features in ../end_to_end.py. Read config.py and model.py
+beside the paper first, then embeddings.py.
 """

@@ -43,7 +43,11 @@ def join_question_answer(
         question_tags, answer_tags: the same shapes; None for zeros.
         order: "question_answer"; "answer_question", where the question is the second segment; "one_sentence", without
             [SEP] and segment between.
+    Raises:
+        ValueError: for another order.
     """
+    if order not in ORDERS:
+        raise ValueError(f"order {order!r} of a question and its answer is unknown; there are {', '.join(ORDERS)}")
     first, second = (question, question_tags), (answer, answer_tags)
     if order == "answer_question":
         first, second = second, first

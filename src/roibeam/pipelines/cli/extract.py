@@ -9,7 +9,6 @@ import typer
 from roibeam.pipelines.cli.options import HELD_OUT, IMAGES_OF, LEAVE_OUT
 from roibeam.pipelines.extract.request import (
     DEFAULT_SELECTION,
-    MIN_MATCH,
     ExtractRequest,
     RequestedDetector,
     RequestedImages,
@@ -17,6 +16,7 @@ from roibeam.pipelines.extract.request import (
     RunOptions,
 )
 from roibeam.pipelines.extract.shard.allocator_arenas import use_one_arena
+from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 
 
 def extract_command(

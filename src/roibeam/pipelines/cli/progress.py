@@ -32,7 +32,7 @@ def progress_command(
             typer.echo(json.dumps(status_json(status, store)))
         else:
             # On a terminal a look takes the place of the one before.
-            typer.echo(("\x1b[2J\x1b[H" if watch and sys.stdout.isatty() else "") + status_text(status, store))
+            typer.echo(("\x1b[2J\x1b[H" if watch and sys.stdout.isatty() else "") + status_text(status))
         if not watch or status.is_complete:
             return
         sys.stdout.flush()

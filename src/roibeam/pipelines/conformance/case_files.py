@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from roibeam.pipelines.foundation.files.json_files import read_json_object
+
 MAX_ARRAYS_BYTES = 1 << 30
 MAX_JSON_BYTES = 16 << 20
 
@@ -132,21 +134,9 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarra
         raise ValueError(f"array {member.filename.removesuffix('.npy')!r} is damaged or refused: {error}") from None
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises:
-        ValueError, OSError: one line, when there is none, or the file is over 16 MiB.
-    """
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise ValueError(f"{path}: {path.stat().st_size} bytes are too many for options; at most {MAX_JSON_BYTES}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON: {_one_line(error)}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: holds a {type(content).__name__}, expected an object of names and values")
-    return content
+def read_case_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a case; ValueError, one line, when there is none, or the file is over 16 MiB."""
+    return read_json_object(path, max_bytes=MAX_JSON_BYTES)
 
 
 def _one_line(error: BaseException) -> str:

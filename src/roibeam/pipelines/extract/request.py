@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# A wrong folder gives next to nothing. Of Conceptual Captions a third of the links were dead years ago, and more die.
-MIN_MATCH = 0.25
+from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
+
 DEFAULT_SELECTION = "butd-10-100"
 
 

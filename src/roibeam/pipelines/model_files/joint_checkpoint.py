@@ -9,7 +9,6 @@ VL-BERT's release (jackroos/VL-BERT) has such models as one file, which the func
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -272,14 +271,10 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > _MAX_CONFIG_BYTES:
-        raise ValueError(f"{path}: over {_MAX_CONFIG_BYTES} bytes; it is no joint checkpoint's config.json")
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError):
-        raise ValueError(f"{path}: not json; a joint checkpoint's config.json is written by save_joint") from None
+    hint = "a joint checkpoint's config.json is written by save_joint"
+    found = read_json_object(path, max_bytes=_MAX_CONFIG_BYTES, hint=hint)
     sections = ("end_to_end", "model", "region_encoder")
-    if not isinstance(found, dict) or not all(isinstance(found.get(section), dict) for section in sections):
+    if not all(isinstance(found.get(section), dict) for section in sections):
         raise ValueError(f"{path}: no joint checkpoint's config.json, which has {', '.join(sections)}")
     if found.get("format") != _FORMAT:
         raise ValueError(

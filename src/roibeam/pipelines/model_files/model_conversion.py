@@ -58,9 +58,12 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
         out: for "roibeam" and "detector" a folder, for "official" a file; must not be there yet.
         to: one of `DIRECTIONS`; "detector" is the detector of a run end to end that learned from labelled photos too.
     Raises:
-        ValueError: when the model cannot be read or written so, or what was written reads differently.
+        ValueError: for another direction; when the model cannot be read or written so, or what was written reads
+            differently.
         OSError: when a disk fails.
     """
+    if to not in DIRECTIONS:
+        raise ValueError(f"a model is not written as {to!r}; there are {', '.join(DIRECTIONS)}")
     if out.exists():
         raise ValueError(f"{out} is there already; name another one")
     if not out.parent.is_dir():

@@ -13,6 +13,7 @@ import numpy as np
 
 from roibeam.pipelines.analysis.evaluation.measures import Measure
 from roibeam.pipelines.analysis.evaluation.retrieval import Direction
+from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap, floor_median
 
 RESULTS_NAME = "results.json"
@@ -95,11 +96,8 @@ def read_results(path: Path) -> dict[str, Any]:
         ValueError: when there is none, or it is none of ours.
     """
     file = path / RESULTS_NAME if path.is_dir() else path
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{file}: cannot be read as JSON: {error}; roibeam evaluate writes results.json") from None
-    if not isinstance(found, dict) or found.get("format") != _FORMAT or "images" not in found:
+    found = read_json_object(file, hint="roibeam evaluate writes results.json")
+    if found.get("format") != _FORMAT or "images" not in found:
         raise ValueError(f"{file}: no results.json of roibeam evaluate, format {_FORMAT}")
     return found
 

@@ -1,3 +1,5 @@
-"""Commands that train and ask models: pretrain, recipes, evaluate, probe. The work is in pipelines/pretraining and
-pipelines/analysis. Read pretrain.py first.
+"""Commands that train and ask models: pretrain, recipes, evaluate, probe.
+
+They parse and print, and know no batches: the work is in pipelines/pretraining and pipelines/analysis. Read pretrain.py
+first.
 """

@@ -25,7 +25,6 @@ from roibeam.pipelines.cli.options import (
     run_folder_lines,
 )
 from roibeam.pipelines.cli.train.stages import REQUEST_ALONE, options_given, stages_of
-from roibeam.pipelines.extract.request import MIN_MATCH
 from roibeam.pipelines.pretraining.requests.request import (
     DEFAULT_ENCODER,
     PretrainRequest,
@@ -34,6 +33,7 @@ from roibeam.pipelines.pretraining.requests.request import (
     RequestedModel,
     RequestedTraining,
 )
+from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 
 if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.requests.requested_stages import RequestedStage

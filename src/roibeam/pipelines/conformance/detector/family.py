@@ -21,7 +21,7 @@ from pathlib import Path
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.selection import SELECTIONS
-from roibeam.pipelines.conformance.case_files import Arrays, read_json_object
+from roibeam.pipelines.conformance.case_files import Arrays, read_case_json
 from roibeam.pipelines.conformance.checks import Case, Check, Family, OpenFolder, failed
 from roibeam.pipelines.conformance.detector.end_to_end import END_TO_END_FILE, end_to_end_checks
 from roibeam.pipelines.conformance.detector.options import (
@@ -105,12 +105,12 @@ def _photo_case(folder: Path, options: CaseOptions, set_name: str, file: str, ph
 
 
 def _weight_sums(folder: Path, options: CaseOptions, set_name: str, file: str) -> Iterable[Check]:
-    sums = read_json_object(folder / file)
+    sums = read_case_json(folder / file)
     return weight_sum_checks(_set(folder, options, set_name), sums, options.tolerances)
 
 
 def _key_list(folder: Path, options: CaseOptions, set_name: str, kind: str, file: str) -> Iterable[Check]:
-    return key_list_checks(_set(folder, options, set_name), kind, read_json_object(folder / file), file)
+    return key_list_checks(_set(folder, options, set_name), kind, read_case_json(folder / file), file)
 
 
 def _end_to_end(folder: Path, options: CaseOptions, photos: list[Path]) -> Iterator[Check]:

@@ -14,7 +14,7 @@ from typing import Any
 from roibeam.extraction.network.config import POOLED_CELLS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.selection import SELECTIONS, SelectionPolicy
-from roibeam.pipelines.conformance.case_files import read_json_object
+from roibeam.pipelines.conformance.case_files import read_case_json
 from roibeam.pipelines.conformance.tolerances import DETECTOR, Closeness, DetectorTolerances
 
 TRUE_SIZE = "full"  # name of the set of the published sizes
@@ -75,7 +75,7 @@ class CaseOptions:
 
 def read_case_options(path: Path) -> CaseOptions:
     """Raises ValueError or OSError, one line, for a file that says something else than the README's case.json."""
-    content = read_json_object(path)
+    content = read_case_json(path)
     unknown = set(content) - {"salt", "photos", "batch_order", "sets", "tolerance"}
     if unknown:
         raise ValueError(f"{path}: {', '.join(sorted(unknown))}: options that no check here knows")
@@ -124,7 +124,7 @@ def read_detector_set(name: str, path: Path, salt: int) -> DetectorSet:
     Raises:
         ValueError: for an option that is unknown, absent or asks for what our detector cannot compute; OSError.
     """
-    options = _Options(read_json_object(path), path)
+    options = _Options(read_case_json(path), path)
     for key, allowed in _FIXED.items():
         options.require_one(key, allowed)
     base = options.whole("resnets.width_per_group")

@@ -1,1 +1,4 @@
-"""The family "vlbert": VL-BERT on features, from pixels, its tasks and its data. Read family.py first."""
+"""The family "vlbert": VL-BERT on features, from pixels, its tasks and its data.
+
+What a case of any family is (arrays, checks, tolerances) is in the room above. Read family.py first, then case.py.
+"""

@@ -101,7 +101,7 @@ def status_json(status: Status, store: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def status_text(status: Status, store: str) -> str:
+def status_text(status: Status) -> str:
     """The look for a person: a line of progress, one of shards, and the shards in work, the longest silent first."""
     sizes = {shard.number: shard.num_images for shard in status.plan.shards}
     planned, in_work = len(status.plan.shards), len(status.in_work)

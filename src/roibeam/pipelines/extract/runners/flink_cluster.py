@@ -11,6 +11,7 @@ machine that has a TaskManager.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import logging
@@ -23,9 +24,7 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from roibeam.pipelines.extract.runners.flink_packages import fetch, flink_jars, job_server_jar
 from roibeam.pipelines.foundation.console.our_logs import show_our_logs
@@ -223,49 +222,53 @@ def _free_port() -> int:
         return port
 
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
-Folder = Annotated[Path, typer.Argument(help="Where Flink is fetched to and its logs are.")]
+def _run_command(asked: argparse.Namespace) -> None:
+    if asked.command == "fetch":
+        fetch(asked.folder)
+        print(f"Flink and {job_server_jar(asked.folder)}")
+        return
+    cluster = FlinkCluster(asked.folder)
+    if asked.command == "start":
+        cluster.start(num_task_managers=asked.task_managers, port=asked.port, pool_port=asked.pool_port)
+        print(f"running; web page at http://localhost:{asked.port}")
+        print("roibeam extract ... --runner flink -- " + " ".join(cluster.options))
+    elif asked.command == "status":
+        for name, pid in cluster.pids.items():
+            print(f"{name:16} {pid:>8} {'running' if cluster.is_alive(name) else 'ended'}")
+    else:
+        cluster.stop()
 
 
-@app.command("fetch")
-def fetch_command(folder: Folder) -> None:
-    """Fetches Flink from PyPI and Beam's job server from Maven Central."""
-    fetch(folder)
-    typer.echo(f"Flink and {job_server_jar(folder)}")
-
-
-@app.command("start")
-def start_command(
-    folder: Folder,
-    task_managers: Annotated[int, typer.Option(min=1)] = 2,
-    port: Annotated[int, typer.Option(help="Of the JobManager's REST interface and web page.")] = 8081,
-    pool_port: Annotated[int, typer.Option(help="Of the worker pool.")] = 50000,
-) -> None:
-    """Starts JobManager, TaskManagers and the worker pool beside them."""
-    cluster = FlinkCluster(folder)
-    cluster.start(num_task_managers=task_managers, port=port, pool_port=pool_port)
-    typer.echo(f"running; web page at http://localhost:{port}\nroibeam extract ... --runner flink -- " + " ".join(
-        cluster.options))  # fmt: skip
-
-
-@app.command("status")
-def status_command(folder: Folder) -> None:
-    """Says which processes run."""
-    cluster = FlinkCluster(folder)
-    for name, pid in cluster.pids.items():
-        typer.echo(f"{name:16} {pid:>8} {'running' if cluster.is_alive(name) else 'ended'}")
-
-
-@app.command("stop")
-def stop_command(folder: Folder) -> None:
-    """Ends all processes of the cluster."""
-    FlinkCluster(folder).stop()
+def _parser() -> argparse.ArgumentParser:
+    """Of the standard library: this is a tool beside `roibeam`, which alone uses typer."""
+    parser = argparse.ArgumentParser(prog="flink_cluster", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, words in (
+        ("fetch", "Fetches Flink from PyPI and Beam's job server from Maven Central."),
+        ("start", "Starts JobManager, TaskManagers and the worker pool beside them."),
+        ("status", "Says which processes run."),
+        ("stop", "Ends all processes of the cluster."),
+    ):
+        command = commands.add_parser(name, help=words, description=words, allow_abbrev=False)
+        command.add_argument("folder", type=Path, help="Where Flink is fetched to and its logs are.")
+        if name == "start":
+            command.add_argument("--task-managers", type=int, default=2, help="At least 1; default %(default)s.")
+            words = "Of the JobManager's REST interface and web page; default %(default)s."
+            command.add_argument("--port", type=int, default=8081, help=words)
+            command.add_argument(
+                "--pool-port", type=int, default=50000, help="Of the worker pool; default %(default)s."
+            )
+    return parser
 
 
 def main() -> None:
+    parser = _parser()
+    asked = parser.parse_args()
+    if asked.command == "start" and asked.task_managers < 1:
+        parser.error(f"--task-managers must be at least 1, got {asked.task_managers}")
     show_our_logs()
     try:
-        app(standalone_mode=False)
+        _run_command(asked)
     except (ValueError, RuntimeError, OSError) as error:
         sys.exit(f"flink_cluster: {error}")
 

@@ -29,7 +29,6 @@ BEAM_NAMES = {
     "spark": "SparkRunner",
     "dataflow": "DataflowRunner",
 }
-RUNNERS = ("local", *BEAM_NAMES)
 _REPEATABLE = ("--experiments", "--resource_hints", "--dataflow_service_options")
 _MASTER_SECONDS = 10.0
 
@@ -38,7 +37,7 @@ def runner_flags(runner: str, beam_args: Sequence[str], *, preload: str, device:
     """All Beam options of a run, ours first, so that a later one of the user's counts.
 
     Args:
-        runner: one of `RUNNERS`, or a Beam runner's name.
+        runner: "local", one of `BEAM_NAMES`, or the name that Beam has for a runner.
         beam_args: the user's, each "--name=value" or "--name".
         preload: the module whose pipeline runs, for workers to import before they have threads.
         device: what the detector runs on: "cuda..." asks for machines with a GPU where a runner can.

@@ -7,16 +7,22 @@ from pathlib import Path
 from typing import Any
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path, *, max_bytes: int | None = None, hint: str = "") -> dict[str, Any]:
     """The JSON object in a file.
 
+    Args:
+        max_bytes: of the file; None for any.
+        hint: what to tell beside an error, such as which command writes such files.
     Raises:
-        ValueError: naming the file, when it is no JSON object.
+        ValueError: naming the file, when it is no JSON object, or larger.
     """
+    after = f"; {hint}" if hint else ""
     try:
+        if max_bytes is not None and (size := path.stat().st_size) > max_bytes:
+            raise ValueError(f"{path}: {size:,} bytes are too many; at most {max_bytes:,} are read{after}")
         found = json.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: cannot be read as JSON: {error}") from None
+        raise ValueError(f"{path}: cannot be read as JSON: {error}{after}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: holds a {type(found).__name__}; expected a JSON object")
+        raise ValueError(f"{path}: holds a {type(found).__name__}; expected a JSON object{after}")
     return found

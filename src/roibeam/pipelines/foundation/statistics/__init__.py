@@ -1,3 +1,4 @@
-"""Numbers about numbers: the paired bootstrap, ranks of retrieval. No torch models, no files. Read
-bootstrap.py first.
+"""Numbers about numbers: the paired bootstrap, ranks of retrieval.
+
+No torch models, no files. Read bootstrap.py first.
 """

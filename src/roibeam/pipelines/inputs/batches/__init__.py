@@ -1,4 +1,5 @@
 """From one row to a batch: samples and their targets, padding, photos with boxes, and batches made in other processes.
 
-What a row hides and asks is drawn elsewhere (`pretraining/samples`, `analysis/evaluation`). Read `sample.py` first.
+What a row hides and asks is drawn elsewhere (pipelines/pretraining/samples, pipelines/analysis/evaluation). Read
+sample.py first.
 """

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
-# A wrong folder gives next to nothing. Of Conceptual Captions a third of the links were dead years ago, and more die.
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from dataclasses import replace
 import torch
 
 from roibeam.model.common.bert import BertSizes
-from roibeam.pipelines.extract.request import MIN_MATCH
 from roibeam.pipelines.inputs.captioned.captioned_store import LeakGuard
 from roibeam.pipelines.inputs.captioned.given_stores import GivenStores, GivenValidation, held_out_hints
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
@@ -38,6 +37,7 @@ from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.systems import System, system_named
 from roibeam.pipelines.pretraining.text_run import pretrain_on_text
+from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 from roibeam.pipelines.sources.held_out import HeldOut
 from roibeam.pipelines.training.loop import is_main_process
 from roibeam.pipelines.training.run_folder.curves import write_curves

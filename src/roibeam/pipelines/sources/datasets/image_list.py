@@ -29,7 +29,6 @@ from roibeam.pipelines.foundation.files.image_ids import image_id_of, is_utf8, p
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 from roibeam.pipelines.sources.datasets.rows import BadRow, is_web_url
 
-EXTENSIONS = (".parquet", ".csv", ".jsonl")
 IMAGE_COLUMNS = (
     "image_path", "image", "path", "file_name", "filename", "filepath", "file", "location", "img_path", "img",
 )  # fmt: skip

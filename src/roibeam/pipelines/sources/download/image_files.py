@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from roibeam.extraction.photos.decode import DecodeError, check_image
+from roibeam.extraction.photos.decode import DecodeError, check_encoded
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.printable import printable
 from roibeam.pipelines.sources.download.failures import DownloadError, LocalFaultError
@@ -87,7 +87,7 @@ class ImageFiles:
         path = self.scratch(row)
         try:
             data = path.read_bytes()
-            kind = check_image(data, max_pixels=self._max_pixels)
+            kind = check_encoded(data, max_pixels=self._max_pixels)
             name = image_id(row) + _EXTENSIONS[kind]
             place = self._out / name
             with path.open("rb") as file:

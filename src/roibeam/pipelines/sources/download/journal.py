@@ -65,9 +65,6 @@ class Journal:
     def is_known(self, row: int) -> bool:
         return self._offsets[row] != _UNKNOWN
 
-    def is_stored(self, row: int) -> bool:
-        return bool(self._is_stored[row])
-
     def outcome(self, row: int) -> Outcome | None:
         """What became of this row; None when nothing is known, or the list has no such row."""
         offset = self._offsets[row] if row < len(self._offsets) else _UNKNOWN
