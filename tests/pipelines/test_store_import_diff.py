@@ -22,10 +22,10 @@ sys.path.append(str(Path(__file__).parents[1] / "features"))
 from butd_tsv_examples import CAFFE, CLS_PROB, LXMERT, fields, line
 
 from roibeam.features.exchange.butd_tsv import read_butd_tsv
+from roibeam.features.folders.folder_lock import store_lock
 from roibeam.features.shard.manifest import StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.foundation.files.folder_lock import store_lock
 from roibeam.pipelines.stores.store_import import import_features
 
 Roibeam = Callable[..., Any]

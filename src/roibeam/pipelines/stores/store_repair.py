@@ -26,6 +26,7 @@ from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.comparison.feature_spaces import space_difference
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import fsync_folder
+from roibeam.features.folders.folder_lock import store_lock
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, merged_numerics
 from roibeam.features.record.region_record import RegionRecord
@@ -39,7 +40,6 @@ from roibeam.pipelines.extract.shard.shard_job import extract_members, planned_b
 from roibeam.pipelines.extract.shard.store_folder import tidy_store
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_members
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
-from roibeam.pipelines.foundation.files.folder_lock import store_lock
 from roibeam.pipelines.foundation.files.locations import location_exists, moved_location
 from roibeam.pipelines.foundation.files.remote_files import is_url
 from roibeam.pipelines.sources.vocabulary import Vocabulary

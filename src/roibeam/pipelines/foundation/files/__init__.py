@@ -1,3 +1,3 @@
-"""Files wherever they are: paths, URLs, members of archives, JSON, locks, scratch databases, dead letters. Read
+"""Files wherever they are: paths, URLs, members of archives, JSON, scratch databases, dead letters. Read
 locations.py first.
 """

@@ -13,16 +13,16 @@ from pathlib import Path
 
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
+from roibeam.features.folders.folder_lock import LOCK_NAME
 from roibeam.features.shard.manifest import (
     ANNOTATIONS_NAME,
+    DEAD_LETTERS_NAME,
     STORE_MANIFEST_NAME,
     ShardManifest,
     StoreManifest,
     shard_manifest_name,
 )
 from roibeam.features.shard.reader import ShardReader
-from roibeam.pipelines.foundation.files.dead_letters import DEAD_LETTERS_NAME
-from roibeam.pipelines.foundation.files.folder_lock import LOCK_NAME
 
 log = logging.getLogger(__name__)
 
