@@ -226,10 +226,12 @@ def join_task_texts(
 
 
 def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
-    """Foreground classes of the store's detector; None where neither its names nor a record tell."""
-    names = store.vocabulary["classes"]
+    """Foreground classes of the store's detector; None where neither the store nor a record tells."""
+    names, count = store.vocabulary["classes"], store.manifest.config.get("num_classes")
     if names:
         return len(names)
+    if isinstance(count, int):  # without names, as `StoreWriter` was told
+        return count
     distribution = record.class_distribution
     if isinstance(distribution, TopKDistribution):
         return distribution.num_classes
