@@ -141,8 +141,8 @@ def _what_to_do_without_plan(store: Path, damage: StoreDamage) -> str:
     if damage.manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX) and "copy" not in damage.manifest.config:
         if isinstance(damage.manifest.config.get("write"), dict):
             return (
-                f"{store} was written by StoreWriter: delete the part-*.json of a broken shard and write its images again, or "
-                f"keep the whole records with `roibeam store copy {store} NEW --drop-damaged`"
+                f"{store} was written by StoreWriter: delete part-*.json of a broken shard and write its images again, "
+                f"or keep the whole records with `roibeam store copy {store} NEW --drop-damaged`"
             )
         location = damage.manifest.config.get("source", {}).get("location", "the feature file")
         return f"{store} was imported: import it again into a new folder, `roibeam store import {location} NEW`"
