@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import signal
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +129,11 @@ class StoreInWork:
             raise ValueError(f"{self._folder} has image {record.image_id!r} already; ids are unique in a store")
         if captions and importlib.util.find_spec("pyarrow") is None:
             raise ValueError("captions are stored in a parquet file, for which pyarrow is missing: pip install pyarrow")
-        self._is_whole = False
-        self._begun[record.image_id] = captions
-        self._take_up(self._sequence.put(record))
-        self._is_whole = True
+        with _interrupts_wait():
+            self._is_whole = False
+            self._begun[record.image_id] = captions
+            self._take_up(self._sequence.put(record))
+            self._is_whole = True
 
     def finish(self) -> StoreManifest:
         """Publishes the shard that was begun, and the store."""
@@ -193,3 +197,21 @@ class StoreInWork:
             "classes": self._has_classes,
             "captions": sum(map(len, captions.values())),
         }
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Ctrl-C is heard after the block: with half a record in it a shard would be lost. Only where it would raise
+    KeyboardInterrupt here; a program's own handler is left as it is."""
+    raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not raises or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if heard:
+        raise KeyboardInterrupt
