@@ -240,6 +240,8 @@ def test_a_mapping_is_a_record(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     manifest = store_writer.write_store(tmp_path / "store", rows, **SPACE, captions=said)
     assert manifest.annotations is not None and manifest.annotations.captions == 2
     assert "captions of 1 image, the first 'b', have no record" in caplog.text
+    with pytest.raises(ValueError, match="image id 7 must be a text, such as '7'"):
+        store_writer.write_store(tmp_path / "numbers", [{"image_id": 7, **arrays()}], **SPACE)
     with pytest.raises(ValueError, match="must be a RegionRecord, or a mapping with an image_id, got list"):
         store_writer.write_store(tmp_path / "other", [[1, 2]], **SPACE)  # type: ignore[list-item]
 
@@ -302,7 +304,9 @@ def test_a_damaged_shard_is_named_and_written_again(tmp_path: Path) -> None:
     assert verify_store(folder, deep=True) == []
 
 
-def test_a_disk_that_breaks_in_a_record_leaves_no_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_breaks_in_a_record_leaves_no_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     from roibeam.features.shard.growing_lmdb import GrowingLmdb
 
     with pytest.raises(OSError, match="full"), StoreWriter(tmp_path / "store", **SPACE) as writer:
@@ -317,6 +321,7 @@ def test_a_disk_that_breaks_in_a_record_leaves_no_shard(tmp_path: Path, monkeypa
         monkeypatch.setattr(GrowingLmdb, "put", full)
         writer.write("b", **arrays(1))  # its boxes are in, its features are not
     assert list((tmp_path / "store").iterdir()) == []
+    assert "the last shard is lost, with 2 images: writing one of them failed" in caplog.text
 
 
 def test_an_interrupt_waits_until_the_image_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -450,6 +455,9 @@ def test_a_damaged_file_of_captions_is_one_line(tmp_path: Path) -> None:
     stopped(tmp_path / "store", {"a": arrays() | {"captions": "a dog"}})
     (path,) = (tmp_path / "store").glob("*.captions.jsonl")
     assert json.loads(path.read_text()) == {"image_id": "a", "captions": ["a dog"]}
+    orphan = path.with_name("part-00001.01234567.captions.jsonl")
+    orphan.write_text("")
+    assert [problem.file for problem in verify_store(tmp_path / "store") if problem.leftover] == [orphan.name]
     path.write_text("{")
     with pytest.raises(ValueError, match=r"cannot be read .* or delete part-00000\.json and write the images"):
         written(tmp_path / "store", {"b": arrays(1)})

@@ -164,12 +164,14 @@ class StoreInWork:
 
     def keep(self) -> None:
         """Publishes the shard that was begun, after an exception, which nothing here may hide."""
+        begun = counted(len(self._begun), "image")
         if not self._is_whole:
+            log.warning("%s: the last shard is lost, with %s: writing one of them failed", self._folder, begun)
             return
         try:
             self._take_up(self._sequence.finish())
         except (OSError, ValueError) as error:
-            log.warning("%s: the images of the last shard are lost (%s)", self._folder, error)
+            log.warning("%s: the last shard is lost, with %s: %s", self._folder, begun, error)
 
     def _check_whole(self) -> None:
         if not self._is_whole:

@@ -112,16 +112,16 @@ class StoreWriter:
                 opened.discard()
 
     @overload
-    def write(self, image: RegionRecord, *, captions: str | Iterable[str] = ()) -> None: ...
+    def write(self, record: RegionRecord, /, *, captions: str | Iterable[str] = ()) -> None: ...
 
     @overload
-    def write(self, image: str, *, captions: str | Iterable[str] = (), **arrays: Unpack[RegionArrays]) -> None: ...
+    def write(self, image_id: str, *, captions: str | Iterable[str] = (), **arrays: Unpack[RegionArrays]) -> None: ...
 
-    def write(self, image: str | RegionRecord, *, captions: str | Iterable[str] = (), **arrays: Any) -> None:
+    def write(self, image_id: str | RegionRecord, *, captions: str | Iterable[str] = (), **arrays: Any) -> None:
         """Adds one image.
 
         Args:
-            image: its id, 1 to 511 bytes of UTF-8, with its `arrays`; or a whole record.
+            image_id: 1 to 511 bytes of UTF-8, beside its `arrays`; or a whole record in its place.
             captions: of the image; `roibeam pretrain` trains on them.
             arrays: see `RegionArrays`: height, width, boxes, features, and what else there is.
         Raises:
@@ -130,8 +130,8 @@ class StoreWriter:
             OSError: when the folder cannot be written.
         """
         opened = self._opened()
-        texts = caption_texts(_id(image), captions)
-        opened.put(opened.record(image, arrays), texts)
+        texts = caption_texts(_checked_id(image_id), captions)
+        opened.put(opened.record(image_id, arrays), texts)
 
     def ids(self) -> Iterator[str]:
         """The images that are there, those of earlier writers first."""
@@ -203,12 +203,16 @@ def write_store(
 def _given(opened: StoreInWork, given: RegionRecord | Mapping[str, Any]) -> tuple[RegionRecord, tuple[str, ...]]:
     if isinstance(given, RegionRecord):
         return opened.record(given, {}), ()
-    if not isinstance(given, Mapping) or not isinstance(given.get("image_id"), str):
+    if not isinstance(given, Mapping) or "image_id" not in given:
         raise ValueError(f"a record must be a RegionRecord, or a mapping with an image_id, got {type(given).__name__}")
     arrays = {name: value for name, value in given.items() if name not in ("image_id", "captions")}
-    image_id = str(given["image_id"])
+    image_id = _checked_id(given["image_id"])
     return opened.record(image_id, arrays), caption_texts(image_id, given.get("captions") or ())
 
 
-def _id(image: str | RegionRecord) -> str:
-    return image.image_id if isinstance(image, RegionRecord) else image
+def _checked_id(image: Any) -> str:
+    if isinstance(image, RegionRecord):
+        return image.image_id
+    if not isinstance(image, str):
+        raise ValueError(f"image id {image!r} must be a text, such as '{image}'")
+    return image
