@@ -227,9 +227,10 @@ def join_task_texts(
 
 def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
     """Foreground classes of the store's detector; None where neither the store nor a record tells."""
-    names, count = store.vocabulary["classes"], store.manifest.config.get("num_classes")
+    names = store.vocabulary["classes"]
     if names:
         return len(names)
+    count = store.manifest.config.get("num_classes")
     if isinstance(count, int):  # without names, as `StoreWriter` was told
         return count
     distribution = record.class_distribution
