@@ -308,7 +308,7 @@ FAULTS = (
         WORK,
         "self._shards.kind(), self._shards.has_classes()",
         "None, self._shards.has_classes()",
-        _test("store_writer.py::test_all_records_are_of_one_kind_in_every_shard_and_session"),
+        _test("store_writer_errors.py::test_all_records_are_of_one_kind_in_every_shard_and_session"),
     ),
     Fault(
         "manifest.json stays though a shard of it was deleted",

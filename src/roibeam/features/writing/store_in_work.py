@@ -97,10 +97,10 @@ class StoreInWork:
         if self._kind is not None:
             self._kind.check(kind, record.image_id)
         if None not in (has_classes, self._has_classes) and has_classes != self._has_classes:
-            some, none = ("this one has", "none") if has_classes else ("the records before it have", "this one none")
-            raise ValueError(
-                f"record {record.image_id!r}: {some} class_ids, {none}; give them for all images or for none"
+            which = (
+                "has class_ids, those before it have none" if has_classes else "has no class_ids, those before it have"
             )
+            raise ValueError(f"record {record.image_id!r}: {which}; give them for all images or for none")
         self._kind = kind
         self._has_classes = has_classes if self._has_classes is None else self._has_classes
         return record
