@@ -14,14 +14,14 @@ from house import PACKAGE, exported
 NAMES = {
     "roibeam": """
         BatchStream FeatureStore ImageRef RegionBatchSampler RegionDataset RegionIterable RegionProcessor RegionRecord
-        VLBatch VLOutput __version__ build_detector extract_regions extraction features load_model model open_store
-        pipelines verify_store
+        StoreWriter VLBatch VLOutput __version__ build_detector extract_regions extraction features load_model model
+        open_store pipelines verify_store write_store
     """,
     "roibeam.features": """
         BatchBuffers BatchStream ButdTsv DeadLetter FeatureStore Fingerprint Problem RecordSource RegionBatch
         RegionFilter RegionMeta RegionRecord ShardEntry ShardManifest ShardReader ShardSummary ShardWriter StagedStore
-        StoreComparison StoreManifest TopKDistribution compare content_digest feature_space_of merge_digests open_store
-        plan_ranks publish_shard publish_store read_butd_tsv record_digest verify_store
+        StoreComparison StoreManifest StoreWriter TopKDistribution compare content_digest feature_space_of merge_digests
+        open_store plan_ranks publish_shard publish_store read_butd_tsv record_digest verify_store write_store
     """,
     "roibeam.extraction": """
         CONFIGS CONVENTIONS Conventions Detector DetectorConfig ExtractOptions Failure HeadOutputs ImageRef MODES

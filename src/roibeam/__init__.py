@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from roibeam.features.record.region_record import RegionRecord as RegionRecord
     from roibeam.features.store import FeatureStore as FeatureStore
     from roibeam.features.verify import verify_store as verify_store
+    from roibeam.features.writing.store_writer import StoreWriter as StoreWriter
+    from roibeam.features.writing.store_writer import write_store as write_store
     from roibeam.model.inputs import VLBatch as VLBatch
     from roibeam.model.inputs import VLOutput as VLOutput
     from roibeam.pipelines.model_files.model_checkpoint import load_model as load_model
@@ -52,6 +54,8 @@ _FILES = {
     "RegionRecord": "roibeam.features.record.region_record",
     "FeatureStore": "roibeam.features.store",
     "verify_store": "roibeam.features.verify",
+    "StoreWriter": "roibeam.features.writing.store_writer",
+    "write_store": "roibeam.features.writing.store_writer",
     "VLBatch": "roibeam.model.inputs",
     "VLOutput": "roibeam.model.inputs",
     "load_model": "roibeam.pipelines.model_files.model_checkpoint",

@@ -23,8 +23,8 @@ from forks import in_a_fork
 from killed_download import content, tell_after_kills
 from soak_share import SHARE
 
+from roibeam.features.folders.folder_lock import store_lock
 from roibeam.pipelines.cli.main import main
-from roibeam.pipelines.foundation.files.folder_lock import store_lock
 from roibeam.pipelines.sources.download.download_run import DownloadOptions, run_download
 from roibeam.pipelines.sources.download.failures import LocalFaultError
 from roibeam.pipelines.sources.download.limits import DownloadLimits

@@ -17,9 +17,9 @@ import pytest
 from folder_filesystem import PREFIX, FolderFileSystem
 
 from roibeam.extraction.photos.image_ref import ImageRef
+from roibeam.features.shard.manifest import DEAD_LETTERS_NAME
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.shard_plan import planned_members, read_plan
-from roibeam.pipelines.foundation.files.dead_letters import DEAD_LETTERS_NAME
 from roibeam.pipelines.foundation.files.locations import SourceGoneError, read_image, read_location
 from roibeam.pipelines.sources.source_kinds import open_source
 from roibeam.pipelines.toyworld.draw import draw_samples

@@ -31,7 +31,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import ShardManifest, StoreManifest
 from roibeam.features.shard.publish import publish_store
 from roibeam.features.shard.reader import ShardReader
-from roibeam.features.shard.sequence import write_shard_sequence
+from roibeam.features.shard.sequence import ShardSequence, write_shard_sequence
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.cli.store.repair import repair_command
@@ -350,7 +350,12 @@ def test_imported_stores_are_listed_and_sent_to_their_source(tmp_path: Path) -> 
     ]
     fingerprint: Fingerprint = imported_fingerprint("example", {"classes": "absent", "attributes": "absent"})
     shards = list(
-        write_shard_sequence(store, records, fingerprint=fingerprint, source="x", shard_size=2, planned_bytes=1000)
+        write_shard_sequence(
+            records,
+            ShardSequence(
+                store, fingerprint=fingerprint, source="x", shard_size=2, shard_bytes=None, planned_bytes=1000
+            ),
+        )
     )
     publish_store(store, range(len(shards)), fingerprint=fingerprint, config={"source": {"location": "x.tsv"}})
     assert repair(store).exit_code == 0

@@ -8,6 +8,7 @@ FEATURES = "src/roibeam/features"
 LAYOUT, INDEX = f"{FEATURES}/shard/layout.py", f"{FEATURES}/shard/offset_index.py"
 MANIFEST, PAGES = f"{FEATURES}/shard/manifest.py", f"{FEATURES}/shard/lmdb_pages.py"
 STORE, OBJECTS = f"{FEATURES}/store.py", f"{FEATURES}/folders/object_folder.py"
+WORK = f"{FEATURES}/writing/store_in_work.py"
 
 
 def _test(name: str) -> str:
@@ -286,5 +287,48 @@ FAULTS = (
         'batch["offsets"][place : place + 2].tolist()',
         'batch["offsets"][:2].tolist()',
         _test("torch_datasets.py::test_samples_are_single_images_for_whoever_asks"),
+    ),
+    # Writing a store from Python.
+    Fault(
+        "a shard with half a record is published after an error",
+        WORK,
+        "        if not self._is_whole:\n            log",
+        "        if not begun:\n            log",
+        _test("store_writer.py::test_a_disk_that_breaks_in_a_record_leaves_no_shard"),
+    ),
+    Fault(
+        "Ctrl-C in a record loses its shard",
+        WORK,
+        "        with _interrupts_wait():\n",
+        "        if True:\n",
+        _test("store_writer.py::test_an_interrupt_waits_until_the_image_is_written"),
+    ),
+    Fault(
+        "a store that grows forgets the captions of earlier shards",
+        f"{FEATURES}/writing/finished_shards.py",
+        "        for manifest in self.manifests:\n            yield [Annotation",
+        "        for manifest in self.manifests[self.num_earlier :]:\n            yield [Annotation",
+        _test("store_writer.py::test_a_finished_store_grows"),
+    ),
+    Fault(
+        "an image that is there with other content is skipped",
+        WORK,
+        "if digest != record_digest(record) or said != captions:",
+        "if not digest or said != captions:",
+        _test("store_writer.py::test_the_same_call_of_write_store_goes_on"),
+    ),
+    Fault(
+        "a writer forgets of what kind the records of earlier shards are",
+        WORK,
+        "self._shards.kind(), self._shards.has_classes()",
+        "None, self._shards.has_classes()",
+        _test("store_writer_errors.py::test_all_records_are_of_one_kind_in_every_shard_and_session"),
+    ),
+    Fault(
+        "manifest.json stays though a shard of it was deleted",
+        f"{FEATURES}/writing/finished_shards.py",
+        "            path.unlink()\n",
+        "            pass\n",
+        _test("store_writer.py::test_a_damaged_shard_is_named_and_written_again"),
     ),
 )

@@ -12,7 +12,8 @@ BEAM, OPTIONS, POOL = (
     f"{EXTRACT}/runners/option_sets.py",
     f"{EXTRACT}/runners/worker_pool.py",
 )
-COPY, SEQUENCE, REPAIR = f"{STORES}/store_copy.py", f"{STORES}/sequence_folder.py", f"{STORES}/store_repair.py"
+COPY, REPAIR = f"{STORES}/store_copy.py", f"{STORES}/store_repair.py"
+SEQUENCE = "src/roibeam/features/writing/sequence_folder.py"
 
 
 def _test(name: str) -> str:

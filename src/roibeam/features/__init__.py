@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from roibeam.features.store import FeatureStore as FeatureStore
     from roibeam.features.verify import Problem as Problem
     from roibeam.features.verify import verify_store as verify_store
+    from roibeam.features.writing.store_writer import StoreWriter as StoreWriter
+    from roibeam.features.writing.store_writer import write_store as write_store
 
 # None of them needs torch: the data sets for torch are names of `roibeam`.
 _FILES = {
@@ -81,6 +83,8 @@ _FILES = {
     "FeatureStore": "roibeam.features.store",
     "Problem": "roibeam.features.verify",
     "verify_store": "roibeam.features.verify",
+    "StoreWriter": "roibeam.features.writing.store_writer",
+    "write_store": "roibeam.features.writing.store_writer",
 }
 __all__ = list(_FILES)
 __getattr__, __dir__ = lazy_names(__name__, _FILES)

@@ -26,6 +26,7 @@ from roibeam.features.shard.manifest import (
 )
 from roibeam.features.shard.reader import ShardReader, stream_digests
 from roibeam.features.shard.writer import META_DATABASE, REGIONS_DATABASE
+from roibeam.features.writing.shard_captions import CAPTIONS_SUFFIX, captions_file_name
 
 _MAX_PROBLEMS_PER_SHARD = 20
 _SCRATCH_PREFIX = ".tmp-"  # folders in which attempts work, docs/store-format.md, section 1
@@ -281,12 +282,13 @@ def _check_annotations(folder: Path, entry: AnnotationsEntry) -> list[Problem]:
 def _leftovers(folder: Path, named: set[str]) -> list[Problem]:
     """What lies in the folder and is none of the files `named`; the scratch folder of a killed attempt is one too."""
     problems = []
+    named = named | {captions_file_name(name) for name in named if name.endswith(".lmdb")}
     for path in sorted(folder.iterdir()):
         name = path.name
         scratch = path.is_dir() and name.startswith(_SCRATCH_PREFIX)
         if name in named or not (path.is_file() or scratch):
             continue
-        if scratch or name.endswith((".lmdb", "-lock", TEMPORARY_SUFFIX)):
+        if scratch or name.endswith((".lmdb", "-lock", TEMPORARY_SUFFIX, CAPTIONS_SUFFIX)):
             what = "belongs to no shard of the store: left by an attempt that failed or was repeated"
             problems.append(Problem(name, what, "delete it when no run is writing this store", leftover=True))
         elif name.startswith("part-") and name.endswith(".json"):

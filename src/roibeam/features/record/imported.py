@@ -1,4 +1,4 @@
-"""A store made of records that another code base extracted: its fingerprint, and what it does not know."""
+"""A store made of records that were not extracted here: its fingerprint, and what it does not know."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint
 
 ABSENT = "absent"
+GIVEN = "given"
 
 
 def imported_fingerprint(source_format: str, details: dict[str, Any]) -> Fingerprint:
@@ -26,3 +27,14 @@ def has_classes(fingerprint: Fingerprint) -> bool:
     """False when the class ids and scores of a store only fill their place."""
     imported = fingerprint.feature_space.startswith(IMPORTED_PREFIX)
     return not (imported and fingerprint.details.get("classes") == ABSENT)
+
+
+def named_fingerprint(name: str, *, classes: bool, attributes: bool, feature_dtype: str | None) -> Fingerprint:
+    """`imported:<name>`, of records that a user wrote: the name is his word for what made the features.
+
+    Args:
+        classes, attributes: whether the records have any.
+        feature_dtype: as stored; None without records.
+    """
+    has = {"classes": GIVEN if classes else ABSENT, "attributes": GIVEN if attributes else ABSENT}
+    return Fingerprint(IMPORTED_PREFIX + name, {}, {**has, "feature_dtype": feature_dtype})

@@ -1,4 +1,4 @@
-"""Outcomes in, published shards 0, 1, 2, ... out: how an import and a copy write a store."""
+"""Outcomes in, published shards 0, 1, 2, ... out: how an import, a copy and `StoreWriter` write a store."""
 
 from __future__ import annotations
 
@@ -27,82 +27,138 @@ class Repeat:
 Outcome = RegionRecord | DeadLetter | Repeat
 
 
-def write_shard_sequence(
-    folder: Path,
-    outcomes: Iterable[Outcome],
-    *,
-    fingerprint: Fingerprint,
-    source: str,
-    shard_size: int,
-    shard_bytes: int | None = None,
-    planned_bytes: int,
-    first_shard: int = 0,
-    stats: dict[str, Any] | None = None,
-    check: Callable[[ShardSummary], None] | None = None,
-) -> Iterator[ShardManifest]:
-    """Writes and publishes shards with ascending numbers and yields the manifest of each; `publish_store` comes after
-    the last.
+class ShardSequence:
+    """Outcomes in, one by one; shards with ascending numbers out, each published when it is full.
 
-    Memory does not grow with the number of outcomes: one record, one LMDB transaction, the dead letters of one shard.
+    One data file is open at a time. Memory does not grow with the number of outcomes: one record, one LMDB transaction,
+    the dead letters of one shard.
 
     Args:
-        outcomes: records in any order, with ids that are unique; ascending ones make shards with disjoint ranges. No
-            outcome of the next shard is asked for before the manifest of the last one was yielded.
+        fingerprint: feature space and numerics of the shards.
         source: what the records come from; goes into the digest of a shard's members.
-        shard_size: outcomes per shard, at most.
+        shard_size: outcomes per shard, at most; None: no such limit.
         shard_bytes: a shard also ends with the record that brings it to so many bytes of arrays; None: no such limit.
         planned_bytes: rough size of a shard, so that the map of LMDB need not grow.
         first_shard: its number; larger than 0 where earlier shards are there already.
         stats: for every manifest, beside "equal_repeats".
-        check: called with what was written before it is published; raises what ends the writing.
-    Raises:
-        ValueError: for records of several widths or dtypes in one shard, or one id twice in it.
-        OSError: when the folder cannot be written; the shard that was being written leaves no file.
+        before_publish: called with a finished data file (None without a record) and what was written to it; returns
+            more stats, or raises what ends the writing.
     """
-    remaining = iter(outcomes)
-    first: Outcome | None = next(remaining, None)
-    number = first_shard
-    while first is not None:
-        attempt = secrets.token_hex(4)
-        members = hashlib.sha256(source.encode("utf-8", "backslashreplace"))
-        letters: list[DeadLetter] = []
-        repeats = 0
-        path = folder / data_file_name(number, attempt)
-        with ShardWriter(path, planned_bytes=planned_bytes) as writer:
-            outcome: Outcome | None = first
-            taken = num_bytes = 0
-            while outcome is not None:
-                members.update(outcome.image_id.encode("utf-8", "surrogatepass") + b"\0")
-                if isinstance(outcome, RegionRecord):
-                    writer.put(outcome)
-                    num_bytes += _array_bytes(outcome)
-                elif isinstance(outcome, DeadLetter):
-                    letters.append(outcome)
-                else:
-                    repeats += 1
-                taken += 1
-                is_full = taken >= shard_size or (shard_bytes is not None and num_bytes >= shard_bytes)
-                outcome = None if is_full else next(remaining, None)
-            summary = writer.finish()
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        fingerprint: Fingerprint,
+        source: str,
+        shard_size: int | None,
+        shard_bytes: int | None,
+        planned_bytes: int,
+        first_shard: int = 0,
+        stats: dict[str, Any] | None = None,
+        before_publish: Callable[[Path | None, ShardSummary], dict[str, Any]] | None = None,
+    ) -> None:
+        self._folder, self._fingerprint, self._source = folder, fingerprint, source
+        self._shard_size, self._shard_bytes, self._planned_bytes = shard_size, shard_bytes, planned_bytes
+        self._number, self._stats = first_shard, stats or {}
+        self._before_publish = before_publish or (lambda path, summary: {})
+        self._open: _OpenShard | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the shard that the next outcome goes to."""
+        return self._number
+
+    def put(self, outcome: Outcome) -> ShardManifest | None:
+        """Adds an outcome; the manifest of its shard where it filled one.
+
+        Raises:
+            ValueError: for records of several widths or dtypes in one shard, or one id twice in it.
+            OSError: when the folder cannot be written; then `discard`.
+        """
+        if self._open is None:
+            self._open = _OpenShard(self._folder, self._number, self._source, self._planned_bytes)
+        shard = self._open
+        shard.put(outcome)
+        is_full = self._shard_size is not None and shard.taken >= self._shard_size
+        is_full |= self._shard_bytes is not None and shard.num_bytes >= self._shard_bytes
+        return self.finish() if is_full else None
+
+    def finish(self) -> ShardManifest | None:
+        """Publishes the shard that was begun; None where none was."""
+        shard = self._open
+        if shard is None:
+            return None
+        summary = shard.writer.finish()
+        path = shard.writer.path if summary.num_records else None
         try:
-            if check is not None:
-                check(summary)
+            more = self._before_publish(path, summary)
         except BaseException:
-            path.unlink(missing_ok=True)
+            if path is not None:
+                path.unlink(missing_ok=True)
             raise
         manifest = ShardManifest.from_summary(
             summary,
-            shard=number,
-            attempt=attempt,
-            fingerprint=fingerprint,
-            members_digest=members.hexdigest(),
-            dead_letters=letters,
-            stats={"equal_repeats": repeats, **(stats or {})},
+            shard=self._number,
+            attempt=shard.attempt,
+            fingerprint=self._fingerprint,
+            members_digest=shard.members.hexdigest(),
+            dead_letters=shard.letters,
+            stats={"equal_repeats": shard.repeats, **self._stats, **more},
         )
-        publish_shard(folder, manifest)
-        yield manifest
-        number += 1
-        first = next(remaining, None)
+        publish_shard(self._folder, manifest)
+        self._open = None
+        self._number += 1
+        return manifest
+
+    def discard(self) -> None:
+        """Deletes the shard that was begun."""
+        if self._open is not None:
+            self._open.writer.discard()
+            self._open = None
+
+
+class _OpenShard:
+    """The shard that a sequence is writing, and what its manifest will say."""
+
+    def __init__(self, folder: Path, number: int, source: str, planned_bytes: int) -> None:
+        self.attempt = secrets.token_hex(4)
+        self.writer = ShardWriter(folder / data_file_name(number, self.attempt), planned_bytes=planned_bytes)
+        self.members = hashlib.sha256(source.encode("utf-8", "backslashreplace"))
+        self.letters: list[DeadLetter] = []
+        self.repeats = self.taken = self.num_bytes = 0
+
+    def put(self, outcome: Outcome) -> None:
+        self.members.update(outcome.image_id.encode("utf-8", "surrogatepass") + b"\0")
+        if isinstance(outcome, RegionRecord):
+            self.writer.put(outcome)
+            self.num_bytes += _array_bytes(outcome)
+        elif isinstance(outcome, DeadLetter):
+            self.letters.append(outcome)
+        else:
+            self.repeats += 1
+        self.taken += 1
+
+
+def write_shard_sequence(outcomes: Iterable[Outcome], sequence: ShardSequence) -> Iterator[ShardManifest]:
+    """Writes all outcomes and yields the manifest of each shard; `publish_store` comes after the last.
+
+    Args:
+        outcomes: records in any order, with ids that are unique; ascending ones make shards with disjoint ranges. No
+            outcome of the next shard is asked for before the manifest of the last one was yielded.
+    Raises:
+        ValueError, OSError: as `ShardSequence.put`; the shard that was being written leaves no file.
+    """
+    try:
+        for outcome in outcomes:
+            manifest = sequence.put(outcome)
+            if manifest is not None:
+                yield manifest
+        manifest = sequence.finish()
+        if manifest is not None:
+            yield manifest
+    finally:
+        sequence.discard()
 
 
 def num_outcomes(manifest: ShardManifest) -> int:

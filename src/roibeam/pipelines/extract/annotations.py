@@ -1,72 +1,27 @@
-"""Captions and labels of a store's images, in a table beside its shards: annotations.parquet, named by manifest.json.
-
-Columns: image_id (string), captions and labels (lists of strings). One row for each image that has a record, and any of
-the two; shard by shard, within a shard in key order. A store whose images have none has no table.
-"""
+"""Captions and labels of a store's images: what a plan or other stores say of them, and the table beside the shards
+read again. `roibeam.features.writing.annotations_table` writes it."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.shard.manifest import ANNOTATIONS_NAME, AnnotationsEntry, ShardManifest
+from roibeam.features.shard.manifest import ShardManifest
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.store import FeatureStore
+from roibeam.features.writing.annotations_table import Annotation, table_schema
 from roibeam.pipelines.extract.shard_plan import Plan, planned_members
 from roibeam.pipelines.foundation.files.scratch_database import ScratchDatabase
 from roibeam.pipelines.sources.captions.caption_files import Caption
 
-SCHEMA = pa.schema([("image_id", pa.string()), ("captions", pa.list_(pa.string())), ("labels", pa.list_(pa.string()))])
 _ROWS_AT_ONCE = 4000
-
-
-class Annotation(NamedTuple):
-    """What is known of an image beside its pixels; captions and labels in the order of their source."""
-
-    image_id: str
-    captions: tuple[str, ...]
-    labels: tuple[str, ...]
-
-
-def write_annotations(store: Path | OutputFolder, shards: Iterable[Sequence[Annotation]]) -> AnnotationsEntry | None:
-    """Writes the table into a store's folder, whole; returns what manifest.json shall say of it.
-
-    An old table is removed where no image has anything: then there is none, and None is returned.
-
-    Args:
-        shards: the rows of each shard in key order, one shard at a time in memory.
-    """
-    folder = output_folder(store)
-    filled = (shard for shard in shards if shard)
-    first = next(filled, None)
-    if first is None:
-        folder.delete(ANNOTATIONS_NAME)
-        return None
-    rows = captions = labels = 0
-    with folder.written_aside(ANNOTATIONS_NAME) as aside:
-        with pq.ParquetWriter(aside, SCHEMA) as table:
-            for shard in itertools.chain([first], filled):
-                columns = [pa.array([row[place] for row in shard], field.type) for place, field in enumerate(SCHEMA)]
-                table.write_table(pa.Table.from_arrays(columns, schema=SCHEMA))
-                rows += len(shard)
-                captions += sum(len(row.captions) for row in shard)
-                labels += sum(len(row.labels) for row in shard)
-        with aside.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            num_bytes = os.fstat(file.fileno()).st_size
-    return AnnotationsEntry(
-        file=ANNOTATIONS_NAME, rows=rows, captions=captions, labels=labels, bytes=num_bytes, sha256=digest
-    )
 
 
 def planned_annotations(
@@ -130,8 +85,10 @@ def read_annotations(store: FeatureStore) -> Iterator[Annotation]:
     path = store.annotations_file()
     try:
         with pq.ParquetFile(path) as table:
-            if not table.schema_arrow.equals(SCHEMA):
-                raise ValueError(f"its columns are {', '.join(table.schema_arrow.names)}, expected {SCHEMA.names}")
+            if not table.schema_arrow.equals(table_schema()):
+                raise ValueError(
+                    f"its columns are {', '.join(table.schema_arrow.names)}, expected {table_schema().names}"
+                )
             if table.metadata.num_rows != entry.rows:
                 raise ValueError(f"it has {table.metadata.num_rows:,} rows, the manifest says {entry.rows:,}")
             for batch in table.iter_batches(_ROWS_AT_ONCE):
@@ -157,7 +114,7 @@ def annotation_of(store: FeatureStore, image_id: str) -> Annotation | None:
         return None
     path = store.annotations_file()
     try:
-        found = pq.read_table(path, schema=SCHEMA, filters=[("image_id", "=", image_id)]).to_pylist()
+        found = pq.read_table(path, schema=table_schema(), filters=[("image_id", "=", image_id)]).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path}: {error}; run the command that wrote the store again") from None
     return Annotation(image_id, tuple(found[0]["captions"]), tuple(found[0]["labels"])) if found else None

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from roibeam.features.counted import byte_count, counted
+from roibeam.features.folders.folder_lock import run_lock
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.pipelines.extract.beam_extraction import PIPELINE, run_extraction
@@ -32,7 +33,6 @@ from roibeam.pipelines.extract.shard.store_folder import check_output_folder, ti
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.progress import ProgressPrinter
-from roibeam.pipelines.foundation.files.folder_lock import run_lock
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.fingerprint import Fingerprint, merged_numerics
 from roibeam.features.shard.manifest import (
+    DEAD_LETTERS_NAME,
     STORE_MANIFEST_NAME,
     AnnotationsEntry,
     ShardManifest,
@@ -22,9 +23,10 @@ from roibeam.features.shard.manifest import (
     shard_manifest_name,
 )
 from roibeam.features.shard.publish import publish_store
-from roibeam.pipelines.extract.annotations import planned_annotations, write_annotations
+from roibeam.features.writing.annotations_table import write_annotations
+from roibeam.pipelines.extract.annotations import planned_annotations
 from roibeam.pipelines.extract.shard_plan import read_plan
-from roibeam.pipelines.foundation.files.dead_letters import DEAD_LETTERS_NAME, write_dead_letters
+from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)

@@ -21,6 +21,7 @@ from roibeam.features.record.digest import content_digest, record_digest
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.shard.lmdb_pages import LmdbPages, ValuePlace
 from roibeam.features.shard.manifest import (
+    DEAD_LETTERS_NAME,
     STORE_MANIFEST_NAME,
     DeadLetter,
     ShardEntry,
@@ -32,7 +33,6 @@ from roibeam.features.shard.reader import ShardReader
 from roibeam.features.shard.writer import INDEX_DATABASE
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, plan_path, read_members, read_plan
-from roibeam.pipelines.foundation.files.dead_letters import DEAD_LETTERS_NAME
 
 log = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 10.0

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
+from roibeam.features.folders.folder_lock import store_lock
 from roibeam.features.printable import printable
 from roibeam.features.record.digest import content_digest
 from roibeam.features.record.fingerprint import Fingerprint
@@ -23,20 +24,20 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter, ShardManifest, ShardSummary, StoreManifest
 from roibeam.features.shard.publish import publish_store
 from roibeam.features.shard.record_change import DoesNotFitError, RecordChange
-from roibeam.features.shard.sequence import Outcome, num_outcomes, write_shard_sequence
+from roibeam.features.shard.sequence import Outcome, ShardSequence, num_outcomes, write_shard_sequence
 from roibeam.features.store import FeatureStore
 from roibeam.features.store_merge import Entry, StoredRecord, StoreMerge
-from roibeam.pipelines.extract.annotations import merged_annotations, write_annotations
-from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
-from roibeam.pipelines.foundation.files.folder_lock import store_lock
-from roibeam.pipelines.sources.id_lists import AskedIds
-from roibeam.pipelines.stores.merged_manifest import merged_fingerprint, merged_text
-from roibeam.pipelines.stores.sequence_folder import (
+from roibeam.features.writing.annotations_table import write_annotations
+from roibeam.features.writing.sequence_folder import (
     check_sequence_folder,
     finished_shards,
     plan_stat,
     remove_unfinished,
 )
+from roibeam.pipelines.extract.annotations import merged_annotations
+from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
+from roibeam.pipelines.sources.id_lists import AskedIds
+from roibeam.pipelines.stores.merged_manifest import merged_fingerprint, merged_text
 
 log = logging.getLogger(__name__)
 _AHEAD = 16  # records that the operating system is asked for before they are needed
@@ -105,7 +106,7 @@ class CopyOptions:
         change: of the records.
         asked: which images; None for all.
         shard_size: entries per shard, at most.
-        shard_bytes: see `write_shard_sequence`.
+        shard_bytes: see `ShardSequence`.
         drop_damaged: make a damaged record a dead letter instead of stopping. It is no part of what makes two copies
             the same: a copy that stopped at a damaged record goes on with it.
     """
@@ -121,7 +122,7 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
     """Writes the records of `sources` to the folder `out`, in key order; what is copied is checked.
 
     A killed copy goes on where it was: finished shards of the same sources and options are kept. Dead letters,
-    vocabulary, captions and labels of the sources travel. Memory: see `StoreMerge` and `write_shard_sequence`.
+    vocabulary, captions and labels of the sources travel. Memory: see `StoreMerge` and `ShardSequence`.
 
     Raises:
         ValueError: when sources do not belong together, a record is damaged (naming it), or `out` holds anything but
@@ -219,9 +220,8 @@ def _write_shards(
     num_bytes = sum(entry.data_bytes for store in stores for entry in store.manifest.shards)
     planned_bytes = num_bytes * min(options.shard_size, num_records) // num_records
     outcomes = _Outcomes(stores, options)
-    shards = write_shard_sequence(
+    sequence = ShardSequence(
         out,
-        outcomes.of(entries),
         fingerprint=fingerprint,
         source=plan,
         shard_size=options.shard_size,
@@ -229,9 +229,9 @@ def _write_shards(
         planned_bytes=min(planned_bytes, options.shard_bytes or planned_bytes),
         first_shard=len(manifests),
         stats=plan_stat("copy", plan),
-        check=outcomes.check,
+        before_publish=outcomes.check,
     )
-    for manifest in shards:
+    for manifest in write_shard_sequence(outcomes.of(entries), sequence):
         manifests.append(manifest)
         done += num_outcomes(manifest)
         rate = (done - first) / max(time.monotonic() - start, 1e-9)
@@ -261,7 +261,7 @@ class _Outcomes:
         with suppress(ValueError, KeyError):
             self._stores[entry.source].prefetch([entry.image_id])
 
-    def check(self, summary: ShardSummary) -> None:
+    def check(self, path: Path | None, summary: ShardSummary) -> dict[str, Any]:
         """Raises ValueError when records that were not changed have other digests than their sources' indexes say."""
         expected, self._unchanged = self._unchanged, []
         if expected is not None and content_digest(expected) != summary.content_digest:
@@ -270,6 +270,7 @@ class _Outcomes:
                 f"a record from {first!r} to {last!r} has another content than the index of its store says; "
                 f"`roibeam store verify --deep` the sources to see which"
             )
+        return {}
 
     def _outcome(self, entry: Entry) -> Outcome:
         if not isinstance(entry, StoredRecord):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from roibeam.features.counted import byte_count, counted
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.printable import printable
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
-from roibeam.features.record.imported import ABSENT
+from roibeam.features.record.imported import ABSENT, GIVEN
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.features.store import FeatureStore
 
@@ -28,52 +29,48 @@ def data_bytes(manifest: StoreManifest) -> int:
 
 
 def store_facts(manifest: StoreManifest) -> dict[str, str]:
-    """Counts, sizes, and what the features mean: a name and a text each, in the order to be shown."""
+    """Counts, sizes, and what the features mean: a name and a text each, in the order to be shown. What nobody told is
+    left out."""
     num_bytes = data_bytes(manifest)
-    details = manifest.fingerprint.details.get("detector", {})
-    return {
+    config, space = manifest.config, manifest.fingerprint.feature_space
+    facts = {
         "records": f"{manifest.num_records:,}",
         "regions": f"{manifest.num_regions:,}, {manifest.num_regions / max(manifest.num_records, 1):.1f} per image",
         "dead letters": f"{manifest.num_dead_letters:,}",
         "shards": f"{len(manifest.shards):,}, {byte_count(num_bytes)}",
         "captions": _annotations_row(manifest),
-        "features": f"{manifest.feature_dim} x {manifest.feature_dtype}",
+        "features": f"{manifest.feature_dim} x {manifest.feature_dtype}" if manifest.feature_dtype else None,
         **_image_feature_row(manifest),
-        "classes": _vocabulary_row(manifest.classes, details.get("num_classes")),
-        "attributes": _vocabulary_row(manifest.attributes, details.get("num_attributes")),
-        "source": manifest.config.get("source", {}).get("location", "?"),
-        "weights": manifest.config.get("detector", {}).get("weights", "?"),
-        "conventions": manifest.config.get("conventions", "?"),
+        "classes": _vocabulary_row(manifest, manifest.classes, "classes"),
+        "attributes": _vocabulary_row(manifest, manifest.attributes, "attributes"),
+        "source": _part(config, "source").get("location"),
+        "weights": _part(config, "detector").get("weights"),
+        "conventions": config.get("conventions"),
         "selection": _selection_row(manifest),
-        "numerics": json.dumps(manifest.fingerprint.numerics),
-        **_rows_of_an_import(manifest),
+        "numerics": json.dumps(manifest.fingerprint.numerics) if manifest.fingerprint.numerics else None,
+        **(_rows_of_features_made_elsewhere(manifest) if space.startswith(IMPORTED_PREFIX) else {}),
         **_rows_of_a_copy(manifest),
-        "feature space": manifest.fingerprint.feature_space,
+        "feature space": space,
         "content digest": manifest.content_digest,
     }
+    return {name: printable(str(text), 2000) for name, text in facts.items() if text is not None}
 
 
-def _rows_of_an_import(manifest: StoreManifest) -> dict[str, str]:
-    """What is told otherwise of a store that another code base extracted."""
-    if not manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX):
-        return {}
+def _part(config: dict[str, Any], name: str) -> dict[str, Any]:
+    part = config.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _rows_of_features_made_elsewhere(manifest: StoreManifest) -> dict[str, str | None]:
+    """What is told otherwise of a store that was imported, or written from Python."""
     details = manifest.fingerprint.details
-    rows = {
+    if isinstance(manifest.config.get("write"), dict):
+        return {"written": "from Python, by StoreWriter"}
+    told = [details.get("format"), f"layout {details['layout']}" if details.get("layout") else None]
+    return {
         "weights": "not known: extracted by another code base",
-        "conventions": "not known",
-        "selection": "not known",
-        "numerics": "not known",
-        "imported from": f"{details.get('format')}, layout {details.get('layout')}",
+        "imported from": ", ".join(str(each) for each in told if each) or None,
     }
-    if details.get("classes") == ABSENT:
-        rows["classes"] = "none in the source: class ids and scores are 0 and mean nothing"
-    else:
-        rows["classes"] = f"ids only, from {details.get('classes')}"
-    if details.get("attributes") == ABSENT:
-        rows["attributes"] = "none in the source"
-    else:
-        rows["attributes"] = f"ids only, from {details.get('attributes')}"
-    return rows
 
 
 def _rows_of_a_copy(manifest: StoreManifest) -> dict[str, str]:
@@ -94,12 +91,13 @@ def _rows_of_a_copy(manifest: StoreManifest) -> dict[str, str]:
     return {"copied from": printable(sources, 400), "changed": printable(", ".join(changes) or "nothing", 400)}
 
 
-def _selection_row(manifest: StoreManifest) -> str:
-    boxes = manifest.config.get("source", {}).get("boxes")
+def _selection_row(manifest: StoreManifest) -> str | None:
+    boxes = _part(manifest.config, "source").get("boxes")
     if boxes:
         return f"none: boxes given in {boxes}"
     # Stores of earlier versions do not name it.
-    return manifest.config.get("selection") or json.dumps(manifest.fingerprint.details.get("regions", {}))
+    named, regions = manifest.config.get("selection"), manifest.fingerprint.details.get("regions")
+    return named or (None if regions is None else json.dumps(regions))
 
 
 def _image_feature_row(manifest: StoreManifest) -> dict[str, str]:
@@ -123,7 +121,18 @@ def _annotations_row(manifest: StoreManifest) -> str:
     return f"{' and '.join(kinds)} of {counted(entry.rows, 'image')}, in {entry.file}"
 
 
-def _vocabulary_row(names: tuple[str, ...] | None, count: int | None) -> str:
-    if names is None:
-        return f"{count if count is not None else '?'}, ids only (--vocab names them)"
-    return f"{len(names):,}: {', '.join(names[:4])}, ..."
+def _vocabulary_row(manifest: StoreManifest, names: tuple[str, ...] | None, which: str) -> str | None:
+    """What class or attribute ids mean."""
+    details = manifest.fingerprint.details
+    if names is not None:
+        return f"{len(names):,}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
+    origin, count = details.get(which), manifest.config.get(f"num_{which}")
+    if origin == ABSENT:
+        zeros = which == "classes" and manifest.num_regions
+        return "none: class ids and scores are 0 and mean nothing" if zeros else "none"
+    if count is None:
+        count = _part(details, "detector").get(f"num_{which}", details.get(f"num_{which}"))
+    told = [] if count is None else [f"{count:,}" if isinstance(count, int) else str(count)]
+    told += ["ids only" if origin in (None, GIVEN) else f"ids only, from {origin}"]
+    is_ours = not manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX)
+    return ", ".join(told) + (" (--vocab names them)" if is_ours else "")

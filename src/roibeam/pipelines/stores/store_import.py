@@ -16,19 +16,19 @@ from roibeam.features.counted import counted
 from roibeam.features.exchange.check_report import CheckReport
 from roibeam.features.exchange.feature_file import FeatureFile
 from roibeam.features.exchange.formats import format_of
+from roibeam.features.folders.folder_lock import store_lock
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.imported import imported_fingerprint
 from roibeam.features.shard.manifest import ShardManifest, StoreManifest
 from roibeam.features.shard.publish import publish_store
-from roibeam.features.shard.sequence import num_outcomes, write_shard_sequence
-from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
-from roibeam.pipelines.foundation.files.folder_lock import store_lock
-from roibeam.pipelines.stores.sequence_folder import (
+from roibeam.features.shard.sequence import ShardSequence, num_outcomes, write_shard_sequence
+from roibeam.features.writing.sequence_folder import (
     check_sequence_folder,
     finished_shards,
     plan_stat,
     remove_unfinished,
 )
+from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
 
 log = logging.getLogger(__name__)
 DEFAULT_SHARD_SIZE = 4000
@@ -136,17 +136,17 @@ def _write_shards(
     if manifests:
         log.info("reading over the %s that are written", counted(done, "entry", "entries"))
     deque(islice(outcomes, done), maxlen=0)
-    shards = write_shard_sequence(
+    sequence = ShardSequence(
         out,
-        outcomes,
         fingerprint=fingerprint,
         source=plan,
         shard_size=shard_size,
+        shard_bytes=None,
         planned_bytes=num_bytes * min(shard_size, file.num_entries) // max(file.num_entries, 1),
         first_shard=len(manifests),
         stats=plan_stat("import", plan),
     )
-    for manifest in shards:
+    for manifest in write_shard_sequence(outcomes, sequence):
         manifests.append(manifest)
         done += num_outcomes(manifest)
         rate = done / max(time.monotonic() - start, 1e-9)

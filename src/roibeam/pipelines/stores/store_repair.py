@@ -26,6 +26,7 @@ from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.comparison.feature_spaces import space_difference
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import fsync_folder
+from roibeam.features.folders.folder_lock import store_lock
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, merged_numerics
 from roibeam.features.record.region_record import RegionRecord
@@ -39,7 +40,6 @@ from roibeam.pipelines.extract.shard.shard_job import extract_members, planned_b
 from roibeam.pipelines.extract.shard.store_folder import tidy_store
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_members
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
-from roibeam.pipelines.foundation.files.folder_lock import store_lock
 from roibeam.pipelines.foundation.files.locations import location_exists, moved_location
 from roibeam.pipelines.foundation.files.remote_files import is_url
 from roibeam.pipelines.sources.vocabulary import Vocabulary
@@ -139,6 +139,11 @@ def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool 
 
 def _what_to_do_without_plan(store: Path, damage: StoreDamage) -> str:
     if damage.manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX) and "copy" not in damage.manifest.config:
+        if isinstance(damage.manifest.config.get("write"), dict):
+            return (
+                f"{store} was written by StoreWriter: delete part-*.json of a broken shard and write its images again, "
+                f"or keep the whole records with `roibeam store copy {store} NEW --drop-damaged`"
+            )
         location = damage.manifest.config.get("source", {}).get("location", "the feature file")
         return f"{store} was imported: import it again into a new folder, `roibeam store import {location} NEW`"
     return (

@@ -33,8 +33,8 @@ import cv2
 import numpy as np
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, write_json_atomically
+from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
 from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.files.folder_lock import LOCK_NAME, store_lock
 from roibeam.pipelines.toyworld.captions import Caption, write_captions
 from roibeam.pipelines.toyworld.contact_sheet import write_contact_sheet
 from roibeam.pipelines.toyworld.draw import draw_chunk

@@ -13,13 +13,18 @@ from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.features.shard.manifest import ANNOTATIONS_NAME, STORE_MANIFEST_NAME, ShardManifest, StoreManifest
+from roibeam.features.shard.manifest import (
+    ANNOTATIONS_NAME,
+    DEAD_LETTERS_NAME,
+    STORE_MANIFEST_NAME,
+    ShardManifest,
+    StoreManifest,
+)
 from roibeam.features.shard.remote_reader import ShardObject
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.report.run_summary import SUMMARY_NAME
 from roibeam.pipelines.extract.report.store_report import ReportFacts, StoredRecords, write_report
 from roibeam.pipelines.extract.shard_plan import PLAN_NAME, Plan, read_members
-from roibeam.pipelines.foundation.files.dead_letters import DEAD_LETTERS_NAME
 from roibeam.pipelines.foundation.files.locations import read_location
 
 REPORT_NAME = "report.html"

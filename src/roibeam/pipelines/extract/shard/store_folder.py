@@ -12,13 +12,13 @@ from pathlib import Path
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
 from roibeam.features.folders.folder_choice import output_folder
+from roibeam.features.folders.folder_lock import LOCK_NAME
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
 from roibeam.features.shard.manifest import ShardManifest, shard_manifest_name
 from roibeam.features.shard.reader import ShardReader
 from roibeam.pipelines.extract.shard.heartbeat import REMOTE_PREFIX
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_plan
-from roibeam.pipelines.foundation.files.folder_lock import LOCK_NAME
 
 log = logging.getLogger(__name__)
 ABANDONED_SECONDS = 24 * 3600.0

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.features.shard.manifest import DeadLetter, ShardManifest
+from roibeam.features.shard.manifest import DEAD_LETTERS_NAME, DeadLetter, ShardManifest
 
-DEAD_LETTERS_NAME = "dead_letters.parquet"
 _ROWS_AT_ONCE = 50_000
 
 

@@ -229,10 +229,13 @@ def join_task_texts(
 
 
 def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
-    """Foreground classes of the store's detector; None where neither its names nor a record tell."""
+    """Foreground classes of the store's detector; None where neither the store nor a record tells."""
     names = store.vocabulary["classes"]
     if names:
         return len(names)
+    count = store.manifest.config.get("num_classes")
+    if isinstance(count, int):  # without names, as `StoreWriter` was told
+        return count
     distribution = record.class_distribution
     if isinstance(distribution, TopKDistribution):
         return distribution.num_classes

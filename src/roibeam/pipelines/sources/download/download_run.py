@@ -14,8 +14,8 @@ from pathlib import Path
 from aiohttp.abc import AbstractResolver
 
 from roibeam.features.folders.durable_files import fsync_folder
+from roibeam.features.folders.folder_lock import store_lock
 from roibeam.pipelines.foundation.console.progress import ProgressPrinter, Standing
-from roibeam.pipelines.foundation.files.folder_lock import store_lock
 from roibeam.pipelines.sources.datasets.rows import UrlRow
 from roibeam.pipelines.sources.download.addresses import AddressRule
 from roibeam.pipelines.sources.download.failures import LocalFaultError

@@ -1,4 +1,5 @@
-"""The folder that an import or a copy writes: may it become this one's store, and what is finished after a kill.
+"""The folder that an import, a copy or `StoreWriter` writes: may it become this one's store, and what is finished after
+a kill.
 
 A plan is the digest of all that decides what is written; each shard manifest has it in its stats, the store manifest in
 its config.
@@ -13,28 +14,29 @@ from pathlib import Path
 
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
+from roibeam.features.folders.folder_lock import LOCK_NAME
 from roibeam.features.shard.manifest import (
     ANNOTATIONS_NAME,
+    DEAD_LETTERS_NAME,
     STORE_MANIFEST_NAME,
     ShardManifest,
     StoreManifest,
     shard_manifest_name,
 )
 from roibeam.features.shard.reader import ShardReader
-from roibeam.pipelines.foundation.files.dead_letters import DEAD_LETTERS_NAME
-from roibeam.pipelines.foundation.files.folder_lock import LOCK_NAME
+from roibeam.features.writing.shard_captions import CAPTIONS_SUFFIX, captions_file_name
 
 log = logging.getLogger(__name__)
 
 
 def plan_stat(command: str, plan: str) -> dict[str, str]:
-    """What the shard manifests of this "copy" or "import" have in their stats."""
+    """What the shard manifests of this "copy", "import" or "write" have in their stats."""
     return {f"{command}_plan": plan}
 
 
 def check_sequence_folder(out: Path, command: str, plan: str) -> None:
-    """ValueError when `out` holds anything but what an earlier run of this "copy" or "import" wrote; needs the store's
-    lock."""
+    """ValueError when `out` holds anything but what an earlier run of this "copy", "import" or "write"
+    wrote; needs the store's lock."""
     for path in sorted(out.iterdir()):
         if path.name == LOCK_NAME:
             continue
@@ -52,7 +54,7 @@ def check_sequence_folder(out: Path, command: str, plan: str) -> None:
                     f"new folder, or delete it first"
                 )
         elif not (
-            re.fullmatch(r"part-\d{5,}\.[0-9a-f]{8}\.lmdb", path.name)
+            re.fullmatch(rf"part-\d{{5,}}\.[0-9a-f]{{8}}({re.escape(CAPTIONS_SUFFIX)}|\.lmdb)", path.name)
             or path.name in (DEAD_LETTERS_NAME, ANNOTATIONS_NAME)
             or (path.name.startswith(".") and path.name.endswith(TEMPORARY_SUFFIX))
         ):
@@ -81,7 +83,8 @@ def remove_unfinished(out: Path, finished: Sequence[ShardManifest]) -> None:
     """Removes what is not of a finished shard; needs the store's lock, and `check_sequence_folder` before it."""
     kept = {LOCK_NAME, STORE_MANIFEST_NAME, DEAD_LETTERS_NAME, ANNOTATIONS_NAME}
     kept |= {shard_manifest_name(manifest.shard) for manifest in finished}
-    kept |= {manifest.data_file for manifest in finished if manifest.data_file is not None}
+    data_files = [manifest.data_file for manifest in finished if manifest.data_file is not None]
+    kept |= {*data_files, *map(captions_file_name, data_files)}
     names = [path.name for path in out.iterdir() if path.name not in kept]
     if any(name.endswith(".json") for name in names):  # a shard of it is going: there is no store until it is back
         (out / STORE_MANIFEST_NAME).unlink(missing_ok=True)
