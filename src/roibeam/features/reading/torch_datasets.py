@@ -65,6 +65,15 @@ class TensorBatches:
         self._ring: deque[BatchBuffers] = deque()
         self._ring_pid = os.getpid()
 
+    def __repr__(self) -> str:
+        return f"TensorBatches({self.told()})"
+
+    def told(self) -> str:
+        """The store and what is read of it, for people."""
+        what = ", ".join(("boxes", "classes", *self.fields))
+        chosen = "" if self.regions is None else f", {self.regions!r}"
+        return f"{self.store!r}, {what}, {'ragged' if self.ragged else 'padded'}{chosen}"
+
     def __call__(self, image_ids: Sequence[str]) -> dict[str, Any]:
         """Tensors with the dtypes and shapes of `RegionBatch`, and `image_ids`, a list; errors as `get_batch`."""
         return _tensors(self._assemble(image_ids, ragged=self.ragged, out=self._buffers()))
@@ -125,6 +134,9 @@ class RegionDataset:
             store, fields=fields, ragged=ragged, regions=regions, reused_buffers=reused_buffers
         )
         self._starts = shard_starts(store)
+
+    def __repr__(self) -> str:
+        return f"RegionDataset({self._batches.told()})"
 
     def __len__(self) -> int:
         return len(self._store)
@@ -218,6 +230,9 @@ class RegionBatchSampler(_Resumable):
         super().__init__(store, order)
         self._starts = shard_starts(store)
 
+    def __repr__(self) -> str:
+        return f"RegionBatchSampler({self._order!r})"
+
     def __iter__(self) -> Iterator[list[int]]:
         order = copy(self._order)
         for number in batch_numbers(order):
@@ -254,6 +269,9 @@ class RegionIterable(_Resumable, IterableDataset):
         )
         # Persistent workers keep their copy of this object between epochs; a shared number reaches them.
         self._position = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def __repr__(self) -> str:
+        return f"RegionIterable({self._batches.told()}, {self._order!r})"
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         from torch.utils.data import get_worker_info

@@ -14,6 +14,7 @@ from roibeam.features.record.imported import has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.annotations import annotation_of
+from roibeam.short_repr import short_repr
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,8 @@ class RecordView:
     statistics: dict[str, float]
     captions: tuple[str, ...]
     labels: tuple[str, ...]
+
+    __repr__ = short_repr
 
     def to_json(self) -> dict[str, Any]:
         record = self.record

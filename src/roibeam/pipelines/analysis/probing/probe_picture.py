@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 import cv2
 import numpy as np
 
+from roibeam.features.printable import escaped
+from roibeam.features.record.drawing.palette import text_colour_on
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.analysis.probing.probe import Guess, ProbeResult
-from roibeam.pipelines.foundation.pages.charts import escaped, text_colour_on
 from roibeam.pipelines.inputs.region_names import Names
 
 MAX_REGIONS = 16  # columns of the matrix and boxes on the photo: those that words look at most

@@ -28,6 +28,7 @@ from roibeam.pipelines.model_files.detector_choice import choose_detector
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.sources.vocabulary import load_vocabulary
+from roibeam.short_repr import short_repr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,8 @@ class Probed:
     record: RegionRecord
     picture: Path
     notes: tuple[str, ...]
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, eq=False)
