@@ -38,19 +38,21 @@ def notebook_html(
     picture: str = "",
     table: str = "",
     note: str = "",
+    picture_px: int = _PICTURE_PX,
 ) -> str:
     """A title, a picture, and beside or below it names with their facts, a table and a remark.
 
     Args:
         title, facts, note: plain text, escaped here.
-        picture, table: markup, as `image_html` and `table_html` give it.
+        picture, table: markup of ours, as `image_html` and `table_html` give it.
+        picture_px: width of the picture where there is room.
     """
     beside = (table_html((), facts) if facts else "") + table
     if note:
         beside += f'<div style="margin-top:6px;opacity:.75">{escaped(note, 400)}</div>'
     sides = "".join(
         f'<div style="min-width:0;max-width:100%;flex:{flex}">{part}</div>'
-        for part, flex in ((picture, f"0 1 {_PICTURE_PX}px"), (beside, "0 1 auto"))
+        for part, flex in ((picture, f"0 1 {picture_px}px"), (beside, "0 1 auto"))
         if part
     )
     return (
@@ -136,7 +138,7 @@ def regions_html(
     heads = ("class", "score", "box: x1 y1 x2 y2, pixels")
     table = table_html(heads, rows, colours=[colours[each] for each in class_ids]) if rows else ""
     if len(labels) > len(rows):
-        note = f"the best {len(rows)} of {counted(len(labels), 'region')}. {note}".strip()
+        note = f"The best {len(rows)} of {counted(len(labels), 'region')}. {note}".strip()
     return notebook_html(title, picture=image_html(data, kind, f"{title}, drawn"), table=table, note=note)
 
 

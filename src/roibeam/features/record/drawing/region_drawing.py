@@ -20,7 +20,7 @@ MAX_REGIONS = 20
 MAX_PIXELS = 400_000_000  # of a picture: beyond it a scale is a slip
 _SHEET = 226  # grey of the sheet that stands for a photo
 _MIN_FONT_PX = 11.0
-_FONT_SHARE, _LINE_SHARE = 1 / 42, 1 / 300  # of the square root of the picture's area
+_FONT_SHARE, _LINE_SHARE = 1 / 42, 1 / 220  # of the square root of the picture's area
 _CASING_OPACITY = 0.55
 _COVERED = 1 / 3  # of the picture: labels beyond it are left out, the weakest first
 
@@ -168,20 +168,24 @@ def _with_labels(
     label_height = math.ceil(bottom - top) + 2 * pad
     if label_height * 2 > height or not named:
         return picture
-    fitting, sizes, covered = [], [], 0
-    for place, text, colour in named:
+    boxes: list[tuple[int, int, int, int]] = []
+    texts: list[tuple[str, str]] = []
+    sizes: list[tuple[float, float]] = []
+    covered = 0
+    for box, text, colour in named:
         shown = _shortened(_ascii(text), font, width - 2 * pad)
         label_width = math.ceil(font.getlength(shown)) + 2 * pad
         covered += label_width * label_height
-        if not shown or (fitting and covered > _COVERED * height * width):
+        if not shown or (texts and covered > _COVERED * height * width):
             break
-        fitting.append((place, shown, colour))
+        boxes.append(box)
+        texts.append((shown, colour))
         sizes.append((label_width, label_height))
     frame = Rectangle(0, 0, width, height)
-    places = place_labels([place for place, _, _ in fitting], sizes, frame=frame, line=line)
+    places = place_labels(boxes, sizes, frame=frame, line=line)
     image = Image.fromarray(picture)  # Pillow does not care what the three channels are
     draw = ImageDraw.Draw(image)
-    for (_, text, colour), place in reversed(list(zip(fitting, places, strict=True))):
+    for (text, colour), place in reversed(list(zip(texts, places, strict=True))):
         x, y = round(place.x), round(place.y)
         draw.rectangle((x, y, x + place.width - 1, y + place.height - 1), fill=_bgr(colour))
         draw.text((x + pad, y + pad - top), text, font=font, fill=_bgr(text_colour_on(colour)))

@@ -41,10 +41,10 @@ def name_of(number: int, names: Sequence[str] | None, kind: str) -> str:
 def region_name(
     regions: NamedRegions, region: int, classes: Sequence[str] | None, attributes: Sequence[str] | None
 ) -> str:
-    """ "red car" for one region; its attribute only where the detector is fairly sure of it."""
+    """ "red car" for one region; its attribute only where it has a name and the detector is fairly sure of it."""
     name = name_of(int(regions.class_ids[region]), classes, "class")
     ids, scores = regions.attribute_ids, regions.attribute_scores
-    if ids is not None and scores is not None and scores[region] >= ATTRIBUTE_SCORE:
+    if attributes and ids is not None and scores is not None and scores[region] >= ATTRIBUTE_SCORE:
         name = f"{name_of(int(ids[region]), attributes, 'attribute')} {name}"
     return name
 
