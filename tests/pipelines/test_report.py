@@ -352,7 +352,7 @@ def test_classes_of_one_photo_have_different_colours_with_readable_text() -> Non
     photos = [
         [DrawnRegion(box, class_id, "", 1.0) for class_id in range(start, start + 10)] for start in range(0, 90, 3)
     ]
-    colours = colours_by_class(photos)
+    colours = colours_by_class([region.class_id for region in regions] for regions in photos)
     for regions in photos:
         assert len({colours[region.class_id] for region in regions}) == 10
     for colour in colours.values():
