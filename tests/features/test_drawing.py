@@ -23,6 +23,7 @@ from roibeam.features.comparison.store_comparison import compare
 from roibeam.features.reading.batch_stream import BatchStream
 from roibeam.features.record.drawing.notebook import regions_html
 from roibeam.features.record.drawing.palette import PALETTE, colours_by_class
+from roibeam.features.record.drawing.photo_pixels import photo_pixels
 from roibeam.features.record.drawing.region_drawing import draw_regions, looking_scale
 from roibeam.features.record.imported import imported_fingerprint
 from roibeam.features.record.region_record import RegionRecord
@@ -153,6 +154,11 @@ def test_a_photo_that_says_it_is_turned_is_turned_as_the_record_was() -> None:
     stored.save(data, "PNG", exif=exif)
     turned, ignored = (record([], hw=hw).draw(data.getvalue()) for hw in ((60, 40), (40, 60)))
     assert turned[:, 0, 0].tolist() == list(range(60)) and ignored[0, :, 0].tolist() == list(range(60))
+    exif[0x0112] = 3  # upside down: the size does not tell, a store's settings do
+    data = io.BytesIO()
+    stored.save(data, "PNG", exif=exif)
+    for orientation, first in ((None, 59), ("applied", 59), ("ignored", 0)):
+        assert photo_pixels(data.getvalue(), (40, 60), exif_orientation=orientation)[0, 0, 0] == first
 
 
 @pytest.mark.parametrize(

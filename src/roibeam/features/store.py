@@ -215,20 +215,18 @@ class FeatureStore:
             KeyError, ValueError, OSError: as `get` and `RegionRecord.draw`.
         """
         record = self.get(image_id, copy=False)
-        if has_classes(self.fingerprint):
-            return record.draw(
-                photo,
-                classes=self.manifest.classes,
-                attributes=self.manifest.attributes,
-                max_regions=max_regions,
-                scale=scale,
-            )
         image_hw = (record.height, record.width)
+        turned = self.manifest.config.get("detector", {}).get("conventions", {}).get("exif_orientation")
+        pixels = sheet(image_hw) if photo is None else photo_pixels(photo, image_hw, image_id, exif_orientation=turned)
+        if has_classes(self.fingerprint):
+            classes, attributes = self.manifest.classes, self.manifest.attributes
+            return record.draw(pixels, classes=classes, attributes=attributes, max_regions=max_regions, scale=scale)
+        numbers = np.arange(record.num_regions)
         return draw_regions(
-            sheet(image_hw) if photo is None else photo_pixels(photo, image_hw, image_id),
+            pixels,
             record.boxes,
-            labels=[str(number) for number in range(record.num_regions)],
-            class_ids=np.arange(record.num_regions),
+            labels=[str(number) for number in numbers],
+            class_ids=numbers,
             scores=record.class_scores,
             max_regions=max_regions,
             scale=scale,

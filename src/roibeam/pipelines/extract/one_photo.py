@@ -10,12 +10,12 @@ import numpy as np
 
 from roibeam.extraction.detector_folder import SHIPPED
 from roibeam.extraction.engine.region_iterator import extract_regions
+from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.selection import SELECTIONS
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.printable import printable
 from roibeam.features.record.drawing.notebook import regions_html
-from roibeam.features.record.drawing.photo_pixels import photo_pixels
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.extract.request import DEFAULT_SELECTION, RequestedDetector
 from roibeam.pipelines.foundation.overrides import apply_overrides, preset
@@ -74,8 +74,8 @@ def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
     if isinstance(outcome, Failure):
         where, detail = printable(str(photo), 200), printable(outcome.detail, 200)
         raise ValueError(f"{where}: {outcome.reason} ({outcome.stage}): {detail}")
-    image_hw = (outcome.height, outcome.width)
-    return DetectedPhoto(outcome, names, photo_pixels(photo, image_hw, outcome.image_id), _meaning(asked))
+    pixels = decode_image(photo.read_bytes(), exif_orientation=parts["conventions"].exif_orientation)
+    return DetectedPhoto(outcome, names, pixels, _meaning(asked))
 
 
 def _meaning(asked: RequestedDetector) -> str:

@@ -12,15 +12,18 @@ from roibeam.features.printable import printable
 PhotoLike = str | os.PathLike[str] | bytes | np.ndarray
 
 
-def photo_pixels(photo: PhotoLike, image_hw: tuple[int, int], image_id: str = "") -> np.ndarray:
+def photo_pixels(
+    photo: PhotoLike, image_hw: tuple[int, int], image_id: str = "", *, exif_orientation: str | None = None
+) -> np.ndarray:
     """The photo in the size of its record.
 
     Args:
         photo: path or content of an image file, or pixels: (height, width, 3) uint8 in the order B, G, R, as
             `cv2.imread` gives them, or (height, width) uint8 for a grey photo.
-        image_hw: height and width of the record. A file that says it is to be turned (EXIF) is turned or not, whichever
-            gives this size, turned first.
+        image_hw: height and width of the record.
         image_id: of the record, for messages.
+        exif_orientation: "applied" or "ignored", as the record's photo was turned; None for what gives this size,
+            "applied" if both do.
     Returns:
         (height, width, 3) uint8, channel order B, G, R.
     Raises:
@@ -31,7 +34,9 @@ def photo_pixels(photo: PhotoLike, image_hw: tuple[int, int], image_id: str = ""
         found, name = [_three_channels(photo)], "the photo"
     else:
         name = "the photo" if isinstance(photo, bytes) else printable(os.fspath(photo), 200)
-        found = _decoded(photo if isinstance(photo, bytes) else Path(photo).read_bytes(), name)
+        data = photo if isinstance(photo, bytes) else Path(photo).read_bytes()
+        orientations = ("applied", "ignored") if exif_orientation is None else (exif_orientation,)
+        found = [_decoded(data, name, orientation) for orientation in orientations]
     for pixels in found:
         if pixels.shape[:2] == image_hw:
             return pixels
@@ -54,18 +59,14 @@ def _three_channels(pixels: np.ndarray) -> np.ndarray:
     )
 
 
-def _decoded(data: bytes, name: str) -> list[np.ndarray]:
-    """Turned as its EXIF says, and as it is stored."""
+def _decoded(data: bytes, name: str, orientation: str) -> np.ndarray:
     import cv2
 
-    content = np.frombuffer(data, np.uint8)
-    found = []
-    for flags in (cv2.IMREAD_COLOR, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION):
-        try:
-            pixels = cv2.imdecode(content, flags) if len(content) else None
-        except cv2.error as error:
-            raise ValueError(f"{name} cannot be decoded: {str(error).strip().splitlines()[-1]}") from None
-        if pixels is None:
-            raise ValueError(f"{name} is no image that OpenCV reads ({len(data):,} bytes)")
-        found.append(np.asarray(pixels))
-    return found
+    flags = cv2.IMREAD_COLOR | (cv2.IMREAD_IGNORE_ORIENTATION if orientation == "ignored" else 0)
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
+    except cv2.error as error:
+        raise ValueError(f"{name} cannot be decoded: {str(error).strip().splitlines()[-1]}") from None
+    if pixels is None:
+        raise ValueError(f"{name} is no image that OpenCV reads ({len(data):,} bytes)")
+    return np.asarray(pixels)

@@ -19,7 +19,7 @@ MAX_REGIONS = 16  # columns of the matrix and boxes on the photo: those that wor
 _PHOTO_WIDTH, _MAX_PHOTO_HEIGHT = 520.0, 560.0
 _CELL, _WORD_WIDTH, _MARGIN, _HEADER = 26.0, 110.0, 24.0, 150.0
 _LINE = 19.0
-_COLOUR_BAR = 24.0  # height below the matrix
+_COLOUR_BAR = 40.0  # height below the matrix
 
 
 def probe_svg(result: ProbeResult, record: RegionRecord, names: Names, *, text: str, photo: np.ndarray | None) -> str:
@@ -161,10 +161,8 @@ def _colour_bar(left: float, top: float, equal_share: float, darkest: float) -> 
     mark = left + width * equal_share / darkest
     yield f'<rect x="{mark - 0.75:.1f}" y="{top - 3:.1f}" width="1.5" height="16" fill="#000000"/>'
     yield f'<text x="{left + width + 8:.1f}" y="{top + 10:.1f}" font-size="12">{100 * darkest:.1f} %</text>'
-    yield (
-        f'<text x="{left:.1f}" y="{top + 28:.1f}" font-size="12" fill="#555555">of a word\'s attention; '
-        f"mark: {100 * equal_share:.1f} %, if it went to all regions alike</text>"
-    )
+    for row, words in enumerate(("of a word's attention", f"mark: {100 * equal_share:.1f} %, an equal share")):
+        yield f'<text x="{left:.1f}" y="{top + 28 + 16 * row:.1f}" font-size="12" fill="#555555">{words}</text>'
 
 
 def _heat(fraction: float) -> str:

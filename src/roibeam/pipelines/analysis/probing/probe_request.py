@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from roibeam.extraction.photos.decode import decode_image
 from roibeam.features.record.drawing.notebook import notebook_html
-from roibeam.features.record.drawing.photo_pixels import photo_pixels
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
@@ -148,9 +148,7 @@ def _stored(store: str, request: ProbeRequest) -> _Seen:
         if request.image not in opened:
             raise ValueError(f"--store {store} has no record {request.image!r}; roibeam store show lists ids")
         record, classes = opened[request.image], tuple(opened.vocabulary["classes"] or ())
-    image_hw = (record.height, record.width)
-    photo = None if request.photo is None else photo_pixels(request.photo, image_hw, record.image_id)
-    return _Seen(record, classes, photo)
+    return _Seen(record, classes, None if request.photo is None else _pixels(request.photo, record))
 
 
 def _detected(request: ProbeRequest) -> _Seen:
@@ -161,3 +159,16 @@ def _detected(request: ProbeRequest) -> _Seen:
     )  # fmt: skip
     found = detect_photo(Path(request.image), asked)
     return _Seen(found.record, tuple(found.vocabulary.classes or ()), found.pixels)
+
+
+def _pixels(photo: Path, record: RegionRecord) -> np.ndarray:
+    """Turned as the record's was. Checked as `extract` checks photos: a model may be given these pixels."""
+    data = photo.read_bytes()
+    for orientation in ("applied", "ignored"):
+        pixels = decode_image(data, exif_orientation=orientation)
+        if pixels.shape[:2] == (record.height, record.width):
+            return pixels
+    raise ValueError(
+        f"{photo}: {pixels.shape[1]} x {pixels.shape[0]} pixels, the record is of a photo of {record.width} x "
+        f"{record.height}"
+    )
