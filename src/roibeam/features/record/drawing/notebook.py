@@ -28,7 +28,7 @@ LISTED_REGIONS = 10
 _PICTURE_PX = 480  # of the longer side
 _LINE = "rgba(128,128,128,.45)"
 _CELL = f"padding:1px 12px 1px 0;border:0;border-bottom:1px solid {_LINE};text-align:left;vertical-align:top"
-_WORDS = "overflow-wrap:anywhere;max-width:22em;"
+_WORDS = "overflow-wrap:anywhere;max-width:34em;"
 
 
 def notebook_html(
@@ -38,23 +38,18 @@ def notebook_html(
     picture: str = "",
     table: str = "",
     note: str = "",
-    picture_px: int = _PICTURE_PX,
 ) -> str:
     """A title, a picture, and beside or below it names with their facts, a table and a remark.
 
     Args:
         title, facts, note: plain text, escaped here.
         picture, table: markup of ours, as `image_html` and `table_html` give it.
-        picture_px: width of the picture where there is room.
     """
     beside = (table_html((), facts) if facts else "") + table
     if note:
-        beside += f'<div style="margin-top:6px;opacity:.75">{escaped(note, 400)}</div>'
-    sides = "".join(
-        f'<div style="min-width:0;max-width:100%;flex:{flex}">{part}</div>'
-        for part, flex in ((picture, f"0 1 {picture_px}px"), (beside, "0 1 auto"))
-        if part
-    )
+        beside += f'<div style="margin-top:6px;opacity:.75;overflow-wrap:anywhere">{escaped(note, 400)}</div>'
+    # Beside each other where there is room, else one below the other.
+    sides = "".join(f'<div style="min-width:0;max-width:100%">{part}</div>' for part in (picture, beside) if part)
     return (
         '<div style="font-size:13px;line-height:1.45;font-variant-numeric:tabular-nums">'
         f'<div style="font-weight:600;margin-bottom:6px;overflow-wrap:anywhere">{escaped(title, 400)}</div>'
@@ -81,11 +76,12 @@ def table_html(heads: Sequence[str], rows: Sequence[Sequence[str]], *, colours: 
             else ""
         )
         cells = "".join(
-            f'<td style="{_WORDS}{_CELL}">{mark if place == 0 else ""}{escaped(each, 200)}</td>'
+            f'<td style="{_WORDS}{_CELL}">{mark if place == 0 else ""}{escaped(each, 500)}</td>'
             for place, each in enumerate(row)
         )
         lines.append(f'<tr style="background:none">{cells}</tr>')
-    return f'<table style="border-collapse:collapse;margin:0;font-size:inherit;color:inherit">{"".join(lines)}</table>'
+    style = "border-collapse:collapse;margin:0 0 10px;font-size:inherit;color:inherit"
+    return f'<table style="{style}">{"".join(lines)}</table>'
 
 
 def image_html(data: bytes, kind: str, description: str) -> str:

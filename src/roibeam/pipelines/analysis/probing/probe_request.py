@@ -90,7 +90,7 @@ class Probed:
         title = f"Probe of {self.record.image_id}: {' '.join(self.result.pieces)}"
         drawn = self.picture.read_text("utf-8") if self.picture.is_file() else ""
         note = "; ".join(self.notes) if drawn else f"{self.picture} is not there any more"
-        return notebook_html(title, picture=drawn, note=note, picture_px=1120)
+        return notebook_html(title, picture=drawn, note=note)
 
 
 @dataclass(frozen=True, eq=False)
