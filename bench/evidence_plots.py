@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from evidence_statistics import Estimate
 
-from roibeam.pipelines.foundation.pages.charts import escaped
+from roibeam.features.printable import escaped
 
 _LEFT, _WIDTH, _LINE = 250, 400, 22
 _COLOURS = ("#08519c", "#a50f15", "#636363")

@@ -21,6 +21,8 @@ from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraini
 from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
 from roibeam.pipelines.analysis.probing.probe import pair_batch, probe, words_to_regions
+from roibeam.pipelines.analysis.probing.probe_picture import probe_svg
+from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest, write_probe
 from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 
@@ -144,6 +146,25 @@ def test_no_mask_no_regions_no_names(tokenizer: Any) -> None:
     assert said.words == () and said.regions == () and said.attention is None and said.match is not None
 
 
+def test_the_matrix_is_pale_where_words_look_everywhere_alike(tokenizer: Any) -> None:
+    """Scaled to its own largest weight, a model without any preference would be dark all over."""
+    record = make_record()
+    said = probe(build("ImageBERT"), record, "a cat", tokenizer, Names(CLASSES))
+    assert said.attention is not None
+
+    def darkest(weights: np.ndarray) -> int:
+        told = dataclasses.replace(said, attention=dataclasses.replace(said.attention, weights=weights))
+        drawn = ElementTree.fromstring(probe_svg(told, record, Names(CLASSES), text="a cat", photo=None))
+        cells = [each for each in drawn.iter("{http://www.w3.org/2000/svg}rect") if len(each)]  # those with a tooltip
+        assert len(cells) == weights.size
+        assert "mark: 5.0 %, an equal share" in {each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")}
+        return min(int(each.attrib["fill"][1:3], 16) for each in cells)
+
+    alike = np.full((len(said.pieces), 6), 0.05)
+    one = np.where(np.arange(6) == 2, 0.3, 0.0) * np.ones_like(alike)
+    assert darkest(alike) > 160 and darkest(one) == 8
+
+
 @pytest.fixture(scope="module")
 def run_folder(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with a tokenizer beside it."""
@@ -176,6 +197,16 @@ def test_the_command(
         alone = roibeam("probe", run_folder, photo.stem, text, "--store", pictures.store)
         assert alone.code == 0 and "<image" not in (run_folder / name).read_text()
         assert f"{run_folder / name}   the photo" in alone.out
+    request = ProbeRequest(
+        checkpoint=str(run_folder), image=photo.stem, text=text, out=tmp_path / "d.svg", store=str(pictures.store),
+        photo=photo,
+    )  # fmt: skip
+    probed = write_probe(request)
+    assert "\n" not in repr(probed) + repr(probed.result) and len(repr(probed)) < 900
+    shown = probed._repr_html_()
+    assert (tmp_path / "d.svg").read_text() in shown and "&lt;&amp;&gt;" in shown and len(shown) < 200_000
+    (tmp_path / "d.svg").unlink()
+    assert "is not there any more" in probed._repr_html_()
 
 
 @pytest.mark.parametrize(

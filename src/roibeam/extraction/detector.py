@@ -49,6 +49,7 @@ from roibeam.extraction.regions import (
     to_numpy,
 )
 from roibeam.extraction.selection import SELECTIONS, SelectionPolicy
+from roibeam.short_repr import short_repr
 
 _Item = TypeVar("_Item")
 _PHOTOS_IN_A_ROW = 16  # on a GPU; the first and the last of a row have nobody beside them
@@ -72,6 +73,8 @@ class HeadOutputs:
     proposals: Proposals
     regions: RegionOutputs
     given_boxes: Tensor | None = None
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.photos.preprocessing import check_pixels, preprocess
+from roibeam.short_repr import short_repr
 
 PADDING_COORDINATE = -2.0  # of rows without a box; jackroos/VL-BERT pretrain/data/collate_batch.py
 
@@ -36,6 +37,8 @@ class PreparedPhoto:
     image_hw: tuple[int, int]
     scale_xy: Tensor
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, eq=False)
 class RegionBatch:
@@ -56,6 +59,8 @@ class RegionBatch:
     input_hw: Tensor
     image_hw: Tensor
     scale_xy: Tensor
+
+    __repr__ = short_repr
 
     def to(self, device: torch.device | str) -> RegionBatch:
         """The same batch on `device`."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from roibeam.extraction.network.boxes import clip_boxes
 from roibeam.extraction.selection import Selected, SelectionPolicy, select_regions
+from roibeam.short_repr import short_repr
 
 Outputs = TypeVar("Outputs")
 
@@ -47,6 +48,8 @@ class Regions:
     proposal_boxes: np.ndarray | None = None
     regressed_boxes: np.ndarray | None = None
     image_feature: np.ndarray | None = None
+
+    __repr__ = short_repr
 
 
 class PhotoSteps(Protocol[Outputs]):
@@ -130,6 +133,8 @@ class ScoredRegions:
     nms_boxes: Tensor
     given_boxes: Tensor | None
     image_feature: Tensor | None = None
+
+    __repr__ = short_repr
 
 
 class HostCopy:

@@ -12,6 +12,7 @@ import numpy as np
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.region_filter import RegionFilter
 from roibeam.features.shard.layout import RegionMeta
+from roibeam.short_repr import short_repr
 
 # What may be asked for beside boxes, class ids and scores: the name of a record's field -> names in a batch.
 LARGE_FIELDS = ("features", "attributes", "class_distribution", "image_feature")
@@ -89,6 +90,8 @@ class RegionBatch:
     top_k_probabilities: np.ndarray | None = None
     top_k_rest: np.ndarray | None = None
     image_feature: np.ndarray | None = None
+
+    __repr__ = short_repr
 
     def __len__(self) -> int:
         return len(self.image_ids)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 
 def printable(text: str, limit: int = 100) -> str:
     """At most `limit` characters of `text`, its middle left out; what does not print (controls, direction marks, broken
@@ -13,3 +15,8 @@ def printable(text: str, limit: int = 100) -> str:
         return text
     head = (limit - 1) * 2 // 3
     return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
+
+
+def escaped(text: str, limit: int = 300) -> str:
+    """`printable` text as HTML, for element content and for quoted attributes."""
+    return html.escape(printable(text, limit), quote=True)

@@ -8,7 +8,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,12 +17,23 @@ import numpy as np
 
 from roibeam.features.annotations_file import checked_annotations
 from roibeam.features.batch import BatchBuffers, RegionBatch, assemble, check_fields
+from roibeam.features.counted import counted
+from roibeam.features.record.drawing.notebook import notebook_html, table_html
+from roibeam.features.record.drawing.photo_pixels import PhotoLike, photo_pixels
+from roibeam.features.record.drawing.region_drawing import MAX_REGIONS as MAX_DRAWN
+from roibeam.features.record.drawing.region_drawing import draw_regions, sheet, strongest
+from roibeam.features.record.drawing.region_labels import name_of
 from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.record.imported import has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.region_filter import RegionFilter
 from roibeam.features.shard.layout import RegionMeta
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardEntry, ShardManifest, StoreManifest
 from roibeam.features.shard.reader import ShardReader
+
+# What a notebook shows of a store.
+_LISTED_RECORDS = 5
+_LISTED_CLASSES = 4
 
 
 class FeatureStore:
@@ -190,6 +201,37 @@ class FeatureStore:
             raise ValueError(f"{self.path}: its images have no captions and no labels")
         return checked_annotations(self.path, self.manifest.annotations)
 
+    def draw(
+        self, image_id: str, photo: PhotoLike | None, *, max_regions: int = MAX_DRAWN, scale: float = 1.0
+    ) -> np.ndarray:
+        """The photo with the regions of its record on it, named by the store; arguments and result as of
+        `RegionRecord.draw`.
+
+            cv2.imwrite("cat.png", store.draw("cat", "photos/cat.jpg"))
+
+        A store whose regions have no classes (some imported ones) numbers them instead.
+
+        Raises:
+            KeyError, ValueError, OSError: as `get` and `RegionRecord.draw`.
+        """
+        record = self.get(image_id, copy=False)
+        image_hw = (record.height, record.width)
+        turned = self.manifest.config.get("detector", {}).get("conventions", {}).get("exif_orientation")
+        pixels = sheet(image_hw) if photo is None else photo_pixels(photo, image_hw, image_id, exif_orientation=turned)
+        if has_classes(self.fingerprint):
+            classes, attributes = self.manifest.classes, self.manifest.attributes
+            return record.draw(pixels, classes=classes, attributes=attributes, max_regions=max_regions, scale=scale)
+        numbers = np.arange(record.num_regions)
+        return draw_regions(
+            pixels,
+            record.boxes,
+            labels=[str(number) for number in numbers],
+            class_ids=numbers,
+            scores=record.class_scores,
+            max_regions=max_regions,
+            scale=scale,
+        )
+
     def close(self) -> None:
         """Lets all shards go; views read with `copy=False` stay valid. Reading afterwards is a ValueError."""
         self._open = None
@@ -203,7 +245,34 @@ class FeatureStore:
         self.close()
 
     def __repr__(self) -> str:
-        return f"FeatureStore({str(self.path)!r}, {len(self)} records in {len(self.manifest.shards)} shards)"
+        num_records, num_shards = counted(len(self), "record"), counted(len(self.manifest.shards), "shard")
+        return f"FeatureStore({str(self.path)!r}, {num_records} in {num_shards})"
+
+    def _repr_html_(self) -> str:
+        """Counts, names and the first records; those only of a store that is open."""
+        manifest = self.manifest
+        ids = [] if self._open is None else list(islice(self.ids(), _LISTED_RECORDS))
+        rows = []
+        for image_id in ids:
+            meta = self.meta(image_id)
+            rows.append((image_id, f"{meta.width} x {meta.height}", f"{meta.num_regions:,}", self._best_classes(meta)))
+        table = table_html(("first records", "pixels", "regions", "best regions"), rows) if rows else ""
+        per_image = f"{self.num_regions / max(len(self), 1):.1f} per image"
+        facts = [
+            ("records", f"{len(self):,}, {counted(manifest.num_dead_letters, 'dead letter')}"),
+            ("regions", f"{self.num_regions:,}, {per_image}"),
+            ("features", f"{self.feature_dim} x {self.feature_dtype}" if self.feature_dtype else "none"),
+            ("classes", _names_in_short(manifest.classes)),
+            ("attributes", _names_in_short(manifest.attributes)),
+        ]
+        note = "" if not ids else f"store[{ids[0]!r}] is a record, store.draw({ids[0]!r}, photo) a picture of it"
+        return notebook_html(repr(self), facts=facts, table=table, note=note)
+
+    def _best_classes(self, meta: RegionMeta) -> str:
+        if not has_classes(self.fingerprint):
+            return "no classes"
+        ids = [int(meta.class_ids[region]) for region in strongest(meta.class_scores, _LISTED_CLASSES)]
+        return ", ".join(dict.fromkeys(name_of(each, self.manifest.classes, "class") for each in ids))
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -269,6 +338,12 @@ class FeatureStore:
                 f"{self.feature_dim} {self.feature_dtype}; verify the store"
             )
         return ShardReader(self.path / manifest.data_file, manifest)
+
+
+def _names_in_short(names: tuple[str, ...] | None) -> str:
+    if names is None:
+        return "ids only"
+    return f"{len(names):,}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
 
 
 # Forks between this process and the one that imported this module; cheaper to ask for than the process's number.

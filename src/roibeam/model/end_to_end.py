@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.model.pretraining import PreTrainingModel
+from roibeam.short_repr import short_repr
 
 MASKED_PIXELS = ("blank", "whole")
 BLANK_PIXELS = ("after_resize", "before_resize")
@@ -104,6 +105,8 @@ class ImageBatch:
     blanked_regions: Tensor
     whole_image_boxes: Tensor | None = None
     cell_weights: Tensor | None = None
+
+    __repr__ = short_repr
 
     def part(self, first: int, end: int) -> ImageBatch:
         """Photos `first` to `end`, the last not included, with the padding they have here."""

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from roibeam.short_repr import short_repr
+
 # Label of a position that is not predicted: what torch.nn.functional.cross_entropy skips by default.
 IGNORE_INDEX = -100
 
@@ -105,6 +107,8 @@ class VLBatch:
     sample_ids: tuple[str, ...] = ()
     draw_seeds: tuple[int, ...] = ()
 
+    __repr__ = short_repr
+
     def __post_init__(self) -> None:
         sizes: dict[str, int] = {"4": 4, "2": 2}
         for name, axes in _SHAPES.items():
@@ -192,6 +196,8 @@ class AttentionMaps:
     joint_text: int = 0
     joint_regions: int = 0
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class VLOutput:
@@ -217,6 +223,8 @@ class VLOutput:
     pooled_text: Tensor | None = None
     pooled_image: Tensor | None = None
     attention: AttentionMaps | None = None
+
+    __repr__ = short_repr
 
 
 def image_elements_of(batch: VLBatch, output: VLOutput) -> tuple[Tensor, Tensor]:

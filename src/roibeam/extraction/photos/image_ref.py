@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from roibeam.short_repr import short_repr
+
 Box = tuple[float, float, float, float]
 
 
@@ -29,6 +31,8 @@ class ImageRef:
     boxes_hw: tuple[int, int] | None = None
     captions: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from roibeam.features.counted import counted
+from roibeam.features.record.drawing.notebook import notebook_html
+from roibeam.short_repr import short_repr
+
 SAME_BOX_PX = 0.1
 ERRORS = {  # figure of an image, and of all -> what it is of
     "feature_error": "features",
@@ -50,6 +54,8 @@ class ImageComparison:
     distribution_error: float | None
     image_feature_error: float | None
 
+    __repr__ = short_repr
+
     @property
     def matched_share(self) -> float:
         """Pairs / regions of the side that has more; 1 when neither has any."""
@@ -80,6 +86,8 @@ class SourceFacts:
     feature_dim: int
     bad_entries: dict[str, int]
     first_bad_entries: tuple[str, ...]
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True)
@@ -144,3 +152,66 @@ class StoreComparison:
 
     def to_json(self) -> dict[str, Any]:
         return {"equal": self.equal, **asdict(self)}
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(what, figure) in reading order."""
+        rows = [
+            ("left", _side(self.left)),
+            ("right", _side(self.right)),
+            (
+                "images on both sides",
+                f"{self.num_common:,} ({self.num_only_left:,} only left, {self.num_only_right:,} only right)",
+            ),
+            ("other image size", f"{self.num_other_size:,}"),
+            ("regions", f"{self.num_left_regions:,} left, {self.num_right_regions:,} right"),
+            (
+                "matched, IoU >= 0.5",
+                f"{self.num_matched:,} ({_share(self.num_matched, self.num_left_regions)} of left, "
+                f"{_share(self.num_matched, self.num_right_regions)} of right)",
+            ),
+            ("  within 0.1 px", f"{self.num_same_box:,} ({_share(self.num_same_box, self.num_matched)} of matched)"),
+        ]
+        if self.cosine_mean is not None and self.cosine_p1 is not None and self.cosine_min is not None:
+            cosines = (
+                f"mean {self.cosine_mean:.6f}, 1st percentile {self.cosine_p1:.6f}, smallest {self.cosine_min:.6f}"
+            )
+            rows.append(("feature cosine", cosines))
+        if self.feature_error is not None:
+            where = f", in {self.feature_error_image}" if self.feature_error_image is not None else ""
+            rows.append(("feature error", f"{self.feature_error:.2e} of the largest value{where}"))
+        for what, same, pairs in (
+            ("same class", self.num_same_class, self.num_class_pairs),
+            ("same attribute", self.num_same_attribute, self.num_attribute_pairs),
+        ):
+            if pairs:
+                rows.append((what, f"{same:,} of {pairs:,} ({_share(same, pairs)})"))
+        if self.score_error is not None and self.score_error_mean is not None:
+            rows.append(("class score error", f"mean {self.score_error_mean:.2e}, largest {self.score_error:.2e}"))
+        for what, error in (
+            ("attribute score error", self.attribute_score_error),
+            ("distribution error", self.distribution_error),
+            ("image feature error", self.image_feature_error),
+        ):
+            if error is not None:
+                rows.append((what, f"{error:.2e}{' of the largest value' if what == 'image feature error' else ''}"))
+        return rows
+
+    def __repr__(self) -> str:
+        verdict = "equal" if self.equal else counted(len(self.differences), "difference")
+        pairs = f"{self.num_matched:,} pairs of {self.num_left_regions:,} and {self.num_right_regions:,} regions"
+        images = counted(self.num_common, "common image")
+        return f"StoreComparison({self.left.name!r} and {self.right.name!r}: {verdict}, {images}, {pairs})"
+
+    def _repr_html_(self) -> str:
+        verdict = f"equal within {self.max_error:g}" if self.equal else "They differ: " + "; ".join(self.differences)
+        return notebook_html("Comparison of two stores", facts=[("verdict", verdict), *self.rows()])
+
+
+def _side(side: SourceFacts) -> str:
+    return f"{side.name}: {counted(side.num_images, 'image')}, {side.feature_space[:24]}"
+
+
+def _share(part: int, whole: int) -> str:
+    if part < whole and part / whole > 0.9995:
+        return "< 100 %"  # one pair among millions is not all of them
+    return f"{100 * part / whole:.1f} %" if whole else "-"

@@ -85,6 +85,11 @@ class BatchOrder:
         }
         self.next_sample = 0
 
+    def __repr__(self) -> str:
+        share = f", rank {self._rank} of {self._num_ranks}" if self._num_ranks > 1 else ""
+        at = f"at image {self.next_sample % self.num_samples:,} of {self.num_samples:,} in epoch {self.epoch}"
+        return f"BatchOrder(batches of {self._batch_size}{share}, {at})"
+
     @property
     def num_samples(self) -> int:
         """Images in an epoch, of all ranks together."""

@@ -51,6 +51,9 @@ class BatchStream:
         self._order = BatchOrder(store, **order)
         self._ahead, self._allocate = ahead, allocate
 
+    def __repr__(self) -> str:
+        return f"BatchStream({self._store!r}, {self._order!r})"
+
     @property
     def num_samples(self) -> int:
         """Images in an epoch, of all ranks together."""

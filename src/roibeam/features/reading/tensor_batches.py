@@ -110,6 +110,15 @@ class TensorBatches:
         self._ring: deque[BatchBuffers] = deque()
         self._ring_pid = os.getpid()
 
+    def __repr__(self) -> str:
+        return f"TensorBatches({self.told()})"
+
+    def told(self) -> str:
+        """The store and what is read of it, for people."""
+        what = ", ".join(("boxes", "classes", *self.fields))
+        chosen = "" if self.regions is None else f", {self.regions!r}"
+        return f"{self.store!r}, {what}, {'ragged' if self.ragged else 'padded'}{chosen}"
+
     def __call__(self, image_ids: Sequence[str]) -> dict[str, Any]:
         """Tensors, and `image_ids`, a list; errors as `get_batch`."""
         return _tensors(self._assemble(image_ids, ragged=self.ragged, out=self._buffers()))

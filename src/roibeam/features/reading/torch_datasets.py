@@ -57,6 +57,9 @@ class RegionDataset:
         )
         self._starts = shard_starts(store)
 
+    def __repr__(self) -> str:
+        return f"RegionDataset({self._batches.told()})"
+
     def __len__(self) -> int:
         return len(self._store)
 
@@ -139,6 +142,9 @@ class RegionBatchSampler(_Resumable):
         super().__init__(store, order)
         self._starts = shard_starts(store)
 
+    def __repr__(self) -> str:
+        return f"RegionBatchSampler({self._order!r})"
+
     def __iter__(self) -> Iterator[list[int]]:
         order = copy(self._order)
         for number in batch_numbers(order):
@@ -175,6 +181,9 @@ class RegionIterable(_Resumable, IterableDataset):
         )
         # Persistent workers keep their copy of this object between epochs; a shared number reaches them.
         self._position = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def __repr__(self) -> str:
+        return f"RegionIterable({self._batches.told()}, {self._order!r})"
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         from torch.utils.data import get_worker_info

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from roibeam.short_repr import short_repr
+
 IMPORTED_PREFIX = "imported:"
 
 
@@ -29,6 +31,8 @@ class Fingerprint:
     feature_space: str
     numerics: dict[str, Any] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         # Tuples become lists, as they will be when read back: a fingerprint equals its own copy from a file.

@@ -7,10 +7,19 @@ pixels, raw features, scores. Location vectors, normalisation and global tokens 
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import ml_dtypes
 import numpy as np
+
+from roibeam.features.printable import printable
+from roibeam.features.record.drawing.notebook import regions_html, regions_png
+from roibeam.features.record.drawing.photo_pixels import PhotoLike, photo_pixels
+from roibeam.features.record.drawing.region_drawing import MAX_REGIONS as MAX_DRAWN
+from roibeam.features.record.drawing.region_drawing import draw_regions, sheet
+from roibeam.features.record.drawing.region_labels import region_labels
+from roibeam.short_repr import short_repr
 
 MAX_IMAGE_ID_BYTES = 511  # LMDB's largest key
 MAX_REGIONS = 65535  # the offset index counts regions in 16 bits
@@ -38,6 +47,8 @@ class TopKDistribution:
     probabilities: np.ndarray
     rest: np.ndarray
     num_classes: int
+
+    __repr__ = short_repr
 
     def dense(self) -> np.ndarray:
         """(K, num_classes + 1) float32; the rest mass is spread evenly over the classes that are not listed."""
@@ -131,6 +142,57 @@ class RegionRecord:
     def feature_dtype(self) -> str:
         """Name of the feature dtype: a key of `FEATURE_DTYPES`."""
         return self.features.dtype.name
+
+    def draw(
+        self,
+        photo: PhotoLike | None,
+        *,
+        classes: Sequence[str] | None = None,
+        attributes: Sequence[str] | None = None,
+        max_regions: int = MAX_DRAWN,
+        scale: float = 1.0,
+    ) -> np.ndarray:
+        """The photo with the regions on it: a box, and its class and score, for each of the best.
+
+            cv2.imwrite("cat.png", record.draw("cat.jpg"))
+            PIL.Image.fromarray(record.draw("cat.jpg")[:, :, ::-1])     # what a notebook shows
+
+        Args:
+            photo: path or content of an image file, or pixels as `cv2.imread` gives them (B, G, R); of the size of the
+                record. None draws on a grey sheet.
+            classes, attributes: names by id; a record has ids only. `FeatureStore.draw` knows the names of its store.
+            max_regions: at most so many, those of the best scores; the best lie on top.
+            scale: of the picture against the photo: 2 for a small one, 0.5 for a very large one.
+        Returns:
+            (scale * height, scale * width, 3) uint8, channel order B, G, R.
+        Raises:
+            ValueError: when the photo is no image or has another size than the record.
+            OSError: when it cannot be read.
+        """
+        image_hw = (self.height, self.width)
+        return draw_regions(
+            sheet(image_hw) if photo is None else photo_pixels(photo, image_hw, self.image_id),
+            self.boxes,
+            labels=region_labels(self, classes, attributes),
+            class_ids=self.class_ids,
+            scores=self.class_scores,
+            max_regions=max_regions,
+            scale=scale,
+        )
+
+    def __repr__(self) -> str:
+        parts = [f"{self.num_regions} regions x {self.features.shape[1]} {self.feature_dtype}"]
+        parts += [] if self.attribute_ids is None else ["attributes"]
+        parts += [] if self.class_distribution is None else ["class distribution"]
+        parts += [] if self.image_feature is None else ["image feature"]
+        return f"RegionRecord({printable(repr(self.image_id))}, {self.width}x{self.height}, {', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        note = "A record has ids only: draw(photo, classes=...) names them and draws on the photo."
+        return regions_html(repr(self), self, note=note)
+
+    def _repr_png_(self) -> bytes:
+        return regions_png(self)
 
     def equals(self, other: RegionRecord) -> bool:
         """Whether every field is equal bit for bit (dtype and shape included)."""

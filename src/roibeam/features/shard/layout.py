@@ -23,6 +23,7 @@ import numpy as np
 import xxhash
 
 from roibeam.features.record.region_record import FEATURE_DTYPES, MAX_REGIONS, RegionRecord, TopKDistribution
+from roibeam.short_repr import short_repr
 
 if sys.byteorder != "little":
     raise ImportError("features: stores are little-endian, this machine is not; use a little-endian one")
@@ -81,6 +82,8 @@ class RegionMeta:
     class_ids: np.ndarray
     class_scores: np.ndarray
     feature_dim: int
+
+    __repr__ = short_repr
 
     @property
     def num_regions(self) -> int:

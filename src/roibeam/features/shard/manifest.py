@@ -20,6 +20,7 @@ from roibeam.features.folders.durable_files import read_regular_file
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.json_fields import JsonFields, parse_json
 from roibeam.features.shard.layout import DTYPE_CODES
+from roibeam.short_repr import short_repr
 
 SHARD_FORMAT = "roibeam-shard"
 STORE_FORMAT = "roibeam-store"
@@ -121,6 +122,8 @@ class ShardManifest(ShardSummary, _JsonFile):
     members_digest: str
     dead_letters: tuple[DeadLetter, ...] = ()
     stats: dict[str, Any] = field(default_factory=dict)
+
+    __repr__ = short_repr
 
     @classmethod
     def from_summary(
@@ -260,6 +263,8 @@ class StoreManifest(_JsonFile):
     num_dead_letters: int
     content_digest: str
     annotations: AnnotationsEntry | None = None
+
+    __repr__ = short_repr
 
     @property
     def vocabulary(self) -> dict[str, list[str] | None]:

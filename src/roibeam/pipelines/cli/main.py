@@ -15,6 +15,7 @@ from roibeam.pipelines.cli.detector import detector_app
 from roibeam.pipelines.cli.download import download_command
 from roibeam.pipelines.cli.extract import extract_command
 from roibeam.pipelines.cli.leaks import leaks_command
+from roibeam.pipelines.cli.look import look_command
 from roibeam.pipelines.cli.progress import progress_command
 from roibeam.pipelines.cli.store.info import store_app
 from roibeam.pipelines.cli.toyworld import toyworld_command
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 # Options after "--" belong to the Beam runner.
 app.command("extract", context_settings={"allow_extra_args": True})(extract_command)
+app.command("look")(look_command)
 app.command("progress")(progress_command)
 app.command("download")(download_command)
 app.command("pretrain")(pretrain_command)

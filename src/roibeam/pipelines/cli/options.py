@@ -24,6 +24,13 @@ BACKGROUND_FIRST = typer.Option(
 )
 TASK = typer.Option(min=0, help="Task token, for a multi-task ViLBERT with such tokens; needed there.")
 
+# The detector of probe and look.
+WEIGHTS = typer.Option(help="Of the detector, as in extract [default: those of the detector's folder].")
+CONVENTIONS = typer.Option(help="As in extract.")
+SELECTION = typer.Option(help="As in extract [default: butd-10-100].")
+VOCAB = typer.Option(help="Class names, as in extract [default: those of the store or detector].")
+DETECTOR_SET = typer.Option("--set", help="section.field=value of the detector, as in extract.")
+
 # How captions must fit, and which images must not be inside: extract, pretrain and leaks.
 HELD_OUT = typer.Option(
     "--held-out",

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from roibeam.features.printable import escaped
+from roibeam.features.record.drawing.palette import text_colour_on
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.pipelines.foundation.pages.charts import escaped, text_colour_on
 from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE
 from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer

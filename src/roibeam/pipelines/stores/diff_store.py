@@ -20,7 +20,6 @@ from roibeam.pipelines.stores.comparison_report import (
     ComparedImage,
     ComparedSide,
     comparison_html,
-    summary_rows,
 )
 
 
@@ -37,7 +36,7 @@ def write_comparison_page(
     """
     photos = _Photos(images)
     pictures = [_compared_image(image, left, right, photos) for image in found.worst]
-    page = comparison_html(found, summary_rows(found), pictures)
+    page = comparison_html(found, found.rows(), pictures)
     try:
         write_page(path, page)
     except OSError as error:

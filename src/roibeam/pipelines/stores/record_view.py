@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,15 @@ import numpy as np
 
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
-from roibeam.features.record.imported import has_classes
+from roibeam.features.record.drawing.region_drawing import looking_scale, strongest
+from roibeam.features.record.imported import has_classes as store_has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.annotations import annotation_of
+from roibeam.pipelines.extract.shard_plan import read_plan
+from roibeam.pipelines.foundation.files.picture_file import check_picture_path, write_picture
+from roibeam.pipelines.inputs.record_photos import RecordPhotos
+from roibeam.short_repr import short_repr
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +35,15 @@ class RecordView:
     record: RegionRecord
     regions: list[dict[str, Any]]
     statistics: dict[str, float]
-    captions: tuple[str, ...]
-    labels: tuple[str, ...]
+    captions: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    __repr__ = short_repr
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all regions are listed."""
+        return len(self.regions) == self.record.num_regions
 
     def to_json(self) -> dict[str, Any]:
         record = self.record
@@ -74,14 +87,34 @@ def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 
             raise ValueError(f"no image {image_id!r} in {store}; `roibeam store info` tells how many there are")
         record = opened[image_id]
         classes, attributes = opened.manifest.classes, opened.manifest.attributes
-        classified = has_classes(opened.fingerprint)
+        classified = store_has_classes(opened.fingerprint)
         annotation = annotation_of(opened, image_id)
+    captions, labels = (annotation.captions, annotation.labels) if annotation is not None else ((), ())
+    view = view_of(record, classes, attributes, has_classes=classified, num_regions=num_regions)
+    return replace(view, captions=tuple(captions), labels=tuple(labels))
+
+
+def view_of(
+    record: RegionRecord,
+    classes: Sequence[str] | None,
+    attributes: Sequence[str] | None,
+    *,
+    has_classes: bool = True,
+    num_regions: int = 10,
+) -> RecordView:
+    """A record by itself.
+
+    Args:
+        classes, attributes: names by id; None for bare ids.
+        has_classes: False where class ids and scores only fill their place.
+        num_regions: at most so many regions.
+    """
     rows: list[dict[str, Any]] = []
-    for i in np.argsort(-record.class_scores, kind="stable")[:num_regions]:
+    for i in strongest(record.class_scores, num_regions):
         row: dict[str, Any] = {
             "box": [round(float(edge), 1) for edge in record.boxes[i]],
-            "class": _name(classes, int(record.class_ids[i])) if classified else None,
-            "score": round(float(record.class_scores[i]), 4) if classified else None,
+            "class": _name(classes, int(record.class_ids[i])) if has_classes else None,
+            "score": round(float(record.class_scores[i]), 4) if has_classes else None,
         }
         if record.attribute_ids is not None and record.attribute_scores is not None:
             row["attribute"] = _name(attributes, int(record.attribute_ids[i]))
@@ -91,8 +124,32 @@ def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 
     statistics = (
         {"mean": float(values.mean()), "std": float(values.std()), "max": float(values.max())} if values.size else {}
     )
-    captions, labels = (annotation.captions, annotation.labels) if annotation is not None else ((), ())
-    return RecordView(record, rows, statistics, tuple(captions), tuple(labels))
+    return RecordView(record, rows, statistics)
+
+
+def draw_stored(store: Path, image_id: str, out: Path, photo: Path | None, *, num_regions: int = 10) -> None:
+    """Draws the best regions of a record on its photo.
+
+    Args:
+        out: .png file, as of `write_picture`.
+        photo: None for the place that the store's plan recorded.
+    Raises:
+        ValueError: when the photo is not known or not there, or the picture cannot be written.
+    """
+    check_picture_path(out)
+    with FeatureStore(store) as opened:
+        meta = opened.meta(image_id)
+        image_hw = (meta.height, meta.width)
+        given = photo if photo is not None else _planned_photo(opened, image_id, image_hw)
+        picture = opened.draw(image_id, given, max_regions=num_regions, scale=looking_scale(image_hw))
+    write_picture(out, picture)
+
+
+def _planned_photo(store: FeatureStore, image_id: str, image_hw: tuple[int, int]) -> np.ndarray:
+    if read_plan(store.path) is None:
+        raise ValueError(f"{store.path} does not say where its photos lie; name the photo with --photo")
+    photos = RecordPhotos(store, [image_id])
+    return photos.read(photos.place(image_id, image_hw))
 
 
 def _region_line(row: dict[str, Any]) -> str:
@@ -102,5 +159,5 @@ def _region_line(row: dict[str, Any]) -> str:
     return f"{score}  {edges}  {row['class'] or '-'}{attribute}"
 
 
-def _name(names: tuple[str, ...] | None, number: int) -> str:
+def _name(names: Sequence[str] | None, number: int) -> str:
     return names[number] if names is not None and number < len(names) else f"#{number}"

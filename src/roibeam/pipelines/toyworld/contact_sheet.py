@@ -10,18 +10,21 @@ from textwrap import wrap
 import cv2
 import numpy as np
 
+from roibeam.features.record.drawing.region_drawing import draw_regions
 from roibeam.pipelines.toyworld.picture import Picture
 from roibeam.pipelines.toyworld.scene import MAX_EDGE
+from roibeam.pipelines.toyworld.world import CATEGORIES
 
 _COLUMNS = 4
 _TEXT_HEIGHT = 128
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _LINE_CHARACTERS = 60
 _MAX_LINES = 9
+_CATEGORIES = list(CATEGORIES)
 
 
 def write_contact_sheet(path: Path, entries: Sequence[tuple[Picture, np.ndarray]], *, jpeg_quality: int = 80) -> None:
-    """Writes a JPEG with four pictures in a row, their boxes with category (grey: ignored), and captions below.
+    """Writes a JPEG with four pictures in a row, their boxes with category, and captions below.
 
     Args:
         entries: pictures with their (height, width, 3) uint8 BGR pixels.
@@ -41,17 +44,21 @@ def write_contact_sheet(path: Path, entries: Sequence[tuple[Picture, np.ndarray]
 def _cell(picture: Picture, pixels: np.ndarray) -> np.ndarray:
     cell = np.full((MAX_EDGE + _TEXT_HEIGHT, MAX_EDGE + 8, 3), 255, np.uint8)
     height, width = pixels.shape[:2]
-    cell[:height, :width] = pixels
-    for thing in picture.scene.objects:
-        x, y, box_width, box_height = thing.box
-        colour = (150, 150, 150) if thing.ignored else (0, 255, 0)
-        cv2.rectangle(cell, (x, y), (x + box_width - 1, y + box_height - 1), (0, 0, 0), 2)
-        cv2.rectangle(cell, (x, y), (x + box_width - 1, y + box_height - 1), colour, 1)
-    for thing in picture.scene.objects:
-        baseline = (max(thing.box[0] + 2, 0), max(thing.box[1] + 9, 9))
-        cv2.putText(cell, thing.category, baseline, _FONT, 0.3, (0, 0, 0), 2, cv2.LINE_AA)
-        cv2.putText(cell, thing.category, baseline, _FONT, 0.3, (255, 255, 255), 1, cv2.LINE_AA)
+    cell[:height, :width] = _with_boxes(picture, pixels)
     lines = [line for caption in picture.captions for line in wrap(f"- {caption.text}", _LINE_CHARACTERS)]
     for place, line in enumerate(lines[:_MAX_LINES]):
         cv2.putText(cell, line, (2, height + 13 + 14 * place), _FONT, 0.36, (0, 0, 0), 1, cv2.LINE_AA)
     return cell
+
+
+def _with_boxes(picture: Picture, pixels: np.ndarray) -> np.ndarray:
+    things = picture.scene.objects
+    corners = [(x, y, x + width, y + height) for x, y, width, height in (thing.box for thing in things)]
+    return draw_regions(
+        pixels,
+        np.array(corners, np.float32).reshape(-1, 4),
+        labels=[f"{thing.category}{' (ignored)' if thing.ignored else ''}" for thing in things],
+        class_ids=np.array([_CATEGORIES.index(thing.category) for thing in things], np.int64),
+        scores=np.zeros(len(things)),
+        max_regions=len(things),
+    )

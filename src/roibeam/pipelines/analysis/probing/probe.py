@@ -18,6 +18,7 @@ from roibeam.pipelines.inputs.batches.class_targets import as_float32
 from roibeam.pipelines.inputs.fit import check_task
 from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+from roibeam.short_repr import short_repr
 
 HIDDEN_REGIONS = 5
 GUESSES = 5
@@ -75,6 +76,8 @@ class WordsToRegions:
     heads: tuple[int, ...]
     num_heads: int
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, eq=False)
 class ProbeResult:
@@ -94,6 +97,8 @@ class ProbeResult:
     regions_remark: str
     match: float | None
     attention: WordsToRegions | None
+
+    __repr__ = short_repr
 
 
 @torch.no_grad()

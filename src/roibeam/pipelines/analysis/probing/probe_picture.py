@@ -8,19 +8,18 @@ from collections.abc import Iterator, Sequence
 import cv2
 import numpy as np
 
+from roibeam.features.printable import escaped
+from roibeam.features.record.drawing.palette import PALETTE, text_colour_on
+from roibeam.features.record.drawing.region_drawing import jpeg_bytes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.analysis.probing.probe import Guess, ProbeResult
-from roibeam.pipelines.foundation.pages.charts import escaped, text_colour_on
 from roibeam.pipelines.inputs.region_names import Names
 
 MAX_REGIONS = 16  # columns of the matrix and boxes on the photo: those that words look at most
 _PHOTO_WIDTH, _MAX_PHOTO_HEIGHT = 520.0, 560.0
 _CELL, _WORD_WIDTH, _MARGIN, _HEADER = 26.0, 110.0, 24.0, 150.0
 _LINE = 19.0
-_COLOURS = (
-    "#0067a5", "#f38400", "#008856", "#be0032", "#875692", "#b3446c", "#604e97", "#2b3d26",
-    "#a1caf1", "#f3c300", "#8db600", "#e68fac", "#882d17", "#c2b280", "#e25822", "#654522",
-)  # fmt: skip
+_COLOUR_BAR = 40.0  # height below the matrix
 
 
 def probe_svg(result: ProbeResult, record: RegionRecord, names: Names, *, text: str, photo: np.ndarray | None) -> str:
@@ -34,7 +33,7 @@ def probe_svg(result: ProbeResult, record: RegionRecord, names: Names, *, text: 
     top = 64.0
     matrix_left = _MARGIN * 2 + _PHOTO_WIDTH
     rows = len(result.pieces)
-    matrix_height = _HEADER + rows * _CELL if result.attention is not None else 0.0
+    matrix_height = _HEADER + rows * _CELL + _COLOUR_BAR if result.attention is not None else 0.0
     guesses_top = top + max(photo_height, matrix_height) + 40
     blocks = [*_word_blocks(result), *_region_blocks(result)]
     block_rows = -(-len(blocks) // 4)
@@ -43,7 +42,8 @@ def probe_svg(result: ProbeResult, record: RegionRecord, names: Names, *, text: 
     height = guesses_top + max(block_rows, 1) * block_height + _MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="system-ui, sans-serif" font-size="13">',
+        f'viewBox="0 0 {width:.0f} {height:.0f}" style="max-width: 100%; height: auto" '
+        'font-family="system-ui, sans-serif" font-size="13">',
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
         f'<text x="{_MARGIN}" y="30" font-size="17" font-weight="600">{escaped(text, 120)}</text>',
         f'<text x="{_MARGIN}" y="50" fill="#555555">{escaped(_subtitle(result))}</text>',
@@ -88,23 +88,23 @@ def _photo(
     if photo is None:
         yield f'<rect x="{left}" y="{top}" width="{width:.1f}" height="{height:.1f}" fill="#e8e8e8"/>'
     else:
-        target = (max(round(2 * width), 1), max(round(2 * height), 1))  # twice the size: sharp on dense screens
+        dense = 1.5  # sharp on dense screens, and small enough for a notebook
+        target = (max(round(dense * width), 1), max(round(dense * height), 1))
         small = photo if photo.shape[1] <= target[0] else cv2.resize(photo, target, interpolation=cv2.INTER_AREA)
-        encoded = cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, 88])[1]
-        data = base64.b64encode(encoded.tobytes()).decode("ascii")
+        data = base64.b64encode(jpeg_bytes(small)).decode("ascii")
         yield (
             f'<image x="{left}" y="{top}" width="{width:.1f}" height="{height:.1f}" preserveAspectRatio="none" '
             f'href="data:image/jpeg;base64,{data}"/>'
         )
     for place in reversed(range(len(shown))):  # the most looked at on top
         x1, y1, x2, y2 = (float(value) * scale for value in record.boxes[shown[place]])
-        colour = _COLOURS[place % len(_COLOURS)]
+        colour = PALETTE[place % len(PALETTE)]
         box = f'x="{left + x1:.1f}" y="{top + y1:.1f}" width="{x2 - x1:.1f}" height="{y2 - y1:.1f}" fill="none"'
         yield f'<rect {box} stroke="{text_colour_on(colour)}" stroke-width="3.5" opacity="0.5"/>'
         yield f'<rect {box} stroke="{colour}" stroke-width="2"/>'
     for place in reversed(range(len(shown))):
         x1, y1 = (float(value) * scale for value in record.boxes[shown[place], :2])
-        yield from _tag(left + x1, top + y1, shown[place], _COLOURS[place % len(_COLOURS)])
+        yield from _tag(left + x1, top + y1, shown[place], PALETTE[place % len(PALETTE)])
 
 
 def _tag(x: float, y: float, number: int, colour: str) -> Iterator[str]:
@@ -122,12 +122,14 @@ def _matrix(
     looks = result.attention
     if looks is None:
         return
-    largest = max(float(looks.weights[:, list(shown)].max()), 1e-9)
+    # A scale to the largest weight alone would paint a model without any preference dark all over.
+    equal_share = float(looks.weights.mean())
+    darkest = max(float(looks.weights[:, list(shown)].max()), 3 * equal_share, 1e-9)
     first, body = left + _WORD_WIDTH, top + _HEADER
     for column, number in enumerate(shown):
         x = first + column * _CELL + _CELL / 2
         name = names.of_detector(int(record.class_ids[number]))
-        yield from _tag(x - (8 + 8 * len(str(number))) / 2, body - 20, number, _COLOURS[column % len(_COLOURS)])
+        yield from _tag(x - (8 + 8 * len(str(number))) / 2, body - 20, number, PALETTE[column % len(PALETTE)])
         yield (
             f'<text transform="translate({x + 4:.1f},{body - 26:.1f}) rotate(-60)" font-size="12">'
             f"{escaped(name, 20)}</text>"
@@ -142,14 +144,25 @@ def _matrix(
             percent = 100 * value
             yield (
                 f'<rect x="{first + column * _CELL:.1f}" y="{y:.1f}" width="{_CELL - 1}" height="{_CELL - 1}" '
-                f'fill="{_heat(value / largest)}"><title>{escaped(piece)} to region {number}: {percent:.1f} %</title>'
+                f'fill="{_heat(value / darkest)}"><title>{escaped(piece)} to region {number}: {percent:.1f} %</title>'
                 f"</rect>"
             )
-    end = body + len(result.pieces) * _CELL
-    yield (
-        f'<text x="{first:.1f}" y="{end + 18:.1f}" font-size="12" fill="#555555">'
-        f"darkest: {100 * largest:.1f} % of a word's attention</text>"
-    )
+    yield from _colour_bar(first, body + len(result.pieces) * _CELL + 14, equal_share, darkest)
+
+
+def _colour_bar(left: float, top: float, equal_share: float, darkest: float) -> Iterator[str]:
+    """What the colours of the matrix mean, with a mark at the share that every region would have if all were alike."""
+    width, steps = 160.0, 32
+    for step in range(steps):
+        yield (
+            f'<rect x="{left + step * width / steps:.1f}" y="{top:.1f}" width="{width / steps + 0.3:.1f}" height="10" '
+            f'fill="{_heat((step + 0.5) / steps)}"/>'
+        )
+    mark = left + width * equal_share / darkest
+    yield f'<rect x="{mark - 0.75:.1f}" y="{top - 3:.1f}" width="1.5" height="16" fill="#000000"/>'
+    yield f'<text x="{left + width + 8:.1f}" y="{top + 10:.1f}" font-size="12">{100 * darkest:.1f} %</text>'
+    for row, words in enumerate(("of a word's attention", f"mark: {100 * equal_share:.1f} %, an equal share")):
+        yield f'<text x="{left:.1f}" y="{top + 28 + 16 * row:.1f}" font-size="12" fill="#555555">{words}</text>'
 
 
 def _heat(fraction: float) -> str:

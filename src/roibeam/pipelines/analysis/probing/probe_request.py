@@ -11,11 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.photos.decode import decode_image
-from roibeam.extraction.photos.image_ref import Failure, ImageRef
-from roibeam.extraction.selection import SELECTIONS
-from roibeam.extraction.weights.loading import build_detector
+from roibeam.features.record.drawing.notebook import notebook_html
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import answer_place
@@ -23,12 +20,12 @@ from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_
 from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
 from roibeam.pipelines.analysis.probing.probe import GUESSES, ProbeResult, probe
 from roibeam.pipelines.analysis.probing.probe_picture import probe_svg
-from roibeam.pipelines.foundation.overrides import apply_overrides, preset
+from roibeam.pipelines.extract.one_photo import detect_photo
+from roibeam.pipelines.extract.request import RequestedDetector
 from roibeam.pipelines.inputs.region_names import Names
-from roibeam.pipelines.model_files.detector_choice import choose_detector
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.sources.vocabulary import load_vocabulary
+from roibeam.short_repr import short_repr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +56,7 @@ class ProbeRequest:
     detector: str = "vg-r101-c4"
     weights: str | None = None
     conventions: str | None = None
-    selection: str = "butd-10-100"
+    selection: str | None = None
     vocab: str | None = None
     settings: tuple[str, ...] = ()
     tokenizer: str | None = None
@@ -86,6 +83,15 @@ class Probed:
     record: RegionRecord
     picture: Path
     notes: tuple[str, ...]
+
+    __repr__ = short_repr
+
+    def _repr_html_(self) -> str:
+        """The picture, as long as it is there."""
+        title = f"Probe of {self.record.image_id}: {' '.join(self.result.pieces)}"
+        drawn = self.picture.read_text("utf-8") if self.picture.is_file() else ""
+        note = "; ".join(self.notes) if drawn else f"{self.picture} is not there any more"
+        return notebook_html(title, picture=drawn, note=note)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,28 +157,16 @@ def _stored(store: str, request: ProbeRequest) -> _Seen:
 
 def _detected(request: ProbeRequest) -> _Seen:
     """What a detector finds in the photo."""
-    chosen = choose_detector(request.detector, weights=request.weights, conventions=request.conventions)
-    parts: dict[str, Any] = {
-        "detector": chosen.config,
-        "conventions": chosen.conventions,
-        "selection": preset("selection", request.selection, SELECTIONS),
-    }
-    parts = apply_overrides(parts, request.settings)
-    built = build_detector(
-        parts["detector"], weights=chosen.weights, selection=parts["selection"], conventions=parts["conventions"]
-    )
-    (outcome,) = extract_regions([ImageRef(Path(request.image).stem, request.image)], built)
-    if isinstance(outcome, Failure):
-        raise ValueError(f"{request.image}: {outcome.reason} ({outcome.stage}): {outcome.detail}")
-    names = chosen.vocabulary
-    if request.vocab is not None:
-        sizes = parts["detector"]
-        names = load_vocabulary(request.vocab, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes)
-    return _Seen(outcome, tuple(names.classes or ()), _pixels(Path(request.image), outcome))
+    asked = RequestedDetector(
+        request.detector, weights=request.weights, conventions=request.conventions, selection=request.selection,
+        settings=request.settings, vocabulary=request.vocab,
+    )  # fmt: skip
+    found = detect_photo(Path(request.image), asked)
+    return _Seen(found.record, tuple(found.vocabulary.classes or ()), found.pixels)
 
 
 def _pixels(photo: Path, record: RegionRecord) -> np.ndarray:
-    """Turned as the record's was."""
+    """Turned as the record's was. Checked as `extract` checks photos: a model may be given these pixels."""
     data = photo.read_bytes()
     for orientation in ("applied", "ignored"):
         pixels = decode_image(data, exif_orientation=orientation)

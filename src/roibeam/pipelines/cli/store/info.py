@@ -75,13 +75,33 @@ def show_command(
     store: Annotated[Path, _STORE],
     image_id: Annotated[str | None, typer.Argument(help="Image to show [default: the first].")] = None,
     regions: Annotated[int, typer.Option(min=1, help="Regions to list, best first.")] = 10,
+    draw: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also draw these regions on the photo, into this .png file; takes the place of an older one that was "
+            "drawn so, of no other file.",
+            show_default=False,
+        ),
+    ] = None,
+    photo: Annotated[
+        Path | None, typer.Option(help="With --draw: the photo [default: where the store says].", show_default=False)
+    ] = None,
     as_json: Annotated[bool, JSON_OUTPUT] = False,
 ) -> None:
-    """One record: size, captions, labels, boxes, classes, attributes, feature statistics."""
-    from roibeam.pipelines.stores.record_view import view_record
+    """One record: size, captions, labels, boxes, classes, attributes, feature statistics; a picture with --draw."""
+    from roibeam.pipelines.stores.record_view import draw_stored, view_record
 
+    if photo is not None and draw is None:
+        raise ValueError("--photo is for --draw")
     view = view_record(store, image_id, num_regions=regions)
-    typer.echo(json.dumps(view.to_json()) if as_json else "\n".join(view.lines()))
+    if draw is not None:
+        draw_stored(store, view.record.image_id, draw, photo, num_regions=regions)
+    if as_json:
+        typer.echo(json.dumps(view.to_json() if draw is None else {**view.to_json(), "picture": str(draw)}))
+        return
+    typer.echo("\n".join(view.lines()))
+    if draw is not None:
+        typer.echo(f"{draw}   the photo with {'its regions' if view.is_whole else 'the best regions'}")
 
 
 # Below the others, so that `--help` lists those first.

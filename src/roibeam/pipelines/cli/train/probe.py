@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roibeam.pipelines.cli.options import BACKGROUND_FIRST, CHECKPOINT_HELP, CONFIG, TASK, TOKENIZER
+from roibeam.pipelines.cli.options import (
+    BACKGROUND_FIRST,
+    CHECKPOINT_HELP,
+    CONFIG,
+    CONVENTIONS,
+    DETECTOR_SET,
+    SELECTION,
+    TASK,
+    TOKENIZER,
+    VOCAB,
+    WEIGHTS,
+)
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.probing.probe import ProbeResult
@@ -38,16 +49,12 @@ def probe_command(
             "reads photos."
         ),
     ] = None,
-    weights: Annotated[str | None, typer.Option(help="Of the detector, as in extract.")] = None,
+    weights: Annotated[str | None, WEIGHTS] = None,
     detector: Annotated[str, typer.Option(help="As in extract; toy knows the toy world.")] = "vg-r101-c4",
-    conventions: Annotated[str | None, typer.Option(help="As in extract.")] = None,
-    selection: Annotated[str, typer.Option(help="As in extract.")] = "butd-10-100",
-    vocab: Annotated[
-        str | None, typer.Option(help="Class names, as in extract [default: those of the store or detector].")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="section.field=value of the detector, as in extract.")
-    ] = None,
+    conventions: Annotated[str | None, CONVENTIONS] = None,
+    selection: Annotated[str | None, SELECTION] = None,
+    vocab: Annotated[str | None, VOCAB] = None,
+    settings: Annotated[list[str] | None, DETECTOR_SET] = None,
     tokenizer: Annotated[str | None, TOKENIZER] = None,
     config: Annotated[Path | None, CONFIG] = None,
     hide: Annotated[

@@ -22,10 +22,11 @@ from roibeam.extraction.network.suppression import suppress
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.printable import printable
+from roibeam.features.record.drawing.region_labels import ATTRIBUTE_SCORE, NamedRegions, name_of, region_name
 from roibeam.pipelines.foundation.pages.charts import DrawnRegion
 from roibeam.pipelines.foundation.pages.page import FailureGroup, Photo, RegionFigures, ReportFacts, page_html
 
-__all__ = ["ReportFacts", "StoredRecords", "StoredRegions", "write_report"]
+__all__ = ["ReportFacts", "StoredRecords", "write_report"]
 
 SAMPLED_RECORDS = 20_000
 _SCORE_BARS = 20
@@ -34,29 +35,8 @@ _LISTED_REASONS = 40
 _EXAMPLES_PER_REASON = 5
 _REGIONS_PER_PHOTO = 10
 _DRAWN_OVERLAP = 0.5  # IoU with a better region above which a region is not drawn: boxes on boxes cannot be read
-# `attr_thresh` of the bottom-up-attention demo notebook and of what was made from it: weaker attributes are not shown.
-_ATTRIBUTE_SCORE = 0.1
 _THUMBNAIL_SIDE_PX = 480
 _THUMBNAIL_JPEG_QUALITY = 80
-
-
-class StoredRegions(Protocol):
-    """What a report reads of a `RegionRecord`."""
-
-    @property
-    def height(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def boxes(self) -> np.ndarray: ...
-    @property
-    def class_ids(self) -> np.ndarray: ...
-    @property
-    def class_scores(self) -> np.ndarray: ...
-    @property
-    def attribute_ids(self) -> np.ndarray | None: ...
-    @property
-    def attribute_scores(self) -> np.ndarray | None: ...
 
 
 class StoredRecords(Protocol):
@@ -67,7 +47,7 @@ class StoredRecords(Protocol):
 
     def __len__(self) -> int: ...
     def ids(self) -> Iterable[str]: ...
-    def get(self, image_id: str, *, copy: bool) -> StoredRegions: ...
+    def get(self, image_id: str, *, copy: bool) -> NamedRegions: ...
 
 
 def write_report(
@@ -105,7 +85,7 @@ def write_report(
         _failure_groups(failures),
         photos,
         regions_per_photo=_REGIONS_PER_PHOTO,
-        attribute_score=_ATTRIBUTE_SCORE,
+        attribute_score=ATTRIBUTE_SCORE,
     )
     write_page(path, page)
 
@@ -148,7 +128,7 @@ def _read_records(
         score_counts += np.bincount(bars, minlength=_SCORE_BARS)
         classes.update(regions.class_ids.tolist())
         if regions.attribute_ids is not None and regions.attribute_scores is not None:
-            attributes.update(regions.attribute_ids[regions.attribute_scores >= _ATTRIBUTE_SCORE].tolist())
+            attributes.update(regions.attribute_ids[regions.attribute_scores >= ATTRIBUTE_SCORE].tolist())
     figures = RegionFigures(
         num_records=regions_per_image.total(),
         regions_per_image=regions_per_image,
@@ -169,7 +149,7 @@ def _spread(total: int, count: int) -> list[int]:
 
 def _most_frequent(counts: Counter[int], names: Sequence[str] | None, kind: str) -> tuple[tuple[str, int], ...]:
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_LISTED_CLASSES]
-    return tuple((_name(each, names, kind), count) for each, count in ranked)
+    return tuple((name_of(each, names, kind), count) for each, count in ranked)
 
 
 def _failure_groups(failures: Iterable[Failure]) -> list[FailureGroup]:
@@ -189,7 +169,7 @@ def _failure_groups(failures: Iterable[Failure]) -> list[FailureGroup]:
 
 def _photo(
     image_id: str,
-    regions: StoredRegions,
+    regions: NamedRegions,
     locations: Callable[[str], str | None],
     read_bytes: Callable[[str], bytes],
     decode: Callable[[bytes], np.ndarray],
@@ -209,19 +189,15 @@ def _photo(
 
 
 def _regions_to_draw(
-    regions: StoredRegions, class_names: Sequence[str] | None, attribute_names: Sequence[str] | None
+    regions: NamedRegions, class_names: Sequence[str] | None, attribute_names: Sequence[str] | None
 ) -> tuple[DrawnRegion, ...]:
     boxes, scores = (torch.from_numpy(np.array(each, np.float32)) for each in (regions.boxes, regions.class_scores))
     best = suppress(boxes, scores, _DRAWN_OVERLAP, comparison=">", plus_one_sides=False)[:_REGIONS_PER_PHOTO]
     drawn = []
     for i in best.tolist():
-        class_id = int(regions.class_ids[i])
-        name = _name(class_id, class_names, "class")
-        attribute_ids, attribute_scores = regions.attribute_ids, regions.attribute_scores
-        if attribute_ids is not None and attribute_scores is not None and attribute_scores[i] >= _ATTRIBUTE_SCORE:
-            name = f"{_name(int(attribute_ids[i]), attribute_names, 'attribute')} {name}"
+        name = region_name(regions, i, class_names, attribute_names)
         x1, y1, x2, y2 = regions.boxes[i].tolist()
-        drawn.append(DrawnRegion((x1, y1, x2, y2), class_id, name, float(regions.class_scores[i])))
+        drawn.append(DrawnRegion((x1, y1, x2, y2), int(regions.class_ids[i]), name, float(regions.class_scores[i])))
     return tuple(drawn)
 
 
@@ -255,7 +231,3 @@ def photo_thumbnail(
         image = cv2.resize(image, small, interpolation=cv2.INTER_AREA)
     _, jpeg = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _THUMBNAIL_JPEG_QUALITY])
     return jpeg.tobytes(), ""
-
-
-def _name(number: int, names: Sequence[str] | None, kind: str) -> str:
-    return names[number] if names is not None and number < len(names) else f"{kind} {number}"

@@ -8,23 +8,20 @@ from __future__ import annotations
 import base64
 import html
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from roibeam.features.counted import counted
-from roibeam.features.printable import printable
+from roibeam.features.printable import escaped, printable
+from roibeam.features.record.drawing.label_places import Rectangle, place_labels
+from roibeam.features.record.drawing.palette import text_colour_on
+from roibeam.features.record.drawing.region_labels import label_of
 
-# Kenneth L. Kelly, "Twenty-two colors of maximum contrast" (1965), without white, black and grey, most distinct first.
-_PALETTE = (
-    "#f3c300", "#875692", "#f38400", "#a1caf1", "#be0032", "#c2b280", "#008856", "#e68fac", "#0067a5", "#f99379",
-    "#604e97", "#f6a600", "#b3446c", "#dcd300", "#882d17", "#8db600", "#654522", "#e25822", "#2b3d26",
-)  # fmt: skip
 _FRAME_ASPECT = 4 / 3
 _FRAME_WIDTH_CSS_PX = 400  # about what a photo gets on a page; label sizes are chosen for it
 _LARGEST_MAGNIFICATION = 8  # beyond it a 1x1 image would fill its frame with one colour
 _LABEL_HEIGHT_CSS_PX = 15.0
 _LABEL_FONT_CSS_PX = 11.0
-_LABEL_CHARACTERS = 34
 
 
 @dataclass(frozen=True)
@@ -52,24 +49,6 @@ class DrawnRegion:
     class_id: int
     name: str
     score: float
-
-
-@dataclass(frozen=True)
-class _Rectangle:
-    x: float
-    y: float
-    width: float
-    height: float
-
-    def overlap(self, other: _Rectangle) -> float:
-        across = min(self.x + self.width, other.x + other.width) - max(self.x, other.x)
-        down = min(self.y + self.height, other.y + other.height) - max(self.y, other.y)
-        return max(across, 0.0) * max(down, 0.0)
-
-
-def escaped(text: str, limit: int = 300) -> str:
-    """`printable` text as HTML, for element content and for quoted attributes."""
-    return html.escape(printable(text, limit), quote=True)
 
 
 def bars_of_integers(counts: Mapping[int, int], *, min_bars: int = 11, max_bars: int = 36) -> list[Bar]:
@@ -132,25 +111,6 @@ def histogram(bars: Sequence[Bar], *, noun: str, ticks: Sequence[tuple[float, st
     )
 
 
-def colours_by_class(photos: Iterable[Sequence[DrawnRegion]]) -> dict[int, str]:
-    """One colour per class for the whole page; classes of one photo get different ones while the palette lasts."""
-    neighbours: dict[int, set[int]] = {}
-    drawn: dict[int, int] = {}
-    for regions in photos:
-        classes = {region.class_id for region in regions}
-        for class_id in classes:
-            neighbours.setdefault(class_id, set()).update(classes - {class_id})
-            drawn[class_id] = drawn.get(class_id, 0) + 1
-    colours: dict[int, str] = {}
-    uses = dict.fromkeys(_PALETTE, 0)
-    for class_id in sorted(drawn, key=lambda each: (-drawn[each], each)):
-        taken = {colours[other] for other in neighbours[class_id] if other in colours}
-        free = [colour for colour in _PALETTE if colour not in taken] or list(_PALETTE)
-        colours[class_id] = min(free, key=lambda colour: uses[colour])
-        uses[colours[class_id]] += 1
-    return colours
-
-
 def photo_with_regions(
     thumbnail_jpeg: bytes,
     regions: Sequence[DrawnRegion],
@@ -174,7 +134,7 @@ def photo_with_regions(
     height, width = image_hw
     frame_width = max(width, height * _FRAME_ASPECT, _FRAME_WIDTH_CSS_PX / _LARGEST_MAGNIFICATION)
     frame_height = frame_width / _FRAME_ASPECT
-    frame = _Rectangle((width - frame_width) / 2, (height - frame_height) / 2, frame_width, frame_height)
+    frame = Rectangle((width - frame_width) / 2, (height - frame_height) / 2, frame_width, frame_height)
     pixel = frame_width / _FRAME_WIDTH_CSS_PX
     jpeg = base64.b64encode(thumbnail_jpeg).decode("ascii")
     enlarged = ' class="enlarged"' if pixel < 0.25 else ""
@@ -199,55 +159,24 @@ def photo_with_regions(
     return "".join(parts)
 
 
-def text_colour_on(background: str) -> str:
-    """Black or white, whichever reads better on "#rrggbb".
-
-    The better one always has a contrast over 4.5:1, what WCAG 2.1 asks for text at level AA.
-    """
-    channels = (int(background[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
-    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-    return "#000000" if (luminance + 0.05) / 0.05 >= 1.05 / (luminance + 0.05) else "#ffffff"
-
-
 def _placed_labels(
-    regions: Sequence[DrawnRegion], *, frame: _Rectangle, image_hw: tuple[int, int], pixel: float
-) -> list[tuple[DrawnRegion, str, _Rectangle]]:
-    """A place for each label at a corner of its box, free of the labels before it as far as there is room."""
+    regions: Sequence[DrawnRegion], *, frame: Rectangle, image_hw: tuple[int, int], pixel: float
+) -> list[tuple[DrawnRegion, str, Rectangle]]:
     height, width = image_hw
     label_height = _LABEL_HEIGHT_CSS_PX * pixel
     # A thin or tiny photo would vanish under its labels: they go beside it.
-    taken = [_Rectangle(0, 0, width, height)] if min(height, width) < 4 * label_height else []
-    placed: list[tuple[DrawnRegion, str, _Rectangle]] = []
-    for region in regions:
-        text = f"{printable(region.name, _LABEL_CHARACTERS)} {region.score:.2f}"
-        label_width = min(_text_width_em(text) * _LABEL_FONT_CSS_PX * pixel + 7 * pixel, frame.width)
-        x1, y1, x2, y2 = _clipped(region.box, width, height)
-        left, right = x1 - pixel, x2 + pixel - label_width
-        corners = [(left, y1 - label_height), (left, y1), (right, y1 - label_height), (right, y1), (left, y2)]
-        corners += [(left, y2 - label_height), (right, y2), (right, y2 - label_height)]
-        # Then down along the box, and around it: a label near its box beats one on top of another.
-        for step in range(1, 9):
-            below, above = y1 + step * label_height, y1 - (step + 1) * label_height
-            corners += [(left, below), (right, below), (left, above), (right, above)]
-        best: _Rectangle | None = None
-        best_overlap = float("inf")
-        for x, y in corners:
-            x = min(max(x, frame.x), frame.x + frame.width - label_width)
-            y = min(max(y, frame.y), frame.y + frame.height - label_height)
-            place = _Rectangle(x, y, label_width, label_height)
-            overlap = sum(place.overlap(other) for other in taken)
-            if overlap < best_overlap:
-                best, best_overlap = place, overlap
-            if overlap == 0:
-                break
-        assert best is not None
-        placed.append((region, text, best))
-        taken.append(best)
-    return placed
+    taken = [Rectangle(0, 0, width, height)] if min(height, width) < 4 * label_height else []
+    texts = [label_of(region.name, region.score) for region in regions]
+    sizes = [
+        (min(_text_width_em(text) * _LABEL_FONT_CSS_PX * pixel + 7 * pixel, frame.width), label_height)
+        for text in texts
+    ]
+    boxes = [_clipped(region.box, width, height) for region in regions]
+    places = place_labels(boxes, sizes, frame=frame, line=pixel, taken=taken)
+    return list(zip(regions, texts, places, strict=True))
 
 
-def _label(region: DrawnRegion, text: str, place: _Rectangle, *, colour: str, pixel: float) -> str:
+def _label(region: DrawnRegion, text: str, place: Rectangle, *, colour: str, pixel: float) -> str:
     x1, y1, x2, y2 = region.box
     tooltip = f"{printable(region.name, 200)}, score {region.score:.3f}, box {x1:.1f} {y1:.1f} {x2:.1f} {y2:.1f}"
     return (

@@ -7,15 +7,9 @@ from dataclasses import dataclass
 
 from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.counted import counted
-from roibeam.pipelines.foundation.pages.charts import (
-    Bar,
-    DrawnRegion,
-    bars_of_integers,
-    colours_by_class,
-    escaped,
-    histogram,
-    photo_with_regions,
-)
+from roibeam.features.printable import escaped
+from roibeam.features.record.drawing.palette import colours_by_class
+from roibeam.pipelines.foundation.pages.charts import Bar, DrawnRegion, bars_of_integers, histogram, photo_with_regions
 
 
 @dataclass(frozen=True)
@@ -226,7 +220,7 @@ def _photos(photos: Sequence[Photo], facts: ReportFacts, regions_per_photo: int)
     if not photos:
         yield '<p class="quiet">No records.</p></section>\n' if not facts.num_records else "</section>\n"
         return
-    colours = colours_by_class(photo.regions for photo in photos)
+    colours = colours_by_class([region.class_id for region in photo.regions] for photo in photos)
     yield '<div class="photos">\n'
     for photo in photos:
         height, width = photo.image_hw

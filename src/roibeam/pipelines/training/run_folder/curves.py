@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from roibeam.pipelines.foundation.pages.charts import escaped
+from roibeam.features.printable import escaped
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME, read_lines
 
 CURVES_NAME = "curves.svg"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from roibeam.pipelines.foundation.pages.charts import escaped
+from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE
 from roibeam.pipelines.training.run_folder.curves import curves_svg
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME

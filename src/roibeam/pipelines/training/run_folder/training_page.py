@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.foundation.pages.charts import escaped
+from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE
 from roibeam.pipelines.training.run_folder.curves import curves_svg
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows

@@ -1,0 +1,55 @@
+"""One photo, a detector, and the picture of what it finds: `roibeam look`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from roibeam.features.record.drawing.region_drawing import looking_scale
+from roibeam.pipelines.extract.one_photo import detect_photo
+from roibeam.pipelines.extract.request import RequestedDetector
+from roibeam.pipelines.foundation.files.picture_file import check_picture_path, write_picture
+from roibeam.pipelines.stores.record_view import RecordView, view_of
+
+LOOKED_AT = 10  # regions
+
+
+@dataclass(frozen=True)
+class Looked:
+    """Attributes:
+    view: the record, and its best regions in words.
+    picture: the file written.
+    note: why the names mean nothing; "" where they do.
+    """
+
+    view: RecordView
+    picture: Path
+    note: str
+
+
+def look_at_photo(
+    photo: Path, out: Path | None, detector: RequestedDetector, *, num_regions: int = LOOKED_AT
+) -> Looked:
+    """Finds the regions of a photo and draws the best of them.
+
+    Args:
+        out: .png file; None for NAME.regions.png in the current folder. An older picture of ours gives way.
+        num_regions: to draw and to list, at most.
+    Raises:
+        ValueError: when the photo cannot be used, the picture not be written there, or the detector is none.
+    """
+    picture = Path(f"{photo.stem}.regions.png") if out is None else out
+    check_picture_path(picture)
+    if not photo.is_file():
+        raise ValueError(f"{photo}: {'is a folder; name one photo' if photo.is_dir() else 'no such file'}")
+    found = detect_photo(photo, detector)
+    record, names = found.record, found.vocabulary
+    drawn = record.draw(
+        found.pixels,
+        classes=names.classes,
+        attributes=names.attributes,
+        max_regions=num_regions,
+        scale=looking_scale((record.height, record.width)),
+    )
+    write_picture(picture, drawn)
+    return Looked(view_of(record, names.classes, names.attributes, num_regions=num_regions), picture, found.note)

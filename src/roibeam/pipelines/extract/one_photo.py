@@ -1,0 +1,90 @@
+"""What a detector finds in one photo, without a store: for commands that look at a photo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roibeam.extraction.detector_folder import SHIPPED
+from roibeam.extraction.engine.region_iterator import extract_regions
+from roibeam.extraction.photos.decode import decode_image
+from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.weights.loading import build_detector
+from roibeam.features.printable import printable
+from roibeam.features.record.drawing.notebook import regions_html
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.extract.request import DEFAULT_SELECTION, RequestedDetector
+from roibeam.pipelines.foundation.overrides import apply_overrides, preset
+from roibeam.pipelines.model_files.detector_choice import choose_detector
+from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
+from roibeam.short_repr import short_repr
+
+
+@dataclass(frozen=True, eq=False)
+class DetectedPhoto:
+    """Attributes:
+    record: the regions; its id is the name of the file without its suffix.
+    vocabulary: what the detector calls its classes and attributes.
+    pixels: of the photo, (height, width, 3) uint8, B, G, R, turned as the record was.
+    note: why the names mean nothing, for people; "" where they do.
+    """
+
+    record: RegionRecord
+    vocabulary: Vocabulary
+    pixels: np.ndarray
+    note: str
+
+    __repr__ = short_repr
+
+    def _repr_html_(self) -> str:
+        classes, attributes = self.vocabulary.classes, self.vocabulary.attributes
+        return regions_html(
+            repr(self.record), self.record, classes=classes, attributes=attributes, photo=self.pixels, note=self.note
+        )
+
+
+def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
+    """Builds the detector, and finds the regions of one photo.
+
+    Raises:
+        ValueError: for a detector that is not known or does not fit together, and a photo that cannot be used.
+    """
+    chosen = choose_detector(asked.detector, weights=asked.weights, conventions=asked.conventions)
+    parts: dict[str, Any] = {
+        "detector": chosen.config,
+        "conventions": chosen.conventions,
+        "selection": preset("selection", asked.selection or DEFAULT_SELECTION, SELECTIONS),
+    }
+    parts = apply_overrides(parts, asked.settings)
+    names = chosen.vocabulary
+    if asked.vocabulary is not None:
+        sizes = parts["detector"]
+        names = load_vocabulary(
+            asked.vocabulary, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
+        )
+    built = build_detector(
+        parts["detector"], weights=chosen.weights, selection=parts["selection"], conventions=parts["conventions"],
+        mode=asked.mode, device=asked.device,
+    )  # fmt: skip
+    (outcome,) = extract_regions([ImageRef(photo.stem, str(photo))], built)
+    if isinstance(outcome, Failure):
+        where, detail = printable(str(photo), 200), printable(outcome.detail, 200)
+        raise ValueError(f"{where}: {outcome.reason} ({outcome.stage}): {detail}")
+    pixels = decode_image(photo.read_bytes(), exif_orientation=parts["conventions"].exif_orientation)
+    return DetectedPhoto(outcome, names, pixels, _meaning(asked))
+
+
+def _meaning(asked: RequestedDetector) -> str:
+    weights = asked.weights or ""
+    if weights.startswith("random:"):
+        return f"weights {weights}: boxes, names and scores mean nothing"
+    if asked.detector in SHIPPED and not weights:
+        return (
+            "the toy detector knows only the drawn shapes of `roibeam toyworld`; on photos its names mean nothing: "
+            "--weights names a detector that knows more"
+        )
+    return ""
