@@ -1,4 +1,4 @@
-"""What is installed and published: the locks against pyproject.toml, and a wheel of a source archive, away from the checkout."""
+"""The locks against pyproject.toml, the papers beside it, and a wheel that runs away from the checkout."""
 
 from __future__ import annotations
 
