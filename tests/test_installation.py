@@ -84,9 +84,8 @@ def test_the_image_has_a_part_of_the_same_files() -> None:
     """What was tested is what runs on workers; the tools of developers are not there."""
     whole, image = locked("requirements.lock"), locked("docker/requirements.lock")
     for package, lines in image.items():
-        assert [(str(one.requirement), one.sums) for one in lines] == [
-            (str(one.requirement), one.sums) for one in whole[package]
-        ]
+        tested = {(str(one.requirement.specifier), one.sums) for one in whole[package]}
+        assert {(str(one.requirement.specifier), one.sums) for one in lines} <= tested
     assert not {"pytest", "moto", "mypy", "fvcore"} & set(image)
 
 
@@ -167,7 +166,8 @@ def test_a_wheel_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> Non
     assert Path(run(python, "-c", every_name).strip()).is_relative_to(packages)
     assert run(roibeam, "--version") == f"roibeam {PROJECT['project']['version']}\n"
     assert "extract" in run(python, "-m", "roibeam", "--help")
-    run(roibeam, "toyworld", "toy", "--images", 3)
-    run(roibeam, "extract", "toy/coco/train2014", "store", "--detector", "toy", "--threads", 1)
+    run(roibeam, "toyworld", "toy", "--images", 40)
+    shutil.copytree(next((work / "toy" / "coco").glob("val*")), work / "photos")
+    run(roibeam, "extract", "photos", "store", "--detector", "toy", "--threads", 1)
     run(roibeam, "store", "verify", "store", "--deep")
     assert (work / "store" / "report.html").is_file()
