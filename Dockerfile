@@ -10,15 +10,17 @@ ENV PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PATH=/opt/roibeam/bin:$PATH RUN_PYTHON_S
 # For builds behind a mirror; no value of these stays in the image.
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
-# The dependencies (6 GB) are a layer of their own, made anew only when pyproject.toml or constraints.txt change.
+# The dependencies (6 GB) are a layer of their own, made anew only when their lock changes. It has a part of the packages in
+# ../requirements.lock, in the same versions: what roibeam needs, and no tools of developers. pip compares sums.
 WORKDIR /opt/roibeam/src
-COPY pyproject.toml constraints.txt ./
-RUN python3 -m venv /opt/roibeam && python3 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' > requirements.txt \
-    && /opt/roibeam/bin/pip install --no-cache-dir -c constraints.txt -r requirements.txt \
+COPY docker/requirements.lock ./
+RUN python3 -m venv /opt/roibeam \
+    && /opt/roibeam/bin/pip install --no-cache-dir --require-hashes -r requirements.lock \
     && useradd --create-home --uid 1000 worker && mkdir /data && chown worker /data
-COPY README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN /opt/roibeam/bin/pip install --no-cache-dir --no-deps . && rm -rf build *.egg-info
+# Built by the setuptools of the lock: without isolation pip fetches nothing here.
+RUN /opt/roibeam/bin/pip install --no-cache-dir --no-build-isolation --no-deps . && rm -rf build *.egg-info
 COPY docker/entrypoint.sh /opt/roibeam/entrypoint.sh
 # What pipelines/extract/shard/allocator_arenas.py does, for workers that Beam's boot starts.
 ENV MALLOC_ARENA_MAX=1

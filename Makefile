@@ -2,6 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || echo python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.roibeam-installed
 HARNESS ?= ../shared/bench/bench_store.py
 PORT ?= ../lxmert
@@ -15,6 +16,10 @@ unexport PYTHONDONTWRITEBYTECODE
 # Three processes keep two cores busy: tests of processes wait for one another. More threads in each would only wait,
 # and where a test asks for them they sleep while they do.
 PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3 --dist worksteal -rs
+# For Linux and macOS and every Python that we support; the sums of all files of each version; nothing of where they come from.
+LOCK := build/lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --annotation-style line --custom-compile-command 'make lock'
+UPGRADE ?= --upgrade
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
@@ -23,12 +28,15 @@ FAULTS ?= faults and not soak
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## make the environment in .venv (exact versions from constraints.txt)
+setup: $(STAMP) ## make the environment in .venv (the exact files that requirements.lock names)
 
-$(STAMP): pyproject.toml constraints.txt
+# pip compares every file with its sum in the lock before it uses it. roibeam itself is built by the setuptools of the lock
+# (no isolation): pip would fetch another one, and compare it with nothing.
+$(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "roibeam needs Python 3.11 to 3.13, got %d.%d; try: make setup PYTHON=python3.12" % v)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP_INSTALL) --require-hashes -r requirements.lock
+	$(PIP_INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@
 
 demo: setup ## photos in, region shards out, trained on: the whole chain on a world the project draws (a few minutes after the installation)
@@ -89,7 +97,6 @@ bench: setup ## the measurements behind BENCHMARKS.md
 	$(BIN)/python bench/toyworld.py
 
 bench-store: setup ## the feature store beside other formats, with HARNESS=../shared/bench/bench_store.py
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	cd bench && for name in formats assembly cold; do PYTHONSAFEPATH= ../$(BIN)/python store_$$name.py $(abspath $(HARNESS)); done
 	$(BIN)/python bench/store_scale.py
 
@@ -103,8 +110,7 @@ toy-detector: setup ## train the detector that ships with the project anew (2 ho
 image-check: ## build the worker image without Docker and extract inside: root, apt-get install buildah debootstrap; 10 minutes
 	docker/image_check.sh
 
-lock: ## remake constraints.txt from the newest versions that resolve together
-	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install --quiet -e '.[dev]'
-	(echo "# Exact versions that are known to work together (Python 3.11, Linux x86-64). Remake: make lock"; \
-	  build/lock/bin/python -m pip freeze --exclude-editable) > constraints.txt
+lock: ## remake requirements.lock and the image's with the newest versions that fit together; UPGRADE= keeps those there are
+	test -x build/lock/bin/uv || ($(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet --disable-pip-version-check uv)
+	$(LOCK) $(UPGRADE) --extra dev --extra bench --extra remote --extra tensorboard -o requirements.lock
+	$(LOCK) $(UPGRADE) -c requirements.lock -o docker/requirements.lock

@@ -135,8 +135,7 @@ def test_dataflow_gets_one_process_and_one_gpu_per_machine(device: str) -> None:
 
 
 def test_the_dataflow_runner_makes_a_job_of_it() -> None:
-    pytest.importorskip("google.auth", reason="needs apache-beam[gcp]")
-    pytest.importorskip("google.cloud.storage", reason="needs apache-beam[gcp]")
+    pytest.importorskip("google.cloud.dataflow", reason="needs apache-beam[gcp]")
     from apache_beam.runners.dataflow.internal import apiclient
 
     job = pipeline(pipeline_options("dataflow", [*CLOUD, "--dry_run=True"], device="cuda"), device="cuda").run().job

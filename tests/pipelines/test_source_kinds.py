@@ -396,7 +396,7 @@ def test_faults_of_a_filesystem(testfs: Path) -> None:
     with pytest.raises(SourceGoneError, match="testfs://b has gone"):
         read_image(root, url)
     for location, words in (
-        ("gs://bucket/a", r"pip install 'apache-beam\[gcp\]', on the workers too"),
+        ("azfs://account/bucket/a", r"pip install 'apache-beam\[azure\]', on the workers too"),
         ("hdfs://name/a", r"pip install 'apache-beam\[hadoop\]'"),
         ("nonsense://a/b", "Beam has no filesystem for nonsense://"),
         ("https://host/photos", "images of the web are fetched by `roibeam download`"),
