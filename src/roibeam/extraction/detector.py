@@ -29,6 +29,7 @@ from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.resnet import Backbone
 from roibeam.extraction.network.roi_heads import RegionOutputs, RoIHeads
 from roibeam.extraction.network.rpn import ProposalGenerator, Proposals
+from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.photos.preprocessing import (
     NetworkInput,
@@ -48,7 +49,6 @@ from roibeam.extraction.regions import (
     plain_json,
     to_numpy,
 )
-from roibeam.extraction.selection import SELECTIONS, SelectionPolicy
 
 _Item = TypeVar("_Item")
 _PHOTOS_IN_A_ROW = 16  # on a GPU; the first and the last of a row have nobody beside them

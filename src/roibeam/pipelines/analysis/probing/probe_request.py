@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from roibeam.extraction.engine.region_iterator import extract_regions
+from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
-from roibeam.extraction.selection import SELECTIONS
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
