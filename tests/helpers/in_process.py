@@ -30,7 +30,8 @@ def _commands() -> Callable[..., Any]:
 
     from roibeam.pipelines.cli.main import app
 
-    _remember_signatures()
+    if "torch" in sys.modules:  # a process without it shall stay so
+        _remember_signatures()
     return get_command(app)
 
 

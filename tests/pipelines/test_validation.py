@@ -16,7 +16,8 @@ from captioned_records import CAPTIONS, TINY, FakeStore, captioned, make_record,
 from soak_share import some
 from tiny_commands import Pictures, draw_pictures, tiny_run
 
-from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
+from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
+from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer

@@ -1,18 +1,23 @@
-"""An evaluation by the names of its parts: a checkpoint, a store and a caption file, opened and evaluated."""
+"""An evaluation by the names of its parts: a checkpoint, a store and a caption file, opened and evaluated.
+
+Files and settings are looked at before torch is imported.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.asked_model import tokenizer_spec
-from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig, EvaluationResult, evaluate_checkpoint
+from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.extract.annotations import stored_captions
-from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.foundation.files.named_files import check_named_files, check_output_is_no_file
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationResult
 
 _HELD_OUT_SPLIT = "test"  # of a Karpathy file
 
@@ -34,6 +39,7 @@ class EvaluateRequest:
         tokenizer: as of `load_tokenizer`; None takes the one beside the checkpoint.
         options: official JSON configuration beside an official checkpoint.
         config: how it is evaluated.
+        threads: of the CPU; None leaves torch's choice.
     """
 
     checkpoint: str
@@ -47,6 +53,7 @@ class EvaluateRequest:
     tokenizer: str | None = None
     options: Path | None = None
     config: EvaluationConfig = field(default_factory=EvaluationConfig)
+    threads: int | None = None
 
 
 def evaluate(request: EvaluateRequest) -> EvaluationResult:
@@ -55,7 +62,19 @@ def evaluate(request: EvaluateRequest) -> EvaluationResult:
     Raises:
         ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
     """
+    _check_files(request)
     file = _caption_file(request)
+    with FeatureStore(request.store):
+        pass  # that it is one
+    import torch
+
+    from roibeam.pipelines.analysis.asked_model import tokenizer_spec
+    from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
+    from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
+    from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
     found = load_model_or_joint(request.checkpoint, options=request.options)
     spec = tokenizer_spec(found, request.tokenizer)
     asked = {"checkpoint": request.checkpoint, "captions": file and file.location, "split": file and file.split}
@@ -73,6 +92,19 @@ def evaluate(request: EvaluateRequest) -> EvaluationResult:
         )
     notes = () if file is None else file.notes
     return dataclasses.replace(result, remarks=(*notes, *result.remarks))
+
+
+def _check_files(request: EvaluateRequest) -> None:
+    check_named_files(
+        [
+            ("the checkpoint", request.checkpoint),
+            ("--store", request.store),
+            ("--captions", request.captions),
+            ("--images", request.images),
+            ("--config", request.options),
+        ]
+    )
+    check_output_is_no_file(request.out)
 
 
 def _caption_file(request: EvaluateRequest) -> CaptionFile | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from roibeam.pipelines.cli.json_output import json_line
 
 if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.recipes.recipe import Recipe
@@ -22,7 +23,7 @@ def recipes_command(
 
     chosen = dict(RECIPES) if name is None else {name: recipe_named(name)}
     if as_json:
-        typer.echo(json.dumps({each: _plain(recipe) for each, recipe in chosen.items()}, indent=2))
+        typer.echo(json_line({each: _plain(recipe) for each, recipe in chosen.items()}, event="recipes"))
     elif name is None:
         width = max(map(len, chosen))
         for each, recipe in chosen.items():
