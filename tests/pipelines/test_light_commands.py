@@ -93,6 +93,7 @@ def wrong_calls(pictures: Pictures, folder: Path) -> list[tuple[Words, str]]:
         ((*pretrain, "--images", photos), "--end-to-end"),
         (("pretrain", file, *pretrain[2:]), "is a file"),
         (("recipes", "nobody"), "no recipe"),
+        (("demo", file), "is a file"),
         (("evaluate", gone, "--store", store, "--captions", gone / "c.json"), f"'{gone}', --captions"),
         (("evaluate", folder, "--store", folder), "no feature store"),
         (("evaluate", folder, "--store", store, "--split", "val"), "--split"),

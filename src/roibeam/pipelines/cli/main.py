@@ -72,7 +72,10 @@ def demo_command(
     out: Annotated[Path, typer.Argument(help="Folder to write pictures, store, report and training run into.")],
 ) -> None:
     """Draws small pictures with captions, extracts their regions, trains a small VL-BERT on them."""
-    from roibeam.pipelines.demo import run_demo
+    from roibeam.pipelines.foundation.files.named_files import check_output_is_no_file
+
+    check_output_is_no_file(out)
+    from roibeam.pipelines.demo import run_demo  # torch
 
     run_demo(out)
 
