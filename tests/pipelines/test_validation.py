@@ -326,7 +326,7 @@ def test_what_does_not_fit_is_told(roibeam: Cli, pictures: Pictures, world: Path
     for more, expected in (
         (("--leave-out-held-out",), "--leave-out-held-out: name what is held out, with --held-out"),
         (("--validation-store", pictures.store), "name the captions too, with --validation"),
-        (("--validation", world / "none.json"), "no such caption file"),
+        (("--validation", world / "none.json"), "no such file or folder: --validation"),
         (("--validation", world / "train.json"), "nothing is left to train on"),
         (("--validation", world / "val.json", "--set", "data.validation_captions=-1"), "must not be negative"),
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -18,13 +18,9 @@ def error_line(message: str, exit_code: int) -> str:
     return json_line({"message": message, "exit_code": exit_code}, event="error")
 
 
-def print_error(message: str, exit_code: int, arguments: Sequence[str] | None = None) -> None:
-    """Prints `error_line` where the command line asks for JSON, also one that could not be parsed.
-
-    Args:
-        arguments: of the command line; None for this process's.
-    """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+def print_error(message: str, exit_code: int) -> None:
+    """Prints `error_line` where this process's command line asks for JSON, also one that could not be parsed."""
+    words = sys.argv[1:]
     words = words[: words.index("--")] if "--" in words else words
     asked = [word for word in words if word in ("--json", "--no-json")]
     if asked and asked[-1] == "--json":

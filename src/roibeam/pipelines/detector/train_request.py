@@ -83,6 +83,7 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
     """
     _check(request, run_dir)
     photos = open_labelled_photos(request.labels, image_root=request.images, vocab=request.vocab)
+    # Torch comes now, when nothing is wrong with the names.
     import torch
 
     from roibeam.pipelines.detector.training import train_detector

@@ -64,8 +64,8 @@ def evaluate(request: EvaluateRequest) -> EvaluationResult:
     """
     _check_files(request)
     file = _caption_file(request)
-    with FeatureStore(request.store):
-        pass  # that it is one
+    FeatureStore(request.store).close()
+    # Torch comes now, when nothing is wrong with the names.
     import torch
 
     from roibeam.pipelines.analysis.asked_model import tokenizer_spec

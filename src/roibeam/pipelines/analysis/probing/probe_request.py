@@ -102,6 +102,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     """
     _check_files(request)
     chosen = None if request.store is not None else _chosen_detector(request)
+    # Torch comes now, when nothing is wrong with the names.
     from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
     from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
     from roibeam.pipelines.analysis.probing.probe import probe
