@@ -30,8 +30,8 @@ from torchvision.ops import box_iou
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, IMPLEMENTED, Conventions
+from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.regions import Regions
-from roibeam.extraction.selection import SELECTIONS
 from roibeam.extraction.weights.head_layout import HF_LAYOUT, HeadLayout, relayout
 from roibeam.extraction.weights.loading import build_detector
 

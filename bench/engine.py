@@ -33,16 +33,17 @@ from roibeam.extraction.engine import photo_loading
 from roibeam.extraction.engine import region_iterator as engine
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.extraction.regions import Regions
-from roibeam.extraction.selection import SELECTIONS
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard import writer as shard
 from roibeam.features.shard.growing_lmdb import GrowingLmdb
 from roibeam.features.shard.writer import ShardWriter
 from roibeam.pipelines.extract.beam_extraction import run_extraction
 from roibeam.pipelines.extract.shard import shard_job
-from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob, place_detector, shared_fingerprint
+from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
+from roibeam.pipelines.extract.shard.job import place_detector, shared_fingerprint
 from roibeam.pipelines.extract.shard_plan import Plan, extend_plan
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.foundation.files import locations

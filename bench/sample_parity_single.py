@@ -42,7 +42,8 @@ from sample_parity_visualbert import visualbert
 from roibeam.model.vlbert.config import vlbert_config
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
-from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
+from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 

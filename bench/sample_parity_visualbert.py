@@ -52,7 +52,8 @@ from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.inputs.captioned.usable_captions import UsableCaptions
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling
+from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.sources.datasets.flickr30k import read_sentence_folder
 

@@ -78,11 +78,14 @@ class CliResult(NamedTuple):
 def roibeam(capfd: pytest.CaptureFixture[str]) -> Callable[..., CliResult]:
     """Runs the command line in this process: roibeam("extract", folder, out, ...) -> exit code, stdout, stderr."""
     from in_process import run_roibeam
+    from json_lines import json_lines
 
     def run(*args: object) -> CliResult:
         capfd.readouterr()
         code = run_roibeam(*args)
         captured = capfd.readouterr()
+        if "--json" in args:
+            json_lines(captured.out)  # whatever the test is about
         return CliResult(code, captured.out, captured.err)
 
     return run

@@ -17,8 +17,8 @@ from roibeam.extraction.network.boxes import decode_deltas
 from roibeam.extraction.network.config import FEATURE_STRIDE, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.resnet import FrozenBatchNorm, group_norm
+from roibeam.extraction.network.selection_policy import SelectionPolicy
 from roibeam.extraction.network.state import is_weight
-from roibeam.extraction.selection import SelectionPolicy
 from roibeam.extraction.training.batch import PhotoObjects, collate_training_photos, prepare_training_photo
 from roibeam.extraction.training.batch_losses import (
     LOSSES,

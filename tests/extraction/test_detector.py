@@ -13,8 +13,8 @@ from roibeam.extraction.detector import Detector
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs
+from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.photos.preprocessing import input_size, preprocess
-from roibeam.extraction.selection import SELECTIONS
 from roibeam.extraction.weights.loading import build_detector
 
 

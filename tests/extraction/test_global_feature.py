@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.transforms import functional as transforms
 
-from roibeam.extraction.global_feature import GLOBAL_NETWORKS, GlobalFeature, build_global_feature
+from roibeam.extraction.global_feature import GlobalFeature, build_global_feature
+from roibeam.extraction.network.global_networks import GLOBAL_NETWORKS
 
 QUICK = ("densenet121", "resnet18", "googlenet")
 # Blocks of another kind (resnet50's bottlenecks) or another first layer (densenet161's); the rest have more of them.

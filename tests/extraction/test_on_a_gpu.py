@@ -18,10 +18,10 @@ from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.region_max import WindowMax
 from roibeam.extraction.network.rpn import choose_proposals
+from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.network.suppression import suppress
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.regions import Regions
-from roibeam.extraction.selection import SELECTIONS
 from roibeam.extraction.weights.loading import build_detector
 
 pytestmark = [

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from roibeam.extraction.selection import _CHOICES, SELECTIONS, SelectionPolicy, select_regions
+from roibeam.extraction.network.selection_policy import _CHOICES, SELECTIONS, SelectionPolicy
+from roibeam.extraction.selection import select_regions
 
 BUTD = replace(SELECTIONS["butd-10-100"], min_regions=0)
 SINGLE = SELECTIONS["hf-36"]

@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from roibeam.extraction.selection import (
-    SELECTIONS,
-    SelectionPolicy,
-    classwise_max,
-    select_classwise_max,
-    select_regions,
-    select_single_nms,
-)
+from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
+from roibeam.extraction.selection import classwise_max, select_classwise_max, select_regions, select_single_nms
 
 LADDER = SELECTIONS["hf-36"]
 

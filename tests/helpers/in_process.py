@@ -15,6 +15,8 @@ def run_roibeam(*arguments: object) -> int:
     gives what was said."""
     from roibeam.pipelines.cli import main as cli
 
+    if "torch" in sys.modules:  # a process without it shall stay without Beam, too
+        _remember_signatures()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["roibeam", *map(str, arguments)])
         patch.setattr(cli, "app", _commands())
@@ -30,10 +32,10 @@ def _commands() -> Callable[..., Any]:
 
     from roibeam.pipelines.cli.main import app
 
-    _remember_signatures()
     return get_command(app)
 
 
+@functools.cache
 def _remember_signatures() -> None:
     """A quarter of a small extraction is Beam asking thousands of times which parameters the same functions have."""
     from apache_beam.transforms import core

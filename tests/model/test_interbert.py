@@ -10,8 +10,9 @@ from vilbert_examples import FEATURES, LABELS, POSITIONS, make_batch, randomised
 from roibeam.model.common.packing import Packing
 from roibeam.model.common.score_heads import PADDED_SCORE
 from roibeam.model.inputs import IGNORE_INDEX
-from roibeam.model.interbert.config import PRESETS, InterBertConfig, interbert_config
+from roibeam.model.interbert.config import InterBertConfig, interbert_config
 from roibeam.model.interbert.model import InterBertForPreTraining
+from roibeam.model.interbert.presets import PRESETS
 from roibeam.model.interbert.tasks import InterBertForTasks
 
 KINDS = ["release", "paper", "single-stream"]

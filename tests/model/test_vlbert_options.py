@@ -8,14 +8,7 @@ from torch.nn import functional as F
 from vlbert_examples import FEATURES, make_batch, make_model
 
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.model.vlbert.config import (
-    PRESETS,
-    VLBertConfig,
-    vlbert_base,
-    vlbert_config,
-    vlbert_small,
-    vlbert_task_config,
-)
+from roibeam.model.vlbert.config import VLBertConfig, vlbert_base, vlbert_config, vlbert_small, vlbert_task_config
 from roibeam.model.vlbert.embeddings import (
     average_visible_regions,
     elements_of_pieces,
@@ -23,6 +16,7 @@ from roibeam.model.vlbert.embeddings import (
     image_elements,
 )
 from roibeam.model.vlbert.model import VLBertForPreTraining, mean_of_rows
+from roibeam.model.vlbert.presets import PRESETS
 
 
 def words(rows, regions, *pairs):

@@ -19,7 +19,8 @@ from roibeam.model.vlbert.config import vlbert_small
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
-from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
+from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
 from roibeam.pipelines.pretraining.token_budget import RowLengths
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import roibeam
+
 EVENTS = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 KILLED = 9
 
@@ -50,8 +52,9 @@ def in_a_fork(
 
 
 def run_script(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Runs a script of this folder, which finds its neighbours and the helpers also where PYTHONSAFEPATH is set."""
-    folders = (script.parent, script.parents[1] / "helpers")
+    """Runs a script of this folder, which finds its neighbours, the helpers and the package that the test has, also
+    where PYTHONSAFEPATH is set."""
+    folders = (script.parent, script.parents[1] / "helpers", Path(roibeam.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.fspath, folders))}
     command = [sys.executable, os.fspath(script), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

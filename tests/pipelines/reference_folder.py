@@ -21,10 +21,11 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.roi_heads import pool_regions
 from roibeam.extraction.network.rpn import choose_proposals
+from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.photos.preprocessing import preprocess
 from roibeam.extraction.region_batch import collate_photos, prepare_photo
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
-from roibeam.extraction.selection import SELECTIONS, SelectionPolicy, classwise_max
+from roibeam.extraction.selection import classwise_max
 from roibeam.extraction.weights.families import family_names
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.extraction.weights.random_weights import random_tensor

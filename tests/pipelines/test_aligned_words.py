@@ -19,7 +19,8 @@ from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_caption
 from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
 from roibeam.pipelines.inputs.captioned.task_texts import Mention, TaskText, TaskTexts
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling
+from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
 
 Cli = Callable[..., Any]
 

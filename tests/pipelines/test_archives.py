@@ -16,7 +16,7 @@ from threading import Thread
 
 import pytest
 
-from roibeam.extraction.engine.photo_loading import PhotoReadError
+from roibeam.extraction.photos.photo_file import PhotoReadError
 from roibeam.pipelines.foundation.files import locations
 from roibeam.pipelines.foundation.files.archives import list_members, parse_location
 from roibeam.pipelines.foundation.files.locations import location_exists, moved_location, read_location

@@ -202,7 +202,7 @@ def test_a_join_that_fails_leaves_no_store(
         ([tmp_path / "c.tsv"], "none of 1 captioned image is among the 3 images"),
         ([flickr], "a caption names '36979', an image is 'COCO_train2014_000000000790'"),
         ([coco, "--min-match", "0.5"], "2 of 8 captioned images (25 %) are among the 3 images"),
-        ([tmp_path / "none.json"], "no such caption file"),
+        ([tmp_path / "none.json"], "no such file or folder: --captions"),
     ):
         done = roibeam(*command, *file)
         assert done.code == 1 and words in done.err and len(done.err.splitlines()) == 1, done.err

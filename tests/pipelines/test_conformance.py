@@ -341,7 +341,7 @@ def test_nothing_to_do_is_an_error(reference: Path, tmp_path: Path, roibeam: Any
     assert (done.code, done.err.count("\n")) == (1, 1)
     assert "matches --only 'nothing*'" in done.err
     assert "holds no case" in roibeam("conformance", tmp_path).err
-    assert "is not a folder" in roibeam("conformance", tmp_path / "absent").err
+    assert "no such file or folder: DIR" in roibeam("conformance", tmp_path / "absent").err
 
 
 def test_wrong_names_and_shapes_in_a_key_list_are_named(folder: Path) -> None:

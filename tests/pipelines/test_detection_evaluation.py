@@ -18,7 +18,7 @@ from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.rpn import Proposals
-from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.detector.class_detections import class_detections
 from roibeam.pipelines.detector.evaluation import DetectionReport, evaluate_detector, report_lines

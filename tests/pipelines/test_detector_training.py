@@ -328,9 +328,9 @@ def test_train_evaluate_extract(roibeam, world, tmp_path, command_options):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--labels", "none.json"], "No such file or directory: none.json"),
-        (["--labels", "photos.csv"], "expected the instances .json of COCO, or a list .txt of Visual Genome"),
-        (["--labels", "GENOME", "--images", "nowhere"], "--images names the folder of the photos"),
+        (["--labels", "none.json"], "no such file or folder: --labels 'none.json'"),
+        (["--labels", __file__], "expected the instances .json of COCO, or a list .txt of Visual Genome"),
+        (["--labels", "GENOME", "--images", str(Path(__file__).parent)], "--images names the folder of the photos"),
         (["--labels", "GENOME", "--frozen-stages", "one"], "expected whole numbers with commas between"),
         (["--labels", "GENOME", "--weights", "random:1", "--resnet", "random:1"], "not both"),
         (["--labels", "GENOME", "--set", "photos.short_edges=[9000]"], "over the detector's long_edge"),

@@ -23,7 +23,8 @@ from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
 from roibeam.pipelines.inputs.captioned.task_texts import TaskText
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
-from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling
+from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.task import RowsTask
 
 DRAWS = pytest.mark.parametrize("draws", [20_000, many(1_000_000)])

@@ -182,7 +182,7 @@ def test_from_drawn_photos_to_a_run(roibeam: Cli, tmp_path: Path, pictures: Pict
         (["--end-to-end"], "--weights is missing: vg-r101-c4-600 names sizes only"),
         (["--end-to-end", "--detector", "huge"], "neither a detector's folder nor one of"),
         (["--end-to-end", "--detector", "toy"], "those of record 'photo-0' have 128; name the detector"),
-        ([*TINY_ENCODER, "--images", "{tmp}/nowhere"], "no such folder"),
+        ([*TINY_ENCODER, "--images", "{tmp}/nowhere"], "no such file or folder: --images"),
         ([*TINY_ENCODER, "--weights", "{tmp}/none.pth"], "none.pth"),
         ([*TINY_ENCODER, "--set", "end_to_end.blank_pixels=never"], "must be one of 'after_resize', 'before_resize'"),
         ([*TINY_ENCODER, "--set", "end_to_end.masked_pixels=whole"], "set masked_pixels='blank'"),

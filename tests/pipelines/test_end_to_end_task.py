@@ -28,7 +28,8 @@ from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules, TaskPhotos
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
-from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
+from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 

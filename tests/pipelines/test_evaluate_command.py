@@ -140,7 +140,7 @@ def test_another_detectors_store_is_refused(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--captions", "missing.json"], "no such caption file"),
+        (["--captions", "missing.json"], "no such file or folder: --captions 'missing.json'"),
         (["--split", "validation"], "choose one of train, restval, val, test"),
         (["--captions", "{tsv}", "--split", "test"], "has no splits"),
         (["--split", "val"], "no captions in it"),

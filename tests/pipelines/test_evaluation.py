@@ -21,8 +21,9 @@ from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraini
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_results import compare_results, read_results
-from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
+from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.measures import evaluation_set, masked_measures, matching_measures
 from roibeam.pipelines.analysis.evaluation.pair_scores import JointScorer, pair_scorer

@@ -21,8 +21,9 @@ from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.model import VLBertForPreTraining
+from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_results import read_results
-from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
+from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationSamples
 from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures
 from roibeam.pipelines.inputs.batches.image_batch import photo_inputs

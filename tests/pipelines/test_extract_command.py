@@ -233,7 +233,7 @@ def one_line(result: Any) -> str:
     ("arguments", "words"),
     [
         (["{samples}", "{out}"], "--weights is missing"),
-        (["{tmp}/missing", "{out}", "--weights", "random:1"], "no such folder, file or pattern"),
+        (["{tmp}/missing", "{out}", "--weights", "random:1"], "no such file or folder: SOURCE"),
         (["{tmp}", "{out}", "--weights", "random:1"], "no images in"),
         (["{samples}", "{out}", "--weights", "random:x"], "random"),
         (["{samples}", "{out}", "--weights", "{tmp}/no.pth"], "no.pth"),
@@ -244,7 +244,7 @@ def one_line(result: Any) -> str:
         (["{samples}", "{out}", "--weights", "random:1", "--conventions", "vgg"], "choose one of hf, d2, caffe"),
         (["{samples}", "{out}", "--weights", "random:1", "--set", "conventions.resize=x"], "convention resize is 'x'"),
         (["{samples}", "{out}", "--weights", "random:1", "--image-feature", "all"], "choose none, region or <network>"),
-        (["{samples}", "{out}", "--weights", "random:1", "--boxes", "{tmp}/b.json"], "no such file or folder of boxes"),
+        (["{samples}", "{out}", "--weights", "random:1", "--boxes", "{tmp}/b.json"], "no such file or folder: --boxes"),
         (["{samples}", "{out}", "--weights", "random:1", "--boxes", "{three}"], "expected boxes as COCO instances"),
         (["{samples}", "{out}", "--weights", "random:1", "--selection", "best"], "choose one of butd-10-100"),
         (["{samples}", "{out}", "--weights", "random:1", "--dtype", "int8"], "choose one of float16"),

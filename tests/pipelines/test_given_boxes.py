@@ -460,7 +460,8 @@ def test_exif_orientation_as_the_conventions_say(
 
 def test_another_input_size_than_the_published_one_is_noted(roibeam: Cli, photos: Path, tmp_path: Path) -> None:
     # Stops after the notes, before the network is built.
-    command = ("extract", photos, tmp_path / "out", "--weights", "random:1", "--vocab", tmp_path / "missing.txt")
+    (tmp_path / "one_name.txt").write_text("dog\n")
+    command = ("extract", photos, tmp_path / "out", "--weights", "random:1", "--vocab", tmp_path / "one_name.txt")
     assert "note: photos" not in roibeam(*command).err
     assert "note: photos" not in roibeam(*command, "--conventions", "caffe", "--detector", "vg-r101-c4-600").err
     noted = roibeam(*command, "--conventions", "caffe").err

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.pipelines.foundation.overrides import apply_overrides
 
 SECTIONS = {"conventions": CONVENTIONS["hf"], "selection": SELECTIONS["butd-10-100"]}

@@ -176,7 +176,7 @@ def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Pa
         (["--model", "huge"], "choose one of small, base"),
         (["--tokenizer", "nowhere"], "neither a vocab.txt"),
         (["--device", "tpu"], "device must be auto or cpu"),
-        (["--captions", "missing.json"], "no such caption file"),
+        (["--captions", "missing.json"], "no such file or folder: --captions 'missing.json'"),
         (["--store", "{tmp}"], "no feature store here"),
         (["--store", "gs://bucket/store"], "need --stage-to FOLDER"),
         (["--stage-gb", "1"], "need --stage-to FOLDER"),
@@ -268,5 +268,5 @@ def test_every_system_trains_and_says_what_it_made_of_the_captions(
     assert one_line(refused).endswith("ImageBERT reads no text without images; leave out the text corpus, or train a "
                                       "VL-BERT")  # fmt: skip
     refused = roibeam("pretrain", tmp_path / "no", *given, "--text-corpus", tmp_path / "gone.txt")
-    assert "no such text file" in one_line(refused)
+    assert "no such file or folder: --text-corpus" in one_line(refused)
     assert "choose one of vlbert, visualbert" in one_line(roibeam("pretrain", tmp_path / "no", *given, "--system", "b"))

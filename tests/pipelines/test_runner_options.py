@@ -40,7 +40,7 @@ from apache_beam.utils.subprocess_server import JavaJarServer
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.pipelines.cli.worker_pool import PIPELINE
 from roibeam.pipelines.extract.beam_extraction import ExtractShards, _cause, extraction_pipeline
@@ -49,7 +49,7 @@ from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
 from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
 from roibeam.pipelines.extract.runners.option_sets import WORKER_POOL, check_cluster
 from roibeam.pipelines.extract.runners.worker_pool import WorkerPool
-from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob
+from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
 from roibeam.pipelines.extract.shard_plan import PlannedShard
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.sources.vocabulary import Vocabulary

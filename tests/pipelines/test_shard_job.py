@@ -12,13 +12,14 @@ import pytest
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.photos.image_ref import ImageRef
-from roibeam.extraction.selection import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.shard.manifest import ShardManifest, ShardSummary
 from roibeam.features.shard.publish import publish_shard
 from roibeam.pipelines.extract.shard import shard_job
-from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob, shared_fingerprint
+from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob
+from roibeam.pipelines.extract.shard.job import shared_fingerprint
 from roibeam.pipelines.extract.shard.shard_job import ShardMeter, ShardResult, extract_shard
 from roibeam.pipelines.extract.shard_plan import PlannedShard, extend_plan
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run

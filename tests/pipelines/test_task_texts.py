@@ -19,7 +19,8 @@ from roibeam.pipelines.inputs.batches.sample import collate
 from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
 from roibeam.pipelines.inputs.captioned.task_texts import NLVR2, VCR, VQA, TaskText, TaskTexts
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, VisualBertSampling, review_captions
+from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler, review_captions
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.token_budget import RowLengths, count_regions
 from roibeam.pipelines.sources.captions.caption_join import CaptionJoin

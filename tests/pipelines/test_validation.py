@@ -16,7 +16,8 @@ from captioned_records import CAPTIONS, TINY, FakeStore, captioned, make_record,
 from soak_share import some
 from tiny_commands import Pictures, draw_pictures, tiny_run
 
-from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig, evaluate_checkpoint
+from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
+from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
@@ -325,7 +326,7 @@ def test_what_does_not_fit_is_told(roibeam: Cli, pictures: Pictures, world: Path
     for more, expected in (
         (("--leave-out-held-out",), "--leave-out-held-out: name what is held out, with --held-out"),
         (("--validation-store", pictures.store), "name the captions too, with --validation"),
-        (("--validation", world / "none.json"), "no such caption file"),
+        (("--validation", world / "none.json"), "no such file or folder: --validation"),
         (("--validation", world / "train.json"), "nothing is left to train on"),
         (("--validation", world / "val.json", "--set", "data.validation_captions=-1"), "must not be negative"),
     ):

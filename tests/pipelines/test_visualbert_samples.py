@@ -10,11 +10,11 @@ from roibeam.pipelines.inputs.batches.sample import collate
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.samples.visualbert import (
     VisualBertSampler,
-    VisualBertSampling,
     box_numbers,
     cut_from_the_front,
     cut_the_longer,
 )
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.training.train_config import TrainConfig

@@ -216,6 +216,20 @@ FAULTS = (
         _test("store_repair.py::test_features_of_another_network_are_refused_before_anything_is_written"),
     ),
     Fault(
+        "whoever reads a photo's bytes imports the detector",
+        "src/roibeam/extraction/photos/photo_file.py",
+        "import stat\n",
+        "import stat\n\nimport roibeam.extraction.detector\n",
+        _test("light_commands.py::test_no_command_imports_torch_before_it_needs_it"),
+    ),
+    Fault(
+        "a failure says nothing as JSON",
+        "src/roibeam/pipelines/cli/main.py",
+        "    print_error(line, code)\n",
+        "",
+        _test("light_commands.py::test_a_failure_is_a_line_of_json_and_a_line_of_words"),
+    ),
+    Fault(
         "dead letters that failed again count as mended",
         REPAIR,
         "counts.retried += len(tried_again - failed)",

@@ -19,6 +19,13 @@ FAULTS = (
         _processes("test_samples_from_workers_are_those_of_one_process"),
     ),
     Fault(
+        "what a recipe changes of another one cannot be printed as JSON",
+        "src/roibeam/pipelines/cli/train/recipes.py",
+        "dict(recipe.changes)",
+        "recipe.changes",
+        "tests/pipelines/test_light_commands.py::test_right_calls_are_right",
+    ),
+    Fault(
         "labels stand one piece further",
         COLLATE,
         "[sample.text_labels for",

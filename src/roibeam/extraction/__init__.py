@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from roibeam.extraction.network.config import DetectorConfig as DetectorConfig
     from roibeam.extraction.network.conventions import CONVENTIONS as CONVENTIONS
     from roibeam.extraction.network.conventions import Conventions as Conventions
+    from roibeam.extraction.network.selection_policy import SELECTIONS as SELECTIONS
+    from roibeam.extraction.network.selection_policy import SelectionPolicy as SelectionPolicy
     from roibeam.extraction.network.state import weights_digest as weights_digest
     from roibeam.extraction.photos.image_ref import Failure as Failure
     from roibeam.extraction.photos.image_ref import ImageRef as ImageRef
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from roibeam.extraction.region_encoder import RegionEncoder as RegionEncoder
     from roibeam.extraction.region_encoder import load_encoder_weights as load_encoder_weights
     from roibeam.extraction.regions import Regions as Regions
-    from roibeam.extraction.selection import SELECTIONS as SELECTIONS
-    from roibeam.extraction.selection import SelectionPolicy as SelectionPolicy
     from roibeam.extraction.weights.loading import build_detector as build_detector
     from roibeam.extraction.weights.loading import load_weights as load_weights
 
@@ -59,8 +59,8 @@ _FILES = {
     "RegionEncoder": "roibeam.extraction.region_encoder",
     "load_encoder_weights": "roibeam.extraction.region_encoder",
     "Regions": "roibeam.extraction.regions",
-    "SELECTIONS": "roibeam.extraction.selection",
-    "SelectionPolicy": "roibeam.extraction.selection",
+    "SELECTIONS": "roibeam.extraction.network.selection_policy",
+    "SelectionPolicy": "roibeam.extraction.network.selection_policy",
     "build_detector": "roibeam.extraction.weights.loading",
     "load_weights": "roibeam.extraction.weights.loading",
 }

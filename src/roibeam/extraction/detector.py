@@ -29,6 +29,7 @@ from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.resnet import Backbone
 from roibeam.extraction.network.roi_heads import RegionOutputs, RoIHeads
 from roibeam.extraction.network.rpn import ProposalGenerator, Proposals
+from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.photos.preprocessing import (
     NetworkInput,
@@ -48,7 +49,6 @@ from roibeam.extraction.regions import (
     plain_json,
     to_numpy,
 )
-from roibeam.extraction.selection import SELECTIONS, SelectionPolicy
 from roibeam.short_repr import short_repr
 
 _Item = TypeVar("_Item")

@@ -16,7 +16,6 @@ import re
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
+from roibeam.extraction.network.global_networks import GLOBAL_NETWORKS
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.state import check_state, is_weight, renamed, weights_digest
 from roibeam.extraction.photos.preprocessing import check_pixels
@@ -32,21 +32,6 @@ from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.random_weights import random_seed
 from roibeam.extraction.weights.sources import fetch_weights
 
-# Network -> width of its pooled last feature.
-GLOBAL_NETWORKS: Mapping[str, int] = MappingProxyType(
-    {
-        "densenet121": 1024,
-        "densenet161": 2208,
-        "densenet169": 1664,
-        "densenet201": 1920,
-        "resnet18": 512,
-        "resnet34": 512,
-        "resnet50": 2048,
-        "resnet101": 2048,
-        "resnet152": 2048,
-        "googlenet": 1024,
-    }
-)
 INPUT_EDGE = 224  # pixels
 _RGB_MEAN = (0.485, 0.456, 0.406)  # of pixels in 0..1; torchvision/transforms/_presets.py::ImageClassification
 _RGB_STD = (0.229, 0.224, 0.225)

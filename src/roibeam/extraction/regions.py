@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from roibeam.extraction.network.boxes import clip_boxes
-from roibeam.extraction.selection import Selected, SelectionPolicy, select_regions
+from roibeam.extraction.network.selection_policy import SelectionPolicy
+from roibeam.extraction.selection import Selected, select_regions
 from roibeam.short_repr import short_repr
 
 Outputs = TypeVar("Outputs")

@@ -24,7 +24,7 @@ from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
 from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
-from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampling
+from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.sources.captions.caption_files import read_captions

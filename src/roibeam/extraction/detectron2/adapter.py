@@ -28,6 +28,7 @@ from roibeam.extraction.network.boxes import checked_boxes, clip_boxes
 from roibeam.extraction.network.precision import plain_float32
 from roibeam.extraction.network.roi_heads import RegionOutputs
 from roibeam.extraction.network.rpn import Proposals
+from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.photos.preprocessing import MIN_INPUT_EDGE, PhotoScale, check_pixels
 from roibeam.extraction.regions import (
@@ -40,7 +41,6 @@ from roibeam.extraction.regions import (
     plain_json,
     to_numpy,
 )
-from roibeam.extraction.selection import SELECTIONS, SelectionPolicy
 
 # Regions that go through res5 at once, the last chunk padded with zeros: with one shape for every chunk a feature does
 # not depend, bit for bit, on how many others there are (see RoIHeads).

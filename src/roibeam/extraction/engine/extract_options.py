@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roibeam.extraction.global_feature import GLOBAL_NETWORKS
+from roibeam.extraction.network.global_networks import GLOBAL_NETWORKS
 from roibeam.extraction.photos.decode import DEFAULT_MAX_PIXELS, LARGEST_MAX_PIXELS
 from roibeam.features.record.kept_classes import top_k_of
 from roibeam.features.record.region_record import FEATURE_DTYPES

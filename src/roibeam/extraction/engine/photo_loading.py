@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import os
-import stat
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -17,24 +15,12 @@ from roibeam.extraction.engine.photo_boxes import box_problem
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.extraction.photos.photo_file import PhotoReadError
 
-MAX_FILE_BYTES = 512 * 2**20
 # Too many open files, no memory, a network filesystem that went away: no fault of the image, so the run stops.
 _NOT_ABOUT_ONE_FILE = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT)
 )
-
-
-class PhotoReadError(OSError):
-    """A photo that cannot be read, for a reason that is to be counted by its own word.
-
-    Attributes:
-        reason: as in `Failure`.
-    """
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,18 +40,6 @@ class Photo:
     prepared: Any
     boxes: np.ndarray | None
     batch_key: Hashable
-
-
-def read_local_file(location: str) -> bytes:
-    """Reads one local file, refusing what no image of the default pixel limit can be (over 512 MiB)."""
-    # Without blocking: a pipe or device named .jpg would otherwise be waited for until somebody writes into it.
-    with open(os.open(location, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("not a regular file")
-        if status.st_size > MAX_FILE_BYTES:
-            raise OSError(f"larger than {MAX_FILE_BYTES} bytes")
-        return file.read(status.st_size)  # read() makes room for what it is asked for
 
 
 def exif_orientation(detector: RegionDetector) -> str:

@@ -22,12 +22,13 @@ from roibeam.extraction.engine.background_threads import start_thread
 from roibeam.extraction.engine.detector_calls import Detected, DetectorCalls, RunningCall
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.engine.loader_threads import LoaderThreads
-from roibeam.extraction.engine.photo_loading import Photo, PhotoLoad, read_local_file
+from roibeam.extraction.engine.photo_loading import Photo, PhotoLoad
 from roibeam.extraction.engine.photo_window import POLL_SECONDS, PhotoWindow, Place
 from roibeam.extraction.engine.region_records import to_record
 from roibeam.extraction.engine.stage_times import StageTimes
 from roibeam.extraction.global_feature import build_global_feature
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.extraction.photos.photo_file import read_local_file
 from roibeam.features.record.region_record import RegionRecord
 
 

@@ -113,7 +113,7 @@ class FusedRPNHead:
     """As `RPNHead`. Its last layers are small and decide the order of proposals, so they are float32 in bf16 too."""
 
     def __init__(self, head: RPNHead, mode: Mode, cells: tuple[int, int]) -> None:
-        self.dtype, last = mode.conv_dtype, replace(mode, conv_dtype=torch.float32)
+        self.dtype, last = mode.conv_dtype, replace(mode, bf16=False)
         self.conv = fused_conv(head.conv, mode, cells, relu=True)
         self.objectness_logits = fused_conv(head.objectness_logits, last, cells)
         self.anchor_deltas = fused_conv(head.anchor_deltas, last, cells)

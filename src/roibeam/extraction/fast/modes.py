@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from types import MappingProxyType
-
-import torch
+from typing import TYPE_CHECKING
 
 from roibeam.extraction.network.config import CPU_REGION_CHUNK, DetectorConfig
+
+if TYPE_CHECKING:
+    import torch
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ class Mode:
 
     Attributes:
         name: what a fingerprint records.
-        conv_dtype: of their weights and of what flows between them.
+        bf16: whether their weights, and what flows between them, are bfloat16 in place of float32.
         tf32: whether a GPU may round the inputs of float32 convolutions to TF32.
         gpu_region_chunk: regions that go through res5 at once on a GPU. Of the numbers that keep an H200 busy, one at
             which the kernels that cuDNN takes do not make a region's last digits a matter of its place in the chunk.
@@ -31,10 +33,17 @@ class Mode:
     """
 
     name: str
-    conv_dtype: torch.dtype = torch.float32
+    bf16: bool = False
     tf32: bool = False
     gpu_region_chunk: int = 160
     photos_per_call: int = 1
+
+    @property
+    def conv_dtype(self) -> torch.dtype:
+        """Of the convolutions' weights and of what flows between them."""
+        import torch  # here: names of modes are checked without it
+
+        return torch.bfloat16 if self.bf16 else torch.float32
 
     def regions_at_once(self, config: DetectorConfig, device: torch.device) -> int:
         """`DetectorConfig.region_chunk`, or what suits the device."""
@@ -53,7 +62,7 @@ MODES = MappingProxyType(
             # As exact, the same shapes; the GPU's matrix units, which keep 10 bits of each factor.
             Mode("tf32", tf32=True, gpu_region_chunk=112),
             # As exact, the same shapes; 8 bits of each factor and of every map, sums in float32.
-            Mode("bf16", conv_dtype=torch.bfloat16),
+            Mode("bf16", bf16=True),
         )
     }
 )
@@ -69,21 +78,27 @@ def mode_named(name: str, device: torch.device | str | None = None) -> Mode:
     """
     if name not in MODES:
         raise ValueError(f"mode {name!r}: choose one of {', '.join(MODES)}")
-    if device is not None and MODES[name].tf32 and torch.device(device).type != "cuda":
+    if device is not None and MODES[name].tf32 and _kind(device) != "cuda":
         raise ValueError(f"mode {name!r} is one of CUDA devices, not of {str(device)!r}: choose exact or bf16")
     return MODES[name]
 
 
 def warn_if_slow(mode: Mode, device: torch.device | str) -> None:
     """Says so when a CPU has no instructions for the mode, which is slower than exact then."""
-    is_bf16 = mode.conv_dtype == torch.bfloat16
-    if is_bf16 and torch.device(device).type == "cpu" and bf16_instructions() == "none":
+    if mode.bf16 and _kind(device) == "cpu" and bf16_instructions() == "none":
         _log.warning("mode %s: this CPU has no bfloat16 instructions, exact is faster here", mode.name)
 
 
 def bf16_instructions() -> str:
     """What this CPU multiplies bfloat16 with: "amx", "avx512_bf16", or "none": then mode bf16 is slower than exact."""
+    import torch
+
     # Private, but torch has no public name for them.
     if torch.cpu._is_amx_tile_supported():
         return "amx"
     return "avx512_bf16" if torch.cpu._is_avx512_bf16_supported() else "none"
+
+
+def _kind(device: torch.device | str) -> str:
+    """ "cuda" of "cuda:1"."""
+    return str(device).partition(":")[0]

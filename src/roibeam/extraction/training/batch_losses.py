@@ -21,8 +21,8 @@ from roibeam.extraction.network.precision import at_least_float32
 from roibeam.extraction.network.resnet import Backbone, FrozenBatchNorm, NormFactory, build_res5
 from roibeam.extraction.network.roi_heads import BoxPredictor, RoIHeads, pool_regions
 from roibeam.extraction.network.rpn import ProposalGenerator, choose_proposals
+from roibeam.extraction.network.selection_policy import SelectionPolicy
 from roibeam.extraction.region_encoder import STAGES
-from roibeam.extraction.selection import SelectionPolicy
 from roibeam.extraction.training.batch import DetectionBatch
 from roibeam.extraction.training.losses import (
     LossRules,

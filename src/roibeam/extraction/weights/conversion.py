@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,32 +15,11 @@ from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.network.state import CELL_ANCHORS, check_state, weights_digest
 from roibeam.extraction.weights.anchors import HF_FORM, AnchorForm, anchors_for
 from roibeam.extraction.weights.families import COUNTER, FAMILIES, family_names
+from roibeam.extraction.weights.file_formats import FORMATS, WeightFormat, check_written_file
 from roibeam.extraction.weights.head_layout import HF_LAYOUT, relayout_words
 from roibeam.extraction.weights.loading import OUTSIDE_RESNET, in_layout, on_meta, read_named, understand
 
 _HF = CONVENTIONS["hf"]
-
-
-@dataclass(frozen=True)
-class WeightFormat:
-    """A kind of file that can be written.
-
-    Attributes:
-        suffix: of such files; None of them is told by another.
-        family: whose names and layout it has (`FAMILIES`).
-        conventions: preset whose order and side rule its anchors are written in.
-        needs_anchors: whether its readers want `cell_anchors.0` always: Hugging Face's loader is strict, and MILVLG's
-            network computes others than it was trained with.
-        counted: prefixes of the norms that have `num_batches_tracked` in such files.
-        write: tensors, file -> None.
-    """
-
-    suffix: str
-    family: str
-    conventions: str
-    needs_anchors: bool
-    counted: tuple[str, ...]
-    write: Callable[[dict[str, Tensor], Path], None]
 
 
 @dataclass(frozen=True)
@@ -66,20 +43,6 @@ class Conversion:
     largest_change: float
 
 
-def format_named(to: str | None, out: Path) -> str:
-    """The key of `FORMATS` that is asked for, or that the suffix of the file to write says.
-
-    Raises:
-        ValueError: for an unknown name or suffix, with those that there are.
-    """
-    name = to or next((name for name, kind in FORMATS.items() if kind.suffix == out.suffix), "")
-    if name not in FORMATS:
-        asked = f"--to {name!r}" if name else f"{out}: suffix {out.suffix!r}"
-        known = ", ".join(f"{name} ({kind.suffix})" for name, kind in FORMATS.items())
-        raise ValueError(f"{asked} is no format that is written; there are {known}")
-    return name
-
-
 def convert_weights(spec: str, out: Path, *, to: str, config: DetectorConfig) -> Conversion:
     """Writes the weights of a file of any family as a file of the format `to`.
 
@@ -93,12 +56,7 @@ def convert_weights(spec: str, out: Path, *, to: str, config: DetectorConfig) ->
         OSError: when a file cannot be read or written.
     """
     target = FORMATS[to]
-    if out.suffix != target.suffix:
-        raise ValueError(f"{out}: {to} files end in {target.suffix}; rename it, or choose another --to")
-    if out.exists():
-        raise ValueError(f"{out}: is there already; name another file, or remove it")
-    if not out.parent.is_dir():
-        raise ValueError(f"{out}: there is no folder {out.parent}; make it, or name a file in another one")
+    check_written_file(out, to)
     state, form, family, changes = _read_in_hf_layout(spec, config)
     whole = any(name.startswith(OUTSIDE_RESNET) for name in state)
     if not whole and to not in ("safetensors", "vlbert"):
@@ -164,38 +122,6 @@ def _write_checked(
     return after
 
 
-def _write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file({name: value.clone() for name, value in tensors.items()}, path)  # it refuses shared memory
-
-
-def _write_torch(tensors: dict[str, Tensor], path: Path) -> None:
-    torch.save(tensors, path)
-
-
-def _write_torch_model(tensors: dict[str, Tensor], path: Path) -> None:
-    torch.save({"model": tensors}, path)
-
-
-def _write_pickle(tensors: Mapping[str, Tensor], path: Path) -> None:
-    content = {"model": {name: value.numpy() for name, value in tensors.items()}, "__author__": "roibeam"}
-    data = pickle.dumps(content, protocol=3)
-    # numpy 2 writes a module name that numpy 1, which detectron2 of that time runs on, lacks; both know the older one.
-    # In protocol 3 it stands once, as a line of its own, before the first array.
-    path.write_bytes(data.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n", 1))
-
-
 def _relative_change(before: Tensor, after: Tensor) -> float:
     largest = float(before.abs().max()) if before.numel() else 0.0
     return float((before - after).abs().max()) / largest if largest else 0.0
-
-
-_RESNET = ("backbone.", "roi_heads.res5.")
-FORMATS = {
-    "safetensors": WeightFormat(".safetensors", "detectron2", "hf", False, (), _write_safetensors),
-    "detectron2": WeightFormat(".pkl", "detectron2", "hf", False, (), _write_pickle),
-    "hf": WeightFormat(".bin", "hf", "hf", True, _RESNET, _write_torch),
-    "milvlg": WeightFormat(".pth", "milvlg", "milvlg", True, ("backbone.res4.", "roi_heads.res5."), _write_torch_model),
-    "vlbert": WeightFormat(".model", "vlbert", "hf", False, _RESNET, _write_torch),
-}

@@ -17,8 +17,8 @@ from roibeam.extraction.network.anchors import cell_anchors
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.rpn import ProposalGenerator
+from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.extraction.network.state import CELL_ANCHORS, check_state, is_weight
-from roibeam.extraction.selection import SELECTIONS, SelectionPolicy
 from roibeam.extraction.weights.anchors import CAFFE_FORM, AnchorForm, anchors_for, recognise_anchors
 from roibeam.extraction.weights.families import Family, NamedWeights, name_weights
 from roibeam.extraction.weights.files import read_tensors

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -14,11 +10,6 @@ from transformers import initialization as init
 from roibeam.model.common.config import StrictConfig
 from roibeam.model.common.transformer import ACTIVATIONS, TransformerEncoder, TransformerLayer
 from roibeam.model.inputs import OutputWidths
-
-# Of the models that train on a laptop; published by nobody.
-SMALL_SIZES: Mapping[str, Any] = MappingProxyType(
-    {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
-)
 
 
 class BertSizes(StrictConfig):

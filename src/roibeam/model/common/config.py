@@ -84,17 +84,6 @@ class StrictConfig(PretrainedConfig):
             )
 
 
-def named_fields(what: str, name: str, table: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The fields that a table has under a name; `what` says of what, such as "VL-BERT preset".
-
-    Raises:
-        ValueError: for another name, with those that there are.
-    """
-    if name not in table:
-        raise ValueError(f"no {what} {name!r}; there are {', '.join(table)}")
-    return table[name]
-
-
 def _kind(field: dataclasses.Field[Any]) -> str:
     """The annotation as it is written."""
     return field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)

@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import SMALL_SIZES, BertSizes, VLPreTrainedModel, bert_encoder
+from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder
 from roibeam.model.common.heads import MaskedWordHead, Pooler
 from roibeam.model.common.losses import WIDTH_REDUCTIONS, PreTrainingOutput
 from roibeam.model.common.packing import Packing
+from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.common.regions import LOCATION_SIZE, MASKED_APPEARANCES, WHOLE_IMAGE_LOCATION, region_locations
 from roibeam.model.common.transformer import BERT_NORM_EPS
 from roibeam.model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput, check_text_length

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.common.bert import SMALL_SIZES, BertSizes
-from roibeam.model.common.config import named_fields
+from roibeam.model.common.bert import BertSizes
 from roibeam.model.common.heads import FUSIONS
 from roibeam.model.common.regions import MASKED_APPEARANCES
 from roibeam.model.common.transformer import ACTIVATIONS
 from roibeam.model.inputs import OutputWidths
+from roibeam.model.interbert.presets import SMALL, interbert_fields
 
 REGION_LOSSES = ("kl", "regression")
 REGION_PROJECTIONS = ("linear", "mlp")
@@ -98,28 +96,6 @@ class InterBertConfig(BertSizes):
             )
 
 
-_PAPER: Mapping[str, Any] = MappingProxyType(
-    {
-        "num_hidden_layers": 12,  # appendix 6.2: 12 joint layers, then 6 and 6
-        "image_num_attention_heads": 12,  # appendix 6.2: one number for all layers
-        "region_projection": "mlp",  # appendix 6.2
-        "with_region_segment": True,  # section 2.2, "Text embedding and image embedding"
-        "with_region_positions": True,  # the same
-        "with_image_sep": True,  # section 2.1
-        "pair_from": "states",  # section 2.3, "Image-text matching"
-    }
-)
-# docs/models.md tells where each value comes from.
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "paper": _PAPER,
-        "release": {},
-        # Table 3, "Single Stream": "the single-stream model without the two-stream extraction module".
-        "single-stream": {**_PAPER, "text_num_hidden_layers": 0, "image_num_hidden_layers": 0},
-    }
-)
-
-
 def interbert_config(preset: str = "release", **overrides: Any) -> InterBertConfig:
     """A published InterBERT of BERT-base width.
 
@@ -129,18 +105,9 @@ def interbert_config(preset: str = "release", **overrides: Any) -> InterBertConf
     Raises:
         ValueError: for an unknown preset, or fields that do not fit.
     """
-    return InterBertConfig(**(dict(named_fields("InterBERT preset", preset, PRESETS)) | overrides))
+    return InterBertConfig(**(interbert_fields(preset) | overrides))
 
 
 def interbert_small(**overrides: Any) -> InterBertConfig:
     """2 joint layers, then 2 and 2, of width 256: trains on a laptop; published by nobody. The rest is as released."""
-    sizes: dict[str, Any] = {
-        **SMALL_SIZES,
-        "num_hidden_layers": 2,
-        "text_num_hidden_layers": 2,
-        "image_num_hidden_layers": 2,
-        "image_num_attention_heads": 4,
-        "image_intermediate_size": 1024,
-        "pooled_size": 256,
-    }
-    return InterBertConfig(**(sizes | overrides))
+    return InterBertConfig(**(dict(SMALL) | overrides))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.common.bert import SMALL_SIZES, BertSizes
-from roibeam.model.common.config import named_fields
+from roibeam.model.common.bert import BertSizes
 from roibeam.model.common.heads import FUSIONS
 from roibeam.model.common.regions import MASKED_APPEARANCES, WHOLE_IMAGE_COUNTS
 from roibeam.model.common.transformer import ACTIVATIONS
 from roibeam.model.inputs import OutputWidths
 from roibeam.model.pretraining import MASKED_LOSS_PAIRS
+from roibeam.model.vilbert.presets import SMALL, vilbert_fields
 
 REGION_LOSSES = ("kl", "regression", "contrastive")
 
@@ -158,45 +156,6 @@ class ViLbertConfig(BertSizes):
             )
 
 
-# What the published settings set beyond the sizes; docs/models.md tells where each value comes from. Paper and first
-# release differ in nothing that a model computes: their differences lie in what is fed and how it is trained.
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "paper": {},
-        "release": {},
-        # arXiv:1912.02315: overlapping regions are masked together (model/common/masking.py), which leaves the
-        # visible ones to average, and mismatched pairs have no masked losses (the README's --objective 1).
-        "release-mt": {"whole_image_count": "visible", "masked_loss_pairs": "matched"},
-        # config/roberta_base_6layer_6connect.json. Its code computes RoBERTa's positions, from 2 on, and then drops
-        # them; and the row without gradient is BERT's padding, which is <s> here.
-        "release-mt-roberta": {
-            "whole_image_count": "visible",
-            "masked_loss_pairs": "matched",
-            "vocab_size": 50265,
-            "max_position_embeddings": 514,
-            "num_segments": 1,
-        },
-        # The multi-task model itself: vilbert.py has a table of 20 task tokens.
-        "release-mt-tasks": {"whole_image_count": "visible", "masked_loss_pairs": "matched", "num_task_tokens": 20},
-    }
-)
-DEPTHS = (2, 4, 6, 8)  # table 2 of the paper
-# 4 layers of width 256, co-attention before the last two: trains on a laptop; published by nobody.
-_SMALL: Mapping[str, Any] = MappingProxyType(
-    {
-        **SMALL_SIZES,
-        "image_hidden_size": 256,
-        "image_num_hidden_layers": 2,
-        "image_num_attention_heads": 4,
-        "image_intermediate_size": 256,
-        "co_attention_size": 256,
-        "co_attention_num_heads": 4,
-        "text_co_attention": (2, 3),
-        "image_co_attention": (0, 1),
-    }
-)
-
-
 def vilbert_config(preset: str = "release", *, depth: int = 6, **overrides: Any) -> ViLbertConfig:
     """A published ViLBERT of BERT-base size.
 
@@ -208,17 +167,9 @@ def vilbert_config(preset: str = "release", *, depth: int = 6, **overrides: Any)
     Raises:
         ValueError: for an unknown preset or depth, or fields that do not fit.
     """
-    fields = named_fields("ViLBERT preset", preset, PRESETS)
-    if depth not in DEPTHS:
-        raise ValueError(f"no published ViLBERT has depth {depth}; there are {', '.join(map(str, DEPTHS))}")
-    layers: dict[str, Any] = {
-        "image_num_hidden_layers": depth,
-        "text_co_attention": tuple(range(12 - depth, 12)),
-        "image_co_attention": tuple(range(depth)),
-    }
-    return ViLbertConfig(**(layers | dict(fields) | overrides))
+    return ViLbertConfig(**(vilbert_fields(preset, depth=depth) | overrides))
 
 
 def vilbert_small(**overrides: Any) -> ViLbertConfig:
     """4 text layers and 2 image layers of width 256. Everything but the sizes is as in the first release."""
-    return ViLbertConfig(**(dict(_SMALL) | overrides))
+    return ViLbertConfig(**(dict(SMALL) | overrides))

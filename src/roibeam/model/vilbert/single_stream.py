@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import SMALL_SIZES, BertSizes, VLPreTrainedModel, bert_encoder
+from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder
 from roibeam.model.common.checkpoint import BERT_LAYER, BERT_WORD_HEAD, KeyTable, tidy_bert
 from roibeam.model.common.heads import MaskedWordHead, NormedRegionHead, Pooler
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.packing import Packing
+from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.common.regions import LOCATION_SIZE, MASKED_APPEARANCES, elements_with_whole_image
 from roibeam.model.common.transformer import BERT_NORM_EPS
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length

@@ -12,21 +12,20 @@ Shapes: B rows, T text pieces, R regions, A aligned pieces, D feature width, H h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from roibeam.model.common.bert import SMALL_SIZES, BertSizes, VLPreTrainedModel, bert_encoder, bert_layer
-from roibeam.model.common.config import named_fields
+from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder, bert_layer
 from roibeam.model.common.heads import MaskedWordHead, Pooler
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.packing import Packing
+from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.common.transformer import BERT_NORM_EPS
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
+from roibeam.model.visualbert.presets import visualbert_fields
 
 MATCH_LOGIT = 1  # UCLA's data code: 1 = the caption describes the image (the transformers documentation says 0)
 ALIGNMENTS = ("mean", "sum")
@@ -70,29 +69,6 @@ class VisualBertConfig(BertSizes):
             )
 
 
-# Published settings beyond the sizes of BERT-base; docs/models.md tells where each value comes from. "hub" are the
-# defaults of transformers with the widths of the checkpoints there, whose weights UCLA trained.
-_TASKS: Mapping[str, Mapping[str, Any]] = {
-    "vqa": {"region_feature_size": 2048, "num_answers": 3129},
-    "nlvr2": {"region_feature_size": 1024, "num_answers": 2},
-    "vcr": {"region_feature_size": 512, "num_answers": 1},
-    "flickr30k": {"region_feature_size": 2054},
-}
-_HUB = {"first_region_segment": 1, "padding_piece": 1}
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        **{f"ucla-{task}": fields for task, fields in _TASKS.items()},
-        **{f"hub-{task}": {**fields, **_HUB} for task, fields in _TASKS.items() if task != "flickr30k"},
-        "paper": {"alignment": "sum"},
-        # The ablations of section 5.1. C2: the text is encoded alone. C3: no BERT is loaded into a new model, which is
-        # no field; the name is for recipes. C4: words are the only objective.
-        "paper-late-fusion": {"alignment": "sum", "early_fusion": False},
-        "paper-no-bert": {"alignment": "sum"},
-        "paper-words-only": {"alignment": "sum", "with_match_head": False},
-    }
-)
-
-
 def visualbert_config(preset: str = "ucla-vqa", **overrides: Any) -> VisualBertConfig:
     """A published VisualBERT of BERT-base size.
 
@@ -102,7 +78,7 @@ def visualbert_config(preset: str = "ucla-vqa", **overrides: Any) -> VisualBertC
     Raises:
         ValueError: for an unknown preset, or fields that do not fit.
     """
-    return VisualBertConfig(**(dict(named_fields("VisualBERT preset", preset, PRESETS)) | overrides))
+    return VisualBertConfig(**(visualbert_fields(preset) | overrides))
 
 
 def visualbert_small(**overrides: Any) -> VisualBertConfig:

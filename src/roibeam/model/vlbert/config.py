@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.common.bert import SMALL_SIZES, BertSizes
-from roibeam.model.common.config import named_fields
+from roibeam.model.common.bert import BertSizes
+from roibeam.model.common.presets import named_fields
 from roibeam.model.inputs import OutputWidths
+from roibeam.model.vlbert.presets import PRESETS, SIZES, vlbert_fields
 
 REGION_SEGMENT = 2  # segment of image elements and [END]: "C" in section 3.2
 BOX_NUMBERS = ("centre_size", "corners")
@@ -194,42 +195,6 @@ class VLBertTaskConfig(VLBertConfig):
             raise ValueError("VLBertTaskConfig: object_loss 'masked' needs a masked_appearance other than 'none'")
 
 
-# What the published settings set beyond the sizes; docs/models.md tells where each value comes from.
-PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        # cfgs/pretrain/*_prec_4x16G_*.yaml, with the text corpus
-        "release": {"with_text_only": True},
-        # cfgs/pretrain/base_prec_withouttextonly_4x16G_fp32.yaml
-        "release-captions": {},
-        # cfgs/pretrain/*_e2e_16x16G_fp16.yaml
-        "release-e2e": {"with_text_only": True, "masked_appearance": "pixels"},
-        "paper": {
-            "box_numbers": "corners",
-            "whole_image_element": False,
-            "whole_image_epsilon": 0.0,
-            "end_visual": True,
-            "masked_appearance": "embedding",
-            "masked_region_token": False,
-            "visual_start": "normal",
-            "with_pooler": True,
-            "with_relationship_head": True,
-            "relationship_loss": "sigmoid",
-            "region_labels": "hard",
-        },
-    }
-)
-SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
-    {
-        "base": {},
-        "large": {
-            "hidden_size": 1024,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "intermediate_size": 4096,
-        },
-        "small": {**SMALL_SIZES, "coordinate_embedding_size": 256},
-    }
-)
 # cfgs/{vqa,vcr,refcoco}/*.yaml; nothing is masked in them.
 _UNMASKED: Mapping[str, Any] = MappingProxyType({"masked_appearance": "none", "masked_region_token": False})
 TASKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -270,13 +235,7 @@ def vlbert_config(preset: str = "release", *, size: str = "base", **overrides: A
     Raises:
         ValueError: for an unknown preset or size, or fields that do not fit.
     """
-    return VLBertConfig(
-        **(
-            dict(named_fields("VL-BERT preset", preset, PRESETS))
-            | dict(named_fields("VL-BERT size", size, SIZES))
-            | overrides
-        )
-    )
+    return VLBertConfig(**(vlbert_fields(preset, size=size) | overrides))
 
 
 def vlbert_task_config(task: str, preset: str = "release", *, size: str = "base", **overrides: Any) -> VLBertTaskConfig:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from roibeam.pipelines.cli.json_output import json_line
 
 if TYPE_CHECKING:
     from roibeam.pipelines.conformance.checks import Check
@@ -34,9 +35,12 @@ def conformance_command(
     each. A case whose photos are not there is listed as not run. See docs/conformance.md.
     """
     from roibeam.pipelines.conformance.places import default_folder
-    from roibeam.pipelines.conformance.runner import run_conformance
+    from roibeam.pipelines.foundation.files.named_files import check_named_files
 
     folder = folder or default_folder()
+    check_named_files([("DIR", folder)])
+    from roibeam.pipelines.conformance.runner import run_conformance  # torch: after the folder was looked at
+
     results = []
     for result in run_conformance(folder, only):
         results.append(result)
@@ -46,7 +50,7 @@ def conformance_command(
             typer.echo(f"{result.name}: {_verdict(result)}")
     passed = all(result.passed or result.not_run for result in results)
     if as_json:
-        typer.echo(json.dumps({"folder": str(folder), "passed": passed, "cases": [_plain(r) for r in results]}))
+        typer.echo(json_line({"folder": str(folder), "passed": passed, "cases": [_plain(r) for r in results]}))
     else:
         typer.echo(_summary(folder, results))
     if not passed:

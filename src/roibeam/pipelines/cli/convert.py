@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import JSON_OUTPUT
+from roibeam.pipelines.foundation.files.named_files import check_named_files
 
 
 def convert_command(
@@ -56,22 +57,28 @@ def convert_command(
     safetensors has Hugging Face's names and layout. docs/weights.md tells what is converted, and what is lost (nothing,
     but for the last digit of box deltas where their scale changes).
     """
-    if to in ("roibeam", "official", "detector"):
+    from roibeam.pipelines.model_files.converted_output import DIRECTIONS
+
+    if to in DIRECTIONS:
         _convert_model(weights, out, to, config_file, settings, as_json)
         return
     if config_file is not None:
         raise ValueError("--config is for a model's checkpoint; say --to roibeam or --to official too")
+    check_named_files([("WEIGHTS", weights)])
     from roibeam.extraction.network.config import CONFIGS
-    from roibeam.extraction.weights.conversion import convert_weights, format_named
+    from roibeam.extraction.weights.file_formats import check_written_file, format_named
     from roibeam.pipelines.foundation.overrides import apply_overrides
 
     to = format_named(to, out)
     if detector not in CONFIGS:
         raise ValueError(f"--detector {detector!r} is unknown; there are {', '.join(CONFIGS)}")
     config = apply_overrides({"detector": CONFIGS[detector]}, settings or [])["detector"]
+    check_written_file(out, to)
+    from roibeam.extraction.weights.conversion import convert_weights  # torch: after names and files were looked at
+
     done = convert_weights(weights, out, to=to, config=config)
     if as_json:
-        typer.echo(json.dumps({"weights": weights, "out": str(out), "format": to, **asdict(done)}))
+        typer.echo(json_line({"weights": weights, "out": str(out), "format": to, **asdict(done)}))
         return
     exact = done.digest_before == done.digest_after
     typer.echo(f"{weights}: {done.family}; {', '.join(done.changes) or 'nothing to convert'}")
@@ -83,16 +90,20 @@ def convert_command(
 def _convert_model(
     weights: str, out: Path, to: str, config_file: Path | None, settings: list[str] | None, as_json: bool
 ) -> None:
+    from roibeam.pipelines.model_files.converted_output import check_converted_output
+
+    if settings:
+        raise ValueError("--set is for a detector's sizes; those of a model come from its file, or from --config")
+    check_named_files([("WEIGHTS", weights), ("--config", config_file)])
+    check_converted_output(out, to)
     from transformers.utils import logging as transformers_logging
 
     from roibeam.pipelines.model_files.model_conversion import convert_model
 
     transformers_logging.disable_progress_bar()  # of a second
-    if settings:
-        raise ValueError("--set is for a detector's sizes; those of a model come from its file, or from --config")
     done = convert_model(weights, out, to=to, options=config_file)
     if as_json:
-        typer.echo(json.dumps({"weights": weights, "out": str(out), "format": to, **asdict(done)}))
+        typer.echo(json_line({"weights": weights, "out": str(out), "format": to, **asdict(done)}))
         return
     typer.echo(f"{weights}: {done.model}; {', '.join(done.changes) or 'nothing left out'}")
     typer.echo(f"{out}: {to}, {done.num_tensors} tensors, read back and compared (equal)")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import JSON_LINE, RESUME, run_folder_lines
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ def train_command(
     several GPUs, or CPU processes: torchrun --no-python --nproc-per-node <n> roibeam detector train ...
     """
     from roibeam.pipelines.detector.train_request import DetectorTrainRequest, train_requested_detector
-    from roibeam.pipelines.training.loop import is_main_process
 
     request = DetectorTrainRequest(
         labels=labels, images=images, vocab=vocab, detector=detector, conventions=conventions, weights=weights,
@@ -79,13 +78,15 @@ def train_command(
         resume="auto" if resume is None else resume,
     )  # fmt: skip
     trained = train_requested_detector(request, out)
+    from roibeam.pipelines.training.loop import is_main_process  # torch: after the files were looked at
+
     if not is_main_process():
         return
     result, model = trained.result, trained.folder
     if as_json:
         facts = {"run": str(out), "detector": str(model), "step": result.step, "seconds": round(result.seconds, 1)}
         best = None if result.best is None else str(result.best)
-        typer.echo(json.dumps({"event": "done", **facts, "last": result.last, "best": best}))
+        typer.echo(json_line({**facts, "last": result.last, "best": best}))
         return
     _echo_left_out(trained.photos)
     typer.echo(f"{result.step:,} steps in {result.seconds:.0f} s, last loss {result.last['loss']:.4f}")
@@ -112,21 +113,27 @@ def evaluate_command(
     as_json: Annotated[bool, JSON_LINE] = False,
 ) -> None:
     """Judges a detector: mAP as Visual Genome's and as COCO's, attributes, calibration, recall of the kept regions."""
+    from roibeam.extraction.detector_folder import read_detector_folder
+    from roibeam.pipelines.detector.photos import open_labelled_photos
+    from roibeam.pipelines.foundation.files.named_files import check_named_files
+
+    check_named_files([("--labels", labels), ("--images", images), ("--vocab", vocab)])
+    read_detector_folder(detector)
+    photos = open_labelled_photos(labels, image_root=images, vocab=vocab)
+    # Torch comes now, when nothing is wrong with the names.
     import torch
 
     from roibeam.pipelines.detector.folder_evaluation import evaluate_folder
-    from roibeam.pipelines.detector.photos import open_labelled_photos
     from roibeam.pipelines.detector.report import report_lines
 
     if threads is not None:
         torch.set_num_threads(threads)
-    photos = open_labelled_photos(labels, image_root=images, vocab=vocab)
     report = evaluate_folder(
         detector, photos, device=device, nms_iou=nms_iou, max_images=max_images,
         tell=lambda line: typer.echo(line, err=True),
     )  # fmt: skip
     if as_json:
-        typer.echo(json.dumps({"event": "evaluation", "detector": detector, "labels": labels, **report.as_json()}))
+        typer.echo(json_line({"detector": detector, "labels": labels, **report.as_json()}, event="evaluation"))
         return
     _echo_left_out(photos)
     typer.echo("\n".join(report_lines(report)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from roibeam.pipelines.cli.json_output import json_line
 
 
 def download_command(
@@ -77,9 +78,7 @@ def download_command(
     options = DownloadOptions(limits, tuple(allow_private or ()), retry_dead_letters, seed, user_agent, as_json)
     coverage = run_download(rows, Path(os.path.abspath(out)), options)
     typer.echo(
-        json.dumps({"event": "summary", "out": str(out), **summary(coverage)})
-        if as_json
-        else summary_text(coverage, out)
+        json_line({"out": str(out), **summary(coverage)}, event="summary") if as_json else summary_text(coverage, out)
     )
     if coverage.failed_share > max_failures:
         typer.echo(

@@ -182,8 +182,7 @@ def extract_command(
     """
     use_one_arena()  # before what is imported here starts threads
     # Heavy imports wait until a command needs them, so that --help is quick.
-    from roibeam.pipelines.extract.extraction_run import dry_run as run_dry
-    from roibeam.pipelines.extract.extraction_run import run_extract, summary_event, summary_text
+    from roibeam.pipelines.extract.requested_work import open_work
 
     named = context.get_parameter_source("selection")
     request = ExtractRequest(
@@ -207,11 +206,16 @@ def extract_command(
         ),
         shard_size,
     )  # fmt: skip
+    work = open_work(request, tell=_tell)
+    # Torch and Beam come now, when nothing is wrong with what was asked for.
+    from roibeam.pipelines.extract.extraction_run import dry_run as run_dry
+    from roibeam.pipelines.extract.extraction_run import extract_work, summary_event, summary_text
+
     if dry_run:
-        found = run_dry(request, tell=_tell)
+        found = run_dry(work, request.run)
         typer.echo(found.event() if as_json else found.text())
         return
-    summary = run_extract(request, tell=_tell)
+    summary = extract_work(work, request.run)
     typer.echo(summary_event(summary) if as_json else summary_text(summary))
     if not summary.succeeded:
         _tell(

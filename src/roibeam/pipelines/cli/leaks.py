@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import HELD_OUT, IMAGES_OF, JSON_OUTPUT
 
 
@@ -24,7 +24,7 @@ def leaks_command(
 
     report = find_leaks(images, held_out, image_root=image_root, id_rule=id_rule, images_of=images_of)
     if as_json:
-        typer.echo(json.dumps({"source": images, **report.to_json()}))
+        typer.echo(json_line({"source": images, **report.to_json()}))
     else:
         typer.echo("\n".join(report.lines()))
         typer.echo(f"{images}: {len(report.leaked):,} of {counted(report.images, 'image')} held out")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import CONVENTIONS, DETECTOR_SET, JSON_LINE, SELECTION, VOCAB, WEIGHTS
 
 
@@ -51,11 +51,8 @@ def look_command(
     )  # fmt: skip
     done = look_at_photo(photo, out, asked, num_regions=regions)
     if as_json:
-        typer.echo(
-            json.dumps(
-                {"photo": str(photo), **done.view.to_json(), "picture": str(done.picture), "note": done.note or None}
-            )
-        )
+        facts = {"picture": str(done.picture), "note": done.note or None}
+        typer.echo(json_line({"photo": str(photo), **done.view.to_json(), **facts}))
         return
     typer.echo("\n".join(done.view.lines()))
     if done.note:

@@ -14,6 +14,7 @@ from roibeam.pipelines.cli.convert import convert_command
 from roibeam.pipelines.cli.detector import detector_app
 from roibeam.pipelines.cli.download import download_command
 from roibeam.pipelines.cli.extract import extract_command
+from roibeam.pipelines.cli.json_output import print_error
 from roibeam.pipelines.cli.leaks import leaks_command
 from roibeam.pipelines.cli.look import look_command
 from roibeam.pipelines.cli.progress import progress_command
@@ -73,7 +74,10 @@ def demo_command(
     out: Annotated[Path, typer.Argument(help="Folder to write pictures, store, report and training run into.")],
 ) -> None:
     """Draws small pictures with captions, extracts their regions, trains a small VL-BERT on them."""
-    from roibeam.pipelines.demo import run_demo
+    from roibeam.pipelines.foundation.files.named_files import check_output_is_no_file
+
+    check_output_is_no_file(out)
+    from roibeam.pipelines.demo import run_demo  # torch
 
     run_demo(out, tell=typer.echo)
 
@@ -91,6 +95,7 @@ def main() -> None:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
             sys.exit(_complain(f"{error.format_message()} (roibeam --help tells more)", error.exit_code))
         if debug or not isinstance(error, ValueError | OSError | RuntimeError):
+            print_error(f"{type(error).__name__}: {error}", 1)
             raise
         _leave(_complain(_last_line(error), 1))
     if code == INTERRUPTED:  # typer's answer to Ctrl-C
@@ -117,6 +122,7 @@ def _leave(code: int) -> NoReturn:
 
 def _complain(line: str, code: int) -> int:
     print(f"roibeam: {line}", file=sys.stderr)
+    print_error(line, code)
     return code
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import JSON_OUTPUT
 
 
@@ -33,7 +33,7 @@ def toyworld_command(
     done = write_world(out, seed=seed, num_images=images, workers=cores if workers is None else workers)
     if as_json:
         summary = {"out": str(out), "drawn": done.drawn, "seconds": round(done.seconds, 3), "world": done.manifest}
-        typer.echo(json.dumps(summary))
+        typer.echo(json_line(summary))
         return
     statistics = done.manifest["statistics"]
     if done.drawn:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from roibeam.extraction.engine.photo_loading import read_local_file
 from roibeam.extraction.photos.decode import DecodeError, decode_image
+from roibeam.extraction.photos.photo_file import read_local_file
 from roibeam.pipelines.sources.datasets.coco import read_coco_instances
 from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
 from roibeam.pipelines.sources.datasets.rows import BadRow

@@ -1,25 +1,25 @@
-"""A detector's training as a command line asks for it: labels, sizes and a start by their names."""
+"""A detector's training as a command line asks for it: labels, sizes and a start by their names.
+
+Files and names are looked at before torch is imported.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.training.losses import LossRules
-from roibeam.extraction.training.targets import SamplingRules
 from roibeam.pipelines.detector.photos import LabelledPhotos, open_labelled_photos
-from roibeam.pipelines.detector.task import PhotoRules
-from roibeam.pipelines.detector.training import DetectorSettings, Start, train_detector
+from roibeam.pipelines.foundation.files.named_files import check_named_files, check_output_is_no_file
 from roibeam.pipelines.foundation.overrides import apply_overrides, preset
-from roibeam.pipelines.training.loop import TrainResult, is_main_process
-from roibeam.pipelines.training.run_folder.curves import write_curves
-from roibeam.pipelines.training.run_folder.folder import Resume
 from roibeam.pipelines.training.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.detector.training import DetectorSettings
+    from roibeam.pipelines.training.loop import TrainResult
+    from roibeam.pipelines.training.run_folder.folder import Resume
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,16 +81,45 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
     Raises:
         ValueError, OSError: whatever is unknown, does not fit or cannot be read, saying what to do.
     """
+    _check(request, run_dir)
+    photos = open_labelled_photos(request.labels, image_root=request.images, vocab=request.vocab)
+    # Torch comes now, when nothing is wrong with the names.
+    import torch
+
+    from roibeam.pipelines.detector.training import train_detector
+    from roibeam.pipelines.training.loop import is_main_process
+    from roibeam.pipelines.training.run_folder.curves import write_curves
+
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    photos = open_labelled_photos(request.labels, image_root=request.images, vocab=request.vocab)
     result = train_detector(photos, run_dir, _settings(request, photos), resume=request.resume)
     if is_main_process():
         write_curves(run_dir)
     return TrainedDetector(result, result.checkpoint / "model", photos)
 
 
+def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
+    preset("detector", request.detector, CONFIGS)
+    preset("conventions", request.conventions, CONVENTIONS)
+    check_named_files(
+        [
+            ("--labels", request.labels),
+            ("--images", request.images),
+            ("--vocab", request.vocab),
+            ("--weights", request.weights),
+            ("--resnet", request.resnet),
+        ]
+    )
+    check_output_is_no_file(run_dir)
+    _train_config(request)
+
+
 def _settings(request: DetectorTrainRequest, photos: LabelledPhotos) -> DetectorSettings:
+    from roibeam.extraction.training.losses import LossRules
+    from roibeam.extraction.training.targets import SamplingRules
+    from roibeam.pipelines.detector.task import PhotoRules
+    from roibeam.pipelines.detector.training import DetectorSettings, Start
+
     sizes = replace(
         preset("detector", request.detector, CONFIGS),
         num_classes=len(photos.class_names),

@@ -25,7 +25,7 @@ from apache_beam.transforms.environments import ExternalEnvironment
 from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run
 from roibeam.pipelines.extract.runners.option_sets import pipeline_options
 from roibeam.pipelines.extract.runners.worker_pool import run_with_workers
-from roibeam.pipelines.extract.shard.job import ExtractJob
+from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard.running_shards import stopping_with_the_caller
 from roibeam.pipelines.extract.shard.shard_job import ShardMeter, ShardResult, extract_shard
 from roibeam.pipelines.extract.shard_plan import PlannedShard

@@ -2,7 +2,8 @@
 
     run_extract(request) -> open_work -> extract_work -> RunSummary
 
-The command line calls `run_extract`, or `dry_run`.
+The command line opens the work itself, before it imports this file: whatever is wrong with a request is said before
+torch and Beam are there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from roibeam.features.folders.folder_lock import run_lock
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.pipelines.extract.beam_extraction import PIPELINE, run_extraction
-from roibeam.pipelines.extract.new_work import Estimate, Work, estimate, existing_plan, make_plan, source_facts
+from roibeam.pipelines.extract.new_work import Estimate, estimate, existing_plan, make_plan, source_facts
 from roibeam.pipelines.extract.preset_names import conventions_name, selection_name
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree, write_run_report
 from roibeam.pipelines.extract.report.run_state import REMOTE_LOOK_SECONDS, ProgressView
@@ -28,9 +29,11 @@ from roibeam.pipelines.extract.report.run_summary import SUMMARY_NAME, RunEnd, w
 from roibeam.pipelines.extract.request import ExtractRequest, RunOptions
 from roibeam.pipelines.extract.requested_work import open_work
 from roibeam.pipelines.extract.runners.option_sets import check_cluster, pipeline_options, runner_flags
-from roibeam.pipelines.extract.shard.job import ExtractJob, shared_detector, shared_fingerprint
+from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
+from roibeam.pipelines.extract.shard.job import shared_detector, shared_fingerprint
 from roibeam.pipelines.extract.shard.store_folder import check_output_folder, tidy_store
 from roibeam.pipelines.extract.store_manifest import StoreText
+from roibeam.pipelines.extract.work import Work
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.progress import ProgressPrinter
 
@@ -103,17 +106,13 @@ def run_extract(request: ExtractRequest, *, tell: Callable[[str], None] = log.in
         ValueError: one line for the user, before anything is written where possible.
         OSError: if the store cannot be written.
     """
-    work = open_work(request, tell=tell)
-    if not request.run.as_json:
-        tell(f"{counted(len(work.source.images), 'image')} in {request.images.source}")
-    return extract_work(work, request.run)
+    return extract_work(open_work(request, tell=tell), request.run)
 
 
-def dry_run(request: ExtractRequest, *, tell: Callable[[str], None] = log.info) -> DryRun:
-    """Times three photos and writes nothing; arguments and errors as of `run_extract`."""
-    work = open_work(request, tell=tell)
+def dry_run(work: Work, options: RunOptions) -> DryRun:
+    """Times three photos and writes nothing; errors as of `extract_work`."""
     check_output_folder(work.store)
-    flags = runner_flags(request.run.runner, request.run.beam_args, preload=PIPELINE, device=work.detector.device)
+    flags = runner_flags(options.runner, options.beam_args, preload=PIPELINE, device=work.detector.device)
     return DryRun(work, estimate(work), tuple(flags))
 
 

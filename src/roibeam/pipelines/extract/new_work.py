@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.counted import counted
@@ -17,52 +16,18 @@ from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import encode_meta, encode_regions
 from roibeam.pipelines.extract.preset_names import conventions_name, selection_name
-from roibeam.pipelines.extract.shard.job import (
-    DetectorSpec,
-    shared_calls,
-    shared_detector,
-    shared_fingerprint,
-    shared_global_feature,
-)
+from roibeam.pipelines.extract.shard.job import shared_calls, shared_detector, shared_fingerprint, shared_global_feature
 from roibeam.pipelines.extract.shard_plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
+from roibeam.pipelines.extract.work import Work
 from roibeam.pipelines.foundation.files.locations import read_location
-from roibeam.pipelines.sources.captions.caption_join import GivenCaptions
 from roibeam.pipelines.sources.given_boxes import GivenBoxes
-from roibeam.pipelines.sources.held_out import LeakReport
 from roibeam.pipelines.sources.image_table import ImageTable
 from roibeam.pipelines.sources.source_kinds import Source
-from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 TIMING_TRIES = 5  # images looked at for one that decodes
 DRY_RUN_IMAGES = 3
 PAGE_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is to be extracted, and how: everything that decides what a store holds.
-
-    Attributes:
-        source: images.
-        store: folder to write, on a disk or at a URL.
-        detector, options: how images become records.
-        vocabulary: names to store.
-        shard_size: images per new shard; None means about ten minutes of work, at most 4,000.
-        boxes: of every image of the source; None where the detector proposes.
-        captions: where the user gave them for a source without any.
-        leaks: what was held out of the source, where the user named anything.
-    """
-
-    source: Source
-    store: OutputFolder
-    detector: DetectorSpec
-    options: ExtractOptions
-    vocabulary: Vocabulary
-    shard_size: int | None = None
-    boxes: GivenBoxes | None = None
-    captions: GivenCaptions | None = None
-    leaks: LeakReport | None = None
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,13 @@ from typing import Any
 import numpy as np
 
 from roibeam.extraction.detector_folder import SHIPPED
-from roibeam.extraction.engine.region_iterator import extract_regions
-from roibeam.extraction.photos.decode import decode_image
-from roibeam.extraction.photos.image_ref import Failure, ImageRef
-from roibeam.extraction.selection import SELECTIONS
-from roibeam.extraction.weights.loading import build_detector
+from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.printable import printable
 from roibeam.features.record.drawing.notebook import regions_html
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.extract.request import DEFAULT_SELECTION, RequestedDetector
 from roibeam.pipelines.foundation.overrides import apply_overrides, preset
-from roibeam.pipelines.model_files.detector_choice import choose_detector
+from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
 from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
 from roibeam.short_repr import short_repr
 
@@ -47,11 +43,11 @@ class DetectedPhoto:
         )
 
 
-def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
-    """Builds the detector, and finds the regions of one photo.
+def requested_parts(asked: RequestedDetector) -> tuple[ChosenDetector, dict[str, Any], Vocabulary]:
+    """The detector, its sections as the settings change them, and its names. Without torch.
 
     Raises:
-        ValueError: for a detector that is not known or does not fit together, and a photo that cannot be used.
+        ValueError: for a detector that is not known or does not fit together.
     """
     chosen = choose_detector(asked.detector, weights=asked.weights, conventions=asked.conventions)
     parts: dict[str, Any] = {
@@ -66,6 +62,22 @@ def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
         names = load_vocabulary(
             asked.vocabulary, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
         )
+    return chosen, parts, names
+
+
+def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
+    """Builds the detector, and finds the regions of one photo.
+
+    Raises:
+        ValueError: for a detector that is not known or does not fit together, and a photo that cannot be used.
+    """
+    chosen, parts, names = requested_parts(asked)
+    # Torch comes now, when nothing is wrong with the names.
+    from roibeam.extraction.engine.region_iterator import extract_regions
+    from roibeam.extraction.photos.decode import decode_image
+    from roibeam.extraction.photos.image_ref import Failure, ImageRef
+    from roibeam.extraction.weights.loading import build_detector
+
     built = build_detector(
         parts["detector"], weights=chosen.weights, selection=parts["selection"], conventions=parts["conventions"],
         mode=asked.mode, device=asked.device,

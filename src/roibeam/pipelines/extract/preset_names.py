@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.network.selection_policy import SELECTIONS
 
 
 def conventions_name(conventions: Mapping[str, Any]) -> str:

@@ -1,20 +1,20 @@
-"""A request becomes work: detector chosen, images listed, boxes and captions joined. Nothing is written."""
+"""A request becomes work: detector chosen, images listed, boxes and captions joined. Nothing is written, and neither
+torch nor Beam is imported: what is wrong with a request is said at once."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import PUBLISHED_EDGES
-from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.features.counted import counted
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
-from roibeam.pipelines.extract.new_work import Work
 from roibeam.pipelines.extract.request import (
     DEFAULT_SELECTION,
     ExtractRequest,
@@ -23,16 +23,20 @@ from roibeam.pipelines.extract.request import (
     RequestedRecords,
     RunOptions,
 )
-from roibeam.pipelines.extract.shard.job import DetectorSpec
+from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec
+from roibeam.pipelines.extract.shard.store_folder import check_output_folder
+from roibeam.pipelines.extract.work import Work
+from roibeam.pipelines.foundation.files.named_files import check_named_files
 from roibeam.pipelines.foundation.files.remote_files import is_url, use_beam_options
 from roibeam.pipelines.foundation.overrides import apply_overrides, preset
 from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
 from roibeam.pipelines.sources.captions.caption_join import GivenCaptions, give_captions
+from roibeam.pipelines.sources.datasets.folder import is_pattern
 from roibeam.pipelines.sources.given_boxes import GivenBoxes, give_boxes
 from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, keep_out
 from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_source
 from roibeam.pipelines.sources.source_kinds import Source, check_images_are_there, open_source
-from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
+from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary
 
 
 def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
@@ -43,6 +47,7 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
     Raises:
         ValueError: one line: whatever of the request is unknown, does not fit together or cannot be opened.
     """
+    _check_files(request)
     chosen, sections = _chosen_detector(request.detector)
     options = _options(request.records)
     _check_device(request.detector.device, request.run.runner)
@@ -61,7 +66,24 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
     vocabulary = _vocabulary(request.detector.vocabulary, chosen, sections["detector"])
     work = Work(source, store, spec, options, vocabulary, request.shard_size, boxes, captions, leaks)
     check_images_are_there(work.source)
+    if not request.run.as_json:
+        tell(f"{counted(len(work.source.images), 'image')} in {request.images.source}")
     return work
+
+
+def _check_files(request: ExtractRequest) -> None:
+    """Raises ValueError with all files that were named and are not there."""
+    images, detector = request.images, request.detector
+    check_named_files(
+        [
+            ("SOURCE", None if is_pattern(images.source) else images.source),
+            ("--image-root", images.image_root),
+            ("--boxes", images.boxes),
+            ("--captions", images.captions),
+            ("--weights", detector.weights),
+            ("--vocab", None if detector.vocabulary == PUBLISHED_LISTS else detector.vocabulary),
+        ]
+    )
 
 
 def _chosen_detector(asked: RequestedDetector) -> tuple[ChosenDetector, dict[str, Any]]:
@@ -85,15 +107,14 @@ def _options(asked: RequestedRecords) -> ExtractOptions:
 
 
 def _check_device(device: str, runner: str) -> None:
-    try:
-        parsed = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"--device {device!r}: expected cpu, cuda or cuda:<n>") from None
-    if parsed.type not in ("cpu", "cuda"):
+    if not re.fullmatch(r"(cpu|cuda)(:[0-9]+)?", device):
         raise ValueError(f"--device {device!r}: expected cpu, cuda or cuda:<n>")
-    # With another runner the devices are those of its workers.
-    if runner == "local" and parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"--device {device!r}: torch sees {torch.cuda.device_count()} CUDA devices here")
+    kind, _, number = device.partition(":")
+    if kind == "cuda" and runner == "local":  # with another runner the devices are those of its workers
+        import torch
+
+        if int(number or 0) >= torch.cuda.device_count():
+            raise ValueError(f"--device {device!r}: torch sees {torch.cuda.device_count()} CUDA devices here")
 
 
 def _threads(asked: int | None, run: RunOptions) -> int | None:
@@ -113,6 +134,8 @@ def _store(request: ExtractRequest) -> OutputFolder:
     store = output_folder(request.out if "://" in request.out else os.path.abspath(request.out))
     if request.run.scratch is not None and store.local_path is not None:
         raise ValueError("--scratch is for stores at a URL; a store on a disk is written in its own folder")
+    if store.local_path is not None:  # of a URL it is looked at when the run begins
+        check_output_folder(store)
     return store
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 
 
 class ReadsRegions(Protocol):

@@ -17,6 +17,7 @@ from roibeam.extraction import detector_folder
 from roibeam.extraction.detector_folder import describe_detector, read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.model.end_to_end import EndToEndModel
+from roibeam.pipelines.model_files.converted_output import check_converted_output
 from roibeam.pipelines.model_files.joint_checkpoint import (
     JointCheckpoint,
     load_joint,
@@ -31,9 +32,7 @@ from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint, load
 from roibeam.pipelines.model_files.published_models import writer_of
 from roibeam.pipelines.training.checkpoint import sync_to_disk, write_json
 
-DIRECTIONS = ("roibeam", "official", "detector")
 _OF_HUGGING_FACE = frozenset(field.name for field in fields(PretrainedConfig))
-OFFICIAL_SUFFIXES = (".bin", ".th", ".pth", ".safetensors")
 
 
 @dataclass(frozen=True)
@@ -62,14 +61,7 @@ def convert_model(spec: str, out: Path, *, to: str, options: Path | None = None)
             differently.
         OSError: when a disk fails.
     """
-    if to not in DIRECTIONS:
-        raise ValueError(f"a model is not written as {to!r}; there are {', '.join(DIRECTIONS)}")
-    if out.exists():
-        raise ValueError(f"{out} is there already; name another one")
-    if not out.parent.is_dir():
-        raise ValueError(f"{out}: there is no folder {out.parent}")
-    if to == "official" and out.suffix not in OFFICIAL_SUFFIXES:
-        raise ValueError(f"{out}: official checkpoints end in {', '.join(OFFICIAL_SUFFIXES)}; rename it")
+    check_converted_output(out, to)
     found = load_model_or_joint(spec, options=options)
     model, changes = found.model, found.changes
     aside = out.with_name(f".part-{os.getpid()}-{out.name}")

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from torch import nn
 
-from roibeam.model.common.bert import BertSizes
-from roibeam.model.imagebert.model import ImageBertForPreTraining, imagebert_base, imagebert_small
-from roibeam.model.interbert.config import interbert_config, interbert_small
+from roibeam.model.imagebert.model import ImageBertForPreTraining
 from roibeam.model.interbert.model import InterBertForPreTraining
-from roibeam.model.vilbert.config import DEPTHS, vilbert_config, vilbert_small
 from roibeam.model.vilbert.model import ViLbertForPreTraining
-from roibeam.model.vilbert.single_stream import SingleStreamConfig, SingleStreamForPreTraining, single_stream_small
-from roibeam.model.visualbert.model import VisualBertForPreTraining, visualbert_config, visualbert_small
-from roibeam.model.vlbert.config import vlbert_base, vlbert_config, vlbert_small
+from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
+from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler, ImageBertSampling
-from roibeam.pipelines.pretraining.samples.interbert import InterBertSampler, InterBertSampling
+from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS, NamedSystem, named_system
+from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
+from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler
+from roibeam.pipelines.pretraining.samples.imagebert_sampling import ImageBertSampling
+from roibeam.pipelines.pretraining.samples.interbert import InterBertSampler
+from roibeam.pipelines.pretraining.samples.interbert_sampling import InterBertSampling
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
-from roibeam.pipelines.pretraining.samples.vilbert import ViLbertSampler, ViLbertSampling
-from roibeam.pipelines.pretraining.samples.visualbert import (
-    BOX_NUMBERS,
-    VisualBertSampler,
-    VisualBertSampling,
-    review_captions,
-)
-from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSampling
+from roibeam.pipelines.pretraining.samples.vilbert import ViLbertSampler
+from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
+from roibeam.pipelines.pretraining.samples.visualbert import BOX_NUMBERS, VisualBertSampler, review_captions
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
+from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
+from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 
 
 @dataclass(frozen=True)
@@ -39,9 +36,8 @@ class System:
     """One of the published systems, as pre-training knows it.
 
     Attributes:
-        name: for people.
+        named: its title and the sizes of its model.
         model_class: with the pre-training heads.
-        sizes: name of a preset -> builder of the model's configuration, which takes fields as keywords.
         region_label_fields: number of foreground classes and feature width of a store -> the configuration's fields
             that follow from them, beside `region_feature_size`.
         feature_width: settings of the rules and feature width of a store -> `region_feature_size`.
@@ -64,9 +60,8 @@ class System:
         whole_image: `EndToEndChoices.whole_image` of such a run.
     """
 
-    name: str
+    named: NamedSystem
     model_class: type[nn.Module]
-    sizes: Mapping[str, Callable[..., BertSizes]]
     region_label_fields: Callable[[int, int], Mapping[str, Any]]
     sampling: type
     sampler: type[Sampler]
@@ -83,6 +78,16 @@ class System:
     end_to_end_fields: Mapping[str, Any] = field(default_factory=dict)
     whole_image: str = "model"
 
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.named.title
+
+    @property
+    def sizes(self) -> Mapping[str, ModelFields]:
+        """Name of a preset -> the model's configuration."""
+        return self.named.sizes
+
 
 _WHOLE, _END = ("whole image",), ("end",)
 _MOST_PIECES_OF_BERT = 510  # 512 positions, of which VL-BERT needs two for image and end
@@ -97,15 +102,8 @@ def _imagebert_layout(config: Any) -> tuple[tuple[str, ...], ...]:
 SYSTEMS: Mapping[str, System] = MappingProxyType(
     {
         "vlbert": System(
-            name="VL-BERT",
+            named=NAMED_SYSTEMS["vlbert"],
             model_class=VLBertForPreTraining,
-            sizes={
-                "small": vlbert_small,
-                "base": vlbert_base,
-                "large": partial(vlbert_config, "release-captions", size="large"),
-                "paper": partial(vlbert_config, "paper"),
-                "paper-small": partial(vlbert_config, "paper", size="small"),
-            },
             region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes + 1},
             sampling=VLBertSampling,
             sampler=VLBertSampler,
@@ -117,9 +115,8 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             whole_image="box",
         ),
         "visualbert": System(
-            name="VisualBERT",
+            named=NAMED_SYSTEMS["visualbert"],
             model_class=VisualBertForPreTraining,
-            sizes={"small": visualbert_small, "base": visualbert_config, "paper": partial(visualbert_config, "paper")},
             region_label_fields=lambda num_classes, width: {},
             sampling=VisualBertSampling,
             sampler=VisualBertSampler,
@@ -132,9 +129,8 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             review=review_captions,
         ),
         "imagebert": System(
-            name="ImageBERT",
+            named=NAMED_SYSTEMS["imagebert"],
             model_class=ImageBertForPreTraining,
-            sizes={"small": imagebert_small, "base": imagebert_base},
             region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes},
             sampling=ImageBertSampling,
             sampler=ImageBertSampler,
@@ -143,14 +139,8 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "vilbert": System(
-            name="ViLBERT",
+            named=NAMED_SYSTEMS["vilbert"],
             model_class=ViLbertForPreTraining,
-            sizes={
-                "small": vilbert_small,
-                "base": vilbert_config,
-                **{f"base-{depth}-co-attentions": partial(vilbert_config, depth=depth) for depth in DEPTHS},
-                **{name: partial(vilbert_config, name) for name in ("release-mt", "release-mt-roberta")},
-            },
             region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
             sampling=ViLbertSampling,
             sampler=ViLbertSampler,
@@ -159,9 +149,8 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "vilbert-single-stream": System(
-            name="ViLBERT's single-stream baseline",
+            named=NAMED_SYSTEMS["vilbert-single-stream"],
             model_class=SingleStreamForPreTraining,
-            sizes={"small": single_stream_small, "base": SingleStreamConfig},
             region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
             sampling=ViLbertSampling,
             sampler=ViLbertSampler,
@@ -170,13 +159,8 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             end_to_end_fields={"masked_appearance": "pixels"},
         ),
         "interbert": System(
-            name="InterBERT",
+            named=NAMED_SYSTEMS["interbert"],
             model_class=InterBertForPreTraining,
-            sizes={
-                "small": interbert_small,
-                "base": interbert_config,
-                **{name: partial(interbert_config, name) for name in ("paper", "single-stream")},
-            },
             region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
             sampling=InterBertSampling,
             sampler=InterBertSampler,
@@ -191,6 +175,5 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
 
 def system_named(name: str) -> System:
     """Raises ValueError for an unknown name."""
-    if name not in SYSTEMS:
-        raise ValueError(f"system {name!r}: choose one of {', '.join(SYSTEMS)}")
+    named_system(name)
     return SYSTEMS[name]

@@ -15,6 +15,8 @@ ATTRIBUTES_FILE = "attributes_vocab.txt"
 # The list that the published Visual Genome detectors were trained with: peteanderson80/bottom-up-attention.
 VG_URL = "https://raw.githubusercontent.com/peteanderson80/bottom-up-attention/master/data/genome/1600-400-20"
 
+PUBLISHED_LISTS = "vg"  # in place of a file
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -48,7 +50,7 @@ def load_vocabulary(
     if spec is None:
         return Vocabulary()
     attributes = None
-    if spec == "vg":
+    if spec == PUBLISHED_LISTS:
         classes = _read(_fetch_vg(vg_url, CLASSES_FILE))
         attributes = _read(_fetch_vg(vg_url, ATTRIBUTES_FILE))
     elif Path(spec).is_dir():

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from roibeam.extraction.engine.photo_loading import read_local_file
 from roibeam.extraction.photos.decode import decode_image
+from roibeam.extraction.photos.photo_file import read_local_file
 from roibeam.features.comparison.record_source import RecordSource
 from roibeam.features.comparison.region_matching import match_regions
 from roibeam.features.comparison.store_comparison import ImageComparison, StoreComparison

@@ -35,12 +35,12 @@ from roibeam.features.shard.publish import publish_shard
 from roibeam.features.shard.reader import ShardReader
 from roibeam.features.shard.writer import ShardWriter
 from roibeam.pipelines.extract.report.run_facts import write_run_report
-from roibeam.pipelines.extract.shard.job import DetectorSpec, ExtractJob, dataclass_from_json, shared_fingerprint
-from roibeam.pipelines.extract.shard.shard_job import extract_members, planned_bytes
+from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJob, dataclass_from_json
 from roibeam.pipelines.extract.shard.store_folder import tidy_store
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_members
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
 from roibeam.pipelines.foundation.files.locations import location_exists, moved_location
+from roibeam.pipelines.foundation.files.named_files import check_named_files
 from roibeam.pipelines.foundation.files.remote_files import is_url
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 from roibeam.pipelines.stores.damage import ShardState, StoreDamage, find_damage, record_problem
@@ -112,8 +112,8 @@ def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool 
         states = [state for state in damage.shards if state.is_damaged or retry_dead_letters]
         counts = _Counts()
         if states:
-            fingerprint, job = _recorded_job(store, before, plan, source)
             _check_photos(store, plan, states, source, retry=retry_dead_letters)
+            fingerprint, job = _recorded_job(store, before, plan, source)
             counts = _redo_shards(store, job, fingerprint, plan, states, retry=retry_dead_letters)
         if counts.waiting or damage.is_stale:
             for manifest in counts.waiting:
@@ -159,6 +159,9 @@ def _recorded_job(
     store: Path, manifest: StoreManifest, plan: Plan, source: RepairSource
 ) -> tuple[Fingerprint, ExtractJob]:
     """The store's own job, with what has moved; ValueError when its features would be others."""
+    # Not above: a store that needs no repair, or whose photos are not there, needs no torch.
+    from roibeam.pipelines.extract.shard.job import shared_fingerprint
+
     try:
         spec = DetectorSpec.from_json(manifest.config["detector"])
         options = dataclass_from_json(ExtractOptions, manifest.config["options"], "options")
@@ -203,6 +206,7 @@ def _folder(source: RepairSource) -> str:
 
 def _check_photos(store: Path, plan: Plan, states: list[ShardState], source: RepairSource, *, retry: bool) -> None:
     """Looks for photos of the shards, wanted ones first: a wrong folder would make dead letters of records."""
+    check_named_files([("--weights", source.weights)])
     images = _folder(source)
     if not is_url(images) and not os.path.isdir(images):
         raise ValueError(f"no such folder: {str(source.images)!r} (--images)")
@@ -293,6 +297,8 @@ class _NewAttempt:
 
     def write(self, counts: _Counts) -> ShardManifest | None:
         """The manifest, in the waiting folder; None when only dead letters were tried and all are what they were."""
+        from roibeam.pipelines.extract.shard.shard_job import planned_bytes
+
         start = time.monotonic()
         old, waiting = self._state.manifest, self._store / WAITING_FOLDER
         attempt = secrets.token_hex(4)
@@ -338,6 +344,8 @@ class _NewAttempt:
 
     def _put_all(self, writer: ShardWriter, reader: ShardReader | None) -> None:
         """All members in the plan's order, so that a repaired shard is written like any other."""
+        from roibeam.pipelines.extract.shard.shard_job import extract_members
+
         old = self._state.manifest
         kept = {letter.image_id: letter for letter in old.dead_letters} if old else {}
         outcomes: Iterator[RegionRecord | Failure] = extract_members(self._job, self._asked)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
-from roibeam.model.common.checkpoint import KeyTable
+    from roibeam.model.common.checkpoint import KeyTable
 
 
 class _GroupOptions(TypedDict, total=False):

@@ -1,4 +1,7 @@
-"""An evaluation by the names of its parts: a checkpoint, a store and a caption file, opened and evaluated."""
+"""An evaluation by the names of its parts: a checkpoint, a store and a caption file, opened and evaluated.
+
+Files and settings are looked at before torch is imported.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,17 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import answer_place
-from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
-from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig, EvaluationResult, evaluate_checkpoint
+from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.extract.annotations import stored_captions
-from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.foundation.files.named_files import check_named_files
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationResult
 
 _HELD_OUT_SPLIT = "test"  # of a Karpathy file
 
@@ -36,6 +41,7 @@ class EvaluateRequest:
         tokenizer: as of `load_tokenizer`; None takes the one beside the checkpoint.
         options: official JSON configuration beside an official checkpoint.
         config: how it is evaluated.
+        threads: of the CPU; None leaves torch's choice.
     """
 
     checkpoint: str
@@ -49,6 +55,7 @@ class EvaluateRequest:
     tokenizer: str | None = None
     options: Path | None = None
     config: EvaluationConfig = field(default_factory=EvaluationConfig)
+    threads: int | None = None
 
 
 def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda remark: None) -> EvaluationResult:
@@ -59,7 +66,19 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
     Raises:
         ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
     """
+    _check_files(request)
     file, out = _caption_file(request), answer_place(request.checkpoint, request.out, "evaluation")
+    FeatureStore(request.store).close()
+    # Torch comes now, when nothing is wrong with the names.
+    import torch
+
+    from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
+    from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
+    from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
+    from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
     found = load_model_or_joint(request.checkpoint, options=request.options)
     pretraining_model(found, named=request.checkpoint, asking="evaluate")  # before a tokenizer is asked for
     spec = tokenizer_spec(found, request.tokenizer)
@@ -81,6 +100,18 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
     for note in notes:
         tell(note)
     return dataclasses.replace(result, remarks=(*notes, *result.remarks))
+
+
+def _check_files(request: EvaluateRequest) -> None:
+    check_named_files(
+        [
+            ("the checkpoint", request.checkpoint),
+            ("--store", request.store),
+            ("--captions", request.captions),
+            ("--images", request.images),
+            ("--config", request.options),
+        ]
+    )
 
 
 def _caption_file(request: EvaluateRequest) -> CaptionFile | None:

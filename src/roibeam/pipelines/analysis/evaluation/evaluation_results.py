@@ -7,14 +7,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roibeam.pipelines.analysis.evaluation.measures import Measure
-from roibeam.pipelines.analysis.evaluation.retrieval import Direction
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap, floor_median
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.analysis.evaluation.measures import Measure
+    from roibeam.pipelines.analysis.evaluation.retrieval import Direction
 
 RESULTS_NAME = "results.json"
 _FORMAT = 1

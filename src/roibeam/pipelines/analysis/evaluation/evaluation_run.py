@@ -21,6 +21,7 @@ from roibeam.features.printable import printable
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import check_new
 from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, pretraining_model
+from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.analysis.evaluation.evaluation_results import (
     Figure,
     figure_of,
@@ -52,42 +53,6 @@ from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.training.run_folder.trained_images import trained_among
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class EvaluationConfig:
-    """What is evaluated, and how.
-
-    Attributes:
-        seed: of masks, mismatched images, the subset of images, and the draws of the intervals.
-        batch_size: captions, and pairs of retrieval, at once.
-        max_images: a subset of so many images with their captions; 0 = all.
-        max_regions: of an image, those with the best scores; 0 = all.
-        retrieval: whether all pairs are scored.
-        folds: parts of the images that are searched by themselves.
-        task: number of the task token, for a model with such tokens.
-        background_first: where the model's classes have background.
-        device: "auto" (an accelerator if there is one) or "cpu".
-    """
-
-    seed: int = 0
-    batch_size: int = 64
-    max_images: int = 0
-    max_regions: int = 0
-    retrieval: bool = True
-    folds: int = 1
-    task: int | None = None
-    background_first: bool = False
-    device: str = "auto"
-
-    def __post_init__(self) -> None:
-        for name, least in (("seed", 0), ("batch_size", 1), ("max_images", 0), ("max_regions", 0), ("folds", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"EvaluationConfig: {name} must be at least {least}, got {getattr(self, name)}")
-        if self.device not in ("auto", "cpu"):
-            raise ValueError(f"device must be auto or cpu, got {self.device!r}")
-        if self.folds > 1 and not self.retrieval:
-            raise ValueError("folds are of retrieval; leave them out, or retrieval in")
 
 
 @dataclass(frozen=True)

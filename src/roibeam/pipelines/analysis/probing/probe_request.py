@@ -1,31 +1,30 @@
 """A probe by the names of its parts: a checkpoint, an image and a text, opened, asked, and drawn into a file.
 
 image -> regions (of a store, or a detector's) -> model -> answers -> picture
+
+Files and names are looked at before torch is imported.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roibeam.extraction.photos.decode import decode_image
 from roibeam.features.record.drawing.notebook import notebook_html
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import answer_place
-from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
-from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
-from roibeam.pipelines.analysis.probing.probe import GUESSES, ProbeResult, probe
-from roibeam.pipelines.analysis.probing.probe_picture import probe_svg
-from roibeam.pipelines.extract.one_photo import detect_photo
+from roibeam.pipelines.extract.one_photo import detect_photo, requested_parts
 from roibeam.pipelines.extract.request import RequestedDetector
-from roibeam.pipelines.inputs.region_names import Names
-from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
-from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.foundation.files.named_files import check_named_files
+from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
 from roibeam.short_repr import short_repr
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.analysis.probing.probe import ProbeResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +64,7 @@ class ProbeRequest:
     hide: tuple[int, ...] | None = None
     layer: int | None = None
     head: int | None = None
-    top: int = GUESSES
+    top: int = 5
     task: int | None = None
 
 
@@ -113,12 +112,25 @@ def write_probe(request: ProbeRequest) -> Probed:
         ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
     """
     out = _checked_out(request)
+    _check_files(request)
+    detector = None if request.store is not None else _requested_detector(request)
+    if detector is not None:
+        requested_parts(detector)
+    # Torch comes now, when nothing is wrong with the names.
+    from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
+    from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
+    from roibeam.pipelines.analysis.probing.probe import probe
+    from roibeam.pipelines.analysis.probing.probe_picture import probe_svg
+    from roibeam.pipelines.inputs.region_names import Names
+    from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
+    from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+
     found = load_model_or_joint(request.checkpoint, options=request.options)
     if isinstance(found, JointCheckpoint) and request.store is not None and request.photo is None:
         raise ValueError(f"{request.checkpoint} reads photos: add --photo, that of the record {request.image!r}")
     model = pretraining_model(found, named=request.checkpoint, asking="probe")
     tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
-    seen = _detected(request) if request.store is None else _stored(request.store, request)
+    seen = _stored(request) if detector is None else _detected(request, detector)
     if isinstance(found, JointCheckpoint):
         assert seen.pixels is not None
         model = PhotoModel(found.joint, seen.pixels)
@@ -142,31 +154,49 @@ def _checked_out(request: ProbeRequest) -> Path:
     return out
 
 
-def _stored(store: str, request: ProbeRequest) -> _Seen:
-    """The record of a store."""
-    if request.vocab is not None or request.weights is not None or request.settings:
+def _check_files(request: ProbeRequest) -> None:
+    if request.store is not None and (request.vocab is not None or request.weights is not None or request.settings):
         raise ValueError(
             "--vocab, --weights and --set are for a detector; with --store the regions and names are its own"
         )
-    with FeatureStore(store) as opened:
+    named: list[tuple[str, str | Path | None]] = [
+        ("the checkpoint", request.checkpoint), ("--store", request.store), ("--photo", request.photo),
+        ("--config", request.options), ("--weights", request.weights),
+        ("--vocab", None if request.vocab == PUBLISHED_LISTS else request.vocab),
+    ]  # fmt: skip
+    check_named_files([*named, *([("the photo", request.image)] if request.store is None else [])])
+    if request.store is None:
+        return
+    with FeatureStore(request.store) as opened:
         if request.image not in opened:
-            raise ValueError(f"--store {store} has no record {request.image!r}; roibeam store show lists ids")
+            raise ValueError(f"--store {request.store} has no record {request.image!r}; roibeam store show lists ids")
+
+
+def _stored(request: ProbeRequest) -> _Seen:
+    """The record of a store."""
+    assert request.store is not None
+    with FeatureStore(request.store) as opened:
         record, classes = opened[request.image], tuple(opened.vocabulary["classes"] or ())
     return _Seen(record, classes, None if request.photo is None else _pixels(request.photo, record))
 
 
-def _detected(request: ProbeRequest) -> _Seen:
-    """What a detector finds in the photo."""
-    asked = RequestedDetector(
+def _requested_detector(request: ProbeRequest) -> RequestedDetector:
+    return RequestedDetector(
         request.detector, weights=request.weights, conventions=request.conventions, selection=request.selection,
         settings=request.settings, vocabulary=request.vocab,
     )  # fmt: skip
-    found = detect_photo(Path(request.image), asked)
+
+
+def _detected(request: ProbeRequest, detector: RequestedDetector) -> _Seen:
+    """What a detector finds in the photo."""
+    found = detect_photo(Path(request.image), detector)
     return _Seen(found.record, tuple(found.vocabulary.classes or ()), found.pixels)
 
 
 def _pixels(photo: Path, record: RegionRecord) -> np.ndarray:
     """Turned as the record's was. Checked as `extract` checks photos: a model may be given these pixels."""
+    from roibeam.extraction.photos.decode import decode_image
+
     data = photo.read_bytes()
     for orientation in ("applied", "ignored"):
         pixels = decode_image(data, exif_orientation=orientation)

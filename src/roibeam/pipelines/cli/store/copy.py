@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import JSON_OUTPUT
 
 
@@ -65,7 +65,7 @@ def copy_command(
     shard_bytes = None if shard_mb is None else shard_mb * 10**6
     options = CopyOptions(change, asked, shard_size, shard_bytes, drop_damaged)
     summary = copy_store(sources, out, options)
-    typer.echo(json.dumps(summary.to_json(out)) if as_json else summary.text(out))
+    typer.echo(json_line(summary.to_json(out)) if as_json else summary.text(out))
     if summary.failed_share > max_failures:
         typer.echo(
             f"roibeam: {100 * summary.failed_share:.1f} % of what was to be copied is missing or failed, more than the "
@@ -97,7 +97,7 @@ def plan_command(
             }
             for rank, entries in enumerate(plan)
         ]
-        typer.echo(json.dumps({"store": str(store), "imbalance": imbalance(plan), "ranks": ranks_json}))
+        typer.echo(json_line({"store": str(store), "imbalance": imbalance(plan), "ranks": ranks_json}))
         return
     typer.echo(f"{'rank':>6} {'shards':>7} {'records':>11} {'MB':>12}  shard numbers")
     for rank, entries in enumerate(plan):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.cli.json_output import error_line, json_line
 from roibeam.pipelines.cli.options import JSON_OUTPUT
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def import_command(
         repeats = {"dead_letters": dict(summary.failures), "equal_repeats": summary.num_repeats}
         figures = {"format": summary.format, **counts, **repeats, "seconds": round(summary.seconds, 3)}
         report = {"content_digest": manifest.content_digest, "report": summary.report.to_json()}
-        typer.echo(json.dumps({"store": str(out), **figures, **report}))
+        typer.echo(json_line({"store": str(out), **figures, **report}))
     else:
         typer.echo(
             f"{out}: {counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')}, "
@@ -88,7 +88,7 @@ def export_command(
             "left_out": summary.left_out, "without_classes": summary.without_classes,
             "read_back": asdict(errors), "seconds": round(summary.seconds, 3),
         }  # fmt: skip
-        typer.echo(json.dumps({"file": str(out), **figures, "report": summary.report.to_json()}))
+        typer.echo(json_line({"file": str(out), **figures, "report": summary.report.to_json()}))
         return
     lines = [f"{out}: {counted(summary.num_records, 'record')} as {summary.format}, layout {summary.layout}"]
     lines += [
@@ -140,15 +140,16 @@ def diff_command(
             check_page_path(html)
         with RecordSource(left) as first, RecordSource(right) as second:
             found = compare(first, second, id_rule=ids, max_error=max_error, worst=worst)
-            typer.echo(json.dumps(found.to_json()) if as_json else comparison_text(found))
+            typer.echo(json_line(found.to_json()) if as_json else comparison_text(found))
             if html is not None:
                 write_comparison_page(html, found, first, second, images=images)
     except Exception as error:  # whatever it is: 1 would tell a script that the stores were compared and differ
         logger.debug("the comparison stopped", exc_info=True)
         expected = isinstance(error, ValueError | OSError)
-        typer.echo(
-            f"roibeam: {error if expected else f'{type(error).__name__}: {error}; --debug tells more'}", err=True
-        )
+        message = str(error) if expected else f"{type(error).__name__}: {error}; --debug tells more"
+        typer.echo(f"roibeam: {message}", err=True)
+        if as_json:
+            typer.echo(error_line(message, _TROUBLE))
         raise typer.Exit(_TROUBLE) from None
     if html is not None and not as_json:
         typer.echo(f"page: {html}")

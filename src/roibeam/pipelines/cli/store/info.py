@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import JSON_OUTPUT
 from roibeam.pipelines.cli.store.copy import copy_command, plan_command
 from roibeam.pipelines.cli.store.exchange import diff_command, export_command, import_command
@@ -34,7 +34,7 @@ def info_command(
     manifest = read_manifest(store)
     if as_json:
         content = manifest.to_json()
-        typer.echo(json.dumps({**content, "data_bytes": data_bytes(manifest), "store": str(store)}))
+        typer.echo(json_line({**content, "data_bytes": data_bytes(manifest), "store": str(store)}))
         return
     typer.echo("\n".join([str(store), *(f"  {name:<15} {value}" for name, value in store_facts(manifest).items())]))
 
@@ -56,7 +56,7 @@ def verify_command(
     problems = check_store(store, deep=deep, shards=shards, tell=lambda line: typer.echo(f"roibeam: {line}", err=True))
     if as_json:
         typer.echo(
-            json.dumps({"store": str(store), "deep": deep, "problems": [asdict(problem) for problem in problems]})
+            json_line({"store": str(store), "deep": deep, "problems": [asdict(problem) for problem in problems]})
         )
     else:
         for problem in problems:
@@ -97,7 +97,7 @@ def show_command(
     if draw is not None:
         draw_stored(store, view.record.image_id, draw, photo, num_regions=regions)
     if as_json:
-        typer.echo(json.dumps(view.to_json() if draw is None else {**view.to_json(), "picture": str(draw)}))
+        typer.echo(json_line(view.to_json() if draw is None else {**view.to_json(), "picture": str(draw)}))
         return
     typer.echo("\n".join(view.lines()))
     if draw is not None:

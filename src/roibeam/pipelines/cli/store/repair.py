@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from roibeam.pipelines.cli.json_output import json_line
 
 
 def repair_command(
@@ -54,7 +55,7 @@ def repair_command(
 
     source = RepairSource(images, weights, detector, device)
     summary = repair_store(store, source, retry_dead_letters=retry_dead_letters)
-    typer.echo(json.dumps(repair_json(store, summary)) if as_json else repair_text(store, summary))
+    typer.echo(json_line(repair_json(store, summary)) if as_json else repair_text(store, summary))
     if summary.lost:
         raise typer.Exit(1)
 
@@ -64,6 +65,6 @@ def _list_damage(store: Path, *, as_json: bool) -> None:
     from roibeam.pipelines.stores.damage_text import damage_json, damage_text
 
     damage = find_damage(store)
-    typer.echo(json.dumps(damage_json(store, damage)) if as_json else damage_text(store, damage))
+    typer.echo(json_line(damage_json(store, damage)) if as_json else damage_text(store, damage))
     if not damage.is_whole:
         raise typer.Exit(1)

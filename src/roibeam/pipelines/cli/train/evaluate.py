@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import BACKGROUND_FIRST, CHECKPOINT_HELP, CONFIG, JSON_LINE, TASK, TOKENIZER
 
 if TYPE_CHECKING:
@@ -109,13 +109,9 @@ def evaluate_command(
         return
     if checkpoint is None or store is None:
         raise ValueError("evaluate needs a checkpoint and --store (or --compare A B); roibeam evaluate --help")
-    import torch
-
     from roibeam.pipelines.analysis.evaluation.evaluate_request import EvaluateRequest, evaluate
-    from roibeam.pipelines.analysis.evaluation.evaluation_run import EvaluationConfig
+    from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 
-    if threads is not None:
-        torch.set_num_threads(threads)
     how = EvaluationConfig(
         seed=seed, batch_size=batch_size, max_images=max_images, max_regions=max_regions, retrieval=retrieval,
         folds=folds, task=task, background_first=background_first, device=device,
@@ -123,6 +119,7 @@ def evaluate_command(
     request = EvaluateRequest(
         checkpoint=checkpoint, store=store, out=out, captions=captions, split=split, id_rule=id_rule, images=images,
         min_match=min_match, tokenizer=tokenizer, options=config, config=how,
+        threads=threads,
     )  # fmt: skip
     tell: Callable[[str], None] = (lambda remark: None) if as_json else lambda remark: typer.echo(f"note: {remark}")
     _print(evaluate(request, tell), as_json=as_json)
@@ -135,7 +132,7 @@ def _print(result: EvaluationResult, *, as_json: bool) -> None:
         figures = [asdict(figure) for figure in result.figures]
         facts = {"results": str(result.results), "captions": result.num_captions, "images": result.num_images}
         joined = {"join": result.join.to_json(), "remarks": result.remarks, "seconds": round(result.seconds, 1)}
-        typer.echo(json.dumps({"event": "done", **facts, **joined, "figures": figures}))
+        typer.echo(json_line({**facts, **joined, "figures": figures}))
         return
     typer.echo(f"{counted(result.num_captions, 'caption')} of {counted(result.num_images, 'image')}\n")
     typer.echo(f"{'':<32}{'value':>9}{'95 % interval':>22}{'chance':>10}{'possible':>10}{'of':>12}")
@@ -173,7 +170,7 @@ def _compare(first: Path, second: Path, *, as_json: bool) -> None:
     found = compare_results(first, second)
     if as_json:
         rows: list[dict[str, Any]] = [{**asdict(each), "excludes_zero": each.excludes_zero} for each in found]
-        typer.echo(json.dumps({"event": "done", "first": str(first), "second": str(second), "differences": rows}))
+        typer.echo(json_line({"first": str(first), "second": str(second), "differences": rows}))
         return
     typer.echo(f"{first} less {second}\n")
     typer.echo(f"{'':<32}{'first':>9}{'second':>9}{'difference':>12}{'95 % interval':>22}")

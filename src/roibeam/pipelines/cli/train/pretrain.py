@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import (
     HELD_OUT,
     IMAGES_OF,
@@ -316,6 +316,10 @@ def pretrain_command(
 
 def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json: bool) -> None:
     """Runs the stages, or without any the request itself, and tells what came of it."""
+    if not stages:
+        from roibeam.pipelines.pretraining.requests.checked_request import check_request
+
+        check_request(request)  # before torch is imported
     from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
     from roibeam.pipelines.pretraining.requests.requested_stages import run_stages
     from roibeam.pipelines.training.loop import is_main_process
@@ -337,7 +341,7 @@ def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) ->
 
     out = result.run_dir
     if as_json:
-        typer.echo(json.dumps({"event": "done", **result.to_json()}))
+        typer.echo(json_line(result.to_json()))
         return
     for note in result.notes:
         typer.echo(f"note: {note}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import (
     BACKGROUND_FIRST,
     CHECKPOINT_HELP,
@@ -89,7 +89,7 @@ def _print(done: Probed, *, as_json: bool) -> None:
 
     result = done.result
     if as_json:
-        typer.echo(json.dumps(_facts(result, done.picture)))
+        typer.echo(json_line(_facts(result, done.picture)))
         return
     for note in done.notes:
         typer.echo(f"note: {note}")

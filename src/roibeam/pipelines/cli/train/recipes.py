@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from roibeam.pipelines.cli.json_output import json_line
 
 if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.recipes.recipe import Recipe
@@ -22,7 +23,7 @@ def recipes_command(
 
     chosen = dict(RECIPES) if name is None else {name: recipe_named(name)}
     if as_json:
-        typer.echo(json.dumps({each: _plain(recipe) for each, recipe in chosen.items()}, indent=2))
+        typer.echo(json_line({each: _plain(recipe) for each, recipe in chosen.items()}, event="recipes"))
     elif name is None:
         width = max(map(len, chosen))
         for each, recipe in chosen.items():
@@ -32,14 +33,14 @@ def recipes_command(
 
 
 def _lines(name: str, recipe: Recipe) -> list[str]:
+    from roibeam.pipelines.pretraining.recipes.named_systems import named_system
     from roibeam.pipelines.pretraining.recipes.published import stages_before
-    from roibeam.pipelines.pretraining.systems import system_named
 
     warmup = f"{recipe.warmup:.0%} of the steps" if recipe.warmup < 1 else f"{recipe.warmup:,.0f} steps"
     lines = [
         f"{name}: {recipe.summary}",
         f"  source     {recipe.source}",
-        f"  system     {system_named(recipe.system).name}",
+        f"  system     {named_system(recipe.system).title}",
         f"  data       {recipe.data}",
         f"  starts     from {'the run of ' + recipe.after if recipe.after else recipe.start or 'nothing'}",
         *([f"  stages     {', '.join([*stages_before(name), name])}, in one command"] if recipe.after else []),
@@ -74,13 +75,11 @@ def _plain(recipe: Recipe) -> dict[str, Any]:
     fields = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
     for name in ("build", "toy_build"):
         del fields[name]
-    config = recipe.build()
-    defaults = type(config)().to_dict()
-    model = {name: value for name, value in config.to_dict().items() if defaults[name] != value}
     return {
         **fields,
         "settings": dict(recipe.settings),
+        "changes": dict(recipe.changes),
         "sampling": dataclasses.asdict(recipe.sampling),
         "figures": [dataclasses.asdict(figure) for figure in recipe.figures],
-        "model": model,
+        "model": dict(recipe.build.fields),
     }

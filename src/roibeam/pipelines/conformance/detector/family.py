@@ -20,7 +20,7 @@ from pathlib import Path
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.pipelines.conformance.case_files import Arrays, read_case_json
 from roibeam.pipelines.conformance.checks import Case, Check, Family, OpenFolder, failed
 from roibeam.pipelines.conformance.detector.end_to_end import END_TO_END_FILE, end_to_end_checks

@@ -13,7 +13,7 @@ from typing import Any
 
 from roibeam.extraction.network.config import POOLED_CELLS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
-from roibeam.extraction.selection import SELECTIONS, SelectionPolicy
+from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 from roibeam.pipelines.conformance.case_files import read_case_json
 from roibeam.pipelines.conformance.tolerances import DETECTOR, Closeness, DetectorTolerances
 

@@ -16,9 +16,7 @@ from typing import Protocol
 
 import cv2
 import numpy as np
-import torch
 
-from roibeam.extraction.network.suppression import suppress
 from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.printable import printable
@@ -191,6 +189,11 @@ def _photo(
 def _regions_to_draw(
     regions: NamedRegions, class_names: Sequence[str] | None, attribute_names: Sequence[str] | None
 ) -> tuple[DrawnRegion, ...]:
+    # Not above: the page of `roibeam store diff` shares this file, and needs no torch.
+    import torch
+
+    from roibeam.extraction.network.suppression import suppress
+
     boxes, scores = (torch.from_numpy(np.array(each, np.float32)) for each in (regions.boxes, regions.class_scores))
     best = suppress(boxes, scores, _DRAWN_OVERLAP, comparison=">", plus_one_sides=False)[:_REGIONS_PER_PHOTO]
     drawn = []

@@ -1,12 +1,10 @@
-"""What a worker needs to know to extract shards: plain picklable data, and the one detector of the process."""
+"""The one detector of a process, and the fingerprint of what it writes."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import torch
 import torchvision
@@ -14,108 +12,17 @@ import torchvision
 from roibeam.extraction.detector import RegionDetector
 from roibeam.extraction.engine.detector_calls import DetectorCalls
 from roibeam.extraction.engine.extract_options import ExtractOptions
-from roibeam.extraction.fast.modes import mode_named
 from roibeam.extraction.global_feature import GlobalFeature, build_global_feature
-from roibeam.extraction.network.config import PROPOSAL_SIZES, DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, PROPOSAL_FIELDS, Conventions
-from roibeam.extraction.selection import SelectionPolicy
+from roibeam.extraction.network.config import PROPOSAL_SIZES
+from roibeam.extraction.network.conventions import PROPOSAL_FIELDS
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
 from roibeam.pipelines.extract.shard.cuda_device import own_device
+from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec
 
-_T = TypeVar("_T")
 _detectors: dict[DetectorSpec, DetectorCalls] = {}
 _global_features: dict[tuple[str, str], GlobalFeature] = {}
 _models_lock = threading.Lock()
-
-
-@dataclass(frozen=True)
-class DetectorSpec:
-    """How to build the detector of a run.
-
-    Attributes:
-        config: network sizes.
-        selection: which regions are kept.
-        weights: see `roibeam.extraction.weights.loading`.
-        device: "cpu", "cuda:1", ..., or "cuda": where there are several, each process takes its own.
-        threads: CPU threads of one detector call; None means what torch chooses.
-        conventions: how it computes.
-        mode: "exact" or a faster one, see `roibeam.extraction.fast.modes`.
-    """
-
-    config: DetectorConfig
-    selection: SelectionPolicy
-    weights: str
-    device: str = "cpu"
-    threads: int | None = None
-    conventions: Conventions = CONVENTIONS["hf"]
-    mode: str = "exact"
-
-    def __post_init__(self) -> None:
-        mode_named(self.mode, self.device)
-
-    @classmethod
-    def from_json(cls, recorded: Mapping[str, Any]) -> Self:
-        """The spec that a store's manifest records (`config.detector`), as `dataclasses.asdict` gave it.
-
-        Raises:
-            ValueError: for a field that is not known, or a value that it cannot have.
-        """
-        inner: dict[str, type[Any]] = {
-            "config": DetectorConfig,
-            "selection": SelectionPolicy,
-            "conventions": Conventions,
-        }
-        parts: dict[str, Any] = {
-            name: dataclass_from_json(kind, recorded.get(name), name) for name, kind in inner.items()
-        }
-        return dataclass_from_json(cls, {**recorded, **parts}, "detector")
-
-
-def dataclass_from_json(kind: type[_T], recorded: Any, name: str) -> _T:
-    """A config dataclass from the JSON that its `asdict` became; lists are tuples again.
-
-    A field that is not recorded has its default: an earlier version did not know it.
-
-    Args:
-        name: what errors call the part.
-    Raises:
-        ValueError: for a field that is not known, or a value that it cannot have.
-    """
-    if not isinstance(recorded, Mapping):
-        raise ValueError(f"the recorded {name} is {type(recorded).__name__}, expected an object")
-    unknown = sorted(set(recorded) - {field.name for field in fields(kind)})  # type: ignore[arg-type]
-    if unknown:
-        raise ValueError(f"the recorded {name} has the field {unknown[0]!r}; was it written by a newer roibeam?")
-    try:
-        return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in recorded.items()})
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"the recorded {name}: {error}") from None
-
-
-@dataclass(frozen=True)
-class ExtractJob:
-    """One extraction run as its workers see it.
-
-    Attributes:
-        store: absolute path of the store, or its URL.
-        image_root: folder that must be there: when it is gone, images that are "not found" are not their own fault.
-        detector, options: how images become records.
-        feature_space: what the driver computed; a worker whose detector differs stops.
-        vocabulary_digest: of the class and attribute names, or None for bare ids.
-        given_boxes: whether the planned images bring their boxes.
-        scratch: folder of the worker in which shards of a store at a URL are written before they are uploaded; None
-            for its temporary folder.
-    """
-
-    store: str
-    image_root: str
-    detector: DetectorSpec
-    options: ExtractOptions
-    feature_space: str
-    vocabulary_digest: str | None
-    given_boxes: bool
-    scratch: str | None = None
 
 
 def shared_detector(spec: DetectorSpec) -> RegionDetector:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from roibeam.extraction.engine.photo_loading import MAX_FILE_BYTES
+from roibeam.extraction.photos.photo_file import MAX_FILE_BYTES
 from roibeam.pipelines.foundation.files.image_ids import path_below
 from roibeam.pipelines.foundation.files.remote_files import is_url, open_url
 

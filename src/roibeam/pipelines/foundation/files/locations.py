@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from roibeam.extraction.engine.photo_loading import MAX_FILE_BYTES, PhotoReadError, read_local_file
+from roibeam.extraction.photos.photo_file import MAX_FILE_BYTES, PhotoReadError, read_local_file
 from roibeam.pipelines.foundation.files.archives import (
     ChangedError,
     TarRange,

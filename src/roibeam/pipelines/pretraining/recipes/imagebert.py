@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.imagebert.model import imagebert_base, imagebert_small
-from roibeam.pipelines.pretraining.recipes.recipe import Figure, Recipe
-from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampling
+from roibeam.model.common.presets import SMALL_SIZES
+from roibeam.pipelines.pretraining.recipes.recipe import Figure, ModelFields, Recipe
+from roibeam.pipelines.pretraining.samples.imagebert_sampling import ImageBertSampling
 
+_CONFIG = "roibeam.model.imagebert.model.ImageBertConfig"
 _SOURCE = "arXiv:2001.07966, sections 4.3, 5.1 and 5.3"
 _LAIT = "LAIT, 2 M of its 10 M pairs (never released)"
 _CC, _SBU = "Conceptual Captions", "SBU Captions"
@@ -64,8 +64,8 @@ def _run(
         summary=summary,
         source=_SOURCE,
         system="imagebert",
-        build=partial(imagebert_base, **model),
-        toy_build=partial(imagebert_small, **model),
+        build=ModelFields(_CONFIG, model),
+        toy_build=ModelFields(_CONFIG, {**SMALL_SIZES, **model}),
         sampling=sampling or ImageBertSampling(),
         settings=_SETTINGS,
         learning_rate=1e-4,

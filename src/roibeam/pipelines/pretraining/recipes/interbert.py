@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.interbert.config import interbert_config, interbert_small
-from roibeam.pipelines.pretraining.recipes.recipe import Figure, Recipe
-from roibeam.pipelines.pretraining.samples.interbert import InterBertSampling
+from roibeam.model.interbert.presets import SMALL, interbert_fields
+from roibeam.pipelines.pretraining.recipes.recipe import Figure, ModelFields, Recipe
+from roibeam.pipelines.pretraining.samples.interbert_sampling import InterBertSampling
 from roibeam.pipelines.training.release_settings import release_settings
 
+_CONFIG = "roibeam.model.interbert.config.InterBertConfig"
 _DATA = "Conceptual Captions, SBU Captions and COCO captions"
 _SOURCE = "arXiv:2003.13198, sections 2.3 and 3, appendix 6.2"
 _ADAMW: Mapping[str, Any] = MappingProxyType(
@@ -27,14 +27,13 @@ _OPEN = (
 )
 
 
-def _toy_paper(preset: str, **overrides: Any) -> Any:
+def _toy_paper(preset: str) -> dict[str, Any]:
     """The paper's choices in the small model's sizes."""
-    small = interbert_small().to_dict()
     sizes = ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "pooled_size"]
     sizes += ["image_num_attention_heads", "image_intermediate_size"]
     if preset == "paper":
         sizes += ["text_num_hidden_layers", "image_num_hidden_layers"]
-    return interbert_config(preset, **({name: small[name] for name in sizes} | overrides))
+    return {**interbert_fields(preset), **{name: SMALL[name] for name in sizes}}
 
 
 _TASKS = (
@@ -89,8 +88,8 @@ def _paper(
         summary=summary,
         source=_SOURCE,
         system="interbert",
-        build=partial(interbert_config, preset),
-        toy_build=partial(_toy_paper, preset),
+        build=ModelFields(_CONFIG, interbert_fields(preset)),
+        toy_build=ModelFields(_CONFIG, _toy_paper(preset)),
         sampling=sampling or InterBertSampling(),
         settings=_ADAMW,
         learning_rate=1e-4,
@@ -149,8 +148,8 @@ INTERBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             summary="InterBERT as released: 6 joint layers, one masked span",
             source="black4321/InterBERT README.md and train_concap.py, --span_mask",
             system="interbert",
-            build=interbert_config,
-            toy_build=interbert_small,
+            build=ModelFields(_CONFIG, interbert_fields()),
+            toy_build=ModelFields(_CONFIG, SMALL),
             sampling=InterBertSampling(masking="groups_as_released"),
             settings=release_settings("interbert-release"),
             learning_rate=1e-4,

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
 
-from roibeam.model.common.bert import BertSizes
 from roibeam.pipelines.training.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from roibeam.model.common.bert import BertSizes
 
 # Of every toy variant: for some minutes on 2 cores, see bench/toy_recipes.py.
 TOY_STEPS, TOY_RATE, TOY_BATCH = 400, 1e-3, 32
 TOY_STEPS_END_TO_END, TOY_ENCODER = 40, "toy"
+
+
+@dataclass(frozen=True)
+class ModelFields:
+    """A model's configuration as plain data. Called with fields that differ, it builds the configuration, for which
+    torch is imported.
+
+    Attributes:
+        config_class: module and name.
+        fields: the others have the defaults of the class.
+    """
+
+    config_class: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, **overrides: Any) -> BertSizes:
+        module, _, name = self.config_class.rpartition(".")
+        return cast("BertSizes", getattr(importlib.import_module(module), name)(**{**self.fields, **overrides}))
+
+    def changed(self, **fields: Any) -> ModelFields:
+        """With these fields too."""
+        return replace(self, fields={**self.fields, **fields})
 
 
 @dataclass(frozen=True)
@@ -40,7 +65,7 @@ class Recipe:
         summary: for people, one line.
         source: paper section, or file of the released code, that the settings are from.
         system: a name of `SYSTEMS`.
-        build: the model's configuration, from keyword fields.
+        build: the model's configuration.
         changes: fields of the model's configuration that a run which goes on from another one has otherwise.
         toy_build: the same choices at a size that trains on 2 cores.
         sampling: of the system's own class.
@@ -63,8 +88,8 @@ class Recipe:
     summary: str
     source: str
     system: str
-    build: Callable[..., BertSizes]
-    toy_build: Callable[..., BertSizes]
+    build: ModelFields
+    toy_build: ModelFields
     sampling: Any
     settings: Mapping[str, Any]
     learning_rate: float

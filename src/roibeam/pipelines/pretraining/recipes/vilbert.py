@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.vilbert.config import ViLbertConfig, vilbert_config, vilbert_small
-from roibeam.model.vilbert.single_stream import SingleStreamConfig, single_stream_small
-from roibeam.pipelines.pretraining.recipes.recipe import Figure, Recipe
-from roibeam.pipelines.pretraining.samples.vilbert import ViLbertSampling
+from roibeam.model.common.presets import SMALL_SIZES
+from roibeam.model.vilbert.presets import SMALL, vilbert_fields
+from roibeam.pipelines.pretraining.recipes.recipe import Figure, ModelFields, Recipe
+from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
 from roibeam.pipelines.training.release_settings import release_settings
 
+_CONFIG = "roibeam.model.vilbert.config.ViLbertConfig"
+_SINGLE_STREAM = "roibeam.model.vilbert.single_stream.SingleStreamConfig"
 _PAPER = "arXiv:1908.02265, section 3.1; jiasenlu/vilbert_beta train_concap.py"
 _DATA = "Conceptual Captions, 3.1 M pairs; 10 to 36 regions"
 _SHARED_OPEN = (
@@ -56,15 +57,15 @@ def _figures(where: str, *values: float) -> tuple[Figure, ...]:
     return tuple(Figure(*column, value, where) for column, value in zip(columns, values, strict=True))
 
 
-def _toy(depth: int, **overrides: Any) -> ViLbertConfig:
+def _toy(depth: int) -> dict[str, Any]:
     """Half as many co-attention layers as the published depth, before the last of 4 text layers."""
     layers = depth // 2
-    plan: dict[str, Any] = {
+    return {
+        **SMALL,
         "image_num_hidden_layers": layers,
         "image_co_attention": tuple(range(layers)),
         "text_co_attention": tuple(range(4 - layers, 4)),
     }
-    return vilbert_small(**(plan | overrides))
 
 
 def _run(summary: str, *, depth: int = 6, share: float = 1.0, figures: tuple[Figure, ...]) -> Recipe:
@@ -72,8 +73,8 @@ def _run(summary: str, *, depth: int = 6, share: float = 1.0, figures: tuple[Fig
         summary=summary,
         source=_PAPER,
         system="vilbert",
-        build=partial(vilbert_config, depth=depth),
-        toy_build=partial(_toy, depth),
+        build=ModelFields(_CONFIG, vilbert_fields(depth=depth)),
+        toy_build=ModelFields(_CONFIG, _toy(depth)),
         sampling=ViLbertSampling(),
         settings=release_settings("vilbert-release"),
         learning_rate=1e-4,
@@ -141,8 +142,8 @@ VILBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             summary="The single-stream baseline of ViLBERT's paper",
             source="arXiv:1908.02265, section 4, Baselines",
             system="vilbert-single-stream",
-            build=SingleStreamConfig,
-            toy_build=single_stream_small,
+            build=ModelFields(_SINGLE_STREAM),
+            toy_build=ModelFields(_SINGLE_STREAM, SMALL_SIZES),
             sampling=ViLbertSampling(),
             settings={**release_settings("vilbert-release"), "parameter_groups": "task"},
             learning_rate=1e-4,

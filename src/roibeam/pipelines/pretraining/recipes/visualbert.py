@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from roibeam.model.visualbert.model import visualbert_config, visualbert_small
-from roibeam.pipelines.pretraining.recipes.recipe import Figure, Recipe
-from roibeam.pipelines.pretraining.samples.visualbert import TASK_TEXT, VisualBertSampling
+from roibeam.model.common.presets import SMALL_SIZES
+from roibeam.model.visualbert.presets import visualbert_fields
+from roibeam.pipelines.pretraining.recipes.recipe import Figure, ModelFields, Recipe
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import TASK_TEXT, VisualBertSampling
 from roibeam.pipelines.training.release_settings import release_settings
 
+_CONFIG = "roibeam.model.visualbert.model.VisualBertConfig"
 _PAPER = "Li et al., What Does BERT with Vision Look At? (long version: arXiv:1908.03557)"
 _COCO = "COCO, Karpathy's training images, 5 captions each"
 _COCO_OPEN = (
@@ -64,8 +65,8 @@ def _phase(
         summary=summary,
         source=source,
         system="visualbert",
-        build=partial(visualbert_config, **model),
-        toy_build=partial(visualbert_small, **model),
+        build=ModelFields(_CONFIG, {**visualbert_fields(), **model}),
+        toy_build=ModelFields(_CONFIG, {**SMALL_SIZES, **model}),
         sampling=sampling,
         settings=release_settings("visualbert-ucla"),
         task_text=sampling.text_form == TASK_TEXT,
@@ -210,8 +211,8 @@ def _late_fusion(full: Recipe, figures: tuple[Figure, ...]) -> Recipe:
         full,
         "without early fusion",
         figures,
-        build=partial(full.build, early_fusion=False),
-        toy_build=partial(full.toy_build, early_fusion=False),
+        build=full.build.changed(early_fusion=False),
+        toy_build=full.toy_build.changed(early_fusion=False),
         after=f"{full.after}{_LATE}" if full.after else "",
         changes={**full.changes, "early_fusion": False} if full.after else {},
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from types import MappingProxyType
 
-from roibeam.model.vlbert.config import vlbert_config
-from roibeam.pipelines.pretraining.recipes.recipe import Figure, Recipe
-from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampling
+from roibeam.model.vlbert.presets import vlbert_fields
+from roibeam.pipelines.pretraining.recipes.recipe import Figure, ModelFields, Recipe
+from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 from roibeam.pipelines.training.release_settings import release_settings
 
+_CONFIG = "roibeam.model.vlbert.config.VLBertConfig"
 _CAPTIONS = "Conceptual Captions, 3.3 M pairs; 10 to 100 regions of score 0.5 and more (butd-10-100)"
 _RATE_OPEN = (
     "The paper has a rate of 1e-4 where the release's files have 1e-7 for each sample of a step, text corpus included; "
@@ -32,8 +32,8 @@ def _release(summary: str, source: str, *, size: str, end_to_end: bool, text_cor
         summary=summary,
         source=f"jackroos/VL-BERT cfgs/pretrain/{source}",
         system="vlbert",
-        build=partial(vlbert_config, preset, size=size),
-        toy_build=partial(vlbert_config, preset, size="small"),
+        build=ModelFields(_CONFIG, vlbert_fields(preset, size=size)),
+        toy_build=ModelFields(_CONFIG, vlbert_fields(preset, size="small")),
         sampling=VLBertSampling(),
         settings=release_settings("vl-bert"),
         learning_rate=1e-7 * 256,
@@ -59,8 +59,8 @@ VLBERT_RECIPES: Mapping[str, Recipe] = MappingProxyType(
             summary="VL-BERT of the paper: three tasks, captions alone, trained through the detector",
             source="arXiv:1908.08530, sections 3.3 and 4.1",
             system="vlbert",
-            build=partial(vlbert_config, "paper", size="base"),
-            toy_build=partial(vlbert_config, "paper", size="small"),
+            build=ModelFields(_CONFIG, vlbert_fields("paper", size="base")),
+            toy_build=ModelFields(_CONFIG, vlbert_fields("paper", size="small")),
             sampling=VLBertSampling(max_elements=0, word_masked_share=1.0, region_masked_share=1.0),
             settings={"optimizer": "adamw", "betas": (0.9, 0.999), "weight_decay": 1e-4, "clip_norm": 0.0},
             learning_rate=1e-4,

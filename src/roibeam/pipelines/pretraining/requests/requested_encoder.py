@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from roibeam.extraction.training.losses import LossRules
@@ -20,15 +20,6 @@ from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledRules
 from roibeam.pipelines.pretraining.requests.request import DEFAULT_ENCODER, RequestedEncoder
 from roibeam.pipelines.sources.vocabulary import Vocabulary
-
-
-def refuse_encoder(asked: RequestedEncoder) -> None:
-    """Raises ValueError, of a run on stored features, when anything of an encoder was given."""
-    given = [field.name for field in fields(asked) if getattr(asked, field.name)]
-    if given:
-        raise ValueError(
-            f"--{given[0].replace('_', '-')} is for --end-to-end; stored features need no photos and no encoder"
-        )
 
 
 def encoder_sections(asked: RequestedEncoder, whole_image: str, start: ModelCheckpoint | None) -> dict[str, Any]:
@@ -48,7 +39,6 @@ def encoder_sections(asked: RequestedEncoder, whole_image: str, start: ModelChec
         sizes = choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions).config
         options, choices = EncoderOptions(), EndToEndChoices(whole_image=whole_image)
     photos = PhotoRules(skip_broken=asked.skip_missing_photos)
-    _check_labels(asked)
     of_detector = {
         "labelled": LabelledRules(),
         "detection": LossWeights(),
@@ -93,18 +83,6 @@ def _check_brings_encoder(asked: RequestedEncoder, start: JointCheckpoint) -> No
         raise ValueError(
             f"--{named[0]}: {start.source} brings its region encoder; leave it out, or start from a model alone"
         )
-
-
-def _check_labels(asked: RequestedEncoder) -> None:
-    for option, needed in (
-        ("labels_images", asked.labels),
-        ("judge_images", asked.judge_labels),
-        ("judge_photos", asked.judge_labels),
-        ("labels_vocab", asked.labels or asked.judge_labels),
-    ):
-        if getattr(asked, option) is not None and needed is None:
-            name = "--labels" if option.startswith("labels") else "--judge-labels"
-            raise ValueError(f"--{option.replace('_', '-')} is for {name}; name the labels, or leave it out")
 
 
 def _detector_part(asked: RequestedEncoder, sections: Mapping[str, Any], vocabulary: Vocabulary) -> DetectorPart | None:

@@ -5,12 +5,10 @@ request -> recipe, system, settings, start -> stores and captions, opened -> `pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
-from roibeam.model.common.bert import BertSizes
 from roibeam.pipelines.inputs.captioned.captioned_store import LeakGuard
 from roibeam.pipelines.inputs.captioned.given_stores import GivenStores, GivenValidation, held_out_hints
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
@@ -19,12 +17,13 @@ from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
+from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, DEFAULT_SYSTEM, model_size
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
-from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER, Recipe
+from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER, ModelFields, Recipe
+from roibeam.pipelines.pretraining.requests.checked_request import NO_BERT, check_request
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedModel
 from roibeam.pipelines.pretraining.requests.requested_encoder import (
     encoder_sections,
-    refuse_encoder,
     requested_encoder,
 )
 from roibeam.pipelines.pretraining.requests.requested_settings import (
@@ -42,8 +41,6 @@ from roibeam.pipelines.sources.held_out import HeldOut
 from roibeam.pipelines.training.loop import is_main_process
 from roibeam.pipelines.training.run_folder.curves import write_curves
 
-NO_BERT = "none"
-
 
 def run_pretraining(request: PretrainRequest) -> PretrainResult:
     """Runs what is asked for, and writes the run folder.
@@ -56,11 +53,10 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         ValueError: whatever does not fit, named as the command's option, saying what to do.
         OSError: when a file cannot be read.
     """
-    _check_stores(request)
+    check_request(request)
     asked, training = request.model, request.training
     recipe = None if asked.recipe is None else recipe_named(asked.recipe)
     system, build = _system(asked, recipe)
-    _check_start(asked, recipe)
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     sections = default_sections(request, recipe, system)
@@ -69,17 +65,16 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
     if request.end_to_end:
         sections |= encoder_sections(request.encoder, system.whole_image, start)
     else:
-        _refuse_encoder(request, recipe, start)
+        _refuse_joint_start(request, start)
     sections = changed_sections(sections, training.settings)
     train_config = train_config_of(request, recipe)
     train_config(1)  # what is wrong with --set is said before anything is read
     overrides = model_overrides(training.settings)
-    _check_texts(request, recipe)
     if recipe is not None and asked.from_run is not None:
         overrides = {**recipe.changes, **overrides}
     from_bert = _bert(asked, recipe)
     encoder = requested_encoder(request.encoder, sections, start) if request.end_to_end else None
-    rules = _held_out(request)
+    rules = HeldOut(request.data.held_out)
     settings = RunSettings(
         train_config,
         data=sections["data"],
@@ -134,46 +129,12 @@ def _pretrain_on_stores(
     return replace(result, notes=[*notes, *validated.notes(), *result.notes])
 
 
-def _check_stores(request: PretrainRequest) -> None:
-    """Raises ValueError where no store is named, but something that is for one, or nothing to learn from."""
-    data, model = request.data, request.model
-    if data.stores:
-        return
-    of_stores = {
-        "--captions": data.captions, "--weight": data.weights, "--task-text": data.task_texts,
-        "--validation": data.validation, "--validation-store": data.validation_store, "--held-out": data.held_out,
-        "--images-of": data.images_of, "--leave-out-held-out": data.leave_out_held_out,
-        "--end-to-end": request.end_to_end, "--stage-to": data.stage_to, "--stage-gb": data.stage_gb,
-        "--recipe": model.recipe, "--min-match": data.min_match is not None,
-    }  # fmt: skip
-    unread = [option for option, value in of_stores.items() if value]
-    if unread or not data.text_corpus:
-        what = f" that {unread[0]} is for" if unread else "; for text without images, --text-corpus"
-        raise ValueError(f"--store: name the store that roibeam extract wrote{what}")
-
-
-def _system(asked: RequestedModel, recipe: Recipe | None) -> tuple[System, Callable[..., BertSizes]]:
-    """The system, and what makes its model's configuration."""
-    if recipe is not None and (asked.system or asked.size):
-        raise ValueError(f"--recipe {asked.recipe} says which system and model; leave --system and --model out")
-    if asked.toy and recipe is None:
-        raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
-    system = system_named(recipe.system if recipe else asked.system or "vlbert")
+def _system(asked: RequestedModel, recipe: Recipe | None) -> tuple[System, ModelFields]:
+    """The system, and its model's configuration."""
     if recipe is not None:
-        return system, recipe.toy_build if asked.toy else recipe.build
-    size = asked.size or "small"
-    if size not in system.sizes:
-        raise ValueError(f"--model {asked.size!r}: choose one of {', '.join(system.sizes)}")
-    return system, system.sizes[size]
-
-
-def _check_start(asked: RequestedModel, recipe: Recipe | None) -> None:
-    if asked.background_first is not None and asked.from_run is None:
-        raise ValueError("--background-first/--background-last: of a model to start from, name it with --from-run")
-    if asked.from_run is not None and asked.from_bert is not None:
-        raise ValueError("--from-run and --from-bert: a model starts from one of them")
-    if recipe is not None and recipe.after and asked.from_run is None:
-        raise ValueError(f"--recipe {asked.recipe} goes on from {recipe.after}: name its run with --from-run")
+        return system_named(recipe.system), recipe.toy_build if asked.toy else recipe.build
+    name = asked.system or DEFAULT_SYSTEM
+    return system_named(name), model_size(name, asked.size or DEFAULT_SIZE)
 
 
 def _with_toy_encoder(request: PretrainRequest, start: ModelCheckpoint | None) -> PretrainRequest:
@@ -183,25 +144,12 @@ def _with_toy_encoder(request: PretrainRequest, start: ModelCheckpoint | None) -
     return replace(request, encoder=replace(request.encoder, detector=request.encoder.detector or TOY_ENCODER))
 
 
-def _refuse_encoder(request: PretrainRequest, recipe: Recipe | None, start: ModelCheckpoint | None) -> None:
-    """Raises ValueError where a run on stored features is asked for, and something that only one end to end has."""
-    if recipe is not None and recipe.end_to_end:
-        raise ValueError(
-            f"--recipe {request.model.recipe} trains through the detector: add --end-to-end, see docs/end-to-end.md"
-        )
-    refuse_encoder(request.encoder)
+def _refuse_joint_start(request: PretrainRequest, start: ModelCheckpoint | None) -> None:
+    """Raises ValueError where a run on stored features is asked for, and one end to end to go on from."""
     if isinstance(start, JointCheckpoint):
         raise ValueError(
             f"--from-run {request.model.from_run} was trained end to end: its encoder goes on with it, --end-to-end"
         )
-
-
-def _check_texts(request: PretrainRequest, recipe: Recipe | None) -> None:
-    name = request.model.recipe
-    if recipe is not None and recipe.text_corpus and not request.data.text_corpus:
-        raise ValueError(f"--recipe {name} mixes in text without images: name the files with --text-corpus")
-    if recipe is not None and recipe.task_text and not request.data.task_texts:
-        raise ValueError(f"--recipe {name} reads a task's own text: name its files with --task-text")
 
 
 def _bert(asked: RequestedModel, recipe: Recipe | None) -> str | None:
@@ -210,10 +158,3 @@ def _bert(asked: RequestedModel, recipe: Recipe | None) -> str | None:
         return None if asked.from_bert == NO_BERT else asked.from_bert
     published = recipe is not None and not asked.toy and asked.from_run is None and recipe.start
     return f"hf:google-bert/{published}" if published else None
-
-
-def _held_out(request: PretrainRequest) -> HeldOut:
-    data = request.data
-    if data.leave_out_held_out and not data.held_out:
-        raise ValueError("--leave-out-held-out: name what is held out, with --held-out")
-    return HeldOut(data.held_out)

@@ -5,11 +5,13 @@ Drawn before anything is masked, and nothing is masked by it: a mask that is mor
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from roibeam.pipelines.inputs.captioned.corpus import Corpus
+if TYPE_CHECKING:
+    from roibeam.pipelines.inputs.captioned.corpus import Corpus
+
 
 NEGATIVES = ("caption", "image", "caption_or_image")
 

@@ -7,7 +7,6 @@ One caption tells of the image; the other does as well (match 1), or is of anoth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,73 +20,14 @@ from roibeam.pipelines.inputs.batches.class_targets import as_tensor
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.task_corpus import GIVE_BOXES, TaskCorpus, TaskRow
-from roibeam.pipelines.inputs.fit import check_choice, check_probabilities, check_vocabulary, check_width
+from roibeam.pipelines.inputs.fit import check_vocabulary, check_width
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.pretraining.samples.caption_and_regions import strongest_regions
 from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_caption
 from roibeam.pipelines.pretraining.samples.sampler import Lengths, RowSize
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import TASK_TEXT, VisualBertSampling
 
-TASK_TEXT = "task_text"
-TEXT_FORMS = ("two_captions", "one_caption", "words_only", TASK_TEXT)
-CUTS = ("longer_end", "release_front")
-ALIGNED = ("none", "first_piece", "release")
 BOX_NUMBERS = 6  # left, top, right, bottom, width, height, as shares of the image
-
-
-@dataclass(frozen=True)
-class VisualBertSampling:
-    """How samples are made; defaults are the release's on COCO, but for `cut`.
-
-    Attributes:
-        text_form: "two_captions", the paper's second objective; "one_caption", which belongs to the image or not (the
-            release with two_sentence off); "words_only", one caption and no question whether it fits; "task_text",
-            pre-training on a task's own text, see `TaskTexts`: VQA's question and one of its answers in one text,
-            VCR's as two, NLVR2's statement. A model with a match head is asked whether VCR's choice is right and
-            NLVR2's statement true, as in the release; one without learns words alone, as the paper says.
-        max_pieces: most pieces of the text, [CLS] and [SEP] counted.
-        cut: what a longer pair loses. "longer_end": the last piece of the longer caption, one by one, as BERT does.
-            "release_front": the release's `perform_truncate`, which cuts both from the front and takes more of B than
-            is too much; B may be gone, and the rest may still be longer than `max_pieces`. One text alone is cut at its
-            end.
-        max_regions: those of highest score; 0 = all of the record.
-        with_regions: False is the ablation that reads the captions alone ("w/o grounded pre-training", C1).
-        box_numbers: six numbers of its box stand behind each feature, as the release does for Flickr30k; the model is
-            that much wider.
-        aligned_words: of VCR's texts, whose tags name boxes: "first_piece" adds the position of each such word's first
-            piece to the box, as the release means to and the model's `alignment` says; "release" that of the word's
-            number, by its slip, which is another piece behind a word of several; "none" nothing. The store's regions
-            must be VCR's boxes.
-        word_probability: how often a piece is predicted.
-        word_masked_share: how many of the predicted pieces become [MASK]; half of the others become random ones.
-        mismatched_probability: how often the second caption, or the one, is of another image.
-    """
-
-    text_form: str = "two_captions"
-    max_pieces: int = 128
-    cut: str = "longer_end"
-    max_regions: int = 0
-    with_regions: bool = True
-    box_numbers: bool = False
-    aligned_words: str = "none"
-    word_probability: float = 0.15
-    word_masked_share: float = 0.8
-    mismatched_probability: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_choice(self, "text_form", TEXT_FORMS)
-        check_choice(self, "cut", CUTS)
-        check_choice(self, "aligned_words", ALIGNED)
-        if self.aligned_words != "none" and not (self.text_form == TASK_TEXT and self.with_regions):
-            raise ValueError(
-                f"VisualBertSampling: aligned_words={self.aligned_words} is of a task's texts with regions, got "
-                f"text_form={self.text_form}, with_regions={str(self.with_regions).lower()}; leave it at none"
-            )
-        check_probabilities(self, "word_probability", "word_masked_share", "mismatched_probability")
-        if self.max_pieces < 5 or self.max_regions < 0:
-            raise ValueError(
-                f"VisualBertSampling: max_pieces must be at least 5 and max_regions not negative, got "
-                f"{self.max_pieces} and {self.max_regions}"
-            )
 
 
 class _Texts(NamedTuple):

@@ -1,0 +1,40 @@
+"""What is to be extracted, and how, opened and checked; no torch and no Beam yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roibeam.extraction.engine.extract_options import ExtractOptions
+from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec
+from roibeam.pipelines.sources.captions.caption_join import GivenCaptions
+from roibeam.pipelines.sources.given_boxes import GivenBoxes
+from roibeam.pipelines.sources.held_out import LeakReport
+from roibeam.pipelines.sources.source_kinds import Source
+from roibeam.pipelines.sources.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be extracted, and how: everything that decides what a store holds.
+
+    Attributes:
+        source: images.
+        store: folder to write, on a disk or at a URL.
+        detector, options: how images become records.
+        vocabulary: names to store.
+        shard_size: images per new shard; None means about ten minutes of work, at most 4,000.
+        boxes: of every image of the source; None where the detector proposes.
+        captions: where the user gave them for a source without any.
+        leaks: what was held out of the source, where the user named anything.
+    """
+
+    source: Source
+    store: OutputFolder
+    detector: DetectorSpec
+    options: ExtractOptions
+    vocabulary: Vocabulary
+    shard_size: int | None = None
+    boxes: GivenBoxes | None = None
+    captions: GivenCaptions | None = None
+    leaks: LeakReport | None = None

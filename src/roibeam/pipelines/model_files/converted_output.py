@@ -1,0 +1,26 @@
+"""What a model is converted to, and whether it can be written there; looked at before torch is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DIRECTIONS = ("roibeam", "official", "detector")
+OFFICIAL_SUFFIXES = (".bin", ".th", ".pth", ".safetensors")
+
+
+def check_converted_output(out: Path, to: str) -> None:
+    """
+    Args:
+        out: for "roibeam" and "detector" a folder, for "official" a file.
+        to: one of `DIRECTIONS`.
+    Raises:
+        ValueError: for another direction; where OUT is there already, or cannot be written.
+    """
+    if to not in DIRECTIONS:
+        raise ValueError(f"a model is not written as {to!r}; there are {', '.join(DIRECTIONS)}")
+    if out.exists():
+        raise ValueError(f"{out} is there already; name another one")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out}: there is no folder {out.parent}")
+    if to == "official" and out.suffix not in OFFICIAL_SUFFIXES:
+        raise ValueError(f"{out}: official checkpoints end in {', '.join(OFFICIAL_SUFFIXES)}; rename it")

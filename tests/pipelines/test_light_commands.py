@@ -1,0 +1,184 @@
+"""Commands that need no torch import none, whatever is wrong with their arguments; and what --json prints, of every
+command."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from forks import run_script
+from json_lines import json_lines
+from tiny_commands import Pictures
+from typer.main import get_command
+
+from roibeam.pipelines.cli.main import app
+from roibeam.pipelines.pretraining.recipes.published import RECIPES
+
+Words = tuple[object, ...]
+
+
+class Ran(NamedTuple):
+    words: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+    heavy: list[str]
+
+
+def leaves(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command with the words that call it."""
+    if not hasattr(command, "commands"):
+        yield path, command
+        return
+    for name, each in command.commands.items():
+        yield from leaves(each, *path, name)
+
+
+LEAVES = dict(leaves(get_command(app)))
+WITH_JSON = {path for path, each in LEAVES.items() if any("--json" in parameter.opts for parameter in each.params)}
+
+
+def right_calls(pictures: Pictures, folder: Path) -> list[Words]:
+    """Of the commands that need no torch; each exits with 0."""
+    photos, store = pictures.photos, pictures.store
+    (folder / "urls.tsv").write_text("a caption\thttp://127.0.0.1:1/a.jpg\n")
+    (folder / "held.txt").write_text("no-such-image\n")
+    calls: list[Words] = [
+        ("progress", store),
+        ("store", "info", store),
+        ("store", "verify", store, "--deep"),
+        ("store", "show", store),
+        ("store", "plan", store, "--ranks", 2),
+        ("store", "copy", store, folder / "copy"),
+        ("store", "repair", store),
+        ("store", "repair", folder / "whole", "--images", photos),
+        ("store", "diff", store, store, "--html", folder / "diff.html", "--images", photos),
+        ("store", "export", store, folder / "features.tsv", "--format", "butd-tsv"),
+        ("store", "import", folder / "features.tsv", folder / "imported"),
+        ("leaks", photos, "--held-out", f"list={folder / 'held.txt'}"),
+        ("download", folder / "urls.tsv", folder / "downloaded", "--attempts", 1),
+        ("recipes",),
+    ]
+    return [(*call, "--json") for call in calls]
+
+
+def wrong_calls(pictures: Pictures, folder: Path) -> list[tuple[Words, str]]:
+    """Of every command, and words of its one line: a file that is not there, an unknown name, a number that is none,
+    options that exclude each other, an output that is a file."""
+    photos, captions, store = pictures
+    gone, out, file = folder / "gone", folder / "new", folder / "urls.tsv"
+    pretrain: Words = ("pretrain", out, "--store", store, "--captions", captions)
+    extract: Words = ("extract", photos, out, "--detector", "small", "--weights", "random:1")
+    return [
+        (("extract", gone, out, "--weights", gone / "a", "--vocab", gone / "b"),
+         f"SOURCE '{gone}', --weights '{gone / 'a'}', --vocab '{gone / 'b'}'"),
+        ((*extract, "--selection", "butd-37"), "butd-37"),
+        ((*extract, "--conventions", "nobody"), "nobody"),
+        ((*extract, "--set", "detector.nothing=1"), "nothing"),
+        ((*extract, "--mode", "fp8"), "fp8"),
+        ((*extract, "--device", "tpu"), "tpu"),
+        ((*extract, "--workers", "none"), "workers"),
+        (("extract", photos, file, *extract[3:]), "is a file"),
+        (("progress", gone), "plan.json"),
+        (("download", gone, out), "gone"),
+        ((*pretrain[:-1], gone, "--weight", 1), "--captions"),
+        ((*pretrain, "--system", "nobody"), "choose one of vlbert"),
+        ((*pretrain, "--model", "huge"), "choose one of small"),
+        ((*pretrain, "--recipe", "nobody"), "no recipe"),
+        ((*pretrain, "--from-run", gone, "--from-bert", gone), "starts from one of them"),
+        ((*pretrain, "--images", photos), "--end-to-end"),
+        (("pretrain", file, *pretrain[2:]), "is a file"),
+        (("recipes", "nobody"), "no recipe"),
+        (("demo", file), "is a file"),
+        (("evaluate", gone, "--store", store, "--captions", gone / "c.json"), f"'{gone}', --captions"),
+        (("evaluate", folder, "--store", folder), "no feature store"),
+        (("evaluate", folder, "--store", store, "--split", "val"), "--split"),
+        (("evaluate", "--compare", gone, gone), "gone"),
+        (("probe", gone, gone / "a.jpg", "text", "--weights", gone), f"'{gone}', --weights '{gone}', the photo"),
+        (("probe", folder, "no-such-image", "text", "--store", store), "no record"),
+        (("look", gone, "--weights", gone / "a"), f"PHOTO '{gone}', --weights '{gone / 'a'}'"),
+        (("look", captions, folder / "b.txt"), ".png"),
+        (("leaks", gone, "--held-out", f"list={folder / 'held.txt'}"), "gone"),
+        (("conformance", gone), "gone"),
+        (("convert", gone, folder / "b.bin"), "gone"),
+        (("convert", file, folder / "b.txt"), ".txt"),
+        (("convert", file, folder / "b.txt", "--to", "official"), "rename it"),
+        (("toyworld", file), "urls.tsv"),
+        (("detector", "train", out, "--labels", gone, "--resnet", gone), "--labels"),
+        (("detector", "train", out, "--labels", captions, "--detector", "huge"), "huge"),
+        (("detector", "evaluate", "toy", "--labels", gone), "--labels"),
+        (("detector", "evaluate", folder, "--labels", captions), "config.json"),
+        (("store", "info", gone), "no feature store"),
+        (("store", "show", store, "no-such-image"), "no-such-image"),
+        (("store", "verify", store, "--shards", "x"), "--shards"),
+        (("store", "repair", store, "--weights", gone), "--images"),
+        (("store", "copy", gone, out), "no feature store"),
+        (("store", "plan", store, "--ranks", 0), "ranks"),
+        (("store", "diff", gone, store), "gone"),
+        (("store", "import", gone, out), "gone"),
+        (("store", "export", store, out, "--format", "none"), "none"),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ran(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Ran]]:
+    """All of it, in one process that had nothing of ours imported."""
+    folder = tmp_path_factory.mktemp("light")
+    shutil.copytree(pictures.store, folder / "whole")
+    calls: dict[str, list[Words]] = {
+        "help": [("--version",), *((*path, "--help") for path in LEAVES)],
+        "right": right_calls(pictures, folder),
+        "recipe": [("recipes", name, "--json") for name in RECIPES],
+        "shown": [("recipes", "vlbert-paper"), ("recipes",)],
+        "wrong": [(*words, *["--json"] * _has_json(words)) for words, _ in wrong_calls(pictures, folder)],
+    }
+    words = [[str(word) for word in call] for group in calls.values() for call in group]
+    (folder / "commands.json").write_text(json.dumps(words), "utf-8")
+    done = run_script(Path(__file__).parent / "light_commands.py", folder / "commands.json")
+    assert done.returncode == 0, done.stderr
+    each = iter(zip(words, map(json.loads, done.stdout.splitlines()), strict=True))
+    return {name: [Ran(tuple(call), **result) for call, result in (next(each) for _ in group)]
+            for name, group in calls.items()}  # fmt: skip
+
+
+def _path(words: Words) -> tuple[str, ...]:
+    return tuple(map(str, words[: 2 if words[0] in ("store", "detector") else 1]))
+
+
+def _has_json(words: Words) -> bool:
+    return _path(words) in WITH_JSON
+
+
+def test_no_command_imports_torch_before_it_needs_it(ran: dict[str, list[Ran]]) -> None:
+    """Each would take seconds and most of a gigabyte for it. The first that imports a package is named."""
+    assert {call.words: call.heavy for group in ran.values() for call in group if call.heavy} == {}
+
+
+def test_right_calls_are_right(ran: dict[str, list[Ran]]) -> None:
+    failed = [call for group in ("help", "right", "recipe", "shown") for call in ran[group] if call.code != 0]
+    assert failed == []
+    for call in (*ran["right"], *ran["recipe"]):
+        assert all(line["event"] != "error" for line in json_lines(call.out)) and call.out, call
+    everything = json.loads(ran["right"][-1].out)
+    one_by_one = {name: json.loads(call.out)[name] for name, call in zip(RECIPES, ran["recipe"], strict=True)}
+    assert everything == {"event": "recipes", **one_by_one}
+
+
+def test_a_failure_is_a_line_of_json_and_a_line_of_words(ran: dict[str, list[Ran]], pictures: Pictures) -> None:
+    said = [said for _, said in wrong_calls(pictures, Path(ran["wrong"][0].words[2]).parent)]
+    for call, words in zip(ran["wrong"], said, strict=True):
+        assert call.code > 0 and call.err.startswith("roibeam: ") and call.err.count("\n") == 1, call
+        assert words in call.err, call
+        if _has_json(call.words):
+            (error,) = json_lines(call.out)
+            assert error["event"] == "error" and error["exit_code"] == call.code, call
+            assert f"roibeam: {error['message']}\n" == call.err, call
+
+
+def test_every_command_with_json_is_asked_for_it(ran: dict[str, list[Ran]]) -> None:
+    """A new command needs a call that fails above; that the results of all are JSON, the fixture `roibeam` checks."""
+    assert {_path(call.words) for call in ran["wrong"]} >= WITH_JSON
