@@ -74,7 +74,7 @@ def test_the_toy_detector_is_the_default_and_says_what_it_knows(photo: Path, fol
         (("PHOTO", "taken.png"), "taken.png: is there already, and roibeam did not draw it"),
         (("PHOTO", "folder.png"), "folder.png: is there already"),
         (("PHOTO", "no/a.png"), "no/a.png: there is no folder no"),
-        (("nosuch.jpg", "a.png"), "nosuch.jpg: no such file"),
+        (("nosuch.jpg", "a.png"), "no such file or folder: PHOTO 'nosuch.jpg'"),
         ((".", "a.png"), ".: is a folder; name one photo"),
         (("broken.jpg", "a.png"), "broken.jpg: not an image (decode)"),
         (("PHOTO", "a.png", "--detector", "vg-r101-c4"), "--weights is missing"),

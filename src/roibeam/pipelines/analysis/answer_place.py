@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
-from roibeam.pipelines.training.run_folder.stages import STAGES_NAME
+from roibeam.pipelines.training.run_folder.names import STAGES_NAME
 
 
 def answer_place(checkpoint: str, given: Path | None, name: str) -> Path:

@@ -67,8 +67,9 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
         ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
     """
     _check_files(request)
-    file, out = _caption_file(request), answer_place(request.checkpoint, request.out, "evaluation")
+    file = _caption_file(request)
     FeatureStore(request.store).close()
+    out = answer_place(request.checkpoint, request.out, "evaluation")
     # Torch comes now, when nothing is wrong with the names.
     import torch
 

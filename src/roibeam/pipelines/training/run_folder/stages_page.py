@@ -10,7 +10,8 @@ from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE
 from roibeam.pipelines.training.run_folder.curves import curves_svg
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME
-from roibeam.pipelines.training.run_folder.stages import PAGE_NAME, stage_folder
+from roibeam.pipelines.training.run_folder.names import PAGE_NAME
+from roibeam.pipelines.training.run_folder.stages import stage_folder
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME, read_lines
 from roibeam.pipelines.training.run_folder.training_page import CURVES_STYLE
 

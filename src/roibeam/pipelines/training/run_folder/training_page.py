@@ -12,9 +12,9 @@ from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE
 from roibeam.pipelines.training.run_folder.curves import curves_svg
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows
+from roibeam.pipelines.training.run_folder.names import PAGE_NAME
 from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, LOG_NAME, read_lines
 
-PAGE_NAME = "report.html"
 _ROWS = 30  # evaluations that the table shows; more are thinned out
 CURVES_STYLE = "\n.curves svg { display: block; max-width: 100%; height: auto; }"
 _OWN_STYLE = """
