@@ -8,7 +8,7 @@ from roibeam.features.counted import byte_count, counted
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.printable import printable
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
-from roibeam.features.record.imported import ABSENT
+from roibeam.features.record.imported import ABSENT, num_classes_of
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.features.store import FeatureStore
 
@@ -30,7 +30,6 @@ def data_bytes(manifest: StoreManifest) -> int:
 def store_facts(manifest: StoreManifest) -> dict[str, str]:
     """Counts, sizes, and what the features mean: a name and a text each, in the order to be shown."""
     num_bytes = data_bytes(manifest)
-    details = manifest.fingerprint.details.get("detector", {})
     return {
         "records": f"{manifest.num_records:,}",
         "regions": f"{manifest.num_regions:,}, {manifest.num_regions / max(manifest.num_records, 1):.1f} per image",
@@ -39,8 +38,10 @@ def store_facts(manifest: StoreManifest) -> dict[str, str]:
         "captions": _annotations_row(manifest),
         "features": f"{manifest.feature_dim} x {manifest.feature_dtype}",
         **_image_feature_row(manifest),
-        "classes": _vocabulary_row(manifest.classes, details.get("num_classes")),
-        "attributes": _vocabulary_row(manifest.attributes, details.get("num_attributes")),
+        "classes": _vocabulary_row(manifest.classes, num_classes_of(manifest.fingerprint)),
+        "attributes": _vocabulary_row(
+            manifest.attributes, manifest.fingerprint.details.get("detector", {}).get("num_attributes")
+        ),
         "source": manifest.config.get("source", {}).get("location", "?"),
         "weights": manifest.config.get("detector", {}).get("weights", "?"),
         "conventions": manifest.config.get("conventions", "?"),
@@ -67,10 +68,16 @@ def _rows_of_an_import(manifest: StoreManifest) -> dict[str, str]:
     }
     if details.get("classes") == ABSENT:
         rows["classes"] = "none in the source: class ids and scores are 0 and mean nothing"
+    elif manifest.classes is not None:
+        rows["classes"] = f"{_vocabulary_row(manifest.classes, None)} ids from {details.get('classes')}"
+    elif (count := num_classes_of(manifest.fingerprint)) is not None:
+        rows["classes"] = f"{count:,}, ids only, from {details.get('classes')}"
     else:
-        rows["classes"] = f"ids only, from {details.get('classes')}"
+        rows["classes"] = f"ids only, from {details.get('classes')}; how many there are is not known"
     if details.get("attributes") == ABSENT:
         rows["attributes"] = "none in the source"
+    elif manifest.attributes is not None:
+        rows["attributes"] = f"{_vocabulary_row(manifest.attributes, None)} ids from {details.get('attributes')}"
     else:
         rows["attributes"] = f"ids only, from {details.get('attributes')}"
     return rows
