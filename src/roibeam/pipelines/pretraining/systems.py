@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -35,6 +35,30 @@ from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, VLBertSa
 
 
 @dataclass(frozen=True)
+class ClassObjective:
+    """The objective of a system that predicts the detector's classes of masked regions.
+
+    Attributes:
+        field: of the model's configuration, which has the value `on` with it and `off` without any objective of regions
+            in its place.
+        labels: field of the configuration: how many classes the model's head has.
+        read_with_it: fields that nothing else reads.
+        feature_losses: values of `field` that predict features in place of classes.
+        instead: what the model learns of regions without it, or may be told to, for people; "" for nothing.
+        background: whether background is one of the labels.
+    """
+
+    field: str
+    labels: str
+    on: Any = True
+    off: Any = False
+    read_with_it: tuple[str, ...] = ()
+    feature_losses: tuple[str, ...] = ()
+    instead: str = ""
+    background: bool = True
+
+
+@dataclass(frozen=True)
 class System:
     """One of the published systems, as pre-training knows it.
 
@@ -42,13 +66,11 @@ class System:
         name: for people.
         model_class: with the pre-training heads.
         sizes: name of a preset -> builder of the model's configuration, which takes fields as keywords.
-        region_label_fields: number of foreground classes and feature width of a store -> the configuration's fields
-            that follow from them, beside `region_feature_size`.
+        class_objective: what the number of the detector's classes is asked for; None for a system that predicts none.
         feature_width: settings of the rules and feature width of a store -> `region_feature_size`.
         sampling: dataclass of the rules' settings.
         sampler: the rules.
         layout: the model's configuration -> the parts of its sequence in order, stream by stream, for people.
-        needs_classes: whether the rules ask how many classes the store's detector has.
         text_only_fields: fields of the configuration of a model that also reads rows of text alone; None where the
             system has none, else its rules are a `TextSampler`.
         text_only_sampling: settings of the rules that rows of text alone follow.
@@ -67,11 +89,10 @@ class System:
     name: str
     model_class: type[nn.Module]
     sizes: Mapping[str, Callable[..., BertSizes]]
-    region_label_fields: Callable[[int, int], Mapping[str, Any]]
     sampling: type
     sampler: type[Sampler]
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
-    needs_classes: bool = True
+    class_objective: ClassObjective | None = None
     text_only_fields: Mapping[str, Any] | None = None
     text_only_sampling: tuple[str, ...] = ()
     reads_task_text: bool = False
@@ -83,9 +104,23 @@ class System:
     end_to_end_fields: Mapping[str, Any] = field(default_factory=dict)
     whole_image: str = "model"
 
+    def region_label_fields(self, num_classes: int) -> dict[str, Any]:
+        """The configuration's fields that follow from the number of foreground classes."""
+        objective = self.class_objective
+        return {} if objective is None else {objective.labels: num_classes + objective.background}
+
 
 _WHOLE, _END = ("whole image",), ("end",)
 _MOST_PIECES_OF_BERT = 510  # 512 positions, of which VL-BERT needs two for image and end
+
+
+_SINGLE_STREAM_CLASSES = ClassObjective("region_loss", "region_target_size", on="kl", off="none")
+_INTERBERT_CLASSES = replace(
+    _SINGLE_STREAM_CLASSES,
+    feature_losses=("regression",),
+    instead="; --set model.region_loss=regression predicts their features instead",
+)
+_VILBERT_CLASSES = replace(_INTERBERT_CLASSES, feature_losses=("regression", "contrastive"))
 
 
 def _imagebert_layout(config: Any) -> tuple[tuple[str, ...], ...]:
@@ -106,7 +141,9 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
                 "paper": partial(vlbert_config, "paper"),
                 "paper-small": partial(vlbert_config, "paper", size="small"),
             },
-            region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes + 1},
+            class_objective=ClassObjective(
+                "with_region_head", "num_region_labels", read_with_it=("region_labels", "region_loss_mean")
+            ),
             sampling=VLBertSampling,
             sampler=VLBertSampler,
             layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
@@ -120,11 +157,9 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             name="VisualBERT",
             model_class=VisualBertForPreTraining,
             sizes={"small": visualbert_small, "base": visualbert_config, "paper": partial(visualbert_config, "paper")},
-            region_label_fields=lambda num_classes, width: {},
             sampling=VisualBertSampling,
             sampler=VisualBertSampler,
             layout=lambda config: (("text", "regions"),),
-            needs_classes=False,
             reads_task_text=True,
             aligns_words=lambda sampling: sampling.aligned_words != "none",
             feature_width=lambda sampling, width: width + BOX_NUMBERS * sampling.box_numbers,
@@ -135,7 +170,12 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             name="ImageBERT",
             model_class=ImageBertForPreTraining,
             sizes={"small": imagebert_small, "base": imagebert_base},
-            region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes},
+            class_objective=ClassObjective(
+                "with_region_class_head",
+                "num_region_labels",
+                instead=" (their features are still predicted)",
+                background=False,
+            ),
             sampling=ImageBertSampling,
             sampler=ImageBertSampler,
             layout=_imagebert_layout,
@@ -151,7 +191,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
                 **{f"base-{depth}-co-attentions": partial(vilbert_config, depth=depth) for depth in DEPTHS},
                 **{name: partial(vilbert_config, name) for name in ("release-mt", "release-mt-roberta")},
             },
-            region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
+            class_objective=_VILBERT_CLASSES,
             sampling=ViLbertSampling,
             sampler=ViLbertSampler,
             layout=lambda config: (("text",), (*_WHOLE, "regions")),
@@ -162,7 +202,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             name="ViLBERT's single-stream baseline",
             model_class=SingleStreamForPreTraining,
             sizes={"small": single_stream_small, "base": SingleStreamConfig},
-            region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
+            class_objective=_SINGLE_STREAM_CLASSES,
             sampling=ViLbertSampling,
             sampler=ViLbertSampler,
             layout=lambda config: (("text", *_WHOLE, "regions"),),
@@ -177,7 +217,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
                 "base": interbert_config,
                 **{name: partial(interbert_config, name) for name in ("paper", "single-stream")},
             },
-            region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
+            class_objective=_INTERBERT_CLASSES,
             sampling=InterBertSampling,
             sampler=InterBertSampler,
             layout=lambda config: ((*_WHOLE, "regions", *_END * config.with_image_sep, "text"),),
