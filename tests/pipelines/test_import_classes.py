@@ -44,6 +44,9 @@ def test_a_number_stays_with_the_store_and_its_copies(roibeam: Roibeam, files: d
     plain = roibeam("store", "import", files["lxmert"], tmp_path / "plain")
     assert "note: the file does not say how many classes its detector has" in plain.out
     assert facts(roibeam, tmp_path / "plain")["classes"].endswith("from objects_id; how many there are is not known")
+    largest = max(int(record.class_ids.max()) for record in RECORDS)
+    short = roibeam("store", "import", files["lxmert"], tmp_path / "store", "--num-classes", largest)
+    assert f"has class {largest}, but by --num-classes {largest} ids are 0..{largest - 1};" in one_line(short)
     done = roibeam("store", "import", files["lxmert"], tmp_path / "store", "--num-classes", 6)
     assert done.code == 0 and "note:" not in done.out, done.err
     assert facts(roibeam, tmp_path / "store")["classes"] == "6, ids only, from objects_id"

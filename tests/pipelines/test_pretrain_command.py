@@ -176,6 +176,7 @@ def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Pa
         (["--model", "huge"], "choose one of small, base"),
         (["--tokenizer", "nowhere"], "neither a vocab.txt"),
         (["--device", "tpu"], "device must be auto or cpu"),
+        (["--num-classes", "7"], "--num-classes says 7; leave the option out"),
         (["--captions", "missing.json"], "no such caption file"),
         (["--store", "{tmp}"], "no feature store here"),
         (["--store", "gs://bucket/store"], "need --stage-to FOLDER"),

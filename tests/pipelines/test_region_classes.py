@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from captioned_records import CAPTIONS, NUM_CLASSES, TINY, FakeStore, captioned, make_record, pretrain_with
 
 from roibeam.features.record.imported import imported_fingerprint
-from roibeam.pipelines.inputs.batches.class_targets import class_targets
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.pretraining.start import ModelChoice
@@ -102,13 +100,3 @@ def test_a_later_stage_counts_as_the_earlier_one_and_drops_what_it_cannot_learn(
     third = pretrain_with([captioned(imported("absent"), rows)], tmp_path / "three", **goes_on)
     assert third.num_classes == 0 and "masked_regions" not in third.evaluation
     assert load_model(str(tmp_path / "three")).model.masked_region_head is None
-
-
-def test_targets_without_distributions_are_the_best_class_alone() -> None:
-    record = make_record("image-0", 0, distribution="none")
-    chosen = np.array([0, 2])
-    targets = class_targets(record, chosen, NUM_CLASSES)
-    assert targets.argmax(dim=1).tolist() == record.class_ids[chosen].tolist()
-    assert targets.sum(dim=1).tolist() == [1.0, 1.0] and targets.shape == (2, NUM_CLASSES + 1)
-    with pytest.raises(ValueError, match=r"say how many the store's detector has \(pretrain --num-classes\)"):
-        class_targets(record, chosen, int(record.class_ids[chosen].max()))

@@ -114,7 +114,7 @@ class ModelChoice:
         asking = (objective.field, objective.labels, *objective.read_with_it)
         for name in (each for each in asking if each in self.overrides):
             raise ValueError(
-                f"--set model.{name}={self.overrides[name]}: is for predicting classes of masked regions, but "
+                f"--set model.{name}={self.overrides[name]} is for predicting classes of masked regions, but "
                 f"{classes.missing}; {classes.remedy}, or leave the setting out"
             )
         if self.start is not None and classes.has_ids:
