@@ -99,4 +99,10 @@ def test_a_later_stage_counts_as_the_earlier_one_and_drops_what_it_cannot_learn(
     assert second.num_classes == NUM_CLASSES and "taken for the 20 that" in second.notes[0]
     third = pretrain_with([captioned(imported("absent"), rows)], tmp_path / "three", **goes_on)
     assert third.num_classes == 0 and "masked_regions" not in third.evaluation
-    assert load_model(str(tmp_path / "three")).model.masked_region_head is None
+    without = load_model(str(tmp_path / "three"))
+    assert without.model.masked_region_head is None
+    told_how = ModelChoice(start=without).class_choice(StoreClasses(NUM_CLASSES), width=8, given=None).note
+    assert "--set model.with_region_head=true --set model.num_region_labels=21 adds that" in told_how
+    again = dict(goes_on, start=without, model_overrides={"with_region_head": True, "num_region_labels": 21})
+    fourth = pretrain_with([captioned(imported(), rows)], tmp_path / "four", num_classes=NUM_CLASSES, **again)
+    assert fourth.evaluation["masked_regions"] is not None and fourth.notes == []

@@ -124,8 +124,10 @@ def _model(
     choice, system, end_to_end = run.choice, run.choice.system, read.end_to_end
     first = corpus_of(read.joined).record(0)
     width = first.features.shape[1]
-    told_of = read.joined if read.asked is None else [*read.joined, read.asked]
-    known = StoreClasses.of(((each.store, corpus_of([each]).record(0)) for each in told_of), num_classes)
+    known = StoreClasses(None)
+    if system.class_objective is not None:
+        told_of = read.joined if read.asked is None else [*read.joined, read.asked]
+        known = StoreClasses.of(((each.store, corpus_of([each]).record(0)) for each in told_of), num_classes)
     classes = choice.class_choice(known, width=width, given=num_classes)
     if classes.note:
         logger.info("%s", classes.note)

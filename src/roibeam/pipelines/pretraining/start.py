@@ -110,11 +110,12 @@ class ModelChoice:
         if loss in objective.feature_losses:
             return ClassChoice(classes.number or 0, {objective.labels: width})
         if loss != objective.on or classes.number is not None:
-            return ClassChoice(classes.number or 0, fields)
+            return ClassChoice(classes.number or 0, fields, note=self._note_of_a_missing_head(objective, loss, fields))
         asking = (objective.field, objective.labels, *objective.read_with_it)
-        for name in (each for each in asking if each in self.overrides):
+        asked = [name for name in asking if name in self.overrides]
+        if asked:
             raise ValueError(
-                f"--set model.{name}={self.overrides[name]} is for predicting classes of masked regions, but "
+                f"--set model.{asked[0]}={self.overrides[asked[0]]} is for predicting classes of masked regions, but "
                 f"{classes.missing}; {classes.remedy}, or leave the setting out"
             )
         if self.start is not None and classes.has_ids:
@@ -124,6 +125,14 @@ class ModelChoice:
         off = {objective.field: objective.off}
         why = f"{classes.missing}; {classes.remedy}{objective.instead}"
         return ClassChoice(0, off, off, f"{system.name} predicts no classes of masked regions: {why}")
+
+    def _note_of_a_missing_head(self, objective: ClassObjective, loss: Any, fields: Mapping[str, Any]) -> str:
+        """Of a model to start from, whose own stores had no classes; "" where the user wants it so."""
+        if self.start is None or loss == objective.on or objective.field in self.overrides or not fields:
+            return ""
+        settings = {objective.field: str(objective.on).lower(), **fields}
+        adding = " ".join(f"--set model.{name}={value}" for name, value in settings.items())
+        return f"{self.start.source} predicts no classes of masked regions; {adding} adds that"
 
     def _region_loss(self, objective: ClassObjective) -> Any:
         """The value of its field in the configuration: the user's, of the model to start from, or of the preset."""
