@@ -17,8 +17,9 @@ from roibeam.features.store import FeatureStore
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
-from roibeam.pipelines.inputs.captioned.captioned_store import join_captions, known_classes
+from roibeam.pipelines.inputs.captioned.captioned_store import join_captions
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.captioned.store_classes import known_classes
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.systems import SYSTEMS
@@ -44,7 +45,7 @@ def patterns_tally(run: Path, store: FeatureStore, captions: Path, system: str, 
     rows, _ = join_captions(store, CaptionFile(str(captions)).captions(), 0.0)
     corpus, rules = Corpus(store, rows), SYSTEMS[system]
     sampling = apply_overrides({"sampling": rules.sampling()}, settings)["sampling"]
-    num_classes = known_classes(store, corpus.record(0)) if rules.needs_classes else 0
+    num_classes = known_classes(store, corpus.record(0)) if rules.class_objective is not None else 0
     sampler = rules.sampler(
         sampling, load_tokenizer(str(found.tokenizer)), found.model.config, num_classes=num_classes or 0
     )

@@ -104,7 +104,7 @@ def make_task(
     tokenizer: CaptionTokenizer = load_tokenizer("captions", captions)
     rows = CaptionTable(list(store.ids()), ((place // 2, text) for place, text in enumerate(captions)))
     fields = {"vocab_size": 30522, "region_feature_size": store.feature_dim}
-    fields |= system.region_label_fields(CLASSES, store.feature_dim)
+    fields |= system.region_label_fields(CLASSES)
     fields |= system.end_to_end_fields if arguments.end_to_end else {}
     config: Any = system.sizes["small" if arguments.toy else "base"](**fields)
     sampler = system.sampler(system.sampling(), tokenizer, config, num_classes=CLASSES)

@@ -44,7 +44,7 @@ def make_task(
     system = SYSTEMS[name]
     torch.manual_seed(0)
     config: Any = system.sizes["small"](
-        vocab_size=tokenizer.vocab_size, region_feature_size=WIDTH, **system.region_label_fields(CLASSES, WIDTH)
+        vocab_size=tokenizer.vocab_size, region_feature_size=WIDTH, **system.region_label_fields(CLASSES)
     )
     rows = CaptionTable(list(store.ids()), ((place // 2, text) for place, text in enumerate(captions)))
     corpus, model = Corpus(store, rows), system.model_class(config)

@@ -30,6 +30,18 @@ def test_counts_are_those_of_the_losses(name):
         assert model.loss_counts(batch) == {loss: int(term.count) for loss, term in losses.items()}, what
 
 
+@pytest.mark.parametrize("name", ["ViLBERT", "ViLBERT single-stream", "InterBERT"])
+def test_a_model_that_predicts_no_regions_asks_for_no_targets(name):
+    """And has no parameters for them."""
+    model = EXAMPLES[name].make(region_loss="none")
+    assert not [each for each in model.state_dict() if "region_head" in each]
+    batch = dataclasses.replace(make_full_batch(), region_targets=None, region_target_mask=None)
+    output = model.encode(batch)
+    losses = model.score(batch, output).losses
+    assert model.loss_counts(batch) == {loss: int(term.count) for loss, term in losses.items()}
+    assert set(losses) == {"masked_words", "matching"} and model.region_logits(output.region_states) is None
+
+
 @pytest.mark.parametrize("mean", ["items", "rows"])
 def test_words_without_an_image_count_by_themselves_in_a_vlbert(mean):
     model = EXAMPLES["VL-BERT"].make(with_text_only=True, word_loss_mean=mean, region_loss_mean=mean)

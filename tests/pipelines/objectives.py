@@ -162,7 +162,7 @@ def small_model(name: str, *, dropout: float) -> nn.Module:
     system = SYSTEMS[objective.system]
     fields: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     fields |= {"intermediate_size": 24, "region_feature_size": WIDTH, "vocab_size": tokenizer().vocab_size}
-    fields |= {**_SIZES.get(objective.system, {}), **system.region_label_fields(NUM_CLASSES, WIDTH)}
+    fields |= {**_SIZES.get(objective.system, {}), **system.region_label_fields(NUM_CLASSES)}
     if objective.texts or objective.without_image or objective.text_alone:
         fields |= dict(system.text_only_fields or {})
     fields |= objective.model

@@ -81,7 +81,7 @@ def test_lengths_that_are_planned_with_are_those_of_the_samples(rules: str, toke
     name, sampling, model = RULES[rules]
     system = SYSTEMS[name]
     fields = {"vocab_size": tokenizer.vocab_size, "region_feature_size": WIDTH, "max_position_embeddings": 200}
-    config = system.sizes["small"](**(fields | dict(system.region_label_fields(NUM_CLASSES, WIDTH)) | model))
+    config = system.sizes["small"](**(fields | dict(system.region_label_fields(NUM_CLASSES)) | model))
     sampler = system.sampler(system.sampling(**sampling), tokenizer, config, num_classes=NUM_CLASSES)
     store, corpus = make_rows()
     lengths = RowLengths(corpus, np.repeat([each.num_regions for each in store.values()], 3), tokenizer)

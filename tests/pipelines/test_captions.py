@@ -131,7 +131,19 @@ def test_too_few_matches_stop_with_a_name_of_each_side() -> None:
     check_match(report, min_match=0.1, captions="c.json", images="photos")
     words = (
         r"'c.json': 1 of 10 captioned images \(10 %\) are among the 2 images of 'photos', less than the 25 % of "
-        r"--min-match: a caption names 'a/0.jpg', an image is 'b/2'; .* --min-match 0.1$"
+        r"--min-match. 1 of these 2 images have a caption: a caption names 'a/0.jpg', an image is 'b/2'; is it the "
+        r"right folder and file\? .* --min-match 0.1$"
+    )
+    with pytest.raises(ValueError, match=words):
+        check_match(report, min_match=0.25, captions="c.json", images="photos")
+
+
+def test_few_photos_of_a_whole_caption_file_are_told_what_to_allow() -> None:
+    _, report = join([Caption("text", f"a/{number}.jpg") for number in range(10)], ["a/3", "a/5"])
+    words = (
+        r"2 of 10 captioned images \(20 %\) are among the 2 images of 'photos', less than the 25 % of --min-match. All "
+        r"of these images have a caption. If the file has captions of more images than these, allow it with "
+        r"--min-match 0.2$"
     )
     with pytest.raises(ValueError, match=words):
         check_match(report, min_match=0.25, captions="c.json", images="photos")
@@ -143,10 +155,12 @@ def test_a_scratch_database_without_room_says_where() -> None:
         table.add("INSERT INTO captions VALUES (?)", (("x" * 1000,) for _ in range(100)))
 
 
-@pytest.mark.parametrize("ids", [["b/2"], []])
-def test_a_join_without_a_match_always_stops(ids: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("ids", "words"), [(["b/2"], "names 'a/1.jpg', an image is 'b/2'; give"), ([], "'a/1.jpg'; give")]
+)
+def test_a_join_without_a_match_always_stops(ids: list[str], words: str) -> None:
     _, report = join([Caption("text", "a/1.jpg")], ids)
-    with pytest.raises(ValueError, match=r"none of 1 captioned image .* names 'a/1.jpg', an image is"):
+    with pytest.raises(ValueError, match=rf"none of 1 captioned image .* {words}"):
         check_match(report, min_match=0, captions="c.json", images="photos")
 
 

@@ -70,6 +70,24 @@ def test_there_and_back(official: Path, tmp_path: Path, roibeam: Callable[..., A
     assert load_model(str(tmp_path / "again.bin")).model.config.image_hidden_size == 16
 
 
+@pytest.mark.parametrize("model", ["vilbert", "interbert"])
+def test_a_model_without_a_head_for_regions_comes_back_without(
+    model: str, tmp_path: Path, roibeam: Callable[..., Any]
+) -> None:
+    sizes: dict[str, Any] = {**SIZES, "region_loss": "none"}
+    if model == "vilbert":
+        co_layers: dict[str, Any] = {"text_co_attention": (1,), "image_co_attention": (0,)}
+        made: Any = ViLbertForPreTraining(ViLbertConfig(**sizes, **IMAGE_SIZES, **co_layers))
+    else:
+        own = {"num_hidden_layers": 6, "text_num_hidden_layers": 1, "image_num_hidden_layers": 1}
+        heads = {"image_num_attention_heads": sizes["num_attention_heads"], "pooled_size": 16}
+        made = InterBertForPreTraining(InterBertConfig(**(sizes | own | heads | {"image_intermediate_size": 8})))
+    made.save_pretrained(tmp_path / "ours")
+    done = roibeam("convert", tmp_path / "ours", tmp_path / "official.bin", "--to", "official")
+    assert done.code == 0, done.err
+    assert load_model(str(tmp_path / "official.bin")).model.config.region_loss == "none"
+
+
 def test_settings_that_a_file_does_not_keep_are_named(tmp_path: Path, roibeam: Callable[..., Any]) -> None:
     """UCLA's segment of regions is 0; under transformers' names it reads as 1, which is another vector."""
     sizes = {name: value for name, value in SIZES.items() if name != "region_target_size"}

@@ -333,6 +333,17 @@ def test_divergence_of_a_model_that_knows_nothing_is_its_chance(tokenizer: Any) 
         assert regions.mean == pytest.approx(regions.chance, rel=1e-3)
 
 
+def test_no_class_is_asked_about_where_the_store_has_none(tokenizer: Any) -> None:
+    """Its ids would all be 0, which a model guesses right in no time."""
+    for name in ("VL-BERT", "ViLBERT", "ImageBERT"):
+        model = build(name)
+        samples = EvaluationSamples(model.config, tokenizer, num_classes=None, with_class_ids=False)
+        measures = masked_measures(model, samples, chosen_rows(), seed=0, batch_size=8, device=CPU)
+        assert {each.name: each.items > 0 for each in measures if "accuracy" in each.name} == {
+            "masked_word_accuracy": True, "masked_region_accuracy": False
+        }  # fmt: skip
+
+
 @pytest.mark.parametrize("loss", ["regression", "contrastive"])
 def test_features_are_predicted_too(loss: str, tokenizer: Any, tmp_path: Path) -> None:
     options = VILBERT | {"region_loss": loss, "region_target_size": WIDTH, "num_negatives": 6}

@@ -143,7 +143,7 @@ UNFIT_VILBERT = {
     "model.with_match_head=false": "set sampling.mismatched_probability to 0",
     "model.max_position_embeddings=30": "set sampling.max_pieces or max_position_embeddings",
     "model.region_target_size=9": "the model has 9 region labels",
-    "model.region_loss=regression": "region_target_size is",
+    "model.region_loss=classes": "region_loss is 'classes'",
     "model.num_task_tokens=20": "set num_task_tokens to 0",
 }
 
@@ -176,6 +176,7 @@ def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Pa
         (["--model", "huge"], "choose one of small, base"),
         (["--tokenizer", "nowhere"], "neither a vocab.txt"),
         (["--device", "tpu"], "device must be auto or cpu"),
+        (["--num-classes", "7"], "--num-classes says 7; leave the option out"),
         (["--captions", "missing.json"], "no such file or folder: --captions 'missing.json'"),
         (["--store", "{tmp}"], "no feature store here"),
         (["--store", "gs://bucket/store"], "need --stage-to FOLDER"),

@@ -80,9 +80,11 @@ def test_number_of_classes_comes_from_names_then_distributions(tmp_path):
     settings = {"train_config": TrainConfig(steps=1, device="cpu")}
     assert run_pretrain(store, tmp_path / "a", **settings).num_classes == NUM_CLASSES
     store["image-0"] = make_record("image-0", 0, distribution="none")
-    with pytest.raises(ValueError, match="say how many foreground classes its detector has"):
-        run_pretrain(store, tmp_path / "b", **settings)
     assert run_pretrain(store, tmp_path / "b", num_classes=33, **settings).num_classes == 33
+    # An extraction that kept neither: its manifest still tells.
+    details = {"detector": {"num_classes": 44}}
+    store.fingerprint = Fingerprint(feature_space_of(details), {}, details)
+    assert run_pretrain(store, tmp_path / "c", **settings).num_classes == 44
 
 
 # --- stages and shares ---

@@ -133,6 +133,7 @@ def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, pictu
         (("--end-to-end",), "that --end-to-end is for"),
         (("--system", "vilbert"), "ViLBERT reads no text without images; name a --store"),
         (("--min-match", "0.5"), "that --min-match is for"),
+        (("--num-classes", "7"), "that --num-classes is for"),
         (("--set", "data.share=0.5"), "data.share is of captions"),
         (("--set", "data.max_tokens=100"), "data.max_tokens is of captions"),
         (("--set", "data.validation_captions=7"), "data.validation_captions is of captions"),

@@ -89,8 +89,8 @@ FAULTS = (
     Fault(
         "regions of mismatched pairs are predicted",
         "src/roibeam/model/interbert/model.py",
-        "matched = predicted & match.eq(1)[:, None]\n        chosen",
-        "matched = predicted\n        chosen",
+        "matched = predicted & match_B[:, None]",
+        "matched = predicted",
         first_steps("interbert"),
     ),
     Fault(

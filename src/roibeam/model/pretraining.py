@@ -32,8 +32,8 @@ class PreTrainingLogits(NamedTuple):
     """What the heads of a model of two streams say of every position, real or not."""
 
     words: Tensor  # (B, T, V)
-    regions: Tensor  # (B, R, C), or features (B, R, D)
-    whole_image: Tensor  # (B, C) or (B, D), never trained
+    regions: Tensor | None  # (B, R, C), or features (B, R, D); None for a model that predicts no regions
+    whole_image: Tensor | None  # (B, C) or (B, D), never trained
     match: Tensor | None  # (B, 2), in the releases' order: matching first
 
 

@@ -14,7 +14,7 @@ from typing import Self
 from roibeam.features.exchange.feature_file import FeatureFile
 from roibeam.features.exchange.formats import format_of, recognise
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint
-from roibeam.features.record.imported import ABSENT, has_classes
+from roibeam.features.record.imported import ABSENT, has_classes, num_classes_of
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, DeadLetter
 from roibeam.features.store import FeatureStore
@@ -56,7 +56,7 @@ class RecordSource:
             self.classes, self.attributes = store.manifest.classes, store.manifest.attributes
             config = store.manifest.config
             self.presets = {key: str(config[key]) for key in ("conventions", "selection") if config.get(key)}
-            self.num_classes = _count_of_classes(store.fingerprint)
+            self.num_classes = num_classes_of(store.fingerprint)
         else:
             found = format_of(path)
             file = found.open(Path(path))
@@ -104,12 +104,6 @@ class RecordSource:
 def _is_store(path: Path) -> bool:
     """A folder with a store manifest, or one that no format claims, which `FeatureStore` then says is no store."""
     return path.is_dir() and ((path / STORE_MANIFEST_NAME).exists() or recognise(path) is None)
-
-
-def _count_of_classes(fingerprint: Fingerprint) -> int | None:
-    detector = fingerprint.details.get("detector")
-    count = detector.get("num_classes") if isinstance(detector, dict) else None
-    return count if type(count) is int else None
 
 
 def paired_ids(left: RecordSource, right: RecordSource, rule: str) -> Iterator[tuple[str | None, str | None]]:

@@ -15,12 +15,20 @@ def imported_fingerprint(source_format: str, details: dict[str, Any]) -> Fingerp
 
     Args:
         details: what is known; under "classes" and "attributes" where they come from, `ABSENT` when the source has none
-            (class ids and scores of the records are then 0 and mean nothing).
+            (class ids and scores of the records are then 0 and mean nothing); under "num_classes" how many foreground
+            classes the detector has, where the source or its user tells.
     """
     for name in ("classes", "attributes"):
         if not isinstance(details.get(name), str):
             raise ValueError(f"details of an imported store say where its {name} come from; got {details.get(name)!r}")
     return Fingerprint(IMPORTED_PREFIX + source_format, {}, {"format": source_format, **details})
+
+
+def num_classes_of(fingerprint: Fingerprint) -> int | None:
+    """Foreground classes of the detector that a store is of; None where nobody told."""
+    detector = fingerprint.details.get("detector", fingerprint.details)  # of an imported store it is not known
+    count = detector.get("num_classes") if isinstance(detector, dict) else None
+    return count if type(count) is int else None
 
 
 def has_classes(fingerprint: Fingerprint) -> bool:

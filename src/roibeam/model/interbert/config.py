@@ -11,7 +11,7 @@ from roibeam.model.common.transformer import ACTIVATIONS
 from roibeam.model.inputs import OutputWidths
 from roibeam.model.interbert.presets import SMALL, interbert_fields
 
-REGION_LOSSES = ("kl", "regression")
+REGION_LOSSES = ("kl", "regression", "none")
 REGION_PROJECTIONS = ("linear", "mlp")
 PAIR_SOURCES = ("pooled", "states")
 
@@ -42,7 +42,8 @@ class InterBertConfig(BertSizes):
             "states" fuses the two states and gives the result one such layer.
         fusion: "product" or "sum".
         pair_dropout: on the pair, before every head that reads it, and on states before the score heads.
-        region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature.
+        region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature, "none" predicts
+            no regions: the model has no such head.
         region_target_size: width of the region head: number of classes with background (first in the published stores),
             or D.
         num_answers: labels of the answer classifier of the task model.

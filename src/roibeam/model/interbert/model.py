@@ -241,8 +241,10 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
         self.interbert = InterBertModel(config)
         self.masked_word_head = MaskedWordHead(hidden, config.vocab_size, activation=config.hidden_activation)
         # The head's activation is that of the text (BertImgPredictionHeadTransform reads hidden_act).
-        self.masked_region_head = NormedRegionHead(
-            hidden, config.region_target_size, activation=config.hidden_activation
+        self.masked_region_head = (
+            NormedRegionHead(hidden, config.region_target_size, activation=config.hidden_activation)
+            if config.region_loss != "none"
+            else None
         )
         self.match_head = DroppedLinear(config.pooled_size, 2, dropout=config.pair_dropout)
         self.post_init()
@@ -261,30 +263,31 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
 
     def logits(self, output: VLOutput) -> PreTrainingLogits:
         """Of all positions of an output with an image: for looking at, not for training."""
+        head = self.masked_region_head
         return PreTrainingLogits(
             words=self.word_logits(output.text_states),
-            regions=self.masked_region_head(output.region_states),
-            whole_image=self.masked_region_head(output.whole_image_state),
+            regions=None if head is None else head(output.region_states),
+            whole_image=None if head is None else head(output.whole_image_state),
             match=self.match_head(output.pooled),
         )
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
         """See `PreTrainingModel`."""
         match, predicted = batch.match_labels, batch.region_target_mask
-        matched = None if match is None or predicted is None else predicted & match.eq(1)[:, None]
-        return {
-            "masked_words": count_labels(batch.text_labels),
-            "masked_regions": count_true(matched),
-            "matching": count_labels(match),
-        }
+        counts = {"masked_words": count_labels(batch.text_labels)}
+        if self.masked_region_head is not None:
+            matched = None if match is None or predicted is None else predicted & match.eq(1)[:, None]
+            counts["masked_regions"] = count_true(matched)
+        return {**counts, "matching": count_labels(match)}
 
     def word_logits(self, states: Tensor) -> Tensor:
         """(..., V) for text states (..., H)."""
         return self.masked_word_head(states, self.interbert.text_embeddings.words.weight)
 
     def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) for region states (..., H); None where the head predicts features."""
-        return self.masked_region_head(states) if self.config.region_loss == "kl" else None
+        """(..., C) for region states (..., H); None where no classes of regions are predicted."""
+        head = self.masked_region_head
+        return head(states) if head is not None and self.config.region_loss == "kl" else None
 
     def match_log_odds(self, output: VLOutput) -> Tensor:
         """(B,) what retrieval sorts by, see `PreTrainingModel`."""
@@ -297,18 +300,24 @@ class InterBertForPreTraining(InterBertPreTrainedModel):
             ValueError: when the batch lacks the targets of a head.
         """
         labels, match = batch.text_labels, batch.match_labels
-        targets, predicted = batch.region_targets, batch.region_target_mask
-        if labels is None or targets is None or predicted is None or match is None:
-            raise ValueError("InterBertForPreTraining: the batch lacks text_labels, region_targets or match_labels")
-        loss = self.config.region_loss
+        if labels is None or match is None:
+            raise ValueError("InterBertForPreTraining: the batch lacks text_labels or match_labels")
         terms = PreTrainingTerms()
         terms.masked_words(self.word_logits, output.text_states, labels)
-        matched = predicted & match.eq(1)[:, None]
-        chosen = batch.targets_of(matched)
-        terms.masked_regions(self.masked_region_head, output.region_states, chosen, matched, loss=loss)
+        if self.masked_region_head is not None:
+            self._score_regions(terms, self.masked_region_head, batch, output.region_states, match.eq(1))
+        terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
+        return terms.output()
+
+    def _score_regions(
+        self, terms: PreTrainingTerms, head: NormedRegionHead, batch: VLBatch, states_BRH: Tensor, match_B: Tensor
+    ) -> None:
+        targets, predicted, loss = batch.region_targets, batch.region_target_mask, self.config.region_loss
+        if targets is None or predicted is None:
+            raise ValueError("InterBertForPreTraining: the batch has no region_targets")
+        matched = predicted & match_B[:, None]
+        terms.masked_regions(head, states_BRH, batch.targets_of(matched), matched, loss=loss)
         if loss == "regression":
             # The release divides by the number of regions, not by the width of their features too.
             mean = terms.losses["masked_regions"]
             terms.losses["masked_regions"] = SumCount(mean.total * targets.shape[-1], mean.count)
-        terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
-        return terms.output()

@@ -12,7 +12,7 @@ from roibeam.model.inputs import OutputWidths
 from roibeam.model.pretraining import MASKED_LOSS_PAIRS
 from roibeam.model.vilbert.presets import SMALL, vilbert_fields
 
-REGION_LOSSES = ("kl", "regression", "contrastive")
+REGION_LOSSES = ("kl", "regression", "contrastive", "none")
 
 
 class ViLbertConfig(BertSizes):
@@ -42,7 +42,7 @@ class ViLbertConfig(BertSizes):
         fusion: how the pooled vectors become the pair, "product" or "sum".
         pair_dropout: on the pair, before every head that reads it, and on states before the score heads.
         region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature, "contrastive"
-            picks that feature among those of other regions.
+            picks that feature among those of other regions, "none" predicts no regions: the model has no such head.
         num_negatives: other regions, with "contrastive".
         negatives_from_other_images: share of them that come from other images of the same group of rows.
         negative_rows: rows of a batch that make such a group: the first so many, the next so many. A batch must hold
@@ -139,7 +139,8 @@ class ViLbertConfig(BertSizes):
             raise ValueError(
                 f"ViLbertConfig: first_position {self.first_position} is none of {self.max_position_embeddings} rows"
             )
-        if self.region_loss != "kl" and self.region_target_size != self.region_feature_size:
+        predicts_features = self.region_loss in ("regression", "contrastive")
+        if predicts_features and self.region_target_size != self.region_feature_size:
             raise ValueError(
                 f"ViLbertConfig: region_loss {self.region_loss!r} predicts features of width "
                 f"{self.region_feature_size}, region_target_size is {self.region_target_size}"

@@ -244,8 +244,10 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
             config.hidden_size, config.vocab_size, activation=config.hidden_activation
         )
         # The head's activation is that of the text (BertImgPredictionHeadTransform reads hidden_act).
-        self.masked_region_head = NormedRegionHead(
-            config.image_hidden_size, config.region_target_size, activation=config.hidden_activation
+        self.masked_region_head = (
+            NormedRegionHead(config.image_hidden_size, config.region_target_size, activation=config.hidden_activation)
+            if config.region_loss != "none"
+            else None
         )
         self.match_head = (
             DroppedLinear(config.co_attention_size, 2, dropout=config.pair_dropout) if config.with_match_head else None
@@ -262,10 +264,11 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
 
     def logits(self, output: VLOutput) -> PreTrainingLogits:
         """Of all positions: for looking at, not for training."""
+        head = self.masked_region_head
         return PreTrainingLogits(
             words=self.word_logits(output.text_states),
-            regions=self.masked_region_head(output.region_states),
-            whole_image=self.masked_region_head(output.whole_image_state),
+            regions=None if head is None else head(output.region_states),
+            whole_image=None if head is None else head(output.whole_image_state),
             match=None if self.match_head is None else self.match_head(output.pooled),
         )
 
@@ -274,10 +277,9 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         counted = batch
         if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
             counted = only_matched(batch)
-        counts = {
-            "masked_words": count_labels(counted.text_labels),
-            "masked_regions": count_true(counted.region_target_mask),
-        }
+        counts = {"masked_words": count_labels(counted.text_labels)}
+        if self.masked_region_head is not None:
+            counts["masked_regions"] = count_true(counted.region_target_mask)
         return counts if self.match_head is None else {**counts, "matching": count_labels(batch.match_labels)}
 
     def word_logits(self, states: Tensor) -> Tensor:
@@ -285,8 +287,9 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         return self.masked_word_head(states, self.vilbert.text_embeddings.words.weight)
 
     def region_logits(self, states: Tensor) -> Tensor | None:
-        """(..., C) for region states (..., I); None where the head predicts features."""
-        return self.masked_region_head(states) if self.config.region_loss == "kl" else None
+        """(..., C) for region states (..., I); None where no classes of regions are predicted."""
+        head = self.masked_region_head
+        return head(states) if head is not None and self.config.region_loss == "kl" else None
 
     def match_log_odds(self, output: VLOutput) -> Tensor | None:
         """(B,) what zero-shot retrieval sorts by (section 3.2), see `PreTrainingModel`; None without a match head."""
@@ -305,12 +308,27 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
             raise ValueError("ViLbertForPreTraining: the batch has no match_labels, the match head needs them")
         if self.config.masked_loss_pairs == "matched" and batch.match_labels is not None:
             batch = only_matched(batch)
-        labels, targets, predicted = batch.text_labels, batch.region_targets, batch.region_target_mask
-        if labels is None or targets is None or predicted is None:
-            raise ValueError("ViLbertForPreTraining: the batch has no text_labels or no region_targets")
+        if batch.text_labels is None:
+            raise ValueError("ViLbertForPreTraining: the batch has no text_labels")
         terms = PreTrainingTerms()
-        terms.masked_words(self.word_logits, output.text_states, labels)
-        head, config = self.masked_region_head, self.config
+        terms.masked_words(self.word_logits, output.text_states, batch.text_labels)
+        if self.masked_region_head is not None:
+            self._score_regions(terms, self.masked_region_head, batch, output, generator)
+        if self.match_head is not None and batch.match_labels is not None:
+            terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
+        return terms.output()
+
+    def _score_regions(
+        self,
+        terms: PreTrainingTerms,
+        head: NormedRegionHead,
+        batch: VLBatch,
+        output: VLOutput,
+        generator: torch.Generator | None,
+    ) -> None:
+        config, targets, predicted = self.config, batch.region_targets, batch.region_target_mask
+        if targets is None or predicted is None:
+            raise ValueError("ViLbertForPreTraining: the batch has no region_targets")
         if config.region_loss == "contrastive":
             if generator is None and not batch.draw_seeds:
                 raise ValueError(
@@ -329,6 +347,3 @@ class ViLbertForPreTraining(ViLbertPreTrainedModel):
         else:
             loss = config.region_loss
             terms.masked_regions(head, output.region_states, batch.targets_of(predicted), predicted, loss=loss)
-        if self.match_head is not None and batch.match_labels is not None:
-            terms.matching(self.match_head(output.pooled), batch.match_labels, match_logit=MATCH_LOGIT)
-        return terms.output()

@@ -26,6 +26,7 @@ from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_le
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
 
 REGION_SEGMENT = 1
+REGION_LOSSES = ("kl", "none")
 MATCH_LOGIT = 0  # as in ViLBERT
 
 
@@ -34,6 +35,8 @@ class SingleStreamConfig(BertSizes):
 
     Fields, beside those of `BertSizes`:
         region_feature_size: D, width of a stored region feature.
+        region_loss: "kl" predicts the detector's class distribution, "none" predicts no regions: the model has no such
+            head.
         region_target_size: classes with background.
         masked_appearance: as in `ViLbertConfig`.
     """
@@ -41,11 +44,13 @@ class SingleStreamConfig(BertSizes):
     model_type = "roibeam-vilbert-single-stream"
 
     region_feature_size: int = 2048
+    region_loss: str = "kl"
     region_target_size: int = 1601
     masked_appearance: str = "zero"
 
     def check(self) -> None:
         super().check()
+        self.check_choice("region_loss", REGION_LOSSES)
         self.check_choice("masked_appearance", MASKED_APPEARANCES)
         if self.num_segments <= REGION_SEGMENT:
             raise ValueError(f"SingleStreamConfig: num_segments must be at least 2, got {self.num_segments}")
@@ -100,8 +105,10 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
         self.encoder = bert_encoder(config)
         self.pooler = Pooler(hidden)
         self.masked_word_head = MaskedWordHead(hidden, config.vocab_size, activation=config.hidden_activation)
-        self.masked_region_head = NormedRegionHead(
-            hidden, config.region_target_size, activation=config.hidden_activation
+        self.masked_region_head = (
+            NormedRegionHead(hidden, config.region_target_size, activation=config.hidden_activation)
+            if config.region_loss != "none"
+            else None
         )
         self.match_head = nn.Linear(hidden, 2)
         self.post_init()
@@ -130,19 +137,18 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
 
     def loss_counts(self, batch: VLBatch) -> dict[str, int]:
         """See `PreTrainingModel`."""
-        return {
-            "masked_words": count_labels(batch.text_labels),
-            "masked_regions": count_true(batch.region_target_mask),
-            "matching": count_labels(batch.match_labels),
-        }
+        counts = {"masked_words": count_labels(batch.text_labels)}
+        if self.masked_region_head is not None:
+            counts["masked_regions"] = count_true(batch.region_target_mask)
+        return {**counts, "matching": count_labels(batch.match_labels)}
 
     def word_logits(self, states: Tensor) -> Tensor:
         """(..., V) for text states (..., H)."""
         return self.masked_word_head(states, self.embeddings.words.weight)
 
-    def region_logits(self, states: Tensor) -> Tensor:
-        """(..., C) for region states (..., H)."""
-        return self.masked_region_head(states)
+    def region_logits(self, states: Tensor) -> Tensor | None:
+        """(..., C) for region states (..., H); None where no regions are predicted."""
+        return None if self.masked_region_head is None else self.masked_region_head(states)
 
     def match_log_odds(self, output: VLOutput) -> Tensor:
         """(B,) see `PreTrainingModel`."""
@@ -154,14 +160,17 @@ class SingleStreamForPreTraining(VLPreTrainedModel):
         Raises:
             ValueError: when the batch lacks the targets of a head.
         """
-        targets = (batch.text_labels, batch.region_targets, batch.region_target_mask, batch.match_labels)
-        labels, regions, predicted, match = targets
-        if labels is None or regions is None or predicted is None or match is None:
-            raise ValueError("SingleStreamForPreTraining: the batch lacks text_labels, region_targets or match_labels")
+        labels, match = batch.text_labels, batch.match_labels
+        if labels is None or match is None:
+            raise ValueError("SingleStreamForPreTraining: the batch lacks text_labels or match_labels")
         terms = PreTrainingTerms()
         terms.masked_words(self.word_logits, output.text_states, labels)
-        chosen = batch.targets_of(predicted)
-        terms.masked_regions(self.masked_region_head, output.region_states, chosen, predicted, loss="kl")
+        head, predicted = self.masked_region_head, batch.region_target_mask
+        if head is not None:
+            if predicted is None:
+                raise ValueError("SingleStreamForPreTraining: the batch has no region_targets")
+            chosen = batch.targets_of(predicted)
+            terms.masked_regions(head, output.region_states, chosen, predicted, loss="kl")
         terms.matching(self.match_head(output.pooled), match, match_logit=MATCH_LOGIT)
         return terms.output()
 

@@ -73,9 +73,9 @@ def read_batch(arrays: ModelArrays, config: ViLbertConfig | InterBertConfig, *, 
     )
 
 
-def with_img(whole: Tensor | None, regions: Tensor) -> Tensor:
+def with_img(whole: Tensor | None, regions: Tensor | None) -> Tensor:
     """What a reference has of all elements of the image, IMG first."""
-    if whole is None:
+    if whole is None or regions is None:
         raise ValueError("this model gives no such output")
     return torch.cat([whole[:, None], regions], dim=1)
 

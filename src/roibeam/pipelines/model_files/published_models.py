@@ -248,12 +248,10 @@ def _vilbert_sizes(state: State) -> dict[str, Any]:
     image, features = state["vilbert.region_embeddings.features.weight"].shape
     co_attentions = count_layers(state, "vilbert.encoder.co_layers.")
     layers = sizes["num_hidden_layers"]
-    targets = len(state["masked_region_head.decoder.weight"])
     return sizes | {
         "num_task_tokens": 0 if tasks is None else len(tasks),
         "region_feature_size": features,
-        "region_target_size": targets,
-        "region_loss": "regression" if targets == features else "kl",
+        **_region_head(state, features),
         "image_hidden_size": image,
         "image_num_hidden_layers": count_layers(state, "vilbert.encoder.image_layers."),
         "image_num_attention_heads": 8,
@@ -317,13 +315,12 @@ def _understand_interbert(official: State, options: Mapping[str, Any] | None) ->
 
 def _interbert_sizes(state: State) -> dict[str, Any]:
     sizes: dict[str, Any] = bert_sizes(state, "interbert.text_embeddings.", "interbert.joint.layers.")
-    targets, features = len(state["masked_region_head.decoder.weight"]), _width(state, "region_embeddings.features")
+    features = _width(state, "region_embeddings.features")
     shown = {
         "text_num_hidden_layers": count_layers(state, "interbert.text.layers."),
         "image_num_hidden_layers": count_layers(state, "interbert.image.layers."),
         "region_feature_size": features,
-        "region_target_size": targets,
-        "region_loss": "regression" if targets == features else "kl",
+        **_region_head(state, features),
         "pooled_size": len(state["interbert.pooler.text.weight"]),
     }
     if shown["image_num_hidden_layers"]:
@@ -342,6 +339,14 @@ def _interbert_sizes_kept(model: PreTrainedModel) -> tuple[str, ...]:
             f"(--to roibeam)"
         )
     return ()
+
+
+def _region_head(state: State, features: int) -> dict[str, Any]:
+    """Fields that the head of masked regions shows; one as wide as a feature is taken to predict features."""
+    head = state.get("masked_region_head.decoder.weight")
+    if head is None:
+        return {"region_loss": "none"}
+    return {"region_target_size": len(head), "region_loss": "regression" if len(head) == features else "kl"}
 
 
 def _width(state: State, name: str) -> int:

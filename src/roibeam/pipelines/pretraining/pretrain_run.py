@@ -6,6 +6,8 @@ end to end: samples -> their photos -> masked pixels -> region encoder -> model,
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +15,8 @@ from typing import Any
 
 import torch
 
-from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard, known_classes
+from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
+from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
@@ -28,6 +31,8 @@ from roibeam.pipelines.training.loop import is_main_process
 from roibeam.pipelines.training.run_folder.folder import defaults_of
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.train_config import TrainConfig
+
+logger = logging.getLogger(__name__)
 
 
 def pretrain(
@@ -52,7 +57,7 @@ def pretrain(
         end_to_end: trains through a region encoder, on photos; None trains on the stored features.
         validation: held-out captions that evaluations ask about; their images are not trained on. None takes the first
             captions that are trained on.
-        num_classes: foreground classes of the detector; None takes the store's vocabulary.
+        num_classes: foreground classes of the detector, for stores that do not tell; None: as they say.
     Raises:
         ValueError: whatever does not fit, saying what to do.
     """
@@ -73,6 +78,7 @@ def pretrain(
     tokenizer = run.tokenizer(read.words())
     run.note_trained_images(read.trained_ids())
     made = _model(run, read, tokenizer, config.seed, num_classes=num_classes)
+    read = dataclasses.replace(read, notes=[*read.notes, *made.notes])
     tasks = tasks_of(read, made, run.settings.data)
     change = _detector_change(run, read, made, config)
     run.show_first_batch(tasks.trained, made, config, read.store.vocabulary["classes"] or ())
@@ -113,31 +119,32 @@ def _model(
     """What is trained; from here on the random state of torch follows from the seed.
 
     Raises:
-        ValueError: when nobody tells the number of classes, or model, encoder and store do not fit.
+        ValueError: when classes, model, encoder and store do not fit.
     """
     choice, system, end_to_end = run.choice, run.choice.system, read.end_to_end
     first = corpus_of(read.joined).record(0)
-    if num_classes is None:
-        num_classes = known_classes(read.store, first) if system.needs_classes else 0
-    if num_classes is None:
-        raise ValueError(
-            f"store {read.store.path} holds neither class names nor class distributions; say how many foreground "
-            f"classes its detector has (num_classes)"
-        )
+    width = first.features.shape[1]
+    known = StoreClasses(None)
+    if system.class_objective is not None:
+        told_of = read.joined if read.asked is None else [*read.joined, read.asked]
+        known = StoreClasses.of(((each.store, corpus_of([each]).record(0)) for each in told_of), num_classes)
+    classes = choice.class_choice(known, width=width, given=num_classes)
+    if classes.note:
+        logger.info("%s", classes.note)
     if end_to_end is not None:
         end_to_end.check_width(first)
     torch.manual_seed(seed)
-    width = first.features.shape[1]
     fields = {
         "region_feature_size": system.feature_width(run.settings.sampling, width),
-        **system.region_label_fields(num_classes, width),
+        **classes.fields,
         **((system.text_only_fields or {}) if read.texts is not None else {}),
         **(system.end_to_end_fields if end_to_end is not None else {}),
     }
-    model: Any = choice.model(fields, vocab_size=tokenizer.vocab_size)
-    sampler = system.sampler(run.settings.sampling, tokenizer, model.config, num_classes=num_classes)
+    model: Any = choice.model(fields, vocab_size=tokenizer.vocab_size, changes=classes.changes)
+    sampler = system.sampler(run.settings.sampling, tokenizer, model.config, num_classes=classes.number)
     joint, heads = (None, None) if end_to_end is None else end_to_end.build_joint(model, seed=seed)
-    return RunModel(model, tokenizer, sampler, num_classes, seed, joint, heads)
+    notes = (classes.note,) if classes.note else ()
+    return RunModel(model, tokenizer, sampler, classes.number, seed, joint, heads, notes)
 
 
 def _detector_change(run: RunFrame, read: RunData, made: RunModel, config: TrainConfig) -> DetectorChange | None:

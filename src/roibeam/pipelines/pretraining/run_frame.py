@@ -58,7 +58,7 @@ class PretrainResult:
     sources: what each store and its captions turned out to be.
     notes: what was left out of captions and text, and what the system treats otherwise.
     num_classes, vocab_size: C and V; ln(C + 1) and ln(V) are the losses of a model that knows nothing. C is 0 for a
-        system that does not ask for it.
+        run that does not ask for it.
     training: where the loop ended.
     evaluation: of `evaluate` on the final weights.
     asked: what it was asked about, for people.
@@ -106,6 +106,7 @@ class RunModel:
         num_classes: foreground classes of the detector that the rules know; 0 where they do not ask.
         seed: of the run.
         joint, heads: end to end, the model with its encoder, and the detector's heads where they are trained or judged.
+        notes: what of the published objectives is left out, and why.
     """
 
     model: Any
@@ -115,6 +116,7 @@ class RunModel:
     seed: int
     joint: EndToEndModel | None = None
     heads: DetectorHeads | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource, known_classes
+from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
+from roibeam.pipelines.inputs.captioned.store_classes import known_classes
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes

@@ -13,13 +13,31 @@ from torch import nn
 from roibeam.features.counted import counted
 from roibeam.model.common.bert import BertSizes
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import region_objective
+from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
 from roibeam.pipelines.model_files.bert_start import PublishedBert, start_from_bert
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.trained_with import TrainedWith, trained_with
-from roibeam.pipelines.pretraining.systems import SYSTEMS, System
+from roibeam.pipelines.pretraining.systems import SYSTEMS, ClassObjective, System
 
 logger = logging.getLogger(__name__)
 _CLASS_PARAMETERS = ("masked_region_head.decoder.weight", "masked_region_head.decoder.bias")
+
+
+@dataclass(frozen=True)
+class ClassChoice:
+    """What a run makes of the classes that its stores know.
+
+    Attributes:
+        number: foreground classes; 0 where the rules are not to ask.
+        fields: of a new model's configuration that follow from it.
+        changes: fields that a model to start from must have too.
+        note: what a user should know of it; "" for nothing.
+    """
+
+    number: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +85,62 @@ class ModelChoice:
             return continued_model(self.start, self.system, changed, background_first=self.background_first)
         build = self.build_config or self.system.sizes["small"]
         return new_model(self.system, build, fields, vocab_size=vocab_size, bert=self.bert, overrides=self.overrides)
+
+    def class_choice(self, classes: StoreClasses, *, width: int, given: int | None) -> ClassChoice:
+        """Whether masked regions are predicted by their class: where the stores do not tell enough, they are not.
+
+        Args:
+            classes: of the run's stores.
+            width: D of their features.
+            given: number of classes that the user says.
+        Raises:
+            ValueError: when the user asks for classes that the stores do not have, or says a number that nothing asks
+                for.
+        """
+        system, objective = self.system, self.system.class_objective
+        fields = {} if classes.number is None else system.region_label_fields(classes.number)
+        loss = None if objective is None else self._region_loss(objective)
+        if given is not None and (objective is None or loss != objective.on):
+            why = "" if objective is None else f" (model.{objective.field}={loss})"
+            raise ValueError(
+                f"--num-classes {given}: this {system.name} predicts no classes of regions{why}; leave the option out"
+            )
+        if objective is None:
+            return ClassChoice(0)
+        if loss in objective.feature_losses:
+            return ClassChoice(classes.number or 0, {objective.labels: width})
+        if loss != objective.on or classes.number is not None:
+            return ClassChoice(classes.number or 0, fields, note=self._note_of_a_missing_head(objective, loss, fields))
+        asking = (objective.field, objective.labels, *objective.read_with_it)
+        asked = [name for name in asking if name in self.overrides]
+        if asked:
+            raise ValueError(
+                f"--set model.{asked[0]}={self.overrides[asked[0]]} is for predicting classes of masked regions, but "
+                f"{classes.missing}; {classes.remedy}, or leave the setting out"
+            )
+        if self.start is not None and classes.has_ids:
+            learned = getattr(self.start.model.config, objective.labels) - objective.background
+            note = f"{classes.missing}: taken for the {learned:,} that {self.start.source} was made for"
+            return ClassChoice(learned, note=note)
+        off = {objective.field: objective.off}
+        why = f"{classes.missing}; {classes.remedy}{objective.instead}"
+        return ClassChoice(0, off, off, f"{system.name} predicts no classes of masked regions: {why}")
+
+    def _note_of_a_missing_head(self, objective: ClassObjective, loss: Any, fields: Mapping[str, Any]) -> str:
+        """Of a model to start from, whose own stores had no classes; "" where the user wants it so."""
+        if self.start is None or loss == objective.on or objective.field in self.overrides or not fields:
+            return ""
+        settings = {objective.field: str(objective.on).lower(), **fields}
+        adding = " ".join(f"--set model.{name}={value}" for name, value in settings.items())
+        return f"{self.start.source} predicts no classes of masked regions; {adding} adds that"
+
+    def _region_loss(self, objective: ClassObjective) -> Any:
+        """The value of its field in the configuration: the user's, of the model to start from, or of the preset."""
+        if objective.field in self.overrides:
+            return self.overrides[objective.field]
+        if self.start is not None:
+            return getattr(self.start.model.config, objective.field)
+        return getattr((self.build_config or self.system.sizes["small"])(), objective.field)
 
     def recorded(self) -> dict[str, Any]:
         """For the folder of the run: facts that may differ on resume."""

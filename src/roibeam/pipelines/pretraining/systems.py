@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -32,19 +32,41 @@ from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 
 
 @dataclass(frozen=True)
+class ClassObjective:
+    """The objective of a system that predicts the detector's classes of masked regions.
+
+    Attributes:
+        field: of the model's configuration, which has the value `on` with it and `off` without any objective of regions
+            in its place.
+        labels: field of the configuration: how many classes the model's head has.
+        read_with_it: fields that nothing else reads.
+        feature_losses: values of `field` that predict features in place of classes.
+        instead: what the model learns of regions without it, or may be told to, for people; "" for nothing.
+        background: whether background is one of the labels.
+    """
+
+    field: str
+    labels: str
+    on: Any = True
+    off: Any = False
+    read_with_it: tuple[str, ...] = ()
+    feature_losses: tuple[str, ...] = ()
+    instead: str = ""
+    background: bool = True
+
+
+@dataclass(frozen=True)
 class System:
     """One of the published systems, as pre-training knows it.
 
     Attributes:
         named: its title and the sizes of its model.
         model_class: with the pre-training heads.
-        region_label_fields: number of foreground classes and feature width of a store -> the configuration's fields
-            that follow from them, beside `region_feature_size`.
+        class_objective: what the number of the detector's classes is asked for; None for a system that predicts none.
         feature_width: settings of the rules and feature width of a store -> `region_feature_size`.
         sampling: dataclass of the rules' settings.
         sampler: the rules.
         layout: the model's configuration -> the parts of its sequence in order, stream by stream, for people.
-        needs_classes: whether the rules ask how many classes the store's detector has.
         text_only_fields: fields of the configuration of a model that also reads rows of text alone; None where the
             system has none, else its rules are a `TextSampler`.
         text_only_sampling: settings of the rules that rows of text alone follow.
@@ -62,11 +84,10 @@ class System:
 
     named: NamedSystem
     model_class: type[nn.Module]
-    region_label_fields: Callable[[int, int], Mapping[str, Any]]
     sampling: type
     sampler: type[Sampler]
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
-    needs_classes: bool = True
+    class_objective: ClassObjective | None = None
     text_only_fields: Mapping[str, Any] | None = None
     text_only_sampling: tuple[str, ...] = ()
     reads_task_text: bool = False
@@ -88,9 +109,23 @@ class System:
         """Name of a preset -> the model's configuration."""
         return self.named.sizes
 
+    def region_label_fields(self, num_classes: int) -> dict[str, Any]:
+        """The configuration's fields that follow from the number of foreground classes."""
+        objective = self.class_objective
+        return {} if objective is None else {objective.labels: num_classes + objective.background}
+
 
 _WHOLE, _END = ("whole image",), ("end",)
 _MOST_PIECES_OF_BERT = 510  # 512 positions, of which VL-BERT needs two for image and end
+
+
+_SINGLE_STREAM_CLASSES = ClassObjective("region_loss", "region_target_size", on="kl", off="none")
+_INTERBERT_CLASSES = replace(
+    _SINGLE_STREAM_CLASSES,
+    feature_losses=("regression",),
+    instead="; --set model.region_loss=regression predicts their features instead",
+)
+_VILBERT_CLASSES = replace(_INTERBERT_CLASSES, feature_losses=("regression", "contrastive"))
 
 
 def _imagebert_layout(config: Any) -> tuple[tuple[str, ...], ...]:
@@ -104,7 +139,9 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
         "vlbert": System(
             named=NAMED_SYSTEMS["vlbert"],
             model_class=VLBertForPreTraining,
-            region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes + 1},
+            class_objective=ClassObjective(
+                "with_region_head", "num_region_labels", read_with_it=("region_labels", "region_loss_mean")
+            ),
             sampling=VLBertSampling,
             sampler=VLBertSampler,
             layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
@@ -117,11 +154,9 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
         "visualbert": System(
             named=NAMED_SYSTEMS["visualbert"],
             model_class=VisualBertForPreTraining,
-            region_label_fields=lambda num_classes, width: {},
             sampling=VisualBertSampling,
             sampler=VisualBertSampler,
             layout=lambda config: (("text", "regions"),),
-            needs_classes=False,
             reads_task_text=True,
             aligns_words=lambda sampling: sampling.aligned_words != "none",
             feature_width=lambda sampling, width: width + BOX_NUMBERS * sampling.box_numbers,
@@ -131,7 +166,12 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
         "imagebert": System(
             named=NAMED_SYSTEMS["imagebert"],
             model_class=ImageBertForPreTraining,
-            region_label_fields=lambda num_classes, width: {"num_region_labels": num_classes},
+            class_objective=ClassObjective(
+                "with_region_class_head",
+                "num_region_labels",
+                instead=" (their features are still predicted)",
+                background=False,
+            ),
             sampling=ImageBertSampling,
             sampler=ImageBertSampler,
             layout=_imagebert_layout,
@@ -141,7 +181,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
         "vilbert": System(
             named=NAMED_SYSTEMS["vilbert"],
             model_class=ViLbertForPreTraining,
-            region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
+            class_objective=_VILBERT_CLASSES,
             sampling=ViLbertSampling,
             sampler=ViLbertSampler,
             layout=lambda config: (("text",), (*_WHOLE, "regions")),
@@ -151,7 +191,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
         "vilbert-single-stream": System(
             named=NAMED_SYSTEMS["vilbert-single-stream"],
             model_class=SingleStreamForPreTraining,
-            region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
+            class_objective=_SINGLE_STREAM_CLASSES,
             sampling=ViLbertSampling,
             sampler=ViLbertSampler,
             layout=lambda config: (("text", *_WHOLE, "regions"),),
@@ -161,7 +201,7 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
         "interbert": System(
             named=NAMED_SYSTEMS["interbert"],
             model_class=InterBertForPreTraining,
-            region_label_fields=lambda num_classes, width: {"region_target_size": num_classes + 1},
+            class_objective=_INTERBERT_CLASSES,
             sampling=InterBertSampling,
             sampler=InterBertSampler,
             layout=lambda config: ((*_WHOLE, "regions", *_END * config.with_image_sep, "text"),),

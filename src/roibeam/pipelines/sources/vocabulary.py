@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,18 +38,34 @@ class Vocabulary:
 def load_vocabulary(
     spec: str | None, *, num_classes: int, num_attributes: int | None, vg_url: str = VG_URL
 ) -> Vocabulary:
-    """The names to store beside the ids.
+    """The names to store beside the ids of a detector.
 
     Args:
-        spec: a folder with objects_vocab.txt and attributes_vocab.txt; a file with the class names (attributes stay
-            numbers); "vg": the published Visual Genome lists, fetched once and cached; None: bare ids.
+        spec: see `read_vocabulary`; None: bare ids.
         num_classes, num_attributes: of the detector, background and "no attribute" not counted.
     Raises:
-        ValueError: if a list is missing, cannot be fetched, has a line without a name, or is not as long as the
-            detector's.
+        ValueError: as `read_vocabulary`, or if a list is not as long as the detector's.
     """
     if spec is None:
         return Vocabulary()
+    names = read_vocabulary(spec, vg_url=vg_url)
+    check_length(names.classes or (), num_classes, "classes", spec)
+    if num_attributes is None:
+        return Vocabulary(names.classes)
+    if names.attributes is not None:
+        check_length(names.attributes, num_attributes, "attributes", spec)
+    return names
+
+
+def read_vocabulary(spec: str, *, vg_url: str = VG_URL) -> Vocabulary:
+    """The names, whatever detector they are of.
+
+    Args:
+        spec: a folder with objects_vocab.txt and attributes_vocab.txt; a file with the class names (attributes stay
+            numbers); "vg": the published Visual Genome lists, fetched once and cached.
+    Raises:
+        ValueError: if a list is missing, cannot be fetched, or has a line without a name.
+    """
     attributes = None
     if spec == PUBLISHED_LISTS:
         classes = _read(_fetch_vg(vg_url, CLASSES_FILE))
@@ -57,10 +74,16 @@ def load_vocabulary(
         classes, attributes = _read(Path(spec) / CLASSES_FILE), _read(Path(spec) / ATTRIBUTES_FILE)
     else:
         classes = _read(Path(spec))
-    _check_length(classes, num_classes, "classes", spec)
-    if attributes is not None and num_attributes is not None:
-        _check_length(attributes, num_attributes, "attributes", spec)
-    return Vocabulary(classes=classes, attributes=attributes if num_attributes is not None else None)
+    return Vocabulary(classes, attributes)
+
+
+def check_length(names: Sequence[str], wanted: int, what: str, spec: str) -> None:
+    """Raises ValueError when a list has another length than a detector's."""
+    if len(names) != wanted:
+        raise ValueError(
+            f"vocabulary {spec!r}: {len(names)} {what}, but the detector has {wanted}; "
+            f"give the list it was trained with"
+        )
 
 
 def _read(path: Path) -> tuple[str, ...]:
@@ -68,14 +91,6 @@ def _read(path: Path) -> tuple[str, ...]:
         return read_names(str(path)).names
     except OSError as error:
         raise ValueError(f"vocabulary {str(path)!r}: {error.strerror}") from None
-
-
-def _check_length(names: tuple[str, ...], wanted: int, what: str, spec: str) -> None:
-    if len(names) != wanted:
-        raise ValueError(
-            f"vocabulary {spec!r}: {len(names)} {what}, but the detector has {wanted}; "
-            f"give the list it was trained with"
-        )
 
 
 def _fetch_vg(url: str, name: str) -> Path:

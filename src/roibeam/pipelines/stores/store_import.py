@@ -8,20 +8,21 @@ import logging
 import os
 import time
 from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from roibeam.features.counted import counted
 from roibeam.features.exchange.check_report import CheckReport
-from roibeam.features.exchange.feature_file import FeatureFile
 from roibeam.features.exchange.formats import format_of
 from roibeam.features.folders.folder_lock import store_lock
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.imported import imported_fingerprint
-from roibeam.features.shard.manifest import ShardManifest, StoreManifest
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import DeadLetter, ShardManifest, StoreManifest
 from roibeam.features.shard.publish import publish_store
-from roibeam.features.shard.sequence import ShardSequence, num_outcomes, write_shard_sequence
+from roibeam.features.shard.sequence import Repeat, ShardSequence, num_outcomes, write_shard_sequence
 from roibeam.features.writing.sequence_folder import (
     check_sequence_folder,
     finished_shards,
@@ -29,6 +30,7 @@ from roibeam.features.writing.sequence_folder import (
     remove_unfinished,
 )
 from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
+from roibeam.pipelines.stores.imported_classes import imported_classes
 
 log = logging.getLogger(__name__)
 DEFAULT_SHARD_SIZE = 4000
@@ -68,6 +70,8 @@ def import_features(
     format_name: str | None = None,
     dtype: str = "float16",
     shard_size: int = DEFAULT_SHARD_SIZE,
+    num_classes: int | None = None,
+    vocab: str | None = None,
 ) -> ImportSummary:
     """Writes the records of a feature file to the folder `out`, in key order.
 
@@ -79,8 +83,12 @@ def import_features(
         format_name: of it; None: it is recognised by its content.
         dtype: of the stored features; float16 is half the size, and a value over 65504 makes a dead letter in it.
         shard_size: entries per shard.
+        num_classes: foreground classes of the detector, for a file that has class ids and does not say; None: not
+            known, or what the file says.
+        vocab: in place of that, the names of its classes and attributes, see `read_vocabulary`.
     Raises:
-        ValueError: when `source` is no such file, or `out` holds anything but a part of this import.
+        ValueError: when `source` is no such file, `out` holds anything but a part of this import, or the file does not
+            fit `num_classes` or `vocab`.
         OSError: when `out` cannot be written.
     """
     start = time.monotonic()
@@ -90,17 +98,20 @@ def import_features(
         raise ValueError(f"{out} is a file; give a folder to write the store into")
     found = format_of(source, format_name)
     with found.open(source) as file:
+        classes = imported_classes(file, source, num_classes=num_classes, vocab=vocab)
         details = {"layout": file.layout, **file.details, "feature_dtype": dtype}
+        details |= {} if classes.number is None else {"num_classes": classes.number}
         fingerprint = imported_fingerprint(found.name, details)
         report = CheckReport(file.layout, file.details)
         out.mkdir(parents=True, exist_ok=True)
         with store_lock(out):
             num_bytes, newest = _size_and_time(source)
-            plan = _plan_digest(fingerprint, source, num_bytes, newest, shard_size)
+            plan = _plan_digest(fingerprint, source, num_bytes, newest, shard_size, classes.names.digest)
             check_sequence_folder(out, "import", plan)
             manifests = finished_shards(out)
             remove_unfinished(out, manifests)
-            _write_shards(file, report, out, manifests, fingerprint, plan, dtype, shard_size, num_bytes)
+            outcomes = report.watch(classes.checked(file.outcomes(dtype)))
+            _write_shards(outcomes, out, manifests, fingerprint, plan, shard_size, num_bytes, file.num_entries)
             write_dead_letters(out, manifests)
             repeats = sum(manifest.stats["equal_repeats"] for manifest in manifests)
             published = publish_store(
@@ -109,30 +120,35 @@ def import_features(
                 fingerprint=fingerprint,
                 config={
                     "source": {"kind": found.name, "location": os.path.abspath(source), "bytes": num_bytes},
-                    "options": {"feature_dtype": dtype, "shard_size": shard_size},
+                    "options": {"feature_dtype": dtype, "shard_size": shard_size, **_given(num_classes, vocab)},
                     "entries": {"all": file.num_entries, "equal_repeats": repeats},
                     "import": {"plan": plan},
                 },
+                classes=classes.names.classes,
+                attributes=classes.names.attributes,
             )
     failures = Counter(letter.reason for manifest in manifests for letter in manifest.dead_letters)
     return ImportSummary(found.name, published, report, failures, repeats, time.monotonic() - start)
 
 
 def _write_shards(
-    file: FeatureFile,
-    report: CheckReport,
+    outcomes: Iterator[RegionRecord | DeadLetter | Repeat],
     out: Path,
     manifests: list[ShardManifest],
     fingerprint: Fingerprint,
     plan: str,
-    dtype: str,
     shard_size: int,
     num_bytes: int,
+    num_entries: int,
 ) -> None:
-    """Writes the shards that come after `manifests`, and appends theirs."""
+    """Writes the shards that come after `manifests`, and appends theirs.
+
+    Args:
+        outcomes: of all entries, those of finished shards too.
+        num_bytes, num_entries: of the source.
+    """
     start = time.monotonic()
     done = sum(map(num_outcomes, manifests))
-    outcomes = report.watch(file.outcomes(dtype))
     if manifests:
         log.info("reading over the %s that are written", counted(done, "entry", "entries"))
     deque(islice(outcomes, done), maxlen=0)
@@ -142,7 +158,7 @@ def _write_shards(
         source=plan,
         shard_size=shard_size,
         shard_bytes=None,
-        planned_bytes=num_bytes * min(shard_size, file.num_entries) // max(file.num_entries, 1),
+        planned_bytes=num_bytes * min(shard_size, num_entries) // max(num_entries, 1),
         first_shard=len(manifests),
         stats=plan_stat("import", plan),
     )
@@ -150,12 +166,24 @@ def _write_shards(
         manifests.append(manifest)
         done += num_outcomes(manifest)
         rate = done / max(time.monotonic() - start, 1e-9)
-        log.info("%d of %d entries: %.0f per second", done, file.num_entries, rate)
+        log.info("%d of %d entries: %.0f per second", done, num_entries, rate)
 
 
-def _plan_digest(fingerprint: Fingerprint, source: Path, num_bytes: int, newest: int, shard_size: int) -> str:
-    """The same for two runs exactly when they write the same shards, if files that change get another time."""
+def _given(num_classes: int | None, vocab: str | None) -> dict[str, int | str]:
+    options = {"num_classes": num_classes, "vocab": vocab}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _plan_digest(
+    fingerprint: Fingerprint, source: Path, num_bytes: int, newest: int, shard_size: int, names: str | None
+) -> str:
+    """The same for two runs exactly when they write the same store, if files that change get another time.
+
+    Args:
+        names: digest of those of classes and attributes; None without.
+    """
     parts = [os.path.abspath(source), num_bytes, newest, fingerprint.feature_space, fingerprint.details, shard_size]
+    parts += [] if names is None else [names]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()
 
 

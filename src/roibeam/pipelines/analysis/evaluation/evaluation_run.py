@@ -18,6 +18,7 @@ import torch
 from roibeam.extraction.network.state import weights_digest
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
+from roibeam.features.record.imported import has_classes
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import check_new
 from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, pretraining_model
@@ -40,8 +41,9 @@ from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, 
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
 from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
-from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions, join_captions, known_classes
+from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions, join_captions
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.inputs.captioned.store_classes import known_classes
 from roibeam.pipelines.inputs.fit import check_task
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, describe_joint
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
@@ -172,6 +174,7 @@ def _samples(
         model.config,
         tokenizer,
         num_classes=known_classes(store, first),
+        with_class_ids=has_classes(store.fingerprint),
         background_first=config.background_first,
         max_regions=config.max_regions,
         task=config.task,
@@ -221,6 +224,8 @@ def _measure(
     remarks: list[str] = []
     if samples.objective is None:
         remarks.append("no masked regions: this model predicts nothing of regions")
+    elif not samples.asks_regions:
+        remarks.append("no masked regions: this model predicts their classes, and the store has no class ids")
     progress = LoggedProgress("captions with masks", len(chosen.rows))
     measures = masked_measures(model, samples, chosen, **asked, progress=progress.one_more)
     if not has_match_head(model, samples, chosen, device):

@@ -57,7 +57,9 @@ def _of_vlbert(config: Any) -> RegionObjective | None:
     return RegionObjective("cross entropy", config.num_region_labels) if config.with_region_head else None
 
 
-def _of_two_streams(config: Any) -> RegionObjective:
+def _of_two_streams(config: Any) -> RegionObjective | None:
+    if config.region_loss == "none":
+        return None
     if config.region_loss == "kl":
         return RegionObjective("kl", config.region_target_size)
     return RegionObjective(config.region_loss, 0, getattr(config, "num_negatives", 0))
@@ -73,7 +75,7 @@ _OBJECTIVES: Mapping[type, Callable[[Any], RegionObjective | None]] = MappingPro
     {
         VLBertConfig: _of_vlbert,
         ViLbertConfig: _of_two_streams,
-        SingleStreamConfig: lambda config: RegionObjective("kl", config.region_target_size),
+        SingleStreamConfig: _of_two_streams,
         VisualBertConfig: lambda config: None,
         ImageBertConfig: _of_imagebert,
         InterBertConfig: _of_two_streams,
@@ -100,6 +102,8 @@ class EvaluationSamples:
     Args:
         config: of the model.
         num_classes: foreground classes of the store; None when it does not tell: as many as the model knows.
+        with_class_ids: False for a store whose class ids mean nothing: a model that predicts classes of regions is
+            asked for none.
         background_first: whether class 0 of the model is background, as in the published stores of bottom-up attention;
             else background is the last, as in ours.
         max_regions: those with the best scores are kept, in the order of the record; 0 keeps all.
@@ -115,6 +119,7 @@ class EvaluationSamples:
         tokenizer: CaptionTokenizer,
         *,
         num_classes: int | None,
+        with_class_ids: bool = True,
         background_first: bool = False,
         max_regions: int = 0,
         task: int | None = None,
@@ -128,6 +133,7 @@ class EvaluationSamples:
         self.objective = region_objective(config)
         self._config, self._tokenizer, self._features = config, tokenizer, features
         self._num_classes = _classes_of(self.objective, num_classes, background_first=background_first)
+        self.asks_regions = self.objective is not None and (with_class_ids or not self.objective.labels)
         self._background_first, self._max_regions, self._task = background_first, max_regions, task
         # VL-BERT needs two positions more than pieces; nobody misses them in the others.
         self._longest = config.max_position_embeddings - 2 - getattr(config, "first_position", 0)
@@ -167,7 +173,7 @@ class EvaluationSamples:
             probability=MASK_PROBABILITY,
             masked_share=1.0,
         )
-        probability = 0.0 if self.objective is None else MASK_PROBABILITY
+        probability = MASK_PROBABILITY if self.asks_regions else 0.0
         masked, _ = mask_regions(record.num_regions, random, probability=probability, masked_share=1.0)
         return self.row(record, text_ids, labels, masked, match=1)
 

@@ -111,8 +111,8 @@ def write_probe(request: ProbeRequest) -> Probed:
     Raises:
         ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
     """
-    out = _checked_out(request)
     _check_files(request)
+    out = _checked_out(request)
     detector = None if request.store is not None else _requested_detector(request)
     if detector is not None:
         requested_parts(detector)

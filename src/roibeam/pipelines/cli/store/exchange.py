@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from roibeam.features.counted import counted
+from roibeam.features.record.imported import has_classes, num_classes_of
 from roibeam.pipelines.cli.json_output import error_line, json_line
 from roibeam.pipelines.cli.options import JSON_OUTPUT
 
@@ -26,6 +27,22 @@ def import_command(
     dtype: Annotated[
         str, typer.Option(help="Stored features: float16 or float32 (as they are in the file).")
     ] = "float16",
+    num_classes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Foreground classes of the detector behind SOURCE (1600 of Visual Genome), for a file that has class "
+            "ids and no probabilities: most systems predict them in pretrain [default: not known].",
+            show_default=False,
+        ),
+    ] = None,
+    vocab: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of --num-classes, the names of these classes and of attributes: folder with "
+            "objects_vocab.txt and attributes_vocab.txt, file, or vg [default: none]."
+        ),
+    ] = None,
     shard_size: Annotated[int, typer.Option(min=1, help="Images per shard.")] = 4000,
     max_failures: Annotated[
         float, typer.Option(min=0, max=1, help="Share of unusable entries above which the exit code is 1.")
@@ -39,7 +56,9 @@ def import_command(
     """
     from roibeam.pipelines.stores.store_import import import_features
 
-    summary = import_features(source, out, format_name=format_name, dtype=dtype, shard_size=shard_size)
+    summary = import_features(
+        source, out, format_name=format_name, dtype=dtype, shard_size=shard_size, num_classes=num_classes, vocab=vocab
+    )
     manifest = summary.manifest
     if as_json:
         counts = {"records": manifest.num_records, "regions": manifest.num_regions}
@@ -54,6 +73,11 @@ def import_command(
             f"left out"
         )
         typer.echo("\n".join([f"{source} ({summary.format}):", *summary.report.lines()]))
+        if has_classes(manifest.fingerprint) and num_classes_of(manifest.fingerprint) is None:
+            typer.echo(
+                "note: the file does not say how many classes its detector has, and most systems predict them in "
+                "pretrain; say it with --num-classes or --vocab here, or with --num-classes there"
+            )
     if summary.failed_share > max_failures:
         typer.echo(
             f"roibeam: {100 * summary.failed_share:.1f} % of the entries cannot be used, more than the "

@@ -69,6 +69,15 @@ def pretrain_command(
             show_default=False,
         ),
     ] = None,
+    num_classes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Foreground classes of the stores' detector (1600 of Visual Genome), for imported stores that do not "
+            "tell; without it their masked regions are not predicted by class [default: what the stores say].",
+            show_default=False,
+        ),
+    ] = None,
     task_text: Annotated[
         list[Path] | None,
         typer.Option(
@@ -288,7 +297,8 @@ def pretrain_command(
         out,
         RequestedData(
             stores=store or (), captions=captions or (), weights=weight or (), task_texts=task_text or (),
-            text_corpus=text_corpus or (), min_match=min_match if "min_match" in options_given(context) else None,
+            text_corpus=text_corpus or (), num_classes=num_classes,
+            min_match=min_match if "min_match" in options_given(context) else None,
             validation=validation, validation_store=validation_store, held_out=held_out or (),
             leave_out_held_out=leave_out_held_out, images_of=images_of, id_rule=id_rule, stage_to=stage_to,
             stage_gb=stage_gb,

@@ -67,8 +67,8 @@ class ClassTargets:
 def class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) -> Tensor:
     """(n, num_classes + 1) float32 distributions of the `chosen` regions, background last.
 
-    A record without distributions gives its best class alone; one that keeps the top k spreads the rest of the mass
-    evenly over the other classes.
+    A record without distributions gives its best class alone, with probability 1; one that keeps the top k spreads the
+    rest of the mass evenly over the other classes.
 
     Raises:
         ValueError: naming the record, when its classes do not fit `num_classes` or a distribution does not sum to 1.
@@ -78,7 +78,7 @@ def class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) ->
         if int(record.class_ids[chosen].max()) >= num_classes:
             raise ValueError(
                 f"record {record.image_id!r}: has class {int(record.class_ids[chosen].max())}, the model was made for "
-                f"classes 0..{num_classes - 1}; give the number of classes of this store's detector"
+                f"classes 0..{num_classes - 1}; say how many the store's detector has (pretrain --num-classes)"
             )
         one_hot = torch.zeros(len(chosen), num_classes + 1)
         one_hot[torch.arange(len(chosen)), torch.from_numpy(record.class_ids[chosen].astype(np.int64))] = 1.0
@@ -90,7 +90,7 @@ def class_targets(record: RegionRecord, chosen: np.ndarray, num_classes: int) ->
     if rows.shape[1] != num_classes + 1:
         raise ValueError(
             f"record {record.image_id!r}: class distribution has {rows.shape[1]} columns, the model was made for "
-            f"{num_classes} classes and background; give the number of classes of this store's detector"
+            f"{num_classes} classes and background; say how many the store's detector has (pretrain --num-classes)"
         )
     sums = rows.numpy().sum(axis=1)
     # The release silently drops a region whose distribution is further off than this.

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from roibeam.features.comparison.feature_spaces import space_difference
-from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.inputs.captioned.task_corpus import TaskTable
@@ -226,20 +225,6 @@ def join_task_texts(
     for line in report.lines():
         logger.info("%s%s", prefix, line)
     return rows, report
-
-
-def known_classes(store: FeatureStore, record: RegionRecord) -> int | None:
-    """Foreground classes of the store's detector; None where neither the store nor a record tells."""
-    names = store.vocabulary["classes"]
-    if names:
-        return len(names)
-    count = store.manifest.config.get("num_classes")
-    if isinstance(count, int):  # without names, as `StoreWriter` was told
-        return count
-    distribution = record.class_distribution
-    if isinstance(distribution, TopKDistribution):
-        return distribution.num_classes
-    return None if distribution is None else distribution.shape[1] - 1
 
 
 def digest_of_captions(tables: Iterable[CaptionTable]) -> str:

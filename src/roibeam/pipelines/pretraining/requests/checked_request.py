@@ -102,6 +102,7 @@ def _check_stores(request: PretrainRequest) -> None:
         "--images-of": data.images_of, "--leave-out-held-out": data.leave_out_held_out,
         "--end-to-end": request.end_to_end, "--stage-to": data.stage_to, "--stage-gb": data.stage_gb,
         "--recipe": model.recipe, "--min-match": data.min_match is not None,
+        "--num-classes": data.num_classes,
     }  # fmt: skip
     unread = [option for option, value in of_stores.items() if value]
     if unread or not data.text_corpus:

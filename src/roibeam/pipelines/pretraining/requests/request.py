@@ -22,6 +22,7 @@ class RequestedData:
         weights: how much of what is trained on comes from each store; none makes every caption as likely.
         task_texts: in place of captions, the files of a task's own text, see `TaskTexts`.
         text_corpus: files of text without images.
+        num_classes: foreground classes of the stores' detector, where the stores do not tell.
         min_match: share of the images of caption files that the store must have, 0..1; None as in extract.
         validation: held-out captions that evaluations ask about; `validation_store` of their images, None for the
             first store.
@@ -38,6 +39,7 @@ class RequestedData:
     weights: Sequence[float] = ()
     task_texts: Sequence[Path] = ()
     text_corpus: Sequence[Path] = ()
+    num_classes: int | None = None
     min_match: float | None = None
     validation: str | None = None
     validation_store: str | None = None

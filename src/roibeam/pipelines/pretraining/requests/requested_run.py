@@ -123,6 +123,7 @@ def _pretrain_on_stores(
             guard=LeakGuard(rules, data.leave_out_held_out) if data.held_out else None,
             end_to_end=encoder,
             validation=asked,
+            num_classes=data.num_classes,
         )
     for one, of_file in zip(result.sources, given.notes(), strict=True):
         notes += one.told(of_file)

@@ -81,7 +81,7 @@ class CaptionAndRegions:
         text_labels: np.ndarray,
         masked: np.ndarray,
         predicted: np.ndarray,
-        targets: ClassTargets | Tensor,
+        targets: ClassTargets | Tensor | None,
         *,
         contrasted: bool = False,
         whole_image: Tensor | None = None,

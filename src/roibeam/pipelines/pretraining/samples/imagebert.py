@@ -64,7 +64,7 @@ class ImageBertSampler:
         text_ids, text_labels = self._text(corpus.caption(pair.caption_row), random)
         chosen = strongest_regions(record, sampling.max_regions)
         masked = predicted = np.zeros(len(chosen), bool)
-        targets = None
+        targets: ClassTargets | Tensor | None = None
         if self._predicts_regions:
             masked, predicted = mask_regions(
                 len(chosen),
@@ -72,7 +72,7 @@ class ImageBertSampler:
                 probability=sampling.region_probability,
                 masked_share=sampling.region_masked_share,
             )
-            targets = ClassTargets.of(record, chosen, predicted, self._num_classes)
+            targets = self._targets(record, chosen, predicted)
         return PretrainSample(
             sample_id=record.image_id,
             text_ids=text_ids,
@@ -121,6 +121,12 @@ class ImageBertSampler:
             probability=sampling.word_probability,
             masked_share=sampling.word_masked_share,
         )
+
+    def _targets(self, record: RegionRecord, chosen: np.ndarray, predicted: np.ndarray) -> ClassTargets | Tensor:
+        """Classes where there is a head for them; a model reads the features that it predicts itself."""
+        if self._config.with_region_class_head:
+            return ClassTargets.of(record, chosen, predicted, self._num_classes)
+        return as_float32(record.features[chosen])
 
     def _global_feature(self, record: RegionRecord) -> Tensor | None:
         """(G,) for a model that reads one.

@@ -56,6 +56,12 @@ class InterBertSampler:
                 f"{model_config.max_position_embeddings}; set sampling.max_regions or max_position_embeddings"
             )
         self._classifies = model_config.region_loss == "kl"
+        self._predicts_regions = model_config.region_loss != "none"
+        if sampling.conditional_masking and not self._predicts_regions:
+            raise ValueError(
+                "sampling.conditional_masking makes a row in which regions alone are predicted, but the model predicts "
+                "none (region_loss 'none'); leave it out"
+            )
         if self._classifies:
             check_region_labels(model_config.region_target_size, num_classes, "region_target_size")
         self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
@@ -76,6 +82,9 @@ class InterBertSampler:
             matched=pair.matched,
         )
         text_ids, text_labels = self._mask_text(shown, random)
+        if not self._predicts_regions:
+            nothing = np.zeros(len(shown.boxes), bool)
+            return shown.sample(text_ids, text_labels, nothing, nothing, None)
         masked, predicted = self._mask_image(shown, random)
         targets = shown.class_targets(predicted, self._num_classes) if self._classifies else shown.features.float()
         if not sampling.conditional_masking:

@@ -15,6 +15,7 @@ from roibeam.model.common.masking import mask_overlapping_regions, mask_pieces, 
 from roibeam.model.common.regions import mean_feature
 from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.single_stream import SingleStreamConfig
+from roibeam.pipelines.inputs.batches.class_targets import ClassTargets
 from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.fit import (
@@ -42,10 +43,10 @@ class ViLbertSampler:
         num_classes: int,
     ) -> None:
         check_vocabulary(model_config, tokenizer)
-        # The baseline has none of these choices: it classifies regions and is always asked whether a pair matches.
-        region_loss, positions, self._asks_match = "kl", model_config.max_position_embeddings, True
+        # The baseline is always asked whether a pair matches.
+        region_loss, positions, self._asks_match = model_config.region_loss, model_config.max_position_embeddings, True
         if isinstance(model_config, ViLbertConfig):
-            region_loss, self._asks_match = model_config.region_loss, model_config.with_match_head
+            self._asks_match = model_config.with_match_head
             positions -= model_config.first_position
             if model_config.num_task_tokens:
                 raise ValueError(
@@ -59,6 +60,7 @@ class ViLbertSampler:
                 f"mismatched; set sampling.mismatched_probability to 0, or with_match_head to true"
             )
         self._classifies, self._contrasts = region_loss == "kl", region_loss == "contrastive"
+        self._predicts_regions = region_loss != "none"
         if self._classifies:
             check_region_labels(model_config.region_target_size, num_classes, "region_target_size")
         self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
@@ -92,7 +94,9 @@ class ViLbertSampler:
             vocab_size=tokenizer.vocab_size,
             probability=sampling.word_probability,
         )
-        masked, predicted = mask_regions(len(shown.boxes), random, probability=sampling.region_probability)
+        masked = predicted = np.zeros(len(shown.boxes), bool)
+        if self._predicts_regions:
+            masked, predicted = mask_regions(len(shown.boxes), random, probability=sampling.region_probability)
         whole_image: Tensor | None = None
         if sampling.overlapping_regions != "kept":
             masked, counted = mask_overlapping_regions(
@@ -100,7 +104,9 @@ class ViLbertSampler:
             )
             if sampling.overlapping_regions == "uncounted":
                 whole_image = mean_feature(shown.features.float(), torch.from_numpy(~masked), torch.from_numpy(counted))
-        targets = shown.class_targets(predicted, self._num_classes) if self._classifies else shown.features.float()
+        targets: ClassTargets | Tensor | None = None
+        if self._predicts_regions:
+            targets = shown.class_targets(predicted, self._num_classes) if self._classifies else shown.features.float()
         return shown.sample(
             text_ids,
             text_labels,

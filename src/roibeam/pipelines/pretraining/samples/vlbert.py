@@ -39,10 +39,12 @@ class VLBertSampler:
         self, sampling: VLBertSampling, tokenizer: CaptionTokenizer, model_config: VLBertConfig, *, num_classes: int
     ) -> None:
         check_vocabulary(model_config, tokenizer)
-        check_region_labels(model_config.num_region_labels, num_classes, "num_region_labels")
+        # For every sample; a configuration takes its time to answer.
+        self._predicts_regions = bool(model_config.with_region_head)
+        if self._predicts_regions:
+            check_region_labels(model_config.num_region_labels, num_classes, "num_region_labels")
         self._sampling, self._tokenizer, self._config = sampling, tokenizer, model_config
         self._num_classes = num_classes
-        # For every sample; a configuration takes its time to answer.
         self._asks_match = bool(model_config.with_relationship_head)
         self._text_only = False if model_config.with_text_only else None
         self._max_text = model_config.max_position_embeddings - 2
@@ -56,19 +58,21 @@ class VLBertSampler:
         record = corpus.record(row)
         encoded = self._tokenizer.encode(corpus.caption(pair.caption_row))
         text_ids, text_labels = self._masked(encoded.ids, encoded.word_ids, random)
-        masked, predicted = mask_regions(
-            record.num_regions,
-            random,
-            probability=sampling.region_probability,
-            masked_share=sampling.region_masked_share,
-        )
+        masked = predicted = np.zeros(record.num_regions, bool)
+        if self._predicts_regions:
+            masked, predicted = mask_regions(
+                record.num_regions,
+                random,
+                probability=sampling.region_probability,
+                masked_share=sampling.region_masked_share,
+            )
         return make_sample(
             record,
             text_ids,
             text_labels,
             masked,
             predicted,
-            num_classes=self._num_classes,
+            num_classes=self._num_classes if self._predicts_regions else None,
             max_elements=sampling.max_elements,
             max_text=self._max_text,
             match=int(pair.matched) if self._asks_match else None,
@@ -123,7 +127,7 @@ class VLBertSampler:
             boxes=np.zeros((0, 4), np.float32),
             masked=nothing,
             predicted=nothing,
-            region_targets=torch.zeros(0, self._num_classes + 1),
+            region_targets=torch.zeros(0, self._num_classes + 1) if self._predicts_regions else None,
             match=IGNORE_INDEX if self._asks_match else None,
             text_only=True,
             height=1,
@@ -152,7 +156,7 @@ def make_sample(
     masked: np.ndarray,
     predicted: np.ndarray,
     *,
-    num_classes: int,
+    num_classes: int | None,
     max_elements: int,
     max_text: int,
     match: int | None = None,
@@ -163,7 +167,7 @@ def make_sample(
     Args:
         text_ids, text_labels: (T,) int64 after word masking.
         masked, predicted: (K,) bool, in the order of the regions by class score, highest first.
-        num_classes: foreground classes.
+        num_classes: foreground classes; None for a model that predicts no regions.
         max_elements: as in `VLBertSampling`.
         max_text: most text pieces the model takes.
         match, text_only: as of `PretrainSample`.
@@ -187,7 +191,7 @@ def make_sample(
         boxes=record.boxes[order],
         masked=masked,
         predicted=predicted,
-        region_targets=ClassTargets.of(record, order, predicted, num_classes),
+        region_targets=None if num_classes is None else ClassTargets.of(record, order, predicted, num_classes),
         whole_image=whole_image,
         height=record.height,
         width=record.width,

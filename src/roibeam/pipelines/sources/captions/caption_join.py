@@ -178,24 +178,28 @@ def check_match(report: JoinReport, *, min_match: float, captions: str, images: 
         min_match: share of the captioned images (0..1) that must have been found.
         captions, images: where they are, for the message.
     Raises:
-        ValueError: when fewer were found, or none, with a name of each side.
+        ValueError: when fewer were found, or none, saying which share of which side was, with a name of each side
+            that was not.
     """
     if report.found_images and report.found_share >= min_match:
         return
-    stranger = [*report.examples["without_image"], *report.examples["ambiguous"], None][0]
-    image = [*report.examples["without_caption"], None][0]
-    sides = f"a caption names {stranger!r}, an image is {image!r}"
+    stranger = [*report.examples["without_image"], *report.examples["ambiguous"]][:1]
+    image = report.examples["without_caption"][:1]
+    sides = ", ".join([f"a caption names {name!r}" for name in stranger] + [f"an image is {name!r}" for name in image])
     if not report.found_images:
         raise ValueError(
             f"{captions!r}: none of {counted(report.captioned_images, 'captioned image')} is among the "
-            f"{counted(report.images, 'image')} of {images!r}: {sides}; give the captions of these images, or write "
-            f"their ids into the file"
+            f"{counted(report.images, 'image')} of {images!r}{': ' * bool(sides)}{sides}; give the captions of these "
+            f"images, or write their ids into the file"
         )
+    found = f"{report.found_images:,} of {counted(report.captioned_images, 'captioned image')}"
+    met = report.images - report.images_without_caption
+    lacking = f"{met:,} of these {report.images:,} images have a caption: {sides}; is it the right folder and file?"
     raise ValueError(
-        f"{captions!r}: {report.found_images:,} of {counted(report.captioned_images, 'captioned image')} "
-        f"({100 * report.found_share:.2g} %) are among the {counted(report.images, 'image')} of {images!r}, less than "
-        f"the {100 * min_match:g} % of --min-match: {sides}; is it the right folder and file? If these images are only "
-        f"a part, allow it with --min-match {_below(report.found_share)}"
+        f"{captions!r}: {found} ({100 * report.found_share:.2g} %) are among the {counted(report.images, 'image')} of "
+        f"{images!r}, less than the {100 * min_match:g} % of --min-match. "
+        f"{lacking if image else 'All of these images have a caption.'} If the file has captions of more images than "
+        f"these, allow it with --min-match {_below(report.found_share)}"
     )
 
 

@@ -1,0 +1,103 @@
+"""`roibeam store import --num-classes | --vocab`: what the class ids of a file are of, and what a store keeps of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_commands import one_line
+
+sys.path.append(str(Path(__file__).parents[1] / "features"))
+from exchange_examples import measured
+
+from roibeam.features.exchange.formats import format_named
+from roibeam.features.record.imported import num_classes_of
+from roibeam.features.store import FeatureStore
+
+Roibeam = Callable[..., Any]
+NAMES = ("cat", "dog", "hat", "tree", "house", "ball")
+RECORDS = [measured("first", 4), measured("second", 3, seed=5)]  # of six classes and four hundred attributes
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """With ids alone, without any, and with probabilities; and a vocabulary."""
+    for layout in ("lxmert", "caffe", "caffe-cls-prob"):
+        format_named("butd-tsv").write(RECORDS, tmp_path / f"{layout}.tsv", layout=layout)
+    (tmp_path / "objects_vocab.txt").write_text("\n".join(NAMES))
+    (tmp_path / "attributes_vocab.txt").write_text("".join(f"kind{number}\n" for number in range(400)))
+    found = {layout: tmp_path / f"{layout}.tsv" for layout in ("lxmert", "caffe", "caffe-cls-prob")}
+    return {**found, "vocab": tmp_path, "names": tmp_path / "objects_vocab.txt"}
+
+
+def facts(roibeam: Roibeam, store: Path) -> dict[str, str]:
+    """The rows of `store info`."""
+    rows = roibeam("store", "info", store).out.splitlines()[1:]
+    return {name.strip(): value.strip() for name, _, value in (row[2:].partition("  ") for row in rows)}
+
+
+def test_a_number_stays_with_the_store_and_its_copies(roibeam: Roibeam, files: dict[str, Path], tmp_path: Path) -> None:
+    plain = roibeam("store", "import", files["lxmert"], tmp_path / "plain")
+    assert "note: the file does not say how many classes its detector has" in plain.out
+    assert facts(roibeam, tmp_path / "plain")["classes"].endswith("from objects_id; how many there are is not known")
+    largest = max(int(record.class_ids.max()) for record in RECORDS)
+    short = roibeam("store", "import", files["lxmert"], tmp_path / "store", "--num-classes", largest)
+    assert f"has class {largest}, but by --num-classes {largest} ids are 0..{largest - 1};" in one_line(short)
+    done = roibeam("store", "import", files["lxmert"], tmp_path / "store", "--num-classes", 6)
+    assert done.code == 0 and "note:" not in done.out, done.err
+    assert facts(roibeam, tmp_path / "store")["classes"] == "6, ids only, from objects_id"
+    assert roibeam("store", "copy", tmp_path / "store", tmp_path / "copy").code == 0
+    assert facts(roibeam, tmp_path / "copy")["classes"] == "6, ids only, from objects_id"
+    # The records are the same: only what is said of them differs.
+    digests = {FeatureStore(tmp_path / name).manifest.content_digest for name in ("plain", "store", "copy")}
+    assert len(digests) == 1
+    other = roibeam("store", "import", files["lxmert"], tmp_path / "store", "--num-classes", 7)
+    assert "is another store already" in one_line(other)
+
+
+def test_names_stay_with_the_store_and_its_copies(roibeam: Roibeam, files: dict[str, Path], tmp_path: Path) -> None:
+    assert roibeam("store", "import", files["lxmert"], tmp_path / "store", "--vocab", files["vocab"]).code == 0
+    assert roibeam("store", "copy", tmp_path / "store", tmp_path / "copy").code == 0
+    for name in ("store", "copy"):
+        with FeatureStore(tmp_path / name) as store:
+            assert store.manifest.classes == NAMES and num_classes_of(store.fingerprint) == 6
+        told = facts(roibeam, tmp_path / name)
+        assert told["classes"] == "6: cat, dog, hat, tree, ... ids from objects_id"
+        assert told["attributes"] == "400: kind0, kind1, kind2, kind3, ... ids from attrs_id"
+    shown = json.loads(roibeam("store", "show", tmp_path / "store", "first", "--json").out)["regions"]
+    assert {region["class"] for region in shown} <= set(NAMES)
+    # A list of class names alone, for a file that has its number: attributes stay numbers.
+    done = roibeam("store", "import", files["caffe-cls-prob"], tmp_path / "named", "--vocab", files["names"])
+    assert done.code == 0 and FeatureStore(tmp_path / "named").manifest.attributes is None, done.err
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "words"),
+    [
+        ("lxmert", ("--num-classes", 6, "--vocab", "{vocab}"), "says how many classes there are; leave one out"),
+        ("lxmert", ("--num-classes", 70000), "must be in 1..65535, background not counted"),
+        ("lxmert", ("--num-classes", 2), "but by --num-classes 2 ids are 0..1; give the number or the list"),
+        ("lxmert", ("--vocab", "{short}"), "ids are 0..1; give the number or the list of the detector"),
+        ("lxmert", ("--vocab", "{few}"), "has attribute"),
+        ("caffe", ("--num-classes", 6), "(layout caffe) has no class ids; leave the option out"),
+        ("caffe", ("--vocab", "{names}"), "(layout caffe) has no class ids; leave the option out"),
+        ("caffe-cls-prob", ("--num-classes", 7), "has probabilities of 6 classes and background; leave"),
+        ("caffe-cls-prob", ("--vocab", "{short}"), "2 classes, but the detector has 6"),
+    ],
+)
+def test_what_does_not_fit_the_file_is_one_clear_line(
+    roibeam: Roibeam, files: dict[str, Path], tmp_path: Path, layout: str, options: tuple[object, ...], words: str
+) -> None:
+    (tmp_path / "short.txt").write_text("cat\ndog\n")
+    few = tmp_path / "few"
+    few.mkdir()
+    (few / "objects_vocab.txt").write_text("\n".join(NAMES))
+    (few / "attributes_vocab.txt").write_text("red\n")
+    places = {**files, "short": tmp_path / "short.txt", "few": few}
+    given = [str(option).format(**places) for option in options]
+    done = roibeam("store", "import", files[layout], tmp_path / "store", *given)
+    assert words in one_line(done) and not (tmp_path / "store" / "manifest.json").exists()
