@@ -124,15 +124,19 @@ def _annotations_row(manifest: StoreManifest) -> str:
 def _vocabulary_row(manifest: StoreManifest, names: tuple[str, ...] | None, which: str) -> str | None:
     """What class or attribute ids mean."""
     details = manifest.fingerprint.details
-    if names is not None:
-        return f"{len(names):,}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
     origin, count = details.get(which), manifest.config.get(f"num_{which}")
+    is_from = "" if origin in (None, ABSENT, GIVEN) else f" from {origin}"
+    if names is not None:
+        shown = f"{len(names):,}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
+        return f"{shown} ids{is_from}" if is_from else shown
     if origin == ABSENT:
         zeros = which == "classes" and manifest.num_regions
         return "none: class ids and scores are 0 and mean nothing" if zeros else "none"
     if count is None:
         count = _part(details, "detector").get(f"num_{which}", details.get(f"num_{which}"))
     told = [] if count is None else [f"{count:,}" if isinstance(count, int) else str(count)]
-    told += ["ids only" if origin in (None, GIVEN) else f"ids only, from {origin}"]
+    told += [f"ids only,{is_from}" if is_from else "ids only"]
+    if is_from and count is None and which == "classes":
+        told[-1] += "; how many there are is not known"
     is_ours = not manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX)
     return ", ".join(told) + (" (--vocab names them)" if is_ours else "")
