@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from roibeam.pipelines.cli.options import HELD_OUT, IMAGES_OF, LEAVE_OUT
+from roibeam.pipelines.cli.options import CONVENTIONS, DETECTOR, HELD_OUT, IMAGES_OF, LEAVE_OUT, PRESET, SELECTION
 from roibeam.pipelines.extract.request import (
-    DEFAULT_SELECTION,
     MIN_MATCH,
     ExtractRequest,
     RequestedDetector,
@@ -45,25 +44,10 @@ def extract_command(
             "[default: those of the detector's folder]."
         ),
     ] = None,
-    detector: Annotated[
-        str,
-        typer.Option(
-            help="Network sizes: vg-r101-c4 (Visual Genome, true size, photos at 800/1333 pixels), vg-r101-c4-600 (the "
-            "same at 600/1000, as the original and MILVLG) or small. Or a detector with weights and names: a folder "
-            "of `roibeam detector train`, or toy, which comes with the project and knows the toy world."
-        ),
-    ] = "vg-r101-c4",
-    conventions: Annotated[
-        str | None,
-        typer.Option(
-            help="Whose arithmetic: hf, d2, caffe, milvlg or vlbert-e2e. Weights of every family load into each; "
-            "docs/conventions.md says which system used which, and how far apart they are. [default: those of the "
-            "detector's folder, else hf]"
-        ),
-    ] = None,
-    selection: Annotated[
-        str, typer.Option(help="Which regions are kept: butd-36, vl-bert, hf-36, ...; see docs/conventions.md.")
-    ] = DEFAULT_SELECTION,
+    preset: Annotated[str | None, PRESET] = None,
+    detector: Annotated[str | None, DETECTOR] = None,
+    conventions: Annotated[str | None, CONVENTIONS] = None,
+    selection: Annotated[str | None, SELECTION] = None,
     boxes: Annotated[
         str | None,
         typer.Option(
@@ -109,8 +93,12 @@ def extract_command(
     dtype: Annotated[str, typer.Option(help="Stored features: float16, bfloat16 or float32.")] = "float16",
     distribution: Annotated[str, typer.Option(help="Stored class probabilities: full, top-<k> or none.")] = "full",
     device: Annotated[
-        str, typer.Option(help="cpu, cuda:<n>, or cuda: of several cards each process takes its own.")
-    ] = "cpu",
+        str,
+        typer.Option(
+            help="auto (a GPU where this machine has one), cpu, cuda:<n>, or cuda: of several GPUs each process takes "
+            "its own."
+        ),
+    ] = "auto",
     mode: Annotated[
         str,
         typer.Option(
@@ -134,7 +122,12 @@ def extract_command(
         float, typer.Option(min=0, max=1, help="Share of failed images above which the run fails.")
     ] = 0.05,
     shard_size: Annotated[
-        int | None, typer.Option(min=1, help="Images per shard [default: about ten minutes of work, at most 4,000].")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Images per new shard; shards of earlier runs stay [default: about ten minutes of work, at most "
+            "4,000].",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -185,7 +178,6 @@ def extract_command(
     from roibeam.pipelines.extract.extraction_run import dry_run as run_dry
     from roibeam.pipelines.extract.extraction_run import run_extract, summary_event, summary_text
 
-    named = context.get_parameter_source("selection")
     request = ExtractRequest(
         RequestedImages(
             source, image_root=image_root, id_rule=id_rule, boxes=boxes, captions=captions, min_match=min_match,
@@ -193,9 +185,8 @@ def extract_command(
         ),
         out,
         RequestedDetector(
-            detector, weights=weights, conventions=conventions, settings=tuple(settings or ()), vocabulary=vocab,
-            selection=selection if named is not None and named.name == "COMMANDLINE" else None,
-            device=device, mode=mode, threads=threads,
+            detector, preset=preset, weights=weights, conventions=conventions, selection=selection,
+            settings=tuple(settings or ()), vocabulary=vocab, device=device, mode=mode, threads=threads,
         ),
         RequestedRecords(
             dtype=dtype, distribution=distribution, max_pixels=max_pixels, decode_threads=decode_threads,

@@ -112,7 +112,6 @@ def run_extract(request: ExtractRequest, *, tell: Callable[[str], None] = log.in
 def dry_run(request: ExtractRequest, *, tell: Callable[[str], None] = log.info) -> DryRun:
     """Times three photos and writes nothing; arguments and errors as of `run_extract`."""
     work = open_work(request, tell=tell)
-    check_output_folder(work.store)
     flags = runner_flags(request.run.runner, request.run.beam_args, preload=PIPELINE, device=work.detector.device)
     return DryRun(work, estimate(work), tuple(flags))
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 # A wrong folder gives next to nothing. Of Conceptual Captions a third of the links were dead years ago, and more die.
 MIN_MATCH = 0.25
-DEFAULT_SELECTION = "butd-10-100"
 
 
 @dataclass(frozen=True)
@@ -41,22 +40,24 @@ class RequestedDetector:
     """What finds the regions.
 
     Attributes:
-        detector, weights, conventions: as of `roibeam.pipelines.model_files.detector_choice.choose_detector`.
-        selection: name of a preset; None for `DEFAULT_SELECTION`.
+        detector, preset, weights, conventions, selection: as of
+            `roibeam.extraction.choice.detector_choice.choose_detector`; what is None is as the store recorded it, where
+            it holds features already.
         settings: "section.field=value" each, of the sections detector, conventions and selection.
         vocabulary: file or folder of the names of classes and attributes, or vg; None for those of the detector.
-        device: cpu, cuda or cuda:<n>.
+        device: auto (a GPU where there is one), cpu, cuda or cuda:<n>.
         mode: "exact" or a faster one, see `roibeam.extraction.fast.modes`.
         threads: CPU threads of each process; None for torch's choice, or a share each of several local workers.
     """
 
-    detector: str = "vg-r101-c4"
+    detector: str | None = None
+    preset: str | None = None
     weights: str | None = None
     conventions: str | None = None
     selection: str | None = None
     settings: tuple[str, ...] = ()
     vocabulary: str | None = None
-    device: str = "cpu"
+    device: str = "auto"
     mode: str = "exact"
     threads: int | None = None
 

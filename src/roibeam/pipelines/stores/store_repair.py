@@ -20,7 +20,7 @@ from typing import Any
 
 import lmdb
 
-from roibeam.extraction.detector_folder import read_detector_folder
+from roibeam.extraction.choice.detector_folder import read_detector_folder
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.comparison.feature_spaces import space_difference

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from roibeam.extraction.choice.detector_choice import choose_detector
 from roibeam.extraction.engine.region_iterator import extract_regions
 from roibeam.extraction.photos.decode import decode_image
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
-from roibeam.extraction.selection import SELECTIONS
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
@@ -22,12 +22,11 @@ from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_
 from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
 from roibeam.pipelines.analysis.probing.probe import GUESSES, ProbeResult, probe
 from roibeam.pipelines.analysis.probing.probe_picture import probe_svg
-from roibeam.pipelines.foundation.overrides import apply_overrides, preset
+from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.inputs.region_names import Names
-from roibeam.pipelines.model_files.detector_choice import choose_detector
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.sources.vocabulary import load_vocabulary
+from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +40,8 @@ class ProbeRequest:
         out: .svg file to write, in a folder that is there; an older one gives way.
         store: that the regions are taken from; None lets a detector find them.
         photo: of the record, for the picture, and for a model that reads photos.
-        detector, weights, conventions, selection, vocab, settings: the detector and what `--set` changes of it, as in
-            `roibeam extract`; of no use with `store`.
+        preset, detector, weights, conventions, selection, vocab, settings: the detector and what `--set` changes of it,
+            as in `roibeam extract`; refused with `store`.
         tokenizer: as of `load_tokenizer`; None takes the one beside the checkpoint.
         options: official JSON configuration beside an official checkpoint.
         background_first: as of `Names`.
@@ -55,10 +54,11 @@ class ProbeRequest:
     out: Path
     store: str | None = None
     photo: Path | None = None
-    detector: str = "vg-r101-c4"
+    preset: str | None = None
+    detector: str | None = None
     weights: str | None = None
     conventions: str | None = None
-    selection: str = "butd-10-100"
+    selection: str | None = None
     vocab: str | None = None
     settings: tuple[str, ...] = ()
     tokenizer: str | None = None
@@ -134,10 +134,11 @@ def _check_files(request: ProbeRequest) -> None:
 
 def _stored(store: str, request: ProbeRequest) -> _Seen:
     """The record of a store."""
-    if request.vocab is not None or request.weights is not None or request.settings:
-        raise ValueError(
-            "--vocab, --weights and --set are for a detector; with --store the regions and names are its own"
-        )
+    for name in ("preset", "detector", "weights", "conventions", "selection", "vocab"):
+        if getattr(request, name) is not None:
+            raise ValueError(f"--{name} is for a detector; with --store the regions and names are those of the store")
+    if request.settings:
+        raise ValueError("--set is for a detector; with --store the regions are those of the store")
     with FeatureStore(store) as opened:
         if request.image not in opened:
             raise ValueError(f"--store {store} has no record {request.image!r}; roibeam store show lists ids")
@@ -147,11 +148,14 @@ def _stored(store: str, request: ProbeRequest) -> _Seen:
 
 def _detected(request: ProbeRequest) -> _Seen:
     """What a detector finds in the photo."""
-    chosen = choose_detector(request.detector, weights=request.weights, conventions=request.conventions)
+    chosen = choose_detector(
+        request.detector, preset=request.preset, conventions=request.conventions, selection=request.selection,
+        weights=request.weights,
+    )  # fmt: skip
     parts: dict[str, Any] = {
         "detector": chosen.config,
         "conventions": chosen.conventions,
-        "selection": preset("selection", request.selection, SELECTIONS),
+        "selection": chosen.selection,
     }
     parts = apply_overrides(parts, request.settings)
     built = build_detector(
@@ -160,7 +164,7 @@ def _detected(request: ProbeRequest) -> _Seen:
     (outcome,) = extract_regions([ImageRef(Path(request.image).stem, request.image)], built)
     if isinstance(outcome, Failure):
         raise ValueError(f"{request.image}: {outcome.reason} ({outcome.stage}): {outcome.detail}")
-    names = chosen.vocabulary
+    names = Vocabulary(chosen.class_names, chosen.attribute_names)
     if request.vocab is not None:
         sizes = parts["detector"]
         names = load_vocabulary(request.vocab, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes)

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roibeam.pipelines.cli.options import BACKGROUND_FIRST, CHECKPOINT_HELP, CONFIG, TASK, TOKENIZER
+from roibeam.pipelines.cli.options import (
+    BACKGROUND_FIRST,
+    CHECKPOINT_HELP,
+    CONFIG,
+    CONVENTIONS,
+    DETECTOR,
+    PRESET,
+    SELECTION,
+    TASK,
+    TOKENIZER,
+)
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.probing.probe import ProbeResult
@@ -32,9 +42,10 @@ def probe_command(
         ),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="Of the detector, as in extract.")] = None,
-    detector: Annotated[str, typer.Option(help="As in extract; toy knows the toy world.")] = "vg-r101-c4",
-    conventions: Annotated[str | None, typer.Option(help="As in extract.")] = None,
-    selection: Annotated[str, typer.Option(help="As in extract.")] = "butd-10-100",
+    preset: Annotated[str | None, PRESET] = None,
+    detector: Annotated[str | None, DETECTOR] = None,
+    conventions: Annotated[str | None, CONVENTIONS] = None,
+    selection: Annotated[str | None, SELECTION] = None,
     vocab: Annotated[
         str | None, typer.Option(help="Class names, as in extract [default: those of the store or detector].")
     ] = None,
@@ -61,9 +72,9 @@ def probe_command(
     from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest, write_probe
 
     request = ProbeRequest(
-        checkpoint=checkpoint, image=image, text=text, out=out, store=store, photo=photo, detector=detector,
-        weights=weights, conventions=conventions, selection=selection, vocab=vocab, settings=tuple(settings or ()),
-        tokenizer=tokenizer, options=config, background_first=background_first,
+        checkpoint=checkpoint, image=image, text=text, out=out, store=store, photo=photo, preset=preset,
+        detector=detector, weights=weights, conventions=conventions, selection=selection, vocab=vocab,
+        settings=tuple(settings or ()), tokenizer=tokenizer, options=config, background_first=background_first,
         hide=None if hide is None else tuple(hide), layer=layer, head=head, top=top, task=task,
     )  # fmt: skip
     _print(write_probe(request), as_json=as_json)

@@ -14,7 +14,7 @@ from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
-from roibeam.features.shard.manifest import ShardManifest, shard_manifest_name
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardManifest, shard_manifest_name
 from roibeam.features.shard.reader import ShardReader
 from roibeam.pipelines.extract.shard.heartbeat import REMOTE_PREFIX
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_plan
@@ -50,6 +50,17 @@ def _is_of_a_killed_start(name: str) -> bool:
 def _is_temporary(name: str) -> bool:
     """Whether a file has the name that our atomic writes use before they rename it."""
     return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
+
+
+def is_unused_plan(store: Path | OutputFolder, plan: Plan) -> bool:
+    """Whether nothing was extracted under the plan yet, so that another may take its place.
+
+    Never at a URL: other runs may be at work there unknown.
+    """
+    path = output_folder(store).local_path
+    if path is None or (path / STORE_MANIFEST_NAME).exists():
+        return False
+    return not any((path / shard_manifest_name(shard.number)).exists() for shard in plan.shards)
 
 
 def finished_manifest(store: Path | OutputFolder, shard: PlannedShard, feature_space: str) -> ShardManifest | None:
