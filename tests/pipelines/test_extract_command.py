@@ -234,7 +234,7 @@ def one_line(result: Any) -> str:
     [
         (
             ["{samples}", "{out}"],
-            "weights are missing: preset butd-10-100 brings none; give a weight file (--weights FILE",
+            "weights are missing: preset butd-10-100 brings none; give a weight file",
         ),
         (["{tmp}/missing", "{out}", "--weights", "random:1"], "no such folder, file or pattern"),
         (["{tmp}", "{out}", "--weights", "random:1"], "no images in"),
@@ -242,7 +242,7 @@ def one_line(result: Any) -> str:
         (["{samples}", "{out}", "--weights", "{tmp}/no.pth"], "no.pth"),
         (
             ["{samples}", "{out}", "--weights", "random:1", "--detector", "vgg"],
-            "detector 'vgg' is unknown; give a detector's folder or one of toy, vg-r101-c4, vg-r101-c4-600, small",
+            "'vgg' is unknown; give a detector's folder or one of toy, vg-r101-c4, vg-r101-c4-600, small",
         ),
         (["{samples}", "{out}", "--weights", "random:1", "--conventions", "vgg"], "choose one of hf, d2, caffe"),
         (["{samples}", "{out}", "--weights", "random:1", "--set", "conventions.resize=x"], "convention resize is 'x'"),
@@ -315,6 +315,41 @@ def test_the_output_of_another_run_is_refused(
         roibeam("extract", other_photos, out, *tiny_network)
     )
     assert files(out) == before
+
+
+def test_a_store_goes_on_with_what_it_recorded_where_nothing_is_named(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    out, begun = tmp_path / "store", ("--conventions", "d2", "--selection", "vl-bert")
+    assert roibeam("extract", samples, out, *tiny_network, *begun).code == 0
+    before = files(out)
+    again = roibeam("extract", samples, out, "--weights", "random:1")
+    assert again.code == 0 and "0 images extracted" in again.out, again.err
+    recorded = "conventions d2, photos at 48/80, selection vl-bert, but max_regions 12"
+    assert again.err.splitlines()[0] == f"{out} goes on with the settings it recorded: {recorded}"
+    kept = {name: told for name, told in before.items() if name.startswith(("part", "plan", "manifest"))}
+    assert kept.items() <= files(out).items()
+    # What is named counts, and must be what is there.
+    for option in (("--selection", "butd-36"), ("--conventions", "hf"), ("--preset", "vl-bert")):
+        refused = one_line(roibeam("extract", samples, out, "--weights", "random:1", *option))
+        assert "made with other settings" in refused
+
+
+def test_a_plan_under_which_nothing_was_extracted_binds_nobody(
+    roibeam: Cli, samples: Path, plain: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    out = shutil.copytree(plain, tmp_path / "store")
+    for path in (*out.glob("part-*"), out / "manifest.json"):
+        path.unlink()  # as a run leaves it that fails in its first shards
+    done = roibeam("extract", samples, out, *tiny_network, "--conventions", "caffe", "--shard-size", 5)
+    assert done.code == 0 and "12 images extracted" in done.out and "note:" not in done.out
+    assert [shard.num_images for shard in read_plan(out).shards] == [5, 5, 2]  # type: ignore[union-attr]
+    assert roibeam("store", "verify", out, "--deep").code == 0
+    # Now features are there: their shards stay, and a size that is not theirs is told.
+    caffe = (*tiny_network, "--conventions", "caffe", "--shard-size")
+    again = roibeam("extract", samples, out, *caffe, 4)
+    assert "note: --shard-size 4 is for new images; the shards of earlier runs stay as they are" in again.out
+    assert "note:" not in roibeam("extract", samples, out, *caffe, 5).out
 
 
 @pytest.mark.parametrize("command", [["info"], ["verify"], ["show"]])

@@ -82,12 +82,10 @@ def choose_detector(
         )  # fmt: skip
     used = named_preset or (PRESETS[DEFAULT_PRESET] if is_of_presets else None)
     if weights is None:
-        what = (
-            "sizes of one's own" if isinstance(detector, DetectorConfig) else detector or f"preset {used and used.name}"
-        )
+        what = detector if isinstance(detector, str) else f"preset {used.name}" if used else "a config"
         raise ValueError(
-            f"weights are missing: {what} brings none; give a weight file (--weights FILE, docs/weights.md), or take the "
-            f"detector {next(iter(SHIPPED))}, which brings its own"
+            f"weights are missing: {what} brings none; give a weight file (--weights FILE, docs/weights.md), or take "
+            f"the detector {next(iter(SHIPPED))}, which brings its own"
         )
     if used is None:
         assert isinstance(config, DetectorConfig)
