@@ -222,7 +222,13 @@ def rated(work: Callable[[], object], count: int, device: torch.device) -> Calla
 
 
 def make_detector(arguments: argparse.Namespace, mode: str) -> Detector:
-    options = {"weights": "random:1", "selection": "hf-36", "device": arguments.device, "mode": mode}
+    options = {
+        "weights": "random:1",
+        "conventions": "hf",
+        "selection": "hf-36",
+        "device": arguments.device,
+        "mode": mode,
+    }
     return build_detector(arguments.detector, **options)
 
 

@@ -57,7 +57,7 @@ def run_demo(out: Path) -> None:
     _say(f"2. Extracting regions of its COCO photos into {store} (the toy detector)")
     summary = run_extract(
         ExtractRequest(
-            RequestedImages(str(captions), image_root=str(coco / "train2014")),
+            RequestedImages((str(captions),), image_root=str(coco / "train2014")),
             str(store),
             RequestedDetector(DETECTOR),
             run=RunOptions(max_failures=0.0),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from roibeam.pipelines.cli.options import CONVENTIONS, DETECTOR, HELD_OUT, IMAGES_OF, LEAVE_OUT, PRESET, SELECTION
 from roibeam.pipelines.extract.request import (
@@ -18,22 +19,34 @@ from roibeam.pipelines.extract.request import (
 from roibeam.pipelines.extract.shard.allocator_arenas import use_one_arena
 
 
+class ExtractCommand(TyperCommand):
+    """What follows -- is for the Beam runner: neither a source nor the store."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        super().parse_args(ctx, args[:end])
+        ctx.args = args[end + 1 :]
+        return ctx.args
+
+
 def extract_command(
     context: typer.Context,
-    source: Annotated[
-        str,
+    sources: Annotated[
+        list[str],
         typer.Argument(
-            help="Folder, glob pattern, .tar (WebDataset) or .zip read in place, folder or pattern of these, output of "
-            "img2dataset, .json of COCO, Karpathy, SBU or Visual Genome, caption .tsv (local paths), .token or folder "
-            "Sentences of Flickr30k, VCR .jsonl, or a list as .parquet, .csv or .jsonl; also at gs://, s3://, hdfs://. "
-            "docs/datasets.md tells each."
+            metavar="SOURCE...",
+            help="A photo, a folder, or several of these (photos/*.jpg); a glob pattern in quotes, .tar (WebDataset) "
+            "or .zip read in place, folder or pattern of these, output of img2dataset, .json of COCO, Karpathy, SBU or "
+            "Visual Genome, caption .tsv (local paths), .token or folder Sentences of Flickr30k, VCR .jsonl, or a list "
+            "as .parquet, .csv or .jsonl; also at gs://, s3://, hdfs://. docs/datasets.md tells each.",
         ),
     ],
     out: Annotated[
         str,
         typer.Argument(
+            metavar="OUT",
             help="Store to write, a folder or a URL (s3://, gs://, hdfs://, ...); run again to continue, or to add "
-            "what a folder gained."
+            "what a folder gained.",
         ),
     ],
     weights: Annotated[
@@ -180,7 +193,7 @@ def extract_command(
 
     request = ExtractRequest(
         RequestedImages(
-            source, image_root=image_root, id_rule=id_rule, boxes=boxes, captions=captions, min_match=min_match,
+            tuple(sources), image_root=image_root, id_rule=id_rule, boxes=boxes, captions=captions, min_match=min_match,
             held_out=tuple(held_out or ()), leave_out_held_out=leave_out_held_out, images_of=images_of,
         ),
         out,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -105,8 +106,18 @@ def run_extract(request: ExtractRequest, *, tell: Callable[[str], None] = log.in
     """
     work = open_work(request, tell=tell)
     if not request.run.as_json:
-        tell(f"{counted(len(work.source.images), 'image')} in {request.images.source}")
+        tell(f"{counted(len(work.source.images), 'image')} in {_place(request, work)}")
     return extract_work(work, request.run)
+
+
+def _place(request: ExtractRequest, work: Work) -> str:
+    """Where the images are, for the user."""
+    source, (first, *more) = work.source, request.images.sources
+    if more:
+        return f"{len(more) + 1} places below {source.location}"
+    beside = (source.location, os.path.dirname(source.location))
+    was_found = request.images.image_root is None and os.path.isfile(first) and source.image_root not in beside
+    return f"{first}, photos in {source.image_root}" if was_found else first
 
 
 def dry_run(request: ExtractRequest, *, tell: Callable[[str], None] = log.info) -> DryRun:

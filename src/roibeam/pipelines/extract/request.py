@@ -13,8 +13,8 @@ class RequestedImages:
     """Which images.
 
     Attributes:
-        source: as `roibeam.pipelines.sources.source_kinds.open_source` takes it.
-        image_root: folder or URL that the paths in it are below; None for its own.
+        sources: as `roibeam.pipelines.sources.source_kinds.open_sources` takes them.
+        image_root: folder or URL that the paths in an annotation file are below; None to look for it.
         id_rule: of image ids, no-extension or with-extension.
         boxes: file or folder of the boxes to describe; None lets the detector propose. Images without any are left out.
         captions: caption file of a source that has none.
@@ -24,7 +24,7 @@ class RequestedImages:
         images_of: data set that bare numbers in ids belong to, where the source does not tell.
     """
 
-    source: str
+    sources: tuple[str, ...]
     image_root: str | None = None
     id_rule: str = "no-extension"
     boxes: str | None = None

@@ -17,7 +17,7 @@ from roibeam.pipelines.sources.captions.caption_join import GivenCaptions, give_
 from roibeam.pipelines.sources.given_boxes import GivenBoxes, give_boxes
 from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, keep_out
 from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_source
-from roibeam.pipelines.sources.source_kinds import Source, check_images_are_there, open_source
+from roibeam.pipelines.sources.source_kinds import Source, check_images_are_there, open_sources
 
 
 def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
@@ -65,7 +65,7 @@ def _threads(asked: int | None, run: RunOptions) -> int | None:
 
 
 def _store(request: ExtractRequest) -> OutputFolder:
-    if is_url(request.images.source) or is_url(request.images.image_root or ""):
+    if any(map(is_url, request.images.sources)) or is_url(request.images.image_root or ""):
         use_beam_options(request.run.beam_args)
     store = output_folder(request.out if "://" in request.out else os.path.abspath(request.out))
     if request.run.scratch is not None and store.local_path is not None:
@@ -74,7 +74,7 @@ def _store(request: ExtractRequest) -> OutputFolder:
 
 
 def _source(asked: RequestedImages) -> tuple[Source, LeakReport | None]:
-    source = open_source(asked.source, image_root=asked.image_root, id_rule=asked.id_rule)
+    source = open_sources(asked.sources, image_root=asked.image_root, id_rule=asked.id_rule)
     if not asked.held_out:
         return source, None
     data_set = checked_data_set(asked.images_of, data_set_of_source(source))
