@@ -14,7 +14,7 @@ from house import PACKAGE, exported
 NAMES = {
     "roibeam": """
         BatchStream FeatureStore ImageRef RegionProcessor RegionRecord VLBatch VLOutput __version__ build_detector
-        extract_regions extraction features load_model model open_store pipelines verify_store
+        extract extract_regions extraction features load_model model open_store pipelines verify_store
     """,
     "roibeam.features": """
         BatchBuffers BatchStream ButdTsv DeadLetter FeatureStore Fingerprint Problem RecordSource RegionBatch
@@ -23,7 +23,7 @@ NAMES = {
         publish_shard publish_store read_butd_tsv record_digest verify_store
     """,
     "roibeam.extraction": """
-        CONFIGS CONVENTIONS Conventions Detector DetectorConfig ExtractOptions Failure HeadOutputs ImageRef MODES
+        CONFIGS CONVENTIONS Conventions Detector DetectorConfig ExtractOptions Failure HeadOutputs ImageRef MODES PRESETS
         RegionBatch RegionDetector RegionEncoder RegionProcessor Regions SELECTIONS SelectionPolicy build_detector
         collate_photos extract_regions load_encoder_weights load_weights prepare_photo weights_digest
     """,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from roibeam.features.verify import verify_store as verify_store
     from roibeam.model.inputs import VLBatch as VLBatch
     from roibeam.model.inputs import VLOutput as VLOutput
+    from roibeam.pipelines.extract.photos_to_store import extract as extract
     from roibeam.pipelines.model_files.model_checkpoint import load_model as load_model
     from roibeam.version import __version__ as __version__
 
@@ -48,6 +49,7 @@ _FILES = {
     "verify_store": "roibeam.features.verify",
     "VLBatch": "roibeam.model.inputs",
     "VLOutput": "roibeam.model.inputs",
+    "extract": "roibeam.pipelines.extract.photos_to_store",
     "load_model": "roibeam.pipelines.model_files.model_checkpoint",
 }
 __getattr__, __dir__ = lazy_names(__name__, _FILES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,24 @@ def test_a_request_in_python_writes_what_the_command_writes(
     with FeatureStore(tmp_path / "a") as first, FeatureStore(tmp_path / "b") as second:
         assert first.manifest.content_digest == second.manifest.content_digest == summary.manifest.content_digest
         assert first.manifest.config == second.manifest.config and len(first.manifest.shards) == 3
+
+
+def test_photos_become_a_store_in_one_call_of_python(samples: Path, tmp_path: Path) -> None:
+    import roibeam
+
+    photo = samples / "sample_00000.jpg"
+    done = roibeam.extract(photo, tmp_path / "store", detector="toy", device="cpu")
+    assert done.succeeded and done.new_images == 1
+    assert re.fullmatch(
+        rf"RunSummary\({tmp_path}/store: 1 record with \d+ regions, 0 images failed; 1 .*\)", repr(done)
+    )
+    with roibeam.open_store(tmp_path / "store") as store:
+        assert store["sample_00000"].num_regions >= 10 and "red" in store.vocabulary["attributes"]
+    again = roibeam.extract([photo, samples / "sample_00001.jpg"], tmp_path / "store", detector="toy", device="cpu")
+    assert again.new_images == 1 and again.num_images == 2
+    with pytest.raises(ValueError, match="preset lxmert does not go with the detector toy"):
+        roibeam.extract(samples, tmp_path / "other", preset="lxmert", detector="toy")
+    assert not (tmp_path / "other").exists()
 
 
 def test_the_mode_is_recorded_beside_an_equal_feature_space(

@@ -12,6 +12,7 @@ if __name__ != "roibeam.extraction":
     raise ImportError(f"{__name__!r} is a link to roibeam.extraction, or a copy of it: import roibeam.extraction")
 
 if TYPE_CHECKING:
+    from roibeam.extraction.choice.presets import PRESETS as PRESETS
     from roibeam.extraction.detector import Detector as Detector
     from roibeam.extraction.detector import HeadOutputs as HeadOutputs
     from roibeam.extraction.detector import RegionDetector as RegionDetector
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from roibeam.extraction.weights.loading import load_weights as load_weights
 
 _FILES = {
+    "PRESETS": "roibeam.extraction.choice.presets",
     "Detector": "roibeam.extraction.detector",
     "HeadOutputs": "roibeam.extraction.detector",
     "RegionDetector": "roibeam.extraction.detector",

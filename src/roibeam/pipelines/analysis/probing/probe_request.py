@@ -22,6 +22,7 @@ from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_
 from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
 from roibeam.pipelines.analysis.probing.probe import GUESSES, ProbeResult, probe
 from roibeam.pipelines.analysis.probing.probe_picture import probe_svg
+from roibeam.pipelines.extract.preset_names import choice_words
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
@@ -78,7 +79,7 @@ class Probed:
         result: what the model says.
         record: the regions that it was asked about.
         picture: the file written.
-        notes: what was left out or assumed of the checkpoint, for people.
+        notes: which detector looked, and what was left out or assumed of the checkpoint, for people.
     """
 
     result: ProbeResult
@@ -92,11 +93,13 @@ class _Seen:
     """Attributes:
     classes: what the detector calls its classes; empty for none.
     pixels: of the photo, (height, width, 3) uint8, B, G, R; None where there is none.
+    detector: which one looked, in words; None where nobody did.
     """
 
     record: RegionRecord
     classes: tuple[str, ...]
     pixels: np.ndarray | None
+    detector: str | None = None
 
 
 def write_probe(request: ProbeRequest) -> Probed:
@@ -120,7 +123,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     result = probe(model, seen.record, request.text, tokenizer, names, **asked)
     picture = probe_svg(result, seen.record, names, text=request.text, photo=seen.pixels)
     request.out.write_text(picture, "utf-8")
-    return Probed(result, seen.record, request.out, tuple(found.changes))
+    return Probed(result, seen.record, request.out, (*((seen.detector,) if seen.detector else ()), *found.changes))
 
 
 def _check_files(request: ProbeRequest) -> None:
@@ -168,7 +171,8 @@ def _detected(request: ProbeRequest) -> _Seen:
     if request.vocab is not None:
         sizes = parts["detector"]
         names = load_vocabulary(request.vocab, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes)
-    return _Seen(outcome, tuple(names.classes or ()), _pixels(Path(request.image), outcome))
+    words = choice_words(chosen, request.detector, request.settings, with_boxes=False)
+    return _Seen(outcome, tuple(names.classes or ()), _pixels(Path(request.image), outcome), words)
 
 
 def _pixels(photo: Path, record: RegionRecord) -> np.ndarray:
