@@ -23,9 +23,9 @@ NAMES = {
         publish_shard publish_store read_butd_tsv record_digest verify_store
     """,
     "roibeam.extraction": """
-        CONFIGS CONVENTIONS Conventions Detector DetectorConfig ExtractOptions Failure HeadOutputs ImageRef MODES PRESETS
-        RegionBatch RegionDetector RegionEncoder RegionProcessor Regions SELECTIONS SelectionPolicy build_detector
-        collate_photos extract_regions load_encoder_weights load_weights prepare_photo weights_digest
+        CONFIGS CONVENTIONS Conventions Detector DetectorConfig ExtractOptions Failure HeadOutputs ImageRef MODES
+        PRESETS RegionBatch RegionDetector RegionEncoder RegionProcessor Regions SELECTIONS SelectionPolicy
+        build_detector collate_photos extract_regions load_encoder_weights load_weights prepare_photo weights_digest
     """,
     "roibeam.model": """
         EndToEndChoices EndToEndModel ImageBertConfig ImageBertForPreTraining InterBertConfig InterBertForPreTraining
