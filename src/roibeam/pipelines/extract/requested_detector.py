@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
-
 from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
 from roibeam.extraction.choice.presets import PRESET_SIZES
 from roibeam.extraction.network.config import DetectorConfig
@@ -19,10 +17,11 @@ from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector
 from roibeam.pipelines.extract.shard.job import DetectorSpec, dataclass_from_json
 from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
 from roibeam.pipelines.extract.shard_plan import read_plan
+from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
 
-ON_THIS_MACHINE = ("local", "portable")  # runners
+ON_THIS_MACHINE = ("local", "portable")  # runners: the others have workers elsewhere
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def open_detector(
     )  # fmt: skip
     with_boxes = request.images.boxes is not None
     used = _as_recorded(chosen, asked, _recorded(store))
-    device, device_words = choose_device(asked.device, request.run.runner)
+    device, device_words = choose_device(asked.device, here=request.run.runner in ON_THIS_MACHINE)
     if not request.run.as_json:
         if used == chosen:
             tell(choice_words(chosen, asked.detector, asked.settings, with_boxes=with_boxes))
@@ -86,38 +85,6 @@ def open_detector(
         parts["detector"], parts["selection"], chosen.weights, device, threads, parts["conventions"], asked.mode
     )
     return OpenedDetector(spec, vocabulary)
-
-
-def choose_device(asked: str, runner: str) -> tuple[str, str]:
-    """The device of a run, and a line that says which it is.
-
-    Args:
-        asked: "auto" (a GPU where torch sees one on this machine), "cpu", "cuda" or "cuda:<n>".
-    Raises:
-        ValueError: for another device, or one that this machine does not have.
-    """
-    here = runner in ON_THIS_MACHINE
-    if asked == "auto":
-        if not here:
-            return "cpu", "on the CPUs of the workers; --device cuda takes their GPUs"
-        if not torch.cuda.is_available():
-            return "cpu", "on cpu: torch sees no GPU here"
-        asked = "cuda"
-    try:
-        parsed = torch.device(asked)
-    except RuntimeError:
-        parsed = None
-    if parsed is None or parsed.type not in ("cpu", "cuda"):
-        raise ValueError(f"--device {asked!r}: expected auto, cpu, cuda or cuda:<n>")
-    if parsed.type == "cpu" or not here:
-        return asked, f"on {asked}" if here else f"on {asked} of the workers"
-    count = torch.cuda.device_count()
-    if (parsed.index or 0) >= count:
-        raise ValueError(f"--device {asked!r}: torch sees {count} CUDA devices here")
-    name = torch.cuda.get_device_name(parsed.index or 0)
-    if parsed.index is None and count > 1:
-        return asked, f"on {count} GPUs ({name}), each process on one"
-    return asked, f"on cuda:{parsed.index or 0} ({name})"
 
 
 def _as_recorded(chosen: ChosenDetector, asked: RequestedDetector, recorded: _Recorded | None) -> ChosenDetector:
