@@ -164,7 +164,7 @@ def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
     path = photos / "sample_00001.jpg"
     path.rename(tmp_path / "gone.jpg")
     gone = roibeam("extract", photos, out, *tiny_network)
-    assert gone.code == 0 and "1 image of earlier runs is no longer in the source" in gone.out
+    assert gone.code == 0 and "1 image of earlier runs is not in the source now" in gone.out
 
 
 def test_failures_are_dead_letters_and_fail_the_run_past_the_limit(

@@ -296,8 +296,8 @@ def test_several_sources_are_one_below_the_folder_that_holds_them(
     source = open_sources(named)
     assert [image.image_id for image in source.images] == expected
     assert all(Path(image.location).is_file() for image in source.images)
-    # A photo more, and the store goes on: what identifies the source stays.
-    assert source.kind == "files" and source.location == source.image_root
+    # What identifies the source is that of the folder: its store goes on with other photos of it, and with all.
+    assert source.kind == "folder" and source.location == source.image_root
 
 
 def test_several_sources_that_do_not_go_together(tmp_path: Path) -> None:

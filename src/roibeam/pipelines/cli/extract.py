@@ -99,7 +99,8 @@ def extract_command(
     image_root: Annotated[
         str | None,
         typer.Option(
-            help="Folder or URL that the image paths of an annotation file or list are below [default: its own]."
+            help="Folder or URL that the image paths of an annotation file or list are below [default: its own folder, "
+            "or one near it that holds the images]."
         ),
     ] = None,
     id_rule: Annotated[str, typer.Option(help="Image id from path: no-extension or with-extension.")] = "no-extension",

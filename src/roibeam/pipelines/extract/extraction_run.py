@@ -121,7 +121,7 @@ def _place(request: ExtractRequest, work: Work) -> str:
     """Where the images are, for the user."""
     source, (first, *more) = work.source, request.images.sources
     if more:
-        return f"{len(more) + 1} places below {source.location}"
+        return f"{len(more) + 1} sources below {source.location}"
     beside = (source.location, os.path.dirname(source.location))
     was_found = request.images.image_root is None and os.path.isfile(first) and source.image_root not in beside
     return f"{first}, photos in {source.image_root}" if was_found else first

@@ -239,7 +239,7 @@ def new_images(
     if not gone:
         return new, []
     are, stay = ("is", "its record stays") if gone == 1 else ("are", "their records stay")
-    return new, [f"{counted(gone, 'image')} of earlier runs {are} no longer in the source; {stay}"]
+    return new, [f"{counted(gone, 'image')} of earlier runs {are} not in the source now; {stay}"]
 
 
 def _extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:

@@ -25,7 +25,7 @@ class Source:
     """Images of one run.
 
     Attributes:
-        kind: what was found: "folder", "pattern", "files" (one photo, or several sources), "tar", "zip", "archives",
+        kind: what was found: "folder" (also of one photo, or several sources), "pattern", "tar", "zip", "archives",
             "img2dataset", "coco", "karpathy", "sbu", "caption-tsv", "flickr30k", "visual-genome",
             "visual-genome-split", "vcr" or "image-list".
         location: absolute path or URL of the folder or file, or the pattern; of several sources, the nearest folder
@@ -117,7 +117,7 @@ def open_sources(locations: Sequence[str], *, image_root: str | None = None, id_
 
 def _open_together(locations: Sequence[str], image_root: str | None, id_rule: str) -> Source:
     listing = folder.list_together(locations)
-    return _open_listing(listing, ("files", listing.root), locations, image_root, id_rule)
+    return _open_listing(listing, ("folder", listing.root), locations, image_root, id_rule)
 
 
 def _open_listing(
