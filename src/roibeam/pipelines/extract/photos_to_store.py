@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from roibeam.pipelines.extract.extraction_run import RunSummary, run_extract
@@ -58,10 +59,23 @@ def extract(
         ),
         run=RunOptions(workers=workers),
     )
-    summary = run_extract(request)
+    with _quiet_beam():
+        summary = run_extract(request)
     if not summary.succeeded:
         log.warning("%s; %s names the failed ones", summary, summary.store.where("dead_letters.parquet"))
     return summary
+
+
+@contextmanager
+def _quiet_beam() -> Iterator[None]:
+    """The command shows our own remarks only; of Beam's, a program is shown its errors."""
+    logger = logging.getLogger("apache_beam")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _text(place: str | Path | None) -> str | None:
