@@ -369,6 +369,9 @@ def test_a_plan_under_which_nothing_was_extracted_binds_nobody(
     # Now features are there: their shards stay, and a size that is not theirs is told.
     again = roibeam("extract", samples, out, *tiny_network, "--conventions", "caffe", "--shard-size", 4)
     assert "note: --shard-size 4 is for new images; the shards of earlier runs stay as they are" in again.out
+    (out / "manifest.json").unlink()  # and so they do after a run that was stopped
+    refused = one_line(roibeam("extract", samples, out, *tiny_network, "--conventions", "hf"))
+    assert "made with other settings: conventions was caffe, is now hf" in refused
 
 
 @pytest.mark.parametrize("command", [["info"], ["verify"], ["show"]])
