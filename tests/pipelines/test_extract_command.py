@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from in_process import run_roibeam
 
+from roibeam.extraction.choice.presets import PRESETS
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.cli.options import PRESET
 from roibeam.pipelines.extract.extraction_run import run_extract
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
 from roibeam.pipelines.extract.shard_plan import read_members, read_plan
@@ -111,6 +113,11 @@ def test_photos_become_a_store_in_one_call_of_python(samples: Path, tmp_path: Pa
     with pytest.raises(ValueError, match="preset lxmert does not go with the detector toy"):
         roibeam.extract(samples, tmp_path / "other", preset="lxmert", detector="toy")
     assert not (tmp_path / "other").exists()
+
+
+def test_help_names_every_preset() -> None:
+    told = re.findall(r"[a-z0-9-]+", str(PRESET.help).partition(".")[0])
+    assert told[2:] == [*list(PRESETS)[:-1], "or", list(PRESETS)[-1]]
 
 
 def test_the_mode_is_recorded_beside_an_equal_feature_space(

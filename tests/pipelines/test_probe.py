@@ -157,8 +157,10 @@ def test_the_command(
 ) -> None:
     photo = sorted(pictures.photos.iterdir())[0]
     text = "a red [MASK] <&>"
-    shown = roibeam("probe", run_folder, photo, text, "--out", tmp_path / "a.svg", *tiny_network)
+    network = [option for option in tiny_network if option not in ("--device", "cpu")]  # which probe does not take
+    shown = roibeam("probe", run_folder, photo, text, "--out", tmp_path / "a.svg", *network)
     assert shown.code == 0, shown.err
+    assert "note: detector small (conventions hf, " in shown.out
     assert "[MASK] at piece" in shown.out and "this model has no match head" in shown.out
     assert f"{tmp_path / 'a.svg'}   the photo" in shown.out
     picture = ElementTree.parse(tmp_path / "a.svg").getroot()

@@ -59,7 +59,7 @@ def run_demo(out: Path) -> None:
         ExtractRequest(
             RequestedImages((str(captions),), image_root=str(coco / "train2014")),
             str(store),
-            RequestedDetector(DETECTOR),
+            RequestedDetector(DETECTOR, device="cpu"),
             run=RunOptions(max_failures=0.0),
             shard_size=SHARD_SIZE,
         ),

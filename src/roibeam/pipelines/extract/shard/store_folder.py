@@ -33,7 +33,7 @@ def check_output_folder(store: Path | OutputFolder) -> None:
         raise ValueError(f"{str(folder)!r}: the path is not valid UTF-8; choose another folder") from None
     path = folder.local_path
     if path is not None and path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file; give a folder to write the store into")
+        raise ValueError(f"{path} is a file; the last argument is the folder to write the store into")
     if read_plan(folder) is None:
         names = folder.listing() if path is None else os.listdir(path) if path.is_dir() else ()
         others = [name for name in names if not _is_of_a_killed_start(name)]
