@@ -68,7 +68,8 @@ class World:
             say(f"drawing {self.sizes.all:,} pictures")
             draw_samples(world, count=self.sizes.all, seed=SEED)
         say(f"extracting their regions to {self.store} (only what is missing)")
-        command = [*ROIBEAM, "extract", str(world / "images"), str(self.store), "--detector", "toy"]
+        toy = ("--detector", "toy", "--device", "cpu")
+        command = [*ROIBEAM, "extract", str(world / "images"), str(self.store), *toy]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         if not self.tokenizer.exists():
             pictures = [describe(generate(SEED, index)) for index in range(self.sizes.all)]

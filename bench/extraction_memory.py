@@ -21,7 +21,8 @@ from typing import Any
 
 from roibeam.pipelines.toyworld.draw import draw_samples
 
-NETWORK = ["--detector", "small", "--weights", "random:1", "--set", "detector.base_channels=4", "--threads", "1"]
+NETWORK = ["--detector", "small", "--weights", "random:1", "--set", "detector.base_channels=4"]
+NETWORK += ["--device", "cpu", "--threads", "1"]
 SAMPLE_SECONDS = 0.05
 
 

@@ -222,8 +222,8 @@ def rated(work: Callable[[], object], count: int, device: torch.device) -> Calla
 
 
 def make_detector(arguments: argparse.Namespace, mode: str) -> Detector:
-    options = {"weights": "random:1", "selection": "hf-36", "device": arguments.device, "mode": mode}
-    return build_detector(arguments.detector, **options)
+    options = {"weights": "random:1", "device": arguments.device, "mode": mode}
+    return build_detector(arguments.detector, conventions="hf", selection="hf-36", **options)
 
 
 def peak_memory(arguments: argparse.Namespace, arm: str) -> float:

@@ -19,8 +19,8 @@ import torch
 from store_rounds import table
 from torchvision.ops import box_iou
 
+from roibeam.extraction.choice.detector_folder import read_detector_folder
 from roibeam.extraction.detector import Detector
-from roibeam.extraction.detector_folder import read_detector_folder
 from roibeam.extraction.fast.modes import MODES
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.regions import Regions

@@ -54,7 +54,8 @@ from roibeam.pipelines.toyworld.draw import draw_samples
 QUANTILES = np.linspace(0, 1, 201)
 ROIBEAM = [sys.executable, "-P", "-c", "from roibeam.pipelines.cli.main import main; main()"]
 SMALL = (
-    "--detector", "small", "--weights", "random:1", "--threads", "1", "--set", "detector.short_edge=48",
+    "--detector", "small", "--weights", "random:1", "--device", "cpu", "--threads", "1",
+    "--set", "detector.short_edge=48",
     "--set", "detector.long_edge=80", "--set", "detector.proposals_after_nms=16", "--set", "detector.base_channels=4",
     "--set", "selection.max_regions=12",
 )  # fmt: skip
@@ -202,7 +203,7 @@ def measure_pace(minutes: float) -> None:
         draw_samples(folder, count=PACE_IMAGES)
         while time.time() < begin + 60 * minutes:
             store = folder / f"store{len(starts)}"
-            flags = ["--detector", "toy", "--threads", "1", "--workers", "2", "--shard-size"]
+            flags = ["--detector", "toy", "--device", "cpu", "--threads", "1", "--workers", "2", "--shard-size"]
             command = [*ROIBEAM, "extract", str(folder / "images"), str(store), *flags, str(PACE_SHARD_IMAGES)]
             at = time.time()
             subprocess.run(command, check=True, capture_output=True)
@@ -245,7 +246,8 @@ def _shard_cost(folder: Path, count: int) -> float:
     for size in (count, 1, count):  # the first is to load everything
         store = folder / f"store{len(took)}-{size}"
         start = time.perf_counter()
-        command = ["extract", str(folder / "images"), str(store), "--detector", "toy", "--shard-size", str(size)]
+        toy = ("--detector", "toy", "--device", "cpu")
+        command = ["extract", str(folder / "images"), str(store), *toy, "--shard-size", str(size)]
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
             app(command, standalone_mode=False)
         took[size] = time.perf_counter() - start

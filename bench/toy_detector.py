@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from roibeam.extraction.detector_folder import CONFIG_NAME, SHIPPED, WEIGHTS_NAME, read_detector_folder
+from roibeam.extraction.choice.detector_folder import CONFIG_NAME, SHIPPED, WEIGHTS_NAME, read_detector_folder
 from roibeam.extraction.network.state import is_weight, weights_digest
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.detector.evaluation import evaluate_detector

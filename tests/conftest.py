@@ -93,7 +93,7 @@ def roibeam(capfd: pytest.CaptureFixture[str]) -> Callable[..., CliResult]:
 
 # A network of the same family that takes milliseconds: for tests of what surrounds it.
 TINY_NETWORK = (
-    "--detector", "small", "--weights", "random:1",
+    "--detector", "small", "--weights", "random:1", "--device", "cpu",
     "--set", "detector.short_edge=48", "--set", "detector.long_edge=80", "--set", "detector.proposals_after_nms=16",
     "--set", "detector.base_channels=4", "--set", "selection.max_regions=12",
 )  # fmt: skip

@@ -14,8 +14,8 @@ from house import PACKAGE, exported
 NAMES = {
     "roibeam": """
         BatchStream FeatureStore ImageRef RegionBatchSampler RegionDataset RegionIterable RegionProcessor RegionRecord
-        StoreWriter VLBatch VLOutput __version__ build_detector extract_regions extraction features load_model model
-        open_store pipelines verify_store write_store
+        StoreWriter VLBatch VLOutput __version__ build_detector extract extract_regions extraction features load_model
+        model open_store pipelines verify_store write_store
     """,
     "roibeam.features": """
         BatchBuffers BatchStream ButdTsv DeadLetter FeatureStore Fingerprint Problem RecordSource RegionBatch
@@ -25,8 +25,8 @@ NAMES = {
     """,
     "roibeam.extraction": """
         CONFIGS CONVENTIONS Conventions Detector DetectorConfig ExtractOptions Failure HeadOutputs ImageRef MODES
-        RegionBatch RegionDetector RegionEncoder RegionProcessor Regions SELECTIONS SelectionPolicy build_detector
-        collate_photos extract_regions load_encoder_weights load_weights prepare_photo weights_digest
+        PRESETS RegionBatch RegionDetector RegionEncoder RegionProcessor Regions SELECTIONS SelectionPolicy
+        build_detector collate_photos extract_regions load_encoder_weights load_weights prepare_photo weights_digest
     """,
     "roibeam.model": """
         EndToEndChoices EndToEndModel GroundingHead GroundingHeadConfig ImageBertConfig ImageBertForPreTraining

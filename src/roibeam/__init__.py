@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from roibeam.features.writing.store_writer import write_store as write_store
     from roibeam.model.inputs import VLBatch as VLBatch
     from roibeam.model.inputs import VLOutput as VLOutput
+    from roibeam.pipelines.extract.photos_to_store import extract as extract
     from roibeam.pipelines.model_files.model_checkpoint import load_model as load_model
     from roibeam.version import __version__ as __version__
 
@@ -58,6 +59,7 @@ _FILES = {
     "write_store": "roibeam.features.writing.store_writer",
     "VLBatch": "roibeam.model.inputs",
     "VLOutput": "roibeam.model.inputs",
+    "extract": "roibeam.pipelines.extract.photos_to_store",
     "load_model": "roibeam.pipelines.model_files.model_checkpoint",
 }
 __all__ = list(_FILES)

@@ -157,7 +157,7 @@ def case(request, golden_dir, photo, small_detector, small_vg):
     size, name = request.param
     ours, theirs = small_detector, small_vg
     if size == "full":
-        ours = build_detector("vg-r101-c4", weights="random:1")
+        ours = build_detector("vg-r101-c4", weights="random:1", conventions="hf")
         theirs = build_detectron2_detector(vg_config(), weights="random:1")
     with np.load(golden_dir / f"{size}_{name}.npz") as golden:
         return Case(ours, theirs, dict(golden), photo(name))

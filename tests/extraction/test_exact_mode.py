@@ -94,7 +94,7 @@ def test_a_box_does_not_depend_on_its_company_in_bf16_either(as_is):
 def test_true_size_boxes_do_not_depend_on_their_company(shared_data, count, counts):
     photo = cv2.imread(str(shared_data / "images" / "COCO_train2014_000000131486.jpg"))
     with threads(count):
-        check_boxes(build_detector("vg-r101-c4", weights="random:1"), photo, counts)
+        check_boxes(build_detector("vg-r101-c4", weights="random:1", conventions="hf"), photo, counts)
 
 
 def check_boxes(detector, photo, counts=COUNTS):

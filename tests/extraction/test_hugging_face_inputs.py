@@ -310,7 +310,7 @@ def test_the_lines_to_copy_run(
     code = snippets()[where]
     for published, count, small in [
         ('"unc-nlp/lxmert-base-uncased"', 2, '"./lxmert"'),
-        ('"vg-r101-c4", weights="hf:unc-nlp/frcnn-vg-finetuned"', 1, '"small", weights="random:1"'),
+        ('preset="lxmert", weights="hf:unc-nlp/frcnn-vg-finetuned"', 1, '"small", weights="random:1"'),
     ]:
         assert code.count(published) == count
         code = code.replace(published, small)

@@ -56,12 +56,12 @@ def size(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def on_cpu(size: str) -> Detector:
-    return build_detector(size, weights="random:1")
+    return build_detector(size, weights="random:1", conventions="hf")
 
 
 @pytest.fixture(scope="module", params=["exact", "tf32", "bf16"])
 def detector(request: pytest.FixtureRequest, size: str) -> Iterator[Detector]:
-    yield build_detector(size, weights="random:1", mode=request.param, device="cuda")
+    yield build_detector(size, weights="random:1", conventions="hf", mode=request.param, device="cuda")
     torch.cuda.empty_cache()
 
 
@@ -100,7 +100,7 @@ def test_a_photo_does_not_depend_on_its_company(detector, photos):
 
 def test_detections_are_those_of_a_cpu(on_cpu, size, photos):
     """Nearly equal objectness may change places, and boxes with it."""
-    exact = build_detector(size, weights="random:1", device="cuda")
+    exact = build_detector(size, weights="random:1", conventions="hf", device="cuda")
     (want,), (got,) = on_cpu(photos[:1]), exact(photos[:1])
     assert len(got.boxes) == len(want.boxes)
     distances = np.abs(got.boxes[:, None] - want.boxes[None]).max(axis=2).min(axis=1)

@@ -285,11 +285,11 @@ def test_specs_that_mean_nothing(tmp_path, detector, spec, words):
 
 
 def test_build_detector_names_what_there_is():
-    with pytest.raises(ValueError, match=r"detector config 'big' is unknown; there are vg-r101-c4, .*small"):
+    with pytest.raises(ValueError, match=r"detector 'big' is unknown; give a .*folder or one of toy, vg-.*small"):
         build_detector("big", weights="random:1")
-    with pytest.raises(ValueError, match=r"selection 'top' is unknown; there are butd-10-100"):
+    with pytest.raises(ValueError, match=r"selection 'top' is unknown; choose one of butd-10-100"):
         build_detector("small", weights="random:1", selection="top")
-    with pytest.raises(ValueError, match=r"conventions 'torch' is unknown; there are hf"):
+    with pytest.raises(ValueError, match=r"conventions 'torch' is unknown; choose one of hf"):
         build_detector("small", weights="random:1", conventions="torch")
     assert build_detector(CONFIGS["small"], weights="random:1").selection.max_regions == 100
 

@@ -20,7 +20,8 @@ from roibeam.features.verify import verify_store
 
 # A network of milliseconds; one thread, so that processes forked from one another compute alike.
 NETWORK = (
-    "--detector", "small", "--weights", "random:1", "--threads", "1", "--set", "detector.short_edge=48",
+    "--detector", "small", "--weights", "random:1", "--device", "cpu", "--threads", "1",
+    "--set", "detector.short_edge=48",
     "--set", "detector.long_edge=80", "--set", "detector.proposals_after_nms=16", "--set", "detector.base_channels=4",
     "--set", "selection.max_regions=12",
 )  # fmt: skip

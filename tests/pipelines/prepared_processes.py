@@ -16,7 +16,7 @@ _IMPORTED = (
     "roibeam.extraction.training.heads",
     "roibeam.pipelines.cli.main",
     "roibeam.pipelines.extract.extraction_run",
-    "roibeam.pipelines.model_files.detector_choice",
+    "roibeam.extraction.choice.detector_choice",
     "roibeam.pipelines.model_files.joint_detector",
     "roibeam.pipelines.pretraining.budgeted_task",
     "roibeam.pipelines.pretraining.end_to_end.end_to_end_task",

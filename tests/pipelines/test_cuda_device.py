@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from roibeam.pipelines.extract.shard.cuda_device import own_device
+from roibeam.pipelines.foundation.device_choice import choose_device
 
 SIT = """
 import sys
@@ -63,3 +64,18 @@ def test_a_device_that_is_named_is_taken(device: str, monkeypatch: pytest.Monkey
 def test_one_visible_device_needs_no_seat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert own_device("cuda") == "cuda"
+
+
+def test_auto_is_a_device_that_is_there_and_is_told() -> None:
+    count = torch.cuda.device_count()
+    chosen, words = choose_device("auto")
+    if not count:
+        assert (chosen, words) == ("cpu", "on cpu: torch sees no GPU here")
+    else:
+        assert chosen == "cuda" and torch.cuda.get_device_name(0) in words
+    # Of other machines nothing is known: their GPUs must be asked for.
+    assert choose_device("auto", here=False)[0] == "cpu"
+    assert choose_device("cuda:7", here=False) == ("cuda:7", "on cuda:7 of the workers")
+    for asked, expected in ((f"cuda:{count}", f"torch sees {count} CUDA devices here"), ("tpu", "expected auto, cpu")):
+        with pytest.raises(ValueError, match=expected):
+            choose_device(asked)

@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from roibeam.extraction.detector_folder import read_detector_folder
+from roibeam.extraction.choice.detector_folder import read_detector_folder
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.training.batch_losses import LOSSES, DetectorTraining, build_trainable_detector, initialise

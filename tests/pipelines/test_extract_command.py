@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from in_process import run_roibeam
 
+from roibeam.extraction.choice.presets import PRESETS
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.cli.options import PRESET
 from roibeam.pipelines.extract.extraction_run import run_extract
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RequestedRecords
 from roibeam.pipelines.extract.shard_plan import read_members, read_plan
@@ -82,17 +85,39 @@ def test_a_request_in_python_writes_what_the_command_writes(
     settings = tuple(value for option, value in given if option == "--set")
     told: list[str] = []
     request = ExtractRequest(
-        RequestedImages(str(samples), id_rule="with-extension"),
+        RequestedImages((str(samples),), id_rule="with-extension"),
         str(tmp_path / "b"),
         RequestedDetector(dict(given)["--detector"], weights=dict(given)["--weights"], settings=settings),
         RequestedRecords(dtype="float32", distribution="top-5", image_feature="region"),
         shard_size=5,
     )
     summary = run_extract(request, tell=told.append)
-    assert summary.succeeded and summary.new_images == 12 and told == [f"12 images in {samples}"]
+    assert summary.succeeded and summary.new_images == 12 and told[2:] == [f"12 images in {samples}"]
     with FeatureStore(tmp_path / "a") as first, FeatureStore(tmp_path / "b") as second:
         assert first.manifest.content_digest == second.manifest.content_digest == summary.manifest.content_digest
         assert first.manifest.config == second.manifest.config and len(first.manifest.shards) == 3
+
+
+def test_photos_become_a_store_in_one_call_of_python(samples: Path, tmp_path: Path) -> None:
+    import roibeam
+
+    photo = samples / "sample_00000.jpg"
+    done = roibeam.extract(photo, tmp_path / "store", detector="toy", device="cpu")
+    assert done.succeeded and done.new_images == 1
+    words = rf"RunSummary\({tmp_path}/store: 1 record with \d+ regions, 0 images failed; 1 image extracted in .*\)"
+    assert re.fullmatch(words, repr(done))
+    with roibeam.open_store(tmp_path / "store") as store:
+        assert store["sample_00000"].num_regions >= 10 and "red" in store.vocabulary["attributes"]
+    again = roibeam.extract([photo, samples / "sample_00001.jpg"], tmp_path / "store", detector="toy", device="cpu")
+    assert again.new_images == 1 and again.num_images == 2
+    with pytest.raises(ValueError, match="preset lxmert does not go with the detector toy"):
+        roibeam.extract(samples, tmp_path / "other", preset="lxmert", detector="toy")
+    assert not (tmp_path / "other").exists()
+
+
+def test_help_names_every_preset() -> None:
+    told = re.findall(r"[a-z0-9-]+", str(PRESET.help).partition(".")[0])
+    assert told[2:] == [*list(PRESETS)[:-1], "or", list(PRESETS)[-1]]
 
 
 def test_the_mode_is_recorded_beside_an_equal_feature_space(
@@ -126,7 +151,7 @@ def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
     assert roibeam("extract", photos, out, *tiny_network, "--shard-size", 4).code == 0
     before = files(out)
     again = roibeam("extract", photos, out, *tiny_network, "--shard-size", 4)
-    assert again.code == 0 and "0 images extracted" in again.out
+    assert again.code == 0 and "0 images extracted" in again.out and "note:" not in again.out
     same = {name for name, digest in files(out).items() if before[name] == digest}
     # The rerun's report has no images/s, and its summary tells of itself.
     assert set(before) - same <= {"report.html", "run_summary.json"}
@@ -146,7 +171,7 @@ def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
     path = photos / "sample_00001.jpg"
     path.rename(tmp_path / "gone.jpg")
     gone = roibeam("extract", photos, out, *tiny_network)
-    assert gone.code == 0 and "1 image of earlier runs is no longer in the source" in gone.out
+    assert gone.code == 0 and "1 image of earlier runs is not in the source now" in gone.out
 
 
 def test_failures_are_dead_letters_and_fail_the_run_past_the_limit(
@@ -232,14 +257,14 @@ def one_line(result: Any) -> str:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["{samples}", "{out}"], "--weights is missing"),
+        (["{samples}", "{out}"], "weights are missing: preset butd-10-100 brings none; give a weight file"),
         (["{tmp}/missing", "{out}", "--weights", "random:1"], "no such file or folder: SOURCE"),
         (["{tmp}", "{out}", "--weights", "random:1"], "no images in"),
         (["{samples}", "{out}", "--weights", "random:x"], "random"),
         (["{samples}", "{out}", "--weights", "{tmp}/no.pth"], "no.pth"),
         (
             ["{samples}", "{out}", "--weights", "random:1", "--detector", "vgg"],
-            "nor one of toy, vg-r101-c4, vg-r101-c4-600, small",
+            "'vgg' is unknown; give a detector's folder or one of toy, vg-r101-c4, vg-r101-c4-600, small",
         ),
         (["{samples}", "{out}", "--weights", "random:1", "--conventions", "vgg"], "choose one of hf, d2, caffe"),
         (["{samples}", "{out}", "--weights", "random:1", "--set", "conventions.resize=x"], "convention resize is 'x'"),
@@ -249,7 +274,7 @@ def one_line(result: Any) -> str:
         (["{samples}", "{out}", "--weights", "random:1", "--selection", "best"], "choose one of butd-10-100"),
         (["{samples}", "{out}", "--weights", "random:1", "--dtype", "int8"], "choose one of float16"),
         (["{samples}", "{out}", "--weights", "random:1", "--distribution", "some"], "choose full, none or top-<k>"),
-        (["{samples}", "{out}", "--weights", "random:1", "--device", "tpu"], "expected cpu, cuda or cuda:<n>"),
+        (["{samples}", "{out}", "--weights", "random:1", "--device", "tpu"], "expected auto, cpu, cuda or cuda:<n>"),
         (["{samples}", "{out}", "--weights", "random:1", "--device", "cuda:9"], "CUDA devices here"),
         (["{samples}", "{out}", "--weights", "random:1", "--id-rule", "hash"], "choose one of no-extension"),
         (
@@ -265,7 +290,10 @@ def one_line(result: Any) -> str:
         (["{samples}", "{out}", "--weights", "random:1", "--detector", "small", "--vocab", "{three}"], "3 classes"),
         (["{samples}", "{samples}", "--weights", "random:1"], "is not empty and no store of ours"),
         (["{samples}", "{three}", "--weights", "random:1"], "is a file"),
-        (["{samples}", "{out}", "extra", "--weights", "random:1"], "unexpected argument 'extra'"),
+        (
+            ["{samples}", "{out}", "extra", "--weights", "random:1"],
+            "'{out}' (of several arguments, the last one is the store)",
+        ),
         (
             ["{samples}", "{out}", "--weights", "random:1", "--detector", "small", "--", "--wrkers=2"],
             "does not know --wrkers",
@@ -279,7 +307,7 @@ def test_user_errors_are_one_clear_line(
     three.write_text("a\nb\nc\n")
     places = {"samples": samples, "tmp": tmp_path, "out": tmp_path / "out", "three": three}
     line = one_line(roibeam("extract", *(argument.format(**places) for argument in arguments)))
-    assert words in line
+    assert words.replace("{out}", str(places["out"])) in line
 
 
 def test_misshapen_weights_are_one_clear_line(roibeam: Cli, samples: Path, tmp_path: Path) -> None:
@@ -312,6 +340,42 @@ def test_the_output_of_another_run_is_refused(
         roibeam("extract", other_photos, out, *tiny_network)
     )
     assert files(out) == before
+
+
+def test_a_store_goes_on_with_what_it_recorded_where_nothing_is_named(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    out, begun = tmp_path / "store", ("--conventions", "d2", "--selection", "vl-bert")
+    assert roibeam("extract", samples, out, *tiny_network, *begun).code == 0
+    before = files(out)
+    again = roibeam("extract", samples, out, "--weights", "random:1")
+    assert again.code == 0 and "0 images extracted" in again.out, again.err
+    recorded = "conventions d2, photos at 48/80, selection vl-bert, but max_regions 12"
+    assert again.err.splitlines()[0] == f"{out} goes on with the settings it recorded: {recorded}"
+    kept = {name: told for name, told in before.items() if name.startswith(("part", "plan", "manifest"))}
+    assert kept.items() <= files(out).items()
+    # What is named counts, and must be what is there.
+    for option in (("--selection", "butd-36"), ("--conventions", "hf")):
+        refused = one_line(roibeam("extract", samples, out, "--weights", "random:1", *option))
+        assert "made with other settings" in refused
+
+
+def test_a_plan_under_which_nothing_was_extracted_binds_nobody(
+    roibeam: Cli, samples: Path, plain: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    out = shutil.copytree(plain, tmp_path / "store")
+    for path in (*out.glob("part-*"), out / "manifest.json"):
+        path.unlink()  # as a run leaves it that fails in its first shards
+    done = roibeam("extract", samples, out, *tiny_network, "--conventions", "caffe", "--shard-size", 5)
+    assert done.code == 0 and "12 images extracted" in done.out and "note:" not in done.out
+    assert [shard.num_images for shard in read_plan(out).shards] == [5, 5, 2]  # type: ignore[union-attr]
+    assert roibeam("store", "verify", out, "--deep").code == 0
+    # Now features are there: their shards stay, and a size that is not theirs is told.
+    again = roibeam("extract", samples, out, *tiny_network, "--conventions", "caffe", "--shard-size", 4)
+    assert "note: --shard-size 4 is for new images; the shards of earlier runs stay as they are" in again.out
+    (out / "manifest.json").unlink()  # and so they do after a run that was stopped
+    refused = one_line(roibeam("extract", samples, out, *tiny_network, "--conventions", "hf"))
+    assert "made with other settings: conventions was caffe, is now hf" in refused
 
 
 @pytest.mark.parametrize("command", [["info"], ["verify"], ["show"]])

@@ -46,7 +46,7 @@ def test_photos_that_change_between_plan_and_work(photos: Path, tmp_path: Path) 
     (photos / "sample_00005.jpg").rename(tmp_path / "away.jpg")
     dead: list[Letter] = [*BAD, ("sample_00004", "decode", "truncated"), ("sample_00005", "read", "not found")]
     rerun = assert_mended(extraction, fresh(extraction, photos), dead=dead)
-    assert "1 image of earlier runs is no longer in the source" in rerun.said
+    assert "1 image of earlier runs is not in the source now" in rerun.said
     # They come back: what was said of them is not for ever.
     cut.write_bytes(whole)
     (tmp_path / "away.jpg").rename(photos / "sample_00005.jpg")
@@ -107,7 +107,7 @@ def test_a_list_that_changes_between_plan_and_work(faulty_photos: Path, undistur
     assert_one_line(extraction.run(), "list.tsv")
     captions.write_text("".join(rows[1:]))  # the first is gone but planned, the last is new
     rerun = assert_mended(extraction, undisturbed, dead=BAD)
-    assert "1 image of earlier runs is no longer in the source" in rerun.said
+    assert "1 image of earlier runs is not in the source now" in rerun.said
 
 
 def test_an_output_that_is_read_only(faulty_photos: Path, undisturbed: Path, tmp_path: Path, mount: Mount) -> None:

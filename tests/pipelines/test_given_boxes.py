@@ -463,6 +463,6 @@ def test_another_input_size_than_the_published_one_is_noted(roibeam: Cli, photos
     (tmp_path / "one_name.txt").write_text("dog\n")
     command = ("extract", photos, tmp_path / "out", "--weights", "random:1", "--vocab", tmp_path / "one_name.txt")
     assert "note: photos" not in roibeam(*command).err
-    assert "note: photos" not in roibeam(*command, "--conventions", "caffe", "--detector", "vg-r101-c4-600").err
-    noted = roibeam(*command, "--conventions", "caffe").err
-    assert "note: photos are resized to 800/1333 pixels" in noted and "--detector vg-r101-c4-600 has" in noted
+    assert "note: photos" not in roibeam(*command, "--conventions", "hf", "--detector", "vg-r101-c4").err
+    noted = roibeam(*command, "--conventions", "hf").err
+    assert "note: photos are resized to 600/1000 pixels" in noted and "--detector vg-r101-c4 has" in noted

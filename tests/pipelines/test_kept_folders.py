@@ -31,7 +31,7 @@ KEPT = Path(__file__).parents[1] / "data" / "kept"
 # A plan names its photos by their whole path; one test alone uses it.
 PHOTOS = Path("/tmp/roibeam-kept-folders")
 NETWORK = (
-    "--detector", "small", "--weights", "random:1",
+    "--detector", "small", "--weights", "random:1", "--device", "cpu",
     "--set", "detector.short_edge=48", "--set", "detector.long_edge=80", "--set", "detector.proposals_after_nms=16",
     "--set", "detector.base_channels=4", "--set", "selection.max_regions=12", "--shard-size", "2",
 )  # fmt: skip

@@ -49,6 +49,13 @@ def test_a_grown_source_adds_shards_and_leaves_old_ones(tmp_path: Path) -> None:
     assert read_members(tmp_path, grown.shards[1]) == refs("é")
 
 
+def test_a_plan_that_takes_the_place_of_another_leaves_nothing_of_it(tmp_path: Path) -> None:
+    extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b", "c"), shard_size=1)
+    plan = extend_plan(tmp_path, None, source=SOURCE, settings=SETTINGS, images=refs("a", "b", "c"), shard_size=2)
+    assert list(planned_members(tmp_path, plan)) == refs("a", "b", "c")
+    assert [path.name for path in sorted((tmp_path / "plan").iterdir())] == ["part-00000.jsonl", "part-00001.jsonl"]
+
+
 def test_captions_and_labels_travel_and_count(tmp_path: Path) -> None:
     plain = ImageRef("a", "/x/a.jpg")
     told = replace(plain, captions=("a dog", "é"), labels=("dog",))

@@ -178,8 +178,10 @@ def test_the_command(
 ) -> None:
     photo = sorted(pictures.photos.iterdir())[0]
     text = "a red [MASK] <&>"
-    shown = roibeam("probe", run_folder, photo, text, "--out", tmp_path / "a.svg", *tiny_network)
+    network = [option for option in tiny_network if option not in ("--device", "cpu")]  # which probe does not take
+    shown = roibeam("probe", run_folder, photo, text, "--out", tmp_path / "a.svg", *network)
     assert shown.code == 0, shown.err
+    assert "note: detector small (conventions hf, " in shown.out
     assert "[MASK] at piece" in shown.out and "match: this model has no match head; what roibeam pretrain" in shown.out
     assert f"{tmp_path / 'a.svg'}   the photo" in shown.out
     picture = ElementTree.parse(tmp_path / "a.svg").getroot()
@@ -220,9 +222,9 @@ def test_the_command(
         ("ID", "a", ("--store", "STORE", "--hide", "999"), "region 999: record"),
         ("ID", "a", ("--store", "STORE", "--layer", "2"), "layer 2: words look at regions in layers 1 to 1"),
         ("ID", "a", ("--store", "STORE", "--head", "3"), "head 3: this layer has heads 1 to 2"),
-        ("ID", "a", ("--store", "STORE", "--vocab", "x"), "with --store the regions and names are its own"),
+        ("ID", "a", ("--store", "STORE", "--vocab", "x"), "with --store the regions and names are those of the store"),
         ("nowhere.jpg", "a", ("--detector", "toy"), "nowhere.jpg"),
-        ("PHOTO", "a", (), "--weights is missing"),
+        ("PHOTO", "a", (), "weights are missing"),
         ("PHOTO", "a", ("--photo", "PHOTO"), "--photo is for --store"),
         ("PHOTO", "a", ("--detector", "toy"), "features have width"),
     ],

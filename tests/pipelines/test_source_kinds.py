@@ -360,6 +360,8 @@ def test_images_at_urls_are_those_of_the_folder(photos: Path, tmp_path: Path, te
     for location, root in far_sources(photos, testfs / "bucket", tmp_path).items():
         source = open_source(location, image_root=root or None)
         assert {image.image_id: read_image(source.image_root, image.location) for image in source.images} == wanted
+    one = open_source(f"{PREFIX}bucket/photos/{next(photos.iterdir()).name}")
+    assert [image.image_id for image in one.images] == [next(photos.iterdir()).stem]
     # A worker opens an archive once, not once for each of its images.
     assert FolderFileSystem.opened[f"{PREFIX}bucket/x.zip"] == 2
 

@@ -12,7 +12,7 @@ from roibeam.pipelines.foundation.files.image_ids import image_id_of, path_below
 from roibeam.pipelines.sources.captions.caption_files import Caption, read_captions
 from roibeam.pipelines.sources.datasets.coco import read_coco
 from roibeam.pipelines.sources.datasets.conceptual_captions import BadRow, CaptionRow, read_caption_tsv
-from roibeam.pipelines.sources.source_kinds import check_images_are_there, open_source
+from roibeam.pipelines.sources.source_kinds import check_images_are_there, open_source, open_sources
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -276,6 +276,74 @@ def test_links_to_folders_are_not_followed_but_counted(tmp_path: Path) -> None:
         touch(tmp_path, "bare/x.txt", "bare/y.txt")
         (tmp_path / "bare" / "up").symlink_to(tmp_path)
         open_source(str(tmp_path / "bare"))
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (["p/a.jpg"], ["a"]),  # as the folder p gives, with its other photos or without
+        (["p/a.jpg", "p/b.png", "p/note.txt"], ["a", "b"]),
+        (["p/a.jpg", "p/sub/a.jpg"], ["a", "sub/a"]),
+        (["p", "p/a.jpg"], ["a", "b", "sub/a"]),  # one photo named twice
+        (["p/sub", "q/*.jpg"], ["p/sub/a", "q/a"]),
+    ],
+)
+def test_several_sources_are_one_below_the_folder_that_holds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: list[str], expected: list[str]
+) -> None:
+    touch(tmp_path, "p/a.jpg", "p/b.png", "p/note.txt", "p/sub/a.jpg", "q/a.jpg")
+    monkeypatch.chdir(tmp_path)
+    source = open_sources(named)
+    assert [image.image_id for image in source.images] == expected
+    assert all(Path(image.location).is_file() for image in source.images)
+    # What identifies the source is that of the folder: its store goes on with other photos of it, and with all.
+    assert source.kind == "folder" and source.location == source.image_root
+
+
+def test_several_sources_that_do_not_go_together(tmp_path: Path) -> None:
+    touch(tmp_path, "a.jpg", "a.png", "b.jpg")
+    a, png = str(tmp_path / "a.jpg"), str(tmp_path / "a.png")
+    for named, words in (
+        ([a, png], "two images have the id 'a'.*--id-rule with-extension"),
+        ([a, "gs://bucket/b.jpg"], "of URLs, name one folder, or one pattern in quotes"),
+        ([a, str(tmp_path / "c.jpg")], r"no such .*c\.jpg' \(of several arguments, the last one is the store\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            open_sources(named)
+    both = open_sources([a, png], id_rule="with-extension")
+    assert [image.image_id for image in both.images] == ["a.jpg", "a.png"]
+
+
+@pytest.mark.parametrize(
+    ("file", "photo", "root"),
+    [
+        ("annotations/c.json", "train2014/x.jpg", "train2014"),
+        ("annotations/c.json", "images/val2017/x.jpg", "images/val2017"),
+        ("c.json", "images/x.jpg", "images"),
+        ("c.json", "x.jpg", "."),
+    ],
+)
+def test_photos_are_found_in_the_layouts_that_data_sets_come_in(
+    tmp_path: Path, file: str, photo: str, root: str
+) -> None:
+    touch(tmp_path, photo, "test2015/y.jpg")
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"images": [{"id": 1, "file_name": "x.jpg"}], "annotations": []}))
+    source = open_source(str(path))
+    check_images_are_there(source)
+    assert source.image_root == str(tmp_path / root) and [image.image_id for image in source.images] == ["x"]
+
+
+def test_photos_that_are_nowhere_or_in_two_places_are_asked_for(tmp_path: Path) -> None:
+    touch(tmp_path, "train2014/y.jpg", "annotations/note.txt")
+    path = coco(tmp_path / "annotations", "x.jpg")
+    with pytest.raises(ValueError, match=r"none of 1 images .*; looked also in .*/train2014'; give the folder"):
+        check_images_are_there(open_source(str(path)))
+    touch(tmp_path, "train2014/x.jpg", "images/x.jpg")
+    with pytest.raises(ValueError, match=r"its images are in '.*/images' and in '.*/train2014'; say which with --im"):
+        check_images_are_there(open_source(str(path)))
+    check_images_are_there(open_source(str(path), image_root=str(tmp_path / "images")))
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ from roibeam.pipelines.stores.store_repair import RepairSource, repair_store
 from roibeam.pipelines.toyworld.draw import draw_samples
 
 NETWORK = (
-    "--detector", "small", "--weights", "random:1", "--threads", "1", "--set", "detector.short_edge=48",
+    "--detector", "small", "--weights", "random:1", "--device", "cpu", "--threads", "1",
+    "--set", "detector.short_edge=48",
     "--set", "detector.long_edge=80", "--set", "detector.proposals_after_nms=16", "--set", "detector.base_channels=4",
     "--set", "selection.max_regions=12", "--shard-size", "3", "--max-failures", "1",
 )  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from roibeam.extraction.detector_folder import SHIPPED, WEIGHTS_NAME, read_detector_folder
+from roibeam.extraction.choice.detector_folder import SHIPPED, WEIGHTS_NAME, read_detector_folder
 from roibeam.extraction.network.state import weights_digest
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.detector.evaluation import evaluate_detector

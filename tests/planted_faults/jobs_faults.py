@@ -47,6 +47,20 @@ FAULTS = (
         "_require(len(members) == shard.num_images,",
         _test("plan.py::test_changed_members_are_noticed"),
     ),
+    Fault(
+        "another run takes the place of one that was stopped",
+        TIDY,
+        "return not any((path / shard_manifest_name(shard.number)).exists() for shard in plan.shards)",
+        "return True",
+        _test("extract_command.py::test_a_plan_under_which_nothing_was_extracted_binds_nobody"),
+    ),
+    Fault(
+        "a store goes on with the default of today",
+        f"{EXTRACT}/requested_detector.py",
+        "if recorded is None or asked.preset is not None:",
+        "if recorded is None or asked.preset is None:",
+        _test("extract_command.py::test_a_store_goes_on_with_what_it_recorded_where_nothing_is_named"),
+    ),
     # Shards.
     Fault(
         "a manifest names data that are not there yet",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from roibeam.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from roibeam.extraction.choice.presets import PRESETS as PRESETS
     from roibeam.extraction.detector import Detector as Detector
     from roibeam.extraction.detector import HeadOutputs as HeadOutputs
     from roibeam.extraction.detector import RegionDetector as RegionDetector
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from roibeam.extraction.weights.loading import load_weights as load_weights
 
 _FILES = {
+    "PRESETS": "roibeam.extraction.choice.presets",
     "Detector": "roibeam.extraction.detector",
     "HeadOutputs": "roibeam.extraction.detector",
     "RegionDetector": "roibeam.extraction.detector",

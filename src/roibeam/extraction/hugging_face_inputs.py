@@ -5,7 +5,7 @@
 
     tokenizer = AutoTokenizer.from_pretrained("unc-nlp/lxmert-base-uncased")
     model = LxmertModel.from_pretrained("unc-nlp/lxmert-base-uncased")
-    detector = build_detector("vg-r101-c4", weights="hf:unc-nlp/frcnn-vg-finetuned", selection="hf-36")
+    detector = build_detector(preset="lxmert", weights="hf:unc-nlp/frcnn-vg-finetuned")
     processor = RegionProcessor(detector, tokenizer, model.config)
     outputs = model(**processor("photo.jpg", "Where is the cat?"))
 

@@ -21,7 +21,6 @@ from roibeam.pipelines.extract.extraction_run import run_extract
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RunOptions
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
-from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
 from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
@@ -63,9 +62,9 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info) -> None:
     step(f"2. Extracting regions of its COCO photos into {store} (the toy detector)")
     summary = run_extract(
         ExtractRequest(
-            RequestedImages(str(captions), image_root=str(coco / "train2014")),
+            RequestedImages((str(captions),), image_root=str(coco / "train2014")),
             str(store),
-            RequestedDetector(DETECTOR),
+            RequestedDetector(DETECTOR, device="cpu"),
             run=RunOptions(max_failures=0.0),
             shard_size=SHARD_SIZE,
         ),
@@ -80,7 +79,7 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info) -> None:
     tell("   clean")
 
     step("4. Judging the detector on the Visual Genome photos, which it has never seen")
-    for line in _judge(choose_detector(DETECTOR), genome / "train.txt"):
+    for line in _judge(genome / "train.txt"):
         tell(f"   {line}")
 
     step(f"5. Training a small VL-BERT on {NUM_PAIRS} picture-caption pairs until it knows them ({TRAIN_STEPS} steps)")
@@ -99,10 +98,10 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info) -> None:
     tell(f'Ask the model:       .venv/bin/roibeam probe {run_dir} {photo} "a [MASK] boat" --detector toy')
 
 
-def _judge(chosen: ChosenDetector, labels: Path) -> list[str]:
+def _judge(labels: Path) -> list[str]:
     photos = open_labelled_photos(str(labels))
     report = evaluate_detector(
-        build_detector(chosen.config, weights=chosen.weights, conventions=chosen.conventions),
+        build_detector(DETECTOR),
         photos.images,
         photos.root,
         class_names=photos.class_names,

@@ -6,18 +6,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from roibeam.extraction.choice.detector_choice import choose_detector
 from roibeam.extraction.detector import Detector
 from roibeam.extraction.fast.modes import mode_named, warn_if_slow
 from roibeam.extraction.network.anchors import cell_anchors
-from roibeam.extraction.network.config import CONFIGS, DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.rpn import ProposalGenerator
-from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
+from roibeam.extraction.network.selection_policy import SelectionPolicy
 from roibeam.extraction.network.state import CELL_ANCHORS, check_state, is_weight
 from roibeam.extraction.weights.anchors import CAFFE_FORM, AnchorForm, anchors_for, recognise_anchors
 from roibeam.extraction.weights.families import Family, NamedWeights, name_weights
@@ -35,37 +35,36 @@ from roibeam.extraction.weights.sources import fetch_weights
 
 _log = logging.getLogger(__name__)
 OUTSIDE_RESNET = ("proposal_generator.", PREDICTOR)
-_T = TypeVar("_T")
 
 
 def build_detector(
-    config: str | DetectorConfig = "vg-r101-c4",
+    detector: str | Path | DetectorConfig | None = None,
     *,
-    weights: str,
-    selection: str | SelectionPolicy = "butd-10-100",
-    conventions: str | Conventions = "hf",
+    preset: str | None = None,
+    weights: str | Path | None = None,
+    conventions: str | Conventions | None = None,
+    selection: str | SelectionPolicy | None = None,
     device: str | torch.device = "cpu",
     mode: str = "exact",
 ) -> Detector:
-    """A detector ready to run.
+    """A detector ready to run: `build_detector("toy")`, `build_detector(preset="lxmert", weights="detector.pth")`.
 
     Args:
-        config, selection, conventions: a preset's name (`CONFIGS`, `SELECTIONS`, `CONVENTIONS`) or one's own.
-        weights: see `load_weights`.
+        detector, preset, conventions, selection: what `roibeam extract` takes under these names, see
+            `choose_detector`: a shipped detector, a detector's folder, or a published extractor ("butd-10-100" where
+            nothing is said) and what is to be different in it.
+        weights: see `load_weights`; None means those of the folder.
         device: where it computes, such as "cpu" or "cuda:0".
         mode: "exact", or a faster one that rounds more: "batched", "tf32" (CUDA), "bf16"; see `MODES`.
     Raises:
-        ValueError: for an unknown preset, a mode that the device does not have, or weights that do not fit.
+        ValueError: for an unknown name, a mode that the device does not have, or weights that are missing or do not
+            fit.
     """
+    chosen = choose_detector(detector, preset=preset, conventions=conventions, selection=selection, weights=weights)
     warn_if_slow(mode_named(mode, device), device)
-    detector = Detector(
-        _preset(config, CONFIGS, "detector config"),
-        _preset(conventions, CONVENTIONS, "conventions"),
-        _preset(selection, SELECTIONS, "selection"),
-        mode=mode,
-    )
-    load_weights(weights, detector)
-    return detector.to(device)
+    built = Detector(chosen.config, chosen.conventions, chosen.selection, mode=mode)
+    load_weights(chosen.weights, built)
+    return built.to(device)
 
 
 def load_weights(spec: str, detector: Detector, *, cache_dir: Path | None = None) -> None:
@@ -211,11 +210,3 @@ def _anchors(published: PublishedWeights, config: DetectorConfig, conventions: C
             AnchorForm.of(conventions).describe(),
         )
     return anchors
-
-
-def _preset(value: str | _T, presets: Mapping[str, _T], what: str) -> _T:
-    if not isinstance(value, str):
-        return value
-    if value not in presets:
-        raise ValueError(f"{what} {value!r} is unknown; there are {', '.join(presets)}")
-    return presets[value]

@@ -108,12 +108,12 @@ def evaluate_command(
         ),
     ] = 0.3,
     max_images: Annotated[int | None, typer.Option(min=1, help="Judge the first so many photos only.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto (a GPU where there is one), cpu, cuda or cuda:<n>.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
     as_json: Annotated[bool, JSON_LINE] = False,
 ) -> None:
     """Judges a detector: mAP as Visual Genome's and as COCO's, attributes, calibration, recall of the kept regions."""
-    from roibeam.extraction.detector_folder import read_detector_folder
+    from roibeam.extraction.choice.detector_folder import read_detector_folder
     from roibeam.pipelines.detector.photos import open_labelled_photos
     from roibeam.pipelines.foundation.files.named_files import check_named_files
 
@@ -125,11 +125,14 @@ def evaluate_command(
 
     from roibeam.pipelines.detector.folder_evaluation import evaluate_folder
     from roibeam.pipelines.detector.report import report_lines
+    from roibeam.pipelines.foundation.device_choice import choose_device
 
     if threads is not None:
         torch.set_num_threads(threads)
+    chosen, words = choose_device(device)
+    typer.echo(words, err=True)
     report = evaluate_folder(
-        detector, photos, device=device, nms_iou=nms_iou, max_images=max_images,
+        detector, photos, device=chosen, nms_iou=nms_iou, max_images=max_images,
         tell=lambda line: typer.echo(line, err=True),
     )  # fmt: skip
     if as_json:

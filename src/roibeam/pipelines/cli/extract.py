@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from roibeam.pipelines.cli.options import HELD_OUT, IMAGES_OF, LEAVE_OUT
+from roibeam.pipelines.cli.options import CONVENTIONS, DETECTOR, HELD_OUT, IMAGES_OF, LEAVE_OUT, PRESET, SELECTION
 from roibeam.pipelines.extract.request import (
-    DEFAULT_SELECTION,
     ExtractRequest,
     RequestedDetector,
     RequestedImages,
@@ -19,22 +19,34 @@ from roibeam.pipelines.extract.shard.allocator_arenas import use_one_arena
 from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 
 
+class ExtractCommand(TyperCommand):
+    """What follows -- is for the Beam runner: neither a source nor the store."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        super().parse_args(ctx, args[:end])
+        ctx.args = args[end + 1 :]
+        return ctx.args
+
+
 def extract_command(
     context: typer.Context,
-    source: Annotated[
-        str,
+    sources: Annotated[
+        list[str],
         typer.Argument(
-            help="Folder, glob pattern, .tar (WebDataset) or .zip read in place, folder or pattern of these, output of "
-            "img2dataset, .json of COCO, Karpathy, SBU or Visual Genome, caption .tsv (local paths), .token or folder "
-            "Sentences of Flickr30k, VCR .jsonl, or a list as .parquet, .csv or .jsonl; also at gs://, s3://, hdfs://. "
-            "docs/datasets.md tells each."
+            metavar="SOURCE...",
+            help="A photo, a folder, or several of these (photos/*.jpg); a glob pattern in quotes, .tar (WebDataset) "
+            "or .zip read in place, folder or pattern of these, output of img2dataset, .json of COCO, Karpathy, SBU or "
+            "Visual Genome, caption .tsv (local paths), .token or folder Sentences of Flickr30k, VCR .jsonl, or a list "
+            "as .parquet, .csv or .jsonl; also at gs://, s3://, hdfs://. docs/datasets.md tells each.",
         ),
     ],
     out: Annotated[
         str,
         typer.Argument(
+            metavar="OUT",
             help="Store to write, a folder or a URL (s3://, gs://, hdfs://, ...); run again to continue, or to add "
-            "what a folder gained."
+            "what a folder gained.",
         ),
     ],
     weights: Annotated[
@@ -45,25 +57,10 @@ def extract_command(
             "[default: those of the detector's folder]."
         ),
     ] = None,
-    detector: Annotated[
-        str,
-        typer.Option(
-            help="Network sizes: vg-r101-c4 (Visual Genome, true size, photos at 800/1333 pixels), vg-r101-c4-600 (the "
-            "same at 600/1000, as the original and MILVLG) or small. Or a detector with weights and names: a folder "
-            "of `roibeam detector train`, or toy, which comes with the project and knows the toy world."
-        ),
-    ] = "vg-r101-c4",
-    conventions: Annotated[
-        str | None,
-        typer.Option(
-            help="Whose arithmetic: hf, d2, caffe, milvlg or vlbert-e2e. Weights of every family load into each; "
-            "docs/conventions.md says which system used which, and how far apart they are. [default: those of the "
-            "detector's folder, else hf]"
-        ),
-    ] = None,
-    selection: Annotated[
-        str, typer.Option(help="Which regions are kept: butd-36, vl-bert, hf-36, ...; see docs/conventions.md.")
-    ] = DEFAULT_SELECTION,
+    preset: Annotated[str | None, PRESET] = None,
+    detector: Annotated[str | None, DETECTOR] = None,
+    conventions: Annotated[str | None, CONVENTIONS] = None,
+    selection: Annotated[str | None, SELECTION] = None,
     boxes: Annotated[
         str | None,
         typer.Option(
@@ -102,15 +99,20 @@ def extract_command(
     image_root: Annotated[
         str | None,
         typer.Option(
-            help="Folder or URL that the image paths of an annotation file or list are below [default: its own]."
+            help="Folder or URL that the image paths of an annotation file or list are below [default: its own folder, "
+            "or one near it that holds the images]."
         ),
     ] = None,
     id_rule: Annotated[str, typer.Option(help="Image id from path: no-extension or with-extension.")] = "no-extension",
     dtype: Annotated[str, typer.Option(help="Stored features: float16, bfloat16 or float32.")] = "float16",
     distribution: Annotated[str, typer.Option(help="Stored class probabilities: full, top-<k> or none.")] = "full",
     device: Annotated[
-        str, typer.Option(help="cpu, cuda:<n>, or cuda: of several cards each process takes its own.")
-    ] = "cpu",
+        str,
+        typer.Option(
+            help="auto (a GPU where this machine has one), cpu, cuda:<n>, or cuda: of several GPUs each process takes "
+            "its own."
+        ),
+    ] = "auto",
     mode: Annotated[
         str,
         typer.Option(
@@ -134,7 +136,12 @@ def extract_command(
         float, typer.Option(min=0, max=1, help="Share of failed images above which the run fails.")
     ] = 0.05,
     shard_size: Annotated[
-        int | None, typer.Option(min=1, help="Images per shard [default: about ten minutes of work, at most 4,000].")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Images per new shard; shards of earlier runs stay [default: about ten minutes of work, at most "
+            "4,000].",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -184,17 +191,15 @@ def extract_command(
     # Heavy imports wait until a command needs them, so that --help is quick.
     from roibeam.pipelines.extract.requested_work import open_work
 
-    named = context.get_parameter_source("selection")
     request = ExtractRequest(
         RequestedImages(
-            source, image_root=image_root, id_rule=id_rule, boxes=boxes, captions=captions, min_match=min_match,
+            tuple(sources), image_root=image_root, id_rule=id_rule, boxes=boxes, captions=captions, min_match=min_match,
             held_out=tuple(held_out or ()), leave_out_held_out=leave_out_held_out, images_of=images_of,
         ),
         out,
         RequestedDetector(
-            detector, weights=weights, conventions=conventions, settings=tuple(settings or ()), vocabulary=vocab,
-            selection=selection if named is not None and named.name == "COMMANDLINE" else None,
-            device=device, mode=mode, threads=threads,
+            detector, preset=preset, weights=weights, conventions=conventions, selection=selection,
+            settings=tuple(settings or ()), vocabulary=vocab, device=device, mode=mode, threads=threads,
         ),
         RequestedRecords(
             dtype=dtype, distribution=distribution, max_pixels=max_pixels, decode_threads=decode_threads,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from roibeam.pipelines.cli.json_output import json_line
-from roibeam.pipelines.cli.options import CONVENTIONS, DETECTOR_SET, JSON_LINE, SELECTION, VOCAB, WEIGHTS
+from roibeam.pipelines.cli.options import CONVENTIONS, DETECTOR_SET, JSON_LINE, PRESET, SELECTION, VOCAB, WEIGHTS
 
 
 def look_command(
@@ -21,11 +21,12 @@ def look_command(
             show_default=False,
         ),
     ] = None,
+    preset: Annotated[str | None, PRESET] = None,
     detector: Annotated[
         str | None,
         typer.Option(
             help="As in extract [default: toy, which comes with the project and knows the toy world; with --weights "
-            "vg-r101-c4].",
+            "or --preset that of the preset].",
             show_default=False,
         ),
     ] = None,
@@ -34,7 +35,7 @@ def look_command(
     selection: Annotated[str | None, SELECTION] = None,
     vocab: Annotated[str | None, VOCAB] = None,
     settings: Annotated[list[str] | None, DETECTOR_SET] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<n>.")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto (a GPU where there is one), cpu, cuda or cuda:<n>.")] = "auto",
     regions: Annotated[int, typer.Option(min=1, help="Regions to draw and to list, best first.")] = 10,
     as_json: Annotated[bool, JSON_LINE] = False,
 ) -> None:
@@ -46,8 +47,8 @@ def look_command(
     from roibeam.pipelines.extract.request import RequestedDetector
 
     asked = RequestedDetector(
-        detector or ("toy" if weights is None else "vg-r101-c4"), weights=weights, conventions=conventions,
-        selection=selection, vocabulary=vocab, settings=tuple(settings or ()), device=device,
+        detector or ("toy" if weights is None and preset is None else None), preset=preset, weights=weights,
+        conventions=conventions, selection=selection, vocabulary=vocab, settings=tuple(settings or ()), device=device,
     )  # fmt: skip
     done = look_at_photo(photo, out, asked, num_regions=regions)
     if as_json:

@@ -13,7 +13,7 @@ from roibeam.pipelines.cli.conformance import conformance_command
 from roibeam.pipelines.cli.convert import convert_command
 from roibeam.pipelines.cli.detector import detector_app
 from roibeam.pipelines.cli.download import download_command
-from roibeam.pipelines.cli.extract import extract_command
+from roibeam.pipelines.cli.extract import ExtractCommand, extract_command
 from roibeam.pipelines.cli.json_output import print_error
 from roibeam.pipelines.cli.leaks import leaks_command
 from roibeam.pipelines.cli.look import look_command
@@ -40,8 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-# Options after "--" belong to the Beam runner.
-app.command("extract", context_settings={"allow_extra_args": True})(extract_command)
+app.command("extract", cls=ExtractCommand)(extract_command)
 app.command("look")(look_command)
 app.command("progress")(progress_command)
 app.command("download")(download_command)

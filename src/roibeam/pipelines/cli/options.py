@@ -24,10 +24,30 @@ BACKGROUND_FIRST = typer.Option(
 )
 TASK = typer.Option(min=0, help="Task token, for a multi-task ViLBERT with such tokens; needed there.")
 
-# The detector of probe and look.
+# The detector of extract, probe and look.
+PRESET = typer.Option(
+    help="Whose features: butd-10-100, butd-36, milvlg, lxmert, d2, vl-bert, vilbert, visualbert, imagebert or "
+    "interbert. Sets --detector, --conventions and --selection, each of which may be given beside it; "
+    "docs/conventions.md tells each. [default: what the store recorded, else butd-10-100]",
+    show_default=False,
+)
+DETECTOR = typer.Option(
+    help="Network sizes: vg-r101-c4 (Visual Genome, true size, photos at 800/1333 pixels), vg-r101-c4-600 (the same at "
+    "600/1000) or small. Or a detector with weights, names and conventions of its own, without --preset: a folder of "
+    "`roibeam detector train`, or toy, which comes with the project and knows the toy world. [default: of the preset]",
+    show_default=False,
+)
+CONVENTIONS = typer.Option(
+    help="Whose arithmetic: hf, d2, caffe, milvlg or vlbert-e2e. Weights of every family load into each. [default: of "
+    "the preset, or of the detector's folder]",
+    show_default=False,
+)
+SELECTION = typer.Option(
+    help="Which regions are kept: butd-36, vl-bert, hf-36, ...; see docs/conventions.md. [default: of the preset; "
+    "butd-10-100 with a detector's folder]",
+    show_default=False,
+)
 WEIGHTS = typer.Option(help="Of the detector, as in extract [default: those of the detector's folder].")
-CONVENTIONS = typer.Option(help="As in extract.")
-SELECTION = typer.Option(help="As in extract [default: butd-10-100].")
 VOCAB = typer.Option(help="Class names, as in extract [default: those of the store or detector].")
 DETECTOR_SET = typer.Option("--set", help="section.field=value of the detector, as in extract.")
 

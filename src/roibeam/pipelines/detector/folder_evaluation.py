@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from roibeam.extraction.detector_folder import read_detector_folder
+from roibeam.extraction.choice.detector_folder import read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.pipelines.detector.evaluation import evaluate_detector
 from roibeam.pipelines.detector.photos import LabelledPhotos, check_same_names

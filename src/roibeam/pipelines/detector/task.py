@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from roibeam.extraction.detector_folder import describe_detector
+from roibeam.extraction.choice.detector_folder import describe_detector
 from roibeam.extraction.training.batch_losses import LOSSES, DetectionLosses, DetectorTraining
 from roibeam.model.common.losses import SumCount
 from roibeam.pipelines.detector.labelled_batches import ComingPhoto, LabelledBatches, NamedBatch
@@ -116,7 +116,7 @@ class DetectorTask:
         return batch.one_by_one()
 
     def model_config(self) -> dict[str, Any]:
-        """Makes the folder of the weights a detector's folder, see `extraction/detector_folder.py`."""
+        """Makes the folder of the weights a detector's folder, see `extraction/choice/detector_folder.py`."""
         return self._description
 
 

@@ -40,7 +40,7 @@ from roibeam.pipelines.foundation.console.progress import ProgressPrinter
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunSummary:
     """How a run ended. `seconds`, `new_images` and `metrics` (Beam's) are of this run, the counts of the whole
     store."""
@@ -62,6 +62,13 @@ class RunSummary:
     @property
     def succeeded(self) -> bool:
         return self.failed_share <= self.max_failures
+
+    def __repr__(self) -> str:
+        """RunSummary(store: 12 records with 240 regions, 1 image failed; 12 images extracted in 3 s)"""
+        held = f"{counted(self.manifest.num_records, 'record')} with {counted(self.manifest.num_regions, 'region')}"
+        failed = f"{counted(self.failures.total(), 'image')} failed"
+        done = f"{counted(self.new_images, 'image')} extracted in {duration(self.seconds)}"
+        return f"RunSummary({self.store}: {held}, {failed}; {done})"
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,6 @@ def run_extract(request: ExtractRequest, *, tell: Callable[[str], None] = log.in
 
 def dry_run(work: Work, options: RunOptions) -> DryRun:
     """Times three photos and writes nothing; errors as of `extract_work`."""
-    check_output_folder(work.store)
     flags = runner_flags(options.runner, options.beam_args, preload=PIPELINE, device=work.detector.device)
     return DryRun(work, estimate(work), tuple(flags))
 

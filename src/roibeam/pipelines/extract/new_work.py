@@ -17,6 +17,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.layout import encode_meta, encode_regions
 from roibeam.pipelines.extract.preset_names import conventions_name, selection_name
 from roibeam.pipelines.extract.shard.job import shared_calls, shared_detector, shared_fingerprint, shared_global_feature
+from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
 from roibeam.pipelines.extract.shard_plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
 from roibeam.pipelines.extract.work import Work
 from roibeam.pipelines.foundation.files.locations import read_location
@@ -55,9 +56,13 @@ def make_plan(work: Work) -> tuple[Plan, list[str]]:
     """
     plan = existing_plan(work)
     new, notes = new_images(work.source, work.store, plan, work.boxes)
+    if plan is not None and not _is_cut_by(work.shard_size, plan):
+        largest = max(shard.num_images for shard in plan.shards)
+        notes.append(
+            f"--shard-size {work.shard_size} is for new images; the shards of earlier runs stay as they are, of up to "
+            f"{counted(largest, 'image')} (`roibeam store copy --shard-size` cuts a finished store anew)"
+        )
     if plan is not None and not new:
-        if work.shard_size is not None:
-            notes.append("--shard-size counts for new shards only; there are none")
         return plan, notes
     size = work.shard_size or shard_size_for(_time_one(new, work))
     grown = extend_plan(
@@ -96,9 +101,13 @@ def estimate(work: Work) -> Estimate:
 
 
 def existing_plan(work: Work) -> Plan | None:
-    """The store's plan, if there is one; raises ValueError unless it is of this source and these settings."""
+    """The store's plan, unless nothing was extracted under it: that of a run that failed early binds nobody.
+
+    Raises:
+        ValueError: unless it is of this source and these settings.
+    """
     plan = read_plan(work.store)
-    if plan is None:
+    if plan is None or is_unused_plan(work.store, plan):
         return None
     for what, had, now in (
         ("holds another run: its source", plan.source, source_facts(work)),
@@ -110,6 +119,12 @@ def existing_plan(work: Work) -> Plan | None:
                 f"{work.store} {what}: {', '.join(changes[:3])}; repeat the earlier command, or choose a new folder"
             )
     return plan
+
+
+def _is_cut_by(shard_size: int | None, plan: Plan) -> bool:
+    """Whether the shards of a plan are of a size, the last of each run smaller; no size is any."""
+    sizes = [shard.num_images for shard in plan.shards]
+    return shard_size is None or max(sizes) == shard_size or (len(sizes) == 1 and sizes[0] <= shard_size)
 
 
 def _changes(had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -189,7 +204,7 @@ def new_images(
     if not gone:
         return new, []
     are, stay = ("is", "its record stays") if gone == 1 else ("are", "their records stay")
-    return new, [f"{counted(gone, 'image')} of earlier runs {are} no longer in the source; {stay}"]
+    return new, [f"{counted(gone, 'image')} of earlier runs {are} not in the source now; {stay}"]
 
 
 def _extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from roibeam.extraction.detector_folder import SHIPPED
-from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
+from roibeam.extraction.choice.detector_folder import SHIPPED
 from roibeam.features.printable import printable
 from roibeam.features.record.drawing.notebook import regions_html
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.extract.request import DEFAULT_SELECTION, RequestedDetector
-from roibeam.pipelines.foundation.overrides import apply_overrides, preset
-from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
+from roibeam.pipelines.extract.preset_names import choice_words
+from roibeam.pipelines.extract.request import RequestedDetector
+from roibeam.pipelines.foundation.device_choice import check_device_name, choose_device
+from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
 from roibeam.short_repr import short_repr
 
@@ -27,12 +28,14 @@ class DetectedPhoto:
     vocabulary: what the detector calls its classes and attributes.
     pixels: of the photo, (height, width, 3) uint8, B, G, R, turned as the record was.
     note: why the names mean nothing, for people; "" where they do.
+    detector: which detector looked, in a line.
     """
 
     record: RegionRecord
     vocabulary: Vocabulary
     pixels: np.ndarray
     note: str
+    detector: str
 
     __repr__ = short_repr
 
@@ -49,14 +52,18 @@ def requested_parts(asked: RequestedDetector) -> tuple[ChosenDetector, dict[str,
     Raises:
         ValueError: for a detector that is not known or does not fit together.
     """
-    chosen = choose_detector(asked.detector, weights=asked.weights, conventions=asked.conventions)
+    check_device_name(asked.device)
+    chosen = choose_detector(
+        asked.detector, preset=asked.preset, conventions=asked.conventions, selection=asked.selection,
+        weights=asked.weights,
+    )  # fmt: skip
     parts: dict[str, Any] = {
         "detector": chosen.config,
         "conventions": chosen.conventions,
-        "selection": preset("selection", asked.selection or DEFAULT_SELECTION, SELECTIONS),
+        "selection": chosen.selection,
     }
     parts = apply_overrides(parts, asked.settings)
-    names = chosen.vocabulary
+    names = Vocabulary(chosen.class_names, chosen.attribute_names)
     if asked.vocabulary is not None:
         sizes = parts["detector"]
         names = load_vocabulary(
@@ -80,14 +87,15 @@ def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
 
     built = build_detector(
         parts["detector"], weights=chosen.weights, selection=parts["selection"], conventions=parts["conventions"],
-        mode=asked.mode, device=asked.device,
+        mode=asked.mode, device=choose_device(asked.device)[0],
     )  # fmt: skip
     (outcome,) = extract_regions([ImageRef(photo.stem, str(photo))], built)
     if isinstance(outcome, Failure):
         where, detail = printable(str(photo), 200), printable(outcome.detail, 200)
         raise ValueError(f"{where}: {outcome.reason} ({outcome.stage}): {detail}")
     pixels = decode_image(photo.read_bytes(), exif_orientation=parts["conventions"].exif_orientation)
-    return DetectedPhoto(outcome, names, pixels, _meaning(asked))
+    words = choice_words(chosen, asked.detector, asked.settings, with_boxes=False)
+    return DetectedPhoto(outcome, names, pixels, _meaning(asked), words)
 
 
 def _meaning(asked: RequestedDetector) -> str:

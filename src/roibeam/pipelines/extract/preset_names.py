@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from roibeam.extraction.network.conventions import CONVENTIONS
-from roibeam.extraction.network.selection_policy import SELECTIONS
+from roibeam.extraction.choice.detector_choice import ChosenDetector
+from roibeam.extraction.choice.presets import PRESETS
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
 
 
 def conventions_name(conventions: Mapping[str, Any]) -> str:
@@ -23,6 +26,57 @@ def conventions_name(conventions: Mapping[str, Any]) -> str:
 def selection_name(selection: Mapping[str, Any]) -> str:
     """As `conventions_name`, for the fields of a `SelectionPolicy`: "butd-36" or "butd-36, but max_regions 12"."""
     return _name(selection, {name: asdict(preset) for name, preset in SELECTIONS.items()})
+
+
+def parts_words(config: DetectorConfig, conventions: Conventions, selection: SelectionPolicy | None) -> str:
+    """These settings in a few words: the preset that they are, or its three parts.
+
+    Args:
+        selection: None where the boxes are given.
+    """
+    for known in PRESETS.values():
+        parts = (CONFIGS[known.detector], CONVENTIONS[known.conventions], SELECTIONS[known.selection])
+        if (config, conventions, selection) == parts:
+            return f"preset {known.name} ({_parts(config, known.conventions, selection)})"
+    regions = "" if selection is None else f", selection {selection_name(asdict(selection))}"
+    return f"conventions {conventions_name(asdict(conventions))}, photos at {_edges(config)}{regions}"
+
+
+def choice_words(chosen: ChosenDetector, detector: str | None, settings: Sequence[str], *, with_boxes: bool) -> str:
+    """Which detector was chosen, and what of its preset was changed, in a line for the user.
+
+    Args:
+        detector: as the user named it.
+        settings: "section.field=value" each, as the user gave them.
+        with_boxes: whether the boxes are given, so that no region is selected.
+    """
+    used = chosen.preset
+    if used is None:
+        own = "of its own" if chosen.is_folder else conventions_name(asdict(chosen.conventions))
+        regions = "given boxes" if with_boxes else f"selection {selection_name(asdict(chosen.selection))}"
+        line = f"detector {detector} (conventions {own}, photos at {_edges(chosen.config)}), {regions}"
+    else:
+        selection = None if with_boxes else SELECTIONS[used.selection]
+        line = f"preset {used.name} ({_parts(CONFIGS[used.detector], used.conventions, selection)})"
+    for part, name in chosen.overrides:
+        if not (with_boxes and part == "selection"):
+            line += f"; --{part} {name} overrides its {part}"
+    changed = [setting.partition("=")[0].strip() for setting in settings]
+    return f"{line}; --set changes {', '.join(changed)}" if changed else line
+
+
+def _parts(config: DetectorConfig, conventions: str, selection: SelectionPolicy | None) -> str:
+    if selection is None:
+        regions = "given boxes"
+    elif selection.min_regions == selection.max_regions:
+        regions = f"{selection.max_regions} regions"
+    else:
+        regions = f"{selection.min_regions} to {selection.max_regions} regions"
+    return f"conventions {conventions}, photos at {_edges(config)}, {regions}"
+
+
+def _edges(config: DetectorConfig) -> str:
+    return f"{config.short_edge}/{config.long_edge}"
 
 
 def _name(settings: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> str:

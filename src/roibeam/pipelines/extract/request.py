@@ -6,16 +6,14 @@ from dataclasses import dataclass
 
 from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 
-DEFAULT_SELECTION = "butd-10-100"
-
 
 @dataclass(frozen=True)
 class RequestedImages:
     """Which images.
 
     Attributes:
-        source: as `roibeam.pipelines.sources.source_kinds.open_source` takes it.
-        image_root: folder or URL that the paths in it are below; None for its own.
+        sources: as `roibeam.pipelines.sources.source_kinds.open_sources` takes them.
+        image_root: folder or URL that the paths in an annotation file are below; None to look for it.
         id_rule: of image ids, no-extension or with-extension.
         boxes: file or folder of the boxes to describe; None lets the detector propose. Images without any are left out.
         captions: caption file of a source that has none.
@@ -25,7 +23,7 @@ class RequestedImages:
         images_of: data set that bare numbers in ids belong to, where the source does not tell.
     """
 
-    source: str
+    sources: tuple[str, ...]
     image_root: str | None = None
     id_rule: str = "no-extension"
     boxes: str | None = None
@@ -41,22 +39,24 @@ class RequestedDetector:
     """What finds the regions.
 
     Attributes:
-        detector, weights, conventions: as of `roibeam.pipelines.model_files.detector_choice.choose_detector`.
-        selection: name of a preset; None for `DEFAULT_SELECTION`.
+        detector, preset, weights, conventions, selection: as of
+            `roibeam.extraction.choice.detector_choice.choose_detector`; what is None is as the store recorded it, where
+            it holds features already.
         settings: "section.field=value" each, of the sections detector, conventions and selection.
         vocabulary: file or folder of the names of classes and attributes, or vg; None for those of the detector.
-        device: cpu, cuda or cuda:<n>.
+        device: auto (a GPU where there is one), cpu, cuda or cuda:<n>.
         mode: "exact" or a faster one, see `roibeam.extraction.fast.modes`.
         threads: CPU threads of each process; None for torch's choice, or a share each of several local workers.
     """
 
-    detector: str = "vg-r101-c4"
+    detector: str | None = None
+    preset: str | None = None
     weights: str | None = None
     conventions: str | None = None
     selection: str | None = None
     settings: tuple[str, ...] = ()
     vocabulary: str | None = None
-    device: str = "cpu"
+    device: str = "auto"
     mode: str = "exact"
     threads: int | None = None
 

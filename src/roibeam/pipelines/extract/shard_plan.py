@@ -205,8 +205,12 @@ def extend_plan(
     Given boxes are put to their images here, shard by shard: those of all images at once would fill the memory.
 
     Members first, plan.json last: a kill in between leaves files that the next run overwrites.
+
+    Args:
+        plan: None where there is none, or where nothing was extracted under the one that is there: it is replaced.
     """
     folder = output_folder(store)
+    replaced = read_plan(folder) if plan is None else None
     shards = list(plan.shards) if plan else []
 
     def members_files() -> Iterator[tuple[str, bytes]]:
@@ -222,6 +226,8 @@ def extend_plan(
     grown = Plan(source, settings, tuple(shards))
     content = {"format": PLAN_FORMAT, "version": PLAN_VERSION, "source": source, "settings": settings}
     folder.put_bytes(PLAN_NAME, json_bytes({**content, "shards": [asdict(shard) for shard in shards]}))
+    for left in () if replaced is None else replaced.shards[len(shards) :]:
+        folder.delete(members_name(left.number))
     return grown
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import save_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from roibeam.extraction.detector_folder import dataclass_of, detector_names
+from roibeam.extraction.choice.detector_folder import dataclass_of, detector_names
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.state import check_state

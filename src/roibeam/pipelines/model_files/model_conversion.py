@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from roibeam.extraction import detector_folder
-from roibeam.extraction.detector_folder import describe_detector, read_detector_folder
+from roibeam.extraction.choice import detector_folder
+from roibeam.extraction.choice.detector_folder import describe_detector, read_detector_folder
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.pipelines.model_files.converted_output import check_converted_output

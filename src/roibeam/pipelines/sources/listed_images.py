@@ -43,7 +43,8 @@ class UrlListing(folder.Listing):
 
     def __init__(self, location: str) -> None:
         before = location.partition("*")[0].partition("?")[0].partition("[")[0]
-        is_pattern = before != location
+        # One photo is found as a pattern without a wildcard finds it.
+        is_pattern = before != location or os.path.splitext(location)[1].lower() in IMAGE_EXTENSIONS
         super().__init__(before.rpartition("/")[0] if is_pattern else location.rstrip("/"))
         self._pattern = location if is_pattern else f"{self.root}/**"
 

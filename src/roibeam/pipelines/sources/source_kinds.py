@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.pipelines.foundation.files.archives import ARCHIVE_EXTENSIONS
+from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS
 from roibeam.pipelines.foundation.files.locations import location_exists
 from roibeam.pipelines.foundation.files.remote_files import is_url, is_web, local_copy, parent_url
 from roibeam.pipelines.sources import annotated_images, listed_images
 from roibeam.pipelines.sources.annotated_images import json_kind
 from roibeam.pipelines.sources.datasets import flickr30k, folder, vcr
 from roibeam.pipelines.sources.image_table import ImageTable, check_utf8
+from roibeam.pipelines.sources.photo_folders import folders_that_hold, folders_to_try
 
 PROBED_FILES = 50  # of an annotation file, to notice a wrong image folder before a run of failures
 
@@ -23,9 +25,11 @@ class Source:
     """Images of one run.
 
     Attributes:
-        kind: what was found: "folder", "pattern", "tar", "zip", "archives", "img2dataset", "coco", "karpathy", "sbu",
-            "caption-tsv", "flickr30k", "visual-genome", "visual-genome-split", "vcr" or "image-list".
-        location: absolute path or URL of the folder or file, or the pattern.
+        kind: what was found: "folder" (also of one photo, or several sources), "pattern", "tar", "zip", "archives",
+            "img2dataset", "coco", "karpathy", "sbu", "caption-tsv", "flickr30k", "visual-genome",
+            "visual-genome-split", "vcr" or "image-list".
+        location: absolute path or URL of the folder or file, or the pattern; of several sources, the nearest folder
+            that holds them all.
         image_root: folder, or URL of one, that the ids are relative to; of archives, the one that they lie in.
         id_rule: see `roibeam.pipelines.foundation.files.image_ids`.
         images: unique ids, sorted by their UTF-8 bytes, with the captions and labels that the source has for them; on
@@ -57,9 +61,9 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
     Args:
         location: what the user named.
         image_root: folder of the images of a file, a path or URL; None means the folder that the file lies in (of VCR
-            annotations vcr1images in it, if there is one; of Flickr30k's Sentences, flickr30k-images beside it). Of a
-            Karpathy split, it holds the folders that the file names ("train2014"), or, where none of them is there, the
-            images themselves.
+            annotations vcr1images in it, if there is one; of Flickr30k's Sentences, flickr30k-images beside it), or,
+            where it holds no photo of the file, a folder near it that does (`photo_folders`). Of a Karpathy split, it
+            holds the folders that the file names ("train2014"), or, where none of them is there, the images themselves.
         id_rule: "no-extension" or "with-extension".
     Raises:
         ValueError: one line: nothing there, no image in it, two files with one id, an id or path no store can hold, or
@@ -77,8 +81,11 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
         return _source("flickr30k", where, root, id_rule, annotated_images.sentence_images(where, root, id_rule), [])
     extension = os.path.splitext(location)[1].lower()
     is_file = os.path.isfile(location) if not is_url(location) else extension in _FILE_EXTENSIONS
+    if is_file and extension in IMAGE_EXTENSIONS:
+        return _open_together((location,), image_root, id_rule)
     if not is_file or listed_images.is_pattern(location):
-        return _open_listing(location, where, image_root, id_rule)
+        kind = "pattern" if listed_images.is_pattern(location) else "folder"
+        return _open_listing(listed_images.list_location(location), (kind, where), (location,), image_root, id_rule)
     if extension in ARCHIVE_EXTENSIONS:
         _refuse_root(location, image_root)
         notes: list[str] = []
@@ -87,20 +94,51 @@ def open_source(location: str, *, image_root: str | None = None, id_rule: str = 
     return _open_file(where, extension, image_root, id_rule)
 
 
-def _open_listing(location: str, where: str, image_root: str | None, id_rule: str) -> Source:
-    """A folder or pattern of images, archives or lists."""
-    contents = listed_images.look_into(listed_images.list_location(location))
-    listing, notes = contents.listing, list[str]()
-    is_pattern = listed_images.is_pattern(location)
+def open_sources(locations: Sequence[str], *, image_root: str | None = None, id_rule: str = "no-extension") -> Source:
+    """Lists the images of several photos, folders and patterns together, as a shell makes them of photos/*.jpg.
+
+    An image's id is its path below the nearest folder that holds all that is named: for photos/*.jpg it is what the
+    folder photos gives. One location is opened by `open_source`. Several may also be archives or .parquet lists.
+
+    Raises:
+        ValueError, OSError: as `open_source`; ValueError for a URL or an annotation file among several.
+    """
+    if len(locations) == 1:
+        return open_source(locations[0], image_root=image_root, id_rule=id_rule)
+    for location in locations:
+        if is_url(location) or is_web(location):
+            raise ValueError(f"{location!r}: of URLs, name one folder, or one pattern in quotes")
+        if not os.path.exists(location) and not folder.is_pattern(location):
+            raise ValueError(
+                f"no such folder, file or pattern: {location!r} (of several arguments, the last one is the store)"
+            )
+    return _open_together(locations, image_root, id_rule)
+
+
+def _open_together(locations: Sequence[str], image_root: str | None, id_rule: str) -> Source:
+    listing = folder.list_together(locations)
+    return _open_listing(listing, ("folder", listing.root), locations, image_root, id_rule)
+
+
+def _open_listing(
+    listing: folder.Listing, found: tuple[str, str], locations: Sequence[str], image_root: str | None, id_rule: str
+) -> Source:
+    """A folder, a pattern or several of images, archives or lists.
+
+    Args:
+        found: kind and location of the source, if it holds images.
+        locations: as the user named them.
+    """
+    kind, where = found
+    contents, notes = listed_images.look_into(listing), list[str]()
     if contents.lists and not contents.archives:
         root = _image_root(image_root, listing.root)
         images = _chained(contents.lists, root, id_rule, notes)
         return _source("image-list", where, root, id_rule, images, notes)
-    _refuse_root(location, image_root)
-    kind = "pattern" if is_pattern else "folder"
+    _refuse_root(locations[0], image_root)
     if contents.archives:
         kind, images = "archives", listed_images.archive_images(contents.archives, id_rule, notes)
-    elif listed_images.is_img2dataset_folder(location):
+    elif any(map(listed_images.is_img2dataset_folder, locations)):
         kind, images = "img2dataset", listed_images.sample_images(listing, id_rule, notes)
     else:
         if contents.compressed is not None:
@@ -124,8 +162,13 @@ def _open_file(where: str, extension: str, image_root: str | None, id_rule: str)
             if kind == "vcr" and image_root is None and not is_url(root):
                 inner = os.path.join(root, vcr.IMAGES_FOLDER)
                 root = inner if os.path.isdir(inner) else root
-            images = _images_of(kind, path, root, id_rule, notes)
-            return _source(kind, where, root, id_rule, images, notes)
+            source = _source(kind, where, root, id_rule, _images_of(kind, path, root, id_rule, notes), notes)
+            folders = [] if image_root is not None else _other_roots(source)
+            if len(folders) == 1:
+                notes = []
+                images = _images_of(kind, path, folders[0], id_rule, notes)
+                source = _source(kind, where, folders[0], id_rule, images, notes)
+            return source
         except ValueError as error:
             raise ValueError(str(error).replace(path, where)) from None
 
@@ -185,12 +228,36 @@ def _parent(where: str) -> str:
 
 def check_images_are_there(source: Source) -> None:
     """Looks for 50 images of the source; raises ValueError when none exists: the image folder is a wrong one."""
-    probes = source.images[:: max(1, len(source.images) // PROBED_FILES)]
-    if not any(location_exists(image.location) for image in probes):
+    probes = _probes(source)
+    if any(map(location_exists, probes)):
+        return
+    several = _other_roots(source)
+    if len(several) > 1:
         raise ValueError(
-            f"{source.location!r}: none of {len(probes)} images looked for is there (the first: "
-            f"{probes[0].location!r}); give the folder that their paths start from with --image-root"
+            f"{source.location!r}: its images are in {' and in '.join(map(repr, several))}; say which with --image-root"
         )
+    looked = [] if is_url(source.location) else folders_to_try(source.location, source.kind)
+    also = f"; looked also in {', '.join(map(repr, looked))}" if looked else ""
+    raise ValueError(
+        f"{source.location!r}: none of {len(probes)} images looked for is there (the first: {probes[0]!r}){also}; give "
+        f"the folder that their paths start from with --image-root"
+    )
+
+
+def _probes(source: Source) -> list[str]:
+    images = source.images[:: max(1, len(source.images) // PROBED_FILES)]
+    return [image.location for image in images]
+
+
+def _other_roots(source: Source) -> list[str]:
+    """Where the images of an annotation file are, if not one is where it says."""
+    if is_url(source.location) or is_url(source.image_root):
+        return []
+    probes = _probes(source)
+    if any(map(location_exists, probes)):
+        return []
+    own, folders = source.image_root, folders_to_try(source.location, source.kind)
+    return folders_that_hold(probes, own, folders, source.kind)
 
 
 def _source(kind: str, location: str, root: str, id_rule: str, images: Iterable[ImageRef], notes: list[str]) -> Source:

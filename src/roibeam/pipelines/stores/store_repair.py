@@ -20,7 +20,7 @@ from typing import Any
 
 import lmdb
 
-from roibeam.extraction.detector_folder import read_detector_folder
+from roibeam.extraction.choice.detector_folder import read_detector_folder
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.comparison.feature_spaces import space_difference
@@ -39,6 +39,7 @@ from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJ
 from roibeam.pipelines.extract.shard.store_folder import tidy_store
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_members
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
+from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.foundation.files.locations import location_exists, moved_location
 from roibeam.pipelines.foundation.files.named_files import check_named_files
 from roibeam.pipelines.foundation.files.remote_files import is_url
@@ -58,7 +59,7 @@ class RepairSource:
         images: folder, or URL of one, that the photos or archives are below (the plan's `image_root`).
         weights: see `roibeam.extraction.weights.loading`.
         detector: a detector's folder, or the name of a shipped one, whose weights are taken.
-        device: "cpu", "cuda", ...
+        device: "auto", "cpu", "cuda", ...; None means that of the run that made the store.
     """
 
     images: str | Path
@@ -169,7 +170,8 @@ def _recorded_job(
         raise ValueError(f"{store}: its manifest.json does not say how it was extracted ({error})") from None
     if source.detector is not None:
         spec = replace(spec, weights=read_detector_folder(source.detector).weights)
-    spec = replace(spec, weights=source.weights or spec.weights, device=source.device or spec.device)
+    device, _ = choose_device(source.device or spec.device)
+    spec = replace(spec, weights=source.weights or spec.weights, device=device)
     vocabulary = Vocabulary(manifest.classes, manifest.attributes).digest
     given_boxes = "boxes" in plan.source
     fingerprint = shared_fingerprint(spec, options, vocabulary, given_boxes)

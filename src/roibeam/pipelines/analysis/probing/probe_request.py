@@ -38,8 +38,8 @@ class ProbeRequest:
         out: .svg file to write, not there yet, in a folder that is; None is as of `answer_place`, "probe.svg".
         store: that the regions are taken from; None lets a detector find them.
         photo: of the record, for the picture, and for a model that reads photos.
-        detector, weights, conventions, selection, vocab, settings: the detector and what `--set` changes of it, as in
-            `roibeam extract`; of no use with `store`.
+        preset, detector, weights, conventions, selection, vocab, settings: the detector and what `--set` changes of it,
+            as in `roibeam extract`; refused with `store`.
         tokenizer: as of `load_tokenizer`; None takes the one beside the checkpoint.
         options: official JSON configuration beside an official checkpoint.
         background_first: as of `Names`.
@@ -52,7 +52,8 @@ class ProbeRequest:
     out: Path | None = None
     store: str | None = None
     photo: Path | None = None
-    detector: str = "vg-r101-c4"
+    preset: str | None = None
+    detector: str | None = None
     weights: str | None = None
     conventions: str | None = None
     selection: str | None = None
@@ -75,7 +76,7 @@ class Probed:
         result: what the model says.
         record: the regions that it was asked about.
         picture: the file written.
-        notes: what was left out or assumed of the checkpoint, for people.
+        notes: which detector looked, and what was left out or assumed of the checkpoint, for people.
     """
 
     result: ProbeResult
@@ -98,11 +99,13 @@ class _Seen:
     """Attributes:
     classes: what the detector calls its classes; empty for none.
     pixels: of the photo, (height, width, 3) uint8, B, G, R; None where there is none.
+    detector: which one looked, in words; None where nobody did.
     """
 
     record: RegionRecord
     classes: tuple[str, ...]
     pixels: np.ndarray | None
+    detector: str | None = None
 
 
 def write_probe(request: ProbeRequest) -> Probed:
@@ -139,7 +142,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     result = probe(model, seen.record, request.text, tokenizer, names, **asked)
     picture = probe_svg(result, seen.record, names, text=request.text, photo=seen.pixels)
     out.write_text(picture, "utf-8")
-    return Probed(result, seen.record, out, tuple(found.changes))
+    return Probed(result, seen.record, out, (*((seen.detector,) if seen.detector else ()), *found.changes))
 
 
 def _checked_out(request: ProbeRequest) -> Path:
@@ -155,10 +158,14 @@ def _checked_out(request: ProbeRequest) -> Path:
 
 
 def _check_files(request: ProbeRequest) -> None:
-    if request.store is not None and (request.vocab is not None or request.weights is not None or request.settings):
-        raise ValueError(
-            "--vocab, --weights and --set are for a detector; with --store the regions and names are its own"
-        )
+    if request.store is not None:
+        for name in ("preset", "detector", "weights", "conventions", "selection", "vocab"):
+            if getattr(request, name) is not None:
+                raise ValueError(
+                    f"--{name} is for a detector; with --store the regions and names are those of the store"
+                )
+        if request.settings:
+            raise ValueError("--set is for a detector; with --store the regions are those of the store")
     named: list[tuple[str, str | Path | None]] = [
         ("the checkpoint", request.checkpoint), ("--store", request.store), ("--photo", request.photo),
         ("--config", request.options), ("--weights", request.weights),
@@ -182,15 +189,15 @@ def _stored(request: ProbeRequest) -> _Seen:
 
 def _requested_detector(request: ProbeRequest) -> RequestedDetector:
     return RequestedDetector(
-        request.detector, weights=request.weights, conventions=request.conventions, selection=request.selection,
-        settings=request.settings, vocabulary=request.vocab,
+        request.detector, preset=request.preset, weights=request.weights, conventions=request.conventions,
+        selection=request.selection, settings=request.settings, vocabulary=request.vocab, device="cpu",
     )  # fmt: skip
 
 
 def _detected(request: ProbeRequest, detector: RequestedDetector) -> _Seen:
     """What a detector finds in the photo."""
     found = detect_photo(Path(request.image), detector)
-    return _Seen(found.record, tuple(found.vocabulary.classes or ()), found.pixels)
+    return _Seen(found.record, tuple(found.vocabulary.classes or ()), found.pixels, found.detector)
 
 
 def _pixels(photo: Path, record: RegionRecord) -> np.ndarray:

@@ -27,7 +27,9 @@ def repair_command(
         str | None,
         typer.Option(help="The store's detector, where its folder has moved: a folder, or toy [default: none]."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:<n> [default: as the store was made].")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, cuda or cuda:<n> [default: that of the run that made the store].")
+    ] = None,
     retry_dead_letters: Annotated[
         bool,
         typer.Option("--retry-dead-letters/--no-retry-dead-letters", help="Also try images again that failed."),

@@ -14,7 +14,9 @@ from roibeam.pipelines.cli.options import (
     CHECKPOINT_HELP,
     CONFIG,
     CONVENTIONS,
+    DETECTOR,
     DETECTOR_SET,
+    PRESET,
     SELECTION,
     TASK,
     TOKENIZER,
@@ -50,7 +52,8 @@ def probe_command(
         ),
     ] = None,
     weights: Annotated[str | None, WEIGHTS] = None,
-    detector: Annotated[str, typer.Option(help="As in extract; toy knows the toy world.")] = "vg-r101-c4",
+    preset: Annotated[str | None, PRESET] = None,
+    detector: Annotated[str | None, DETECTOR] = None,
     conventions: Annotated[str | None, CONVENTIONS] = None,
     selection: Annotated[str | None, SELECTION] = None,
     vocab: Annotated[str | None, VOCAB] = None,
@@ -75,9 +78,9 @@ def probe_command(
     from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest, write_probe
 
     request = ProbeRequest(
-        checkpoint=checkpoint, image=image, text=text, out=out, store=store, photo=photo, detector=detector,
-        weights=weights, conventions=conventions, selection=selection, vocab=vocab, settings=tuple(settings or ()),
-        tokenizer=tokenizer, options=config, background_first=background_first,
+        checkpoint=checkpoint, image=image, text=text, out=out, store=store, photo=photo, preset=preset,
+        detector=detector, weights=weights, conventions=conventions, selection=selection, vocab=vocab,
+        settings=tuple(settings or ()), tokenizer=tokenizer, options=config, background_first=background_first,
         hide=None if hide is None else tuple(hide), layer=layer, head=head, top=top, task=task,
     )  # fmt: skip
     _print(write_probe(request), as_json=as_json)

@@ -15,7 +15,7 @@ from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_lock import LOCK_NAME
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.folders.local_folder import SCRATCH_PREFIX
-from roibeam.features.shard.manifest import ShardManifest, shard_manifest_name
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardManifest, shard_manifest_name
 from roibeam.features.shard.reader import ShardReader
 from roibeam.pipelines.extract.shard.heartbeat import REMOTE_PREFIX
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_plan
@@ -33,7 +33,7 @@ def check_output_folder(store: Path | OutputFolder) -> None:
         raise ValueError(f"{str(folder)!r}: the path is not valid UTF-8; choose another folder") from None
     path = folder.local_path
     if path is not None and path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file; give a folder to write the store into")
+        raise ValueError(f"{path} is a file; the last argument is the folder to write the store into")
     if read_plan(folder) is None:
         names = folder.listing() if path is None else os.listdir(path) if path.is_dir() else ()
         others = [name for name in names if not _is_of_a_killed_start(name)]
@@ -50,6 +50,17 @@ def _is_of_a_killed_start(name: str) -> bool:
 def _is_temporary(name: str) -> bool:
     """Whether a file has the name that our atomic writes use before they rename it."""
     return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
+
+
+def is_unused_plan(store: Path | OutputFolder, plan: Plan) -> bool:
+    """Whether nothing was extracted under the plan yet, so that another may take its place.
+
+    Never at a URL: other runs may be at work there unknown.
+    """
+    path = output_folder(store).local_path
+    if path is None or (path / STORE_MANIFEST_NAME).exists():
+        return False
+    return not any((path / shard_manifest_name(shard.number)).exists() for shard in plan.shards)
 
 
 def finished_manifest(store: Path | OutputFolder, shard: PlannedShard, feature_space: str) -> ShardManifest | None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
@@ -22,7 +23,6 @@ from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
 from roibeam.pipelines.foundation.overrides import preset
 from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos
-from roibeam.pipelines.model_files.detector_choice import ChosenDetector, choose_detector
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange

@@ -61,7 +61,7 @@ def requested_encoder(asked: RequestedEncoder, sections: Mapping[str, Any], star
     config = sections["detector"]
     if not isinstance(start, JointCheckpoint):
         encoder = choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions)
-        part = _detector_part(asked, sections, encoder.vocabulary)
+        part = _detector_part(asked, sections, Vocabulary(encoder.class_names, encoder.attribute_names))
         return EndToEnd(config, encoder.conventions, encoder.weights, asked.images, detector=part, **chosen)
     own, names = region_encoder_of(start.joint), Vocabulary()
     if isinstance(start.joint, JointDetector):

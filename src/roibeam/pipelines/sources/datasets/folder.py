@@ -1,7 +1,8 @@
-"""A folder of photos, or a glob pattern.
+"""A folder of photos, a glob pattern, or several of these and of photos together.
 
 Id rule: the path below the folder (for a pattern: below its longest part without wildcards), forward slashes, without
-the extension (`--id-rule with-extension` keeps it): photos/a/b.jpg -> "a/b".
+the extension (`--id-rule with-extension` keeps it): photos/a/b.jpg -> "a/b". For a photo: below its folder. For several
+folders, patterns and photos: below the nearest folder that holds all of them.
 
 Links to files are followed; links to folders below the root are not, in a folder as in a pattern: one that leads back
 up would give every photo many ids. They are counted, and each may be named as a source itself.
@@ -13,7 +14,7 @@ import fnmatch
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.counted import counted
@@ -77,6 +78,47 @@ class FolderListing(Listing):
         # Only a pattern that goes into sub-folders twice can find a file twice.
         yield from found if self._parts.count("**") < 2 else dict.fromkeys(found)
         self.num_folder_links = len(links)
+
+
+class SeveralListing(Listing):
+    """Files that were named one by one, and those of folders and patterns.
+
+    Args:
+        root: absolute path of a folder that holds all of them.
+        listings: of the folders and patterns.
+        files: absolute paths.
+    """
+
+    def __init__(self, root: str, listings: Sequence[Listing], files: Sequence[str]) -> None:
+        super().__init__(root)
+        self._listings, self._files = listings, files
+
+    def paths(self) -> Iterator[str]:
+        for file in self._files:
+            yield os.path.relpath(file, self.root)
+        for listing in self._listings:
+            before = os.path.relpath(listing.root, self.root)
+            for path in listing.paths():
+                yield path if before == os.curdir else f"{before}/{path}"
+        self.num_folder_links = sum(listing.num_folder_links for listing in self._listings)
+
+
+def list_together(locations: Iterable[str]) -> SeveralListing:
+    """All files of several folders, patterns and files, which must be there.
+
+    Raises:
+        ValueError: see `list_folder` and `list_pattern`.
+    """
+    files, listings = [], list[Listing]()
+    for location in locations:
+        if os.path.isdir(location):
+            listings.append(list_folder(location))
+        elif is_pattern(location):
+            listings.append(list_pattern(location))
+        else:
+            files.append(os.path.abspath(location))
+    holders = {os.path.dirname(file) for file in files} | {listing.root for listing in listings}
+    return SeveralListing(os.path.commonpath(holders), listings, files)
 
 
 def is_pattern(location: str) -> bool:

@@ -19,7 +19,7 @@ from roibeam.extraction.network.conventions import Conventions
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
 # Detectors that come with the project, by name.
-SHIPPED = MappingProxyType({"toy": Path(__file__).parent / "toy_detector"})
+SHIPPED = MappingProxyType({"toy": Path(__file__).parents[1] / "toy_detector"})
 _FORMAT = 1
 _MAX_CONFIG_BYTES = 16 * 2**20  # 65,534 names of 200 bytes
 _T = TypeVar("_T")

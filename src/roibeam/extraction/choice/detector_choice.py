@@ -1,0 +1,130 @@
+"""What preset, detector, conventions, selection and weights say together; on the command line and in Python alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from roibeam.extraction.choice.detector_folder import SHIPPED, DetectorFolder, read_detector_folder
+from roibeam.extraction.choice.presets import DEFAULT_PRESET, PRESET_SIZES, PRESETS, ExtractorPreset
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
+
+DEFAULT_SELECTION = "butd-10-100"  # of a detector that no preset is of
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class ChosenDetector:
+    """A detector that is not built yet.
+
+    Attributes:
+        config, conventions, selection: the network, how it computes, and which regions are kept.
+        weights: see `load_weights`.
+        class_names, attribute_names: in id order, of a folder; None where the choice brings no names.
+        preset: that this is, but for `overrides`; None for a detector that no preset is of.
+        overrides: of its parts "detector", "conventions" and "selection", those that were named one by one, and as
+            what.
+        is_folder: whether it came with weights and names of its own.
+    """
+
+    config: DetectorConfig
+    conventions: Conventions
+    selection: SelectionPolicy
+    weights: str
+    class_names: tuple[str, ...] | None = None
+    attribute_names: tuple[str, ...] | None = None
+    preset: ExtractorPreset | None = None
+    overrides: tuple[tuple[str, str], ...] = ()
+    is_folder: bool = False
+
+
+def choose_detector(
+    detector: str | Path | DetectorConfig | None = None,
+    *,
+    preset: str | None = None,
+    conventions: str | Conventions | None = None,
+    selection: str | SelectionPolicy | None = None,
+    weights: str | Path | None = None,
+) -> ChosenDetector:
+    """The detector that these name together.
+
+    A detector's folder and the shipped detector bring conventions, weights and names of their own; the small test
+    network and sizes of one's own compute as "hf". Otherwise a preset says what is not named: by default "butd-10-100".
+
+    Args:
+        detector: name of a shipped detector, a detector's folder, name in `CONFIGS`, or sizes of one's own.
+        preset: name in `PRESETS`.
+        conventions, selection: a name in `CONVENTIONS`, `SELECTIONS`, or one's own.
+        weights: as `load_weights` takes them; None means those of the folder.
+    Raises:
+        ValueError: for an unknown name, a folder that is no detector's, a preset beside a detector that has conventions
+            of its own, or missing weights.
+    """
+    named_preset = None if preset is None else named("preset", preset, PRESETS)
+    named_conventions = None if conventions is None else named("conventions", conventions, CONVENTIONS)
+    named_selection = named("selection", DEFAULT_SELECTION if selection is None else selection, SELECTIONS)
+    folder = _folder(detector)
+    config = CONFIGS.get(detector) if isinstance(detector, str) else detector
+    is_of_presets = detector is None or (folder is None and detector in PRESET_SIZES)
+    if named_preset is not None and not is_of_presets and not isinstance(detector, DetectorConfig):
+        raise ValueError(
+            f"preset {preset} does not go with the detector {detector}, which has sizes and conventions of its own; "
+            f"leave one of the two out"
+        )
+    if folder is not None:
+        return ChosenDetector(
+            folder.config, named_conventions or folder.conventions, named_selection, str(weights or folder.weights),
+            folder.class_names, folder.attribute_names or None, is_folder=True,
+        )  # fmt: skip
+    used = named_preset or (PRESETS[DEFAULT_PRESET] if is_of_presets else None)
+    if weights is None:
+        what = detector if isinstance(detector, str) else f"preset {used.name}" if used else "a config"
+        raise ValueError(
+            f"weights are missing: {what} brings none; give a weight file (--weights FILE, docs/weights.md), or take "
+            f"the detector {next(iter(SHIPPED))}, which brings its own"
+        )
+    if used is None:
+        assert isinstance(config, DetectorConfig)
+        return ChosenDetector(config, named_conventions or CONVENTIONS["hf"], named_selection, str(weights))
+    given = {"detector": detector, "conventions": conventions, "selection": selection}
+    return ChosenDetector(
+        config if isinstance(config, DetectorConfig) else CONFIGS[used.detector],
+        named_conventions or CONVENTIONS[used.conventions],
+        SELECTIONS[used.selection] if selection is None else named_selection,
+        str(weights),
+        preset=used,
+        overrides=tuple(
+            (part, value if isinstance(value, str) else "of one's own")
+            for part, value in given.items()
+            if value not in (None, getattr(used, part))
+        ),
+    )
+
+
+def named(what: str, name: str | _T, known: Mapping[str, _T]) -> _T:
+    """What has that name; anything but a name is what it is.
+
+    Raises:
+        ValueError: naming what there is.
+    """
+    if not isinstance(name, str):
+        return name
+    if name not in known:
+        raise ValueError(f"{what} {name!r} is unknown; choose one of {', '.join(known)}")
+    return known[name]
+
+
+def _folder(detector: str | Path | DetectorConfig | None) -> DetectorFolder | None:
+    """What a detector's folder says; None for the name of sizes, and for sizes."""
+    if detector is None or isinstance(detector, DetectorConfig):
+        return None
+    if str(detector) in SHIPPED or (str(detector) not in CONFIGS and Path(detector).exists()):
+        return read_detector_folder(detector)
+    if str(detector) not in CONFIGS:
+        known = ", ".join(dict.fromkeys([*SHIPPED, *CONFIGS]))
+        raise ValueError(f"detector {str(detector)!r} is unknown; give a detector's folder or one of {known}")
+    return None

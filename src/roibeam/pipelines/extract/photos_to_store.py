@@ -1,0 +1,82 @@
+"""`roibeam.extract`: photos in, a store out, from Python."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from roibeam.pipelines.extract.extraction_run import RunSummary, run_extract
+from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RunOptions
+
+log = logging.getLogger(__name__)
+
+
+def extract(
+    photos: str | Path | Iterable[str | Path],
+    store: str | Path,
+    *,
+    preset: str | None = None,
+    detector: str | Path | None = None,
+    weights: str | Path | None = None,
+    vocab: str | Path | None = None,
+    boxes: str | Path | None = None,
+    captions: str | Path | None = None,
+    device: str = "auto",
+    workers: int = 1,
+) -> RunSummary:
+    """Writes region features of photos into a store, as `roibeam extract` does; does only what the store lacks.
+
+        roibeam.extract("photos", "store", preset="butd-36", weights="detector.pth")
+        roibeam.extract(["cat.jpg", "dog.jpg"], "store", detector="toy")
+
+    For all options of the command, see `run_extract` in `roibeam.pipelines.extract.extraction_run`.
+
+    Args:
+        photos: a folder, a photo, several of these, or whatever else the command takes as SOURCE (docs/datasets.md).
+        store: folder or URL to write.
+        preset, detector, weights: as of `build_detector`.
+        vocab: names of classes and attributes: a folder, a file, or "vg" [default: those of the detector's folder].
+        boxes: file of boxes to describe, in place of those that the detector proposes.
+        captions: caption file of the photos; the store keeps its texts.
+        device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>".
+        workers: processes on this machine.
+    Returns:
+        how the run ended. Photos that cannot be used are no error: `failures` counts them by reason, and `succeeded` is
+        false when more than 5 % of them failed.
+    Raises:
+        ValueError: one line: what is unknown, missing or does not fit together.
+        OSError: if something cannot be read or written.
+    """
+    named = (photos,) if isinstance(photos, str | os.PathLike) else tuple(photos)
+    request = ExtractRequest(
+        RequestedImages(tuple(map(str, named)), boxes=_text(boxes), captions=_text(captions)),
+        str(store),
+        RequestedDetector(
+            _text(detector), preset=preset, weights=_text(weights), vocabulary=_text(vocab), device=device
+        ),
+        run=RunOptions(workers=workers),
+    )
+    with _quiet_beam():
+        summary = run_extract(request)
+    if not summary.succeeded:
+        log.warning("%s; %s names the failed ones", summary, summary.store.where("dead_letters.parquet"))
+    return summary
+
+
+@contextmanager
+def _quiet_beam() -> Iterator[None]:
+    """The command shows our own remarks only; of Beam's, a program is shown its errors."""
+    logger = logging.getLogger("apache_beam")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _text(place: str | Path | None) -> str | None:
+    return None if place is None else str(place)

@@ -1,0 +1,147 @@
+"""The detector that a request asks for: preset and options, and what the store recorded. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
+from roibeam.extraction.choice.presets import PRESET_SIZES
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import CONVENTIONS, PUBLISHED_EDGES, Conventions
+from roibeam.extraction.network.selection_policy import SelectionPolicy
+from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.pipelines.extract.preset_names import choice_words, conventions_name, parts_words
+from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector
+from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, dataclass_from_json
+from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
+from roibeam.pipelines.extract.shard_plan import read_plan
+from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
+
+ON_THIS_MACHINE = ("local", "portable")  # runners: the others have workers elsewhere
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """What a store under way says of its detector; no selection where its boxes were given."""
+
+    config: DetectorConfig
+    conventions: Conventions
+    selection: SelectionPolicy | None
+
+
+@dataclass(frozen=True)
+class OpenedDetector:
+    """Attributes:
+    spec: how to build it.
+    vocabulary: names of its classes and attributes.
+    """
+
+    spec: DetectorSpec
+    vocabulary: Vocabulary
+
+
+def open_detector(
+    request: ExtractRequest, store: OutputFolder, threads: int | None, *, tell: Callable[[str], None]
+) -> OpenedDetector:
+    """The detector of a request, told to the user in a line or two.
+
+    What the request does not name is what the store recorded, if features are in it already, else the preset's.
+
+    Args:
+        threads: CPU threads of each process.
+    Raises:
+        ValueError: for names that are unknown or do not fit together.
+    """
+    asked = request.detector
+    chosen = choose_detector(
+        asked.detector, preset=asked.preset, conventions=asked.conventions, selection=asked.selection,
+        weights=asked.weights,
+    )  # fmt: skip
+    with_boxes = request.images.boxes is not None
+    used = _as_recorded(chosen, asked, _recorded(store))
+    if not request.run.as_json:
+        if used == chosen:
+            tell(choice_words(chosen, asked.detector, asked.settings, with_boxes=with_boxes))
+        else:
+            words = parts_words(used.config, used.conventions, None if with_boxes else used.selection)
+            tell(f"{store} goes on with the settings it recorded: {words}")
+    parts: dict[str, Any] = {"detector": used.config, "conventions": used.conventions, "selection": used.selection}
+    parts = apply_overrides(parts, asked.settings)
+    for note in _notes(request, used, parts["detector"]):
+        tell(f"note: {note}")
+    vocabulary = Vocabulary(chosen.class_names, chosen.attribute_names)
+    if asked.vocabulary is not None:
+        sizes = parts["detector"]
+        vocabulary = load_vocabulary(
+            asked.vocabulary, num_classes=sizes.num_classes, num_attributes=sizes.num_attributes or None
+        )
+    spec = DetectorSpec(
+        parts["detector"], parts["selection"], chosen.weights, asked.device, threads, parts["conventions"], asked.mode
+    )
+    return OpenedDetector(spec, vocabulary)
+
+
+def _as_recorded(chosen: ChosenDetector, asked: RequestedDetector, recorded: _Recorded | None) -> ChosenDetector:
+    """The choice, with what nothing in the request names as the store recorded it."""
+    if recorded is None or asked.preset is not None:
+        return chosen
+    if asked.detector is None:
+        chosen = replace(chosen, config=recorded.config)
+    if asked.conventions is None and (asked.detector is None or asked.detector in PRESET_SIZES):
+        chosen = replace(chosen, conventions=recorded.conventions)
+    if asked.selection is None and recorded.selection is not None:
+        chosen = replace(chosen, selection=recorded.selection)
+    return chosen
+
+
+def _recorded(store: OutputFolder) -> _Recorded | None:
+    """None for a store that is new, holds nothing yet, or says nothing that is understood here."""
+    plan = read_plan(store)
+    if plan is None or is_unused_plan(store, plan):
+        return None
+    try:
+        told = plan.settings["feature_space"]
+        detector, regions = told["detector"], told["regions"]
+        # Features of given boxes do not depend on some fields, which are then not recorded.
+        nearest = max(CONVENTIONS.values(), key=lambda known: _num_equal(asdict(known), detector["conventions"]))
+        return _Recorded(
+            dataclass_from_json(DetectorConfig, detector["config"], "config"),
+            dataclass_from_json(Conventions, {**asdict(nearest), **detector["conventions"]}, "conventions"),
+            None if regions == "given" else dataclass_from_json(SelectionPolicy, regions, "selection"),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return None  # the plan is compared field by field later, and what differs is told there
+
+
+def _num_equal(known: Mapping[str, Any], recorded: Mapping[str, Any]) -> int:
+    def plain(value: Any) -> Any:
+        return list(value) if isinstance(value, tuple) else value
+
+    return sum(name in recorded and recorded[name] == plain(value) for name, value in known.items())
+
+
+def _notes(request: ExtractRequest, chosen: ChosenDetector, config: DetectorConfig) -> list[str]:
+    """What of the request nobody published, or does nothing."""
+    asked, notes = request.detector, []
+    with_boxes = request.images.boxes is not None
+    if not with_boxes and asked.conventions == "vlbert-e2e":
+        notes.append("vlbert-e2e was published for given boxes (--boxes); its proposals are nobody's")
+    if with_boxes and (asked.selection is not None or any(_section(each) == "selection" for each in asked.settings)):
+        notes.append("--selection does nothing with --boxes: every given box is kept")
+    conventions = conventions_name(asdict(chosen.conventions))
+    edges = (config.short_edge, config.long_edge)
+    if chosen.preset is not None and edges not in PUBLISHED_EDGES.get(conventions, (edges,)):
+        short, long = PUBLISHED_EDGES[conventions][0]
+        notes.append(
+            f"photos are resized to {edges[0]}/{edges[1]} pixels (short edge, limit of the long one); published "
+            f"features of the conventions {conventions} come from {short}/{long}, which --detector "
+            f"{'vg-r101-c4' if short == 800 else 'vg-r101-c4-600'} has"
+        )
+    return notes
+
+
+def _section(setting: str) -> str:
+    return setting.strip().partition(".")[0]
