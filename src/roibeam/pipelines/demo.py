@@ -39,11 +39,12 @@ SHARD_SIZE = 16
 TRAIN_STEPS = 300
 
 
-def run_demo(out: Path, *, tell: Callable[[str], None] = log.info) -> None:
+def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str = "roibeam") -> None:
     """Writes OUT/world, OUT/store and OUT/pretraining; a second call continues or shows what is there.
 
     Args:
         tell: called with each text for the user, of one line or several.
+        command: how the user calls `roibeam`, for the line that says what to type next.
     Raises:
         ValueError: if OUT holds other things.
     """
@@ -95,7 +96,7 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info) -> None:
     tell(f"\nLook at the world:   {(world / CONTACT_SHEET_NAME).absolute()}")
     tell(f"Look at the regions: {(store / REPORT_NAME).absolute()}")
     photo = max((world / "coco" / "train2014").iterdir())
-    tell(f'Ask the model:       .venv/bin/roibeam probe {run_dir} {photo} "a [MASK] boat" --detector toy')
+    tell(f'Ask the model:       {command} probe {run_dir} {photo} "a [MASK] boat" --detector toy')
 
 
 def _judge(labels: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -78,7 +79,8 @@ def demo_command(
     check_output_is_no_file(out)
     from roibeam.pipelines.demo import run_demo  # torch
 
-    run_demo(out, tell=typer.echo)
+    # A clone's environment is often not on the path: then the command is told as it was called.
+    run_demo(out, tell=typer.echo, command="roibeam" if shutil.which("roibeam") else sys.argv[0])
 
 
 def main() -> None:
