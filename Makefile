@@ -23,7 +23,7 @@ UPGRADE ?= --upgrade
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak test-rest detectron2-source flink-packages flink-cluster lint format bench bench-store bench-extraction toy-detector evidence evidence-quick image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak test-rest detectron2-source flink-packages flink-cluster lint format bench bench-store bench-extraction toy-detector evidence evidence-quick notebook image-check lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ evidence: setup ## train small models on the toy world and ask what they learned
 evidence-quick: setup ## a few of these runs at a small size, to see that all of it works (3 minutes)
 	rm -rf build/evidence-quick
 	PYTHONSAFEPATH= $(BIN)/python bench/evidence.py --quick
+
+notebook: setup ## run docs/first_hour.ipynb anew and keep its outputs (2 minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/notebook_run.py docs/first_hour.ipynb
 
 lint: setup ## ruff and mypy over the four packages, tests and benchmarks
 	$(BIN)/ruff check .

@@ -40,7 +40,7 @@ NAMES = {
         EvaluateRequest EvaluationConfig ExtractRequest PretrainRequest ProbeRequest RequestedData RequestedDetector
         RequestedEncoder RequestedImages RequestedModel RequestedRecords RequestedStage RequestedTraining RunOptions
         evaluate load_joint load_model photo_inputs read_bert run_extract run_pretraining run_stages save_joint
-        start_from_bert write_probe
+        start_from_bert write_probe write_world
     """,
 }
 

@@ -13,7 +13,7 @@ from roibeam.extraction.choice.detector_folder import SHIPPED, read_detector_fol
 from roibeam.extraction.choice.presets import DEFAULT_PRESET, PRESETS
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS, PUBLISHED_EDGES
-from roibeam.extraction.selection import SELECTIONS
+from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.extraction.weights.loading import build_detector
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -45,7 +45,8 @@ def test_the_commands_refuse_a_fine_tuned_model(
 ) -> None:
     PUBLISHED["ViLBERT for tasks"]().save_pretrained(tmp_path / "tuned")
     asked = ("--store", pictures.store, "--out", tmp_path / "o.svg")
-    for command in (("evaluate", tmp_path / "tuned"), ("probe", tmp_path / "tuned", "a", "a [MASK]")):
+    record = min(pictures.photos.iterdir()).stem
+    for command in (("evaluate", tmp_path / "tuned"), ("probe", tmp_path / "tuned", record, "a [MASK]")):
         said = one_line(roibeam(*command, *asked))
         assert (
             "ViLbertForTasks is fine-tuned for VQA, VCR" in said

@@ -104,6 +104,7 @@ def wrong_calls(pictures: Pictures, folder: Path) -> list[tuple[Words, str]]:
         (("look", captions, folder / "b.txt"), ".png"),
         (("leaks", gone, "--held-out", f"list={folder / 'held.txt'}"), "gone"),
         (("conformance", gone), "gone"),
+        (("conformance", photos, "--only", "no-such-case"), "no-such-case"),
         (("convert", gone, folder / "b.bin"), "gone"),
         (("convert", file, folder / "b.txt"), ".txt"),
         (("convert", file, folder / "b.txt", "--to", "official"), "rename it"),

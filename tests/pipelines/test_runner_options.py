@@ -115,7 +115,8 @@ def test_flink_and_spark_options_are_read_by_beam() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_dataflow_gets_one_process_and_one_gpu_per_machine(device: str) -> None:
-    options = pipeline_options("dataflow", CLOUD, device=device)
+    # Dry: Beam would ask Google about the bucket, and wait for an answer for minutes.
+    options = pipeline_options("dataflow", [*CLOUD, "--dry_run=True"], device=device)
     google, workers = options.view_as(GoogleCloudOptions), options.view_as(WorkerOptions)
     assert (google.project, workers.sdk_container_image) == ("my-project", "repo/roibeam:1")
     assert "no_use_multiple_sdk_containers" in options.view_as(DebugOptions).experiments

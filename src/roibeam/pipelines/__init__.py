@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining as run_pretraining
     from roibeam.pipelines.pretraining.requests.requested_stages import RequestedStage as RequestedStage
     from roibeam.pipelines.pretraining.requests.requested_stages import run_stages as run_stages
+    from roibeam.pipelines.toyworld.write import write_world as write_world
 
 _FILES = {
     "EvaluateRequest": "roibeam.pipelines.analysis.evaluation.evaluate_request",
@@ -64,6 +65,7 @@ _FILES = {
     "run_pretraining": "roibeam.pipelines.pretraining.requests.requested_run",
     "RequestedStage": "roibeam.pipelines.pretraining.requests.requested_stages",
     "run_stages": "roibeam.pipelines.pretraining.requests.requested_stages",
+    "write_world": "roibeam.pipelines.toyworld.write",
 }
 __all__ = list(_FILES)
 __getattr__, __dir__ = lazy_names(__name__, _FILES)

@@ -101,6 +101,8 @@ class TensorBatches:
         regions: RegionFilter | None = None,
         reused_buffers: int | None = None,
     ) -> None:
+        if not isinstance(store, FeatureStore):
+            raise TypeError(f"store: expected a FeatureStore, got {store!r}; open it with FeatureStore(folder) first")
         check_fields(fields)
         if reused_buffers is not None and reused_buffers < 2:
             raise ValueError(f"reused_buffers must be at least 2 (the batch in use and the next), got {reused_buffers}")

@@ -34,11 +34,13 @@ def conformance_command(
     Prints for each array its largest error, what is allowed and the verdict. Cases of the true size take up to a minute
     each. A case whose photos are not there is listed as not run. See docs/conformance.md.
     """
-    from roibeam.pipelines.conformance.places import default_folder
+    from roibeam.pipelines.conformance.places import check_some_file_matches, default_folder
     from roibeam.pipelines.foundation.files.named_files import check_named_files
 
     folder = folder or default_folder()
     check_named_files([("DIR", folder)])
+    if only is not None:
+        check_some_file_matches(folder, only)
     from roibeam.pipelines.conformance.runner import run_conformance  # torch: after the folder was looked at
 
     results = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,6 +23,17 @@ def default_folder() -> Path:
             "roibeam's repository; clone it and name that folder as DIR (docs/conformance.md)"
         )
     return folder
+
+
+def check_some_file_matches(folder: Path, pattern: str) -> None:
+    """Raises ValueError where no file can be a case that fits a shell pattern, by their names alone."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    for path in files:
+        family = path.parent.resolve().name
+        names = (family, f"{family}/{path.stem}", path.stem, f"{family}/{path.name}", path.name)
+        if any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            return
+    raise ValueError(f"no case below {folder} matches --only {pattern!r}; cases are named as <family>/<file>")
 
 
 def photo_folder(folder: Path, photos: Iterable[str]) -> Path | None:

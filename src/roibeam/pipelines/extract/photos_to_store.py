@@ -7,9 +7,12 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from roibeam.pipelines.extract.extraction_run import RunSummary, run_extract
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RunOptions
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.extract.extraction_run import RunSummary
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +63,8 @@ def extract(
         run=RunOptions(workers=workers),
     )
     with _quiet_beam():
+        from roibeam.pipelines.extract.extraction_run import run_extract
+
         summary = run_extract(request)
     if not summary.succeeded:
         log.warning("%s; %s names the failed ones", summary, summary.store.where("dead_letters.parquet"))
@@ -69,13 +74,22 @@ def extract(
 @contextmanager
 def _quiet_beam() -> Iterator[None]:
     """The command shows our own remarks only; of Beam's, a program is shown its errors."""
-    logger = logging.getLogger("apache_beam")
-    before = logger.level
+    logger, root = logging.getLogger("apache_beam"), logging.getLogger()
+    before, handler = logger.level, logging.NullHandler()
     logger.setLevel(logging.ERROR)
+    # While Beam is imported it logs to the root, which would give a program without handlers one that prints.
+    root.addHandler(handler)
+    root.addFilter(_is_not_of_beam)
     try:
         yield
     finally:
+        root.removeFilter(_is_not_of_beam)
+        root.removeHandler(handler)
         logger.setLevel(before)
+
+
+def _is_not_of_beam(record: logging.LogRecord) -> bool:
+    return "apache_beam" not in record.pathname
 
 
 def _text(place: str | Path | None) -> str | None:

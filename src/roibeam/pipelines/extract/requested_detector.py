@@ -31,6 +31,12 @@ class _Recorded:
     conventions: Conventions
     selection: SelectionPolicy | None
 
+    def is_that_of(self, chosen: ChosenDetector) -> bool:
+        return (self.config, self.conventions) == (chosen.config, chosen.conventions) and self.selection in (
+            None,
+            chosen.selection,
+        )
+
 
 @dataclass(frozen=True)
 class OpenedDetector:
@@ -61,9 +67,10 @@ def open_detector(
         weights=asked.weights,
     )  # fmt: skip
     with_boxes = request.images.boxes is not None
-    used = _as_recorded(chosen, asked, _recorded(store))
+    recorded = _recorded(store)
+    used = _as_recorded(chosen, asked, recorded)
     if not request.run.as_json:
-        if used == chosen:
+        if used == chosen or recorded is None or not recorded.is_that_of(used):
             tell(choice_words(chosen, asked.detector, asked.settings, with_boxes=with_boxes))
         else:
             words = parts_words(used.config, used.conventions, None if with_boxes else used.selection)
@@ -86,7 +93,7 @@ def open_detector(
 
 def _as_recorded(chosen: ChosenDetector, asked: RequestedDetector, recorded: _Recorded | None) -> ChosenDetector:
     """The choice, with what nothing in the request names as the store recorded it."""
-    if recorded is None or asked.preset is not None:
+    if recorded is None or asked.preset is not None or chosen.is_folder:
         return chosen
     if asked.detector is None:
         chosen = replace(chosen, config=recorded.config)

@@ -59,9 +59,10 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
 def _check_files(request: ExtractRequest) -> None:
     """Raises ValueError with all files that were named and are not there."""
     images, detector = request.images, request.detector
+    (source, *more) = images.sources  # of several, the one that opens them tells more
     check_named_files(
         [
-            *(("SOURCE", source) for source in images.sources if not is_pattern(source)),
+            ("SOURCE", None if more or is_pattern(source) else source),
             ("--image-root", images.image_root),
             ("--boxes", images.boxes),
             ("--captions", images.captions),

@@ -37,6 +37,11 @@ def check_output_folder(store: Path | OutputFolder) -> None:
     if read_plan(folder) is None:
         names = folder.listing() if path is None else os.listdir(path) if path.is_dir() else ()
         others = [name for name in names if not _is_of_a_killed_start(name)]
+        if STORE_MANIFEST_NAME in others:
+            raise ValueError(
+                f"{folder} is a store that was imported, copied or written from Python: extraction cannot add to it; "
+                f"choose a new folder"
+            )
         if others:
             raise ValueError(
                 f"{folder} is not empty and no store of ours ({sorted(others)[0]!r} is in it); choose a new folder"

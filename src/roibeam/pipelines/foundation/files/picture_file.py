@@ -16,7 +16,7 @@ _KEY, _MARK = "Software", "roibeam"
 def check_picture_path(path: Path) -> None:
     """Raises ValueError where `write_picture` would write nothing: to be asked before long work."""
     if path.suffix.lower() != ".png":
-        raise ValueError(f"{path}: the picture is a .png file")
+        raise ValueError(f"{path}: the picture to write must end in .png")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}")
     if os.path.lexists(path) and not _is_ours(path):
