@@ -57,8 +57,8 @@ FAULTS = (
     Fault(
         "a store goes on with the default of today",
         f"{EXTRACT}/requested_detector.py",
-        "if recorded is None or asked.preset is not None:",
-        "if recorded is None or asked.preset is None:",
+        "if recorded is None or asked.preset is not None or",
+        "if recorded is None or asked.preset is None or",
         _test("extract_command.py::test_a_store_goes_on_with_what_it_recorded_where_nothing_is_named"),
     ),
     # Shards.
