@@ -61,6 +61,7 @@ def right_calls(pictures: Pictures, folder: Path) -> list[Words]:
         ("store", "import", folder / "features.tsv", folder / "imported"),
         ("leaks", photos, "--held-out", f"list={folder / 'held.txt'}"),
         ("download", folder / "urls.tsv", folder / "downloaded", "--attempts", 1),
+        ("toyworld", folder / "world", "--images", 40, "--workers", 1),
         ("recipes",),
     ]
     return [(*call, "--json") for call in calls]

@@ -5,20 +5,18 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-_SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+from roibeam.pipelines.model_files.made_vocabulary import SPECIAL_TOKENS, add_bert_rules, made_vocabulary
+
 MADE_FROM_CAPTIONS = "captions"
-TRAINED_VOCABULARY_SIZE = 10_000
-TRAINED_MIN_FREQUENCY = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +128,7 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
         ValueError: when `spec` is none of these.
     """
     if spec == MADE_FROM_CAPTIONS:
-        return _train(captions)
+        return _from_vocabulary(made_vocabulary(captions), MADE_FROM_CAPTIONS)
     if spec.startswith("hf:"):
         try:
             return CaptionTokenizer(AutoTokenizer.from_pretrained(spec.removeprefix("hf:")), spec)
@@ -153,7 +151,7 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
 def _read_vocabulary(path: Path) -> dict[str, int]:
     pieces = path.read_text("utf-8").rstrip("\n").split("\n")
     vocabulary = {piece.rstrip("\r"): index for index, piece in enumerate(pieces)}
-    missing = [token for token in _SPECIAL_TOKENS if token not in vocabulary]
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
         raise ValueError(f"{path}: not a BERT vocabulary, {', '.join(missing)} missing among {len(pieces)} lines")
     if len(vocabulary) != len(pieces):
@@ -167,41 +165,8 @@ def _from_vocabulary(vocabulary: dict[str, int], description: str) -> CaptionTok
     return _wrap(tokenizer, description, lowercase=lowercase)
 
 
-def _train(captions: Iterable[str]) -> CaptionTokenizer:
-    counts = Counter(word for caption in captions for word in _words(caption))
-    if not counts:
-        raise ValueError("tokenizer 'captions': there are no captions to make a vocabulary from")
-    # The trainer numbers the characters inside words in the order of a randomly seeded hash map, and breaks ties by
-    # number: two runs give two vocabularies. Listed beforehand as special tokens, these characters have fixed numbers.
-    inner = sorted({f"##{character}" for word in counts for character in word[1:]})
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    _add_bert_rules(tokenizer, lowercase=True)
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=TRAINED_VOCABULARY_SIZE,
-        min_frequency=TRAINED_MIN_FREQUENCY,
-        limit_alphabet=len(inner) + len(counts),
-        special_tokens=[*_SPECIAL_TOKENS, *inner],
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator((word for word in sorted(counts) for _ in range(counts[word])), trainer)
-    # Only the vocabulary is taken over: in the tokenizer just trained the inner characters would stay special tokens.
-    return _from_vocabulary(tokenizer.get_vocab(), MADE_FROM_CAPTIONS)
-
-
-def _words(text: str) -> list[str]:
-    """The words of `text` as the BERT rules for lower-case vocabularies cut them."""
-    normal = normalizers.BertNormalizer(lowercase=True).normalize_str(text)
-    return [word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normal)]
-
-
-def _add_bert_rules(tokenizer: Tokenizer, *, lowercase: bool) -> None:
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-
-
 def _wrap(tokenizer: Tokenizer, description: str, *, lowercase: bool) -> CaptionTokenizer:
-    _add_bert_rules(tokenizer, lowercase=lowercase)
+    add_bert_rules(tokenizer, lowercase=lowercase)
     ids = tokenizer.get_vocab()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
     fast = PreTrainedTokenizerFast(

@@ -20,7 +20,6 @@ import logging
 import multiprocessing
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -35,6 +34,7 @@ import numpy as np
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, write_json_atomically
 from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
 from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.model_files.made_vocabulary import made_vocabulary
 from roibeam.pipelines.toyworld.captions import Caption, write_captions
 from roibeam.pipelines.toyworld.contact_sheet import write_contact_sheet
 from roibeam.pipelines.toyworld.draw import draw_chunk
@@ -252,10 +252,6 @@ def _documents(seed: int, count: int) -> Iterator[tuple[Caption, ...]]:
 
 def _word_pieces(out: Path) -> list[str]:
     """In the order of their ids. Only of text that may be trained on: no caption of a val or test picture."""
-    from roibeam.pipelines.model_files.tokenizer import (
-        load_tokenizer,  # brings transformers, which drawing does without
-    )
-
     captions = [
         caption.text
         for picture in read_pictures(out / SCENES_NAME)
@@ -263,10 +259,7 @@ def _word_pieces(out: Path) -> list[str]:
         for caption in picture.captions
     ]
     captions += (out / CORPUS_NAME).read_text(encoding="utf-8").splitlines()
-    with tempfile.TemporaryDirectory() as folder:
-        load_tokenizer("captions", captions).save(Path(folder))
-        content = json.loads((Path(folder) / "tokenizer.json").read_text(encoding="utf-8"))
-    ids: dict[str, int] = content["model"]["vocab"]
+    ids = made_vocabulary(captions)
     return sorted(ids, key=lambda piece: ids[piece])
 
 
