@@ -101,19 +101,25 @@ def estimate(work: Work) -> Estimate:
 
 
 def existing_plan(work: Work) -> Plan | None:
-    """The store's plan, unless nothing was extracted under it: that of a run that failed early binds nobody.
+    """The store's plan; none where it is for other images or settings and nothing was extracted under it: that of a run
+    that failed early binds nobody. The same run goes on with its plan, so that an image that it named is accounted for.
 
     Raises:
-        ValueError: unless it is of this source and these settings.
+        ValueError: unless it is of this source and these settings, or unused.
     """
     plan = read_plan(work.store)
-    if plan is None or is_unused_plan(work.store, plan):
+    if plan is None:
+        return None
+    is_unused = is_unused_plan(work.store, plan)
+    if is_unused and not _is_cut_by(work.shard_size, plan):
         return None
     for what, had, now in (
         ("holds another run: its source", plan.source, source_facts(work)),
         ("was made with other settings", _flat(plan.settings), _flat(_settings(work))),
     ):
         changes = _changes(had, now)
+        if changes and is_unused:
+            return None
         if changes:
             raise ValueError(
                 f"{work.store} {what}: {', '.join(changes[:3])}; repeat the earlier command, or choose a new folder"
