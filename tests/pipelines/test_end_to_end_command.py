@@ -73,7 +73,7 @@ def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path, w
 
 def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, tmp_path: Path) -> None:
     made = make(tmp_path)
-    options = ("--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_JOINT)
+    options = ("--system", "vlbert", "--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_JOINT)
     done = roibeam("pretrain", tmp_path / "run", *options, "--json")
     assert done.code == 0, done.err
     facts = json.loads(done.out)
@@ -98,7 +98,7 @@ def test_the_first_batch_can_be_looked_at(
 ) -> None:
     """Its page shows the rows that are trained on first, and changes no step."""
     options: list[object] = ["--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_JOINT]
-    options += ["--device", "cpu"]
+    options += ["--device", "cpu", "--system", "vlbert"]
     if with_labels:
         labels = write_instances(write_labelled(tmp_path / "labelled"), tmp_path / "labelled" / "labels.json")
         options += ["--labels", labels, "--set=labelled.heads=new", "--set=labelled.photos_per_caption=0.75"]

@@ -31,7 +31,17 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...
     shutil.copy(captions, folder / f"captions{captions.suffix}")
     commands: list[tuple[object, ...]] = [
         ("extract", folder / "samples" / "images", folder / "store", *tiny_network),
-        ("pretrain", folder / "run", "--store", folder / "store", "--captions", captions, *TINY_MODEL),
+        (
+            "pretrain",
+            folder / "run",
+            "--system",
+            "vlbert",
+            "--store",
+            folder / "store",
+            "--captions",
+            captions,
+            *TINY_MODEL,
+        ),
     ]
     for command in commands:
         assert run_roibeam(*command) == 0

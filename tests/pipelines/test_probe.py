@@ -169,7 +169,17 @@ def test_the_matrix_is_pale_where_words_look_everywhere_alike(tokenizer: Any) ->
 def run_folder(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with a tokenizer beside it."""
     folder = tmp_path_factory.mktemp("probed") / "run"
-    command("pretrain", folder, "--store", pictures.store, "--captions", pictures.captions, *tiny_run(2, 2))
+    command(
+        "pretrain",
+        folder,
+        "--store",
+        pictures.store,
+        "--captions",
+        pictures.captions,
+        "--system",
+        "vlbert",
+        *tiny_run(2, 2),
+    )
     return folder
 
 

@@ -11,9 +11,10 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.foundation.files.named_files import check_named_files, check_output_is_no_file
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS, GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, DEFAULT_SYSTEM, model_size
+from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
+from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedEncoder, RequestedModel
 
 NO_BERT = "none"  # in place of one
@@ -29,7 +30,7 @@ def check_request(request: PretrainRequest) -> None:
     data, asked = request.data, request.model
     _check_stores(request)
     recipe = None if asked.recipe is None else recipe_named(asked.recipe)
-    _check_model(asked, recipe)
+    _check_model(request, recipe)
     _check_start(asked, recipe)
     if request.end_to_end:
         _check_labels(request.encoder)
@@ -48,13 +49,14 @@ def check_request(request: PretrainRequest) -> None:
         FeatureStore(store).close()
 
 
-def _check_model(asked: RequestedModel, recipe: Recipe | None) -> None:
+def _check_model(request: PretrainRequest, recipe: Recipe | None) -> None:
+    asked = request.model
     if recipe is not None and (asked.system or asked.size):
         raise ValueError(f"--recipe {asked.recipe} says which system and model; leave --system and --model out")
     if asked.toy and recipe is None:
         raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
     if recipe is None:
-        model_size(asked.system or DEFAULT_SYSTEM, asked.size or DEFAULT_SIZE)
+        model_size(chosen_system(request), asked.size or DEFAULT_SIZE)
 
 
 def _refuse_encoder(request: PretrainRequest, recipe: Recipe | None) -> None:
