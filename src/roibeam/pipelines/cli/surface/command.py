@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -40,9 +40,11 @@ class HelpedCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):  # no unknown option
+            # Which class it is of, depends on the version of typer.
+            if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):
                 raise
-            ctx.fail(_no_such_option(self, error.option_name))
+            name = str(error.option_name)
+        return cast(list[str], ctx.fail(_no_such_option(self, name)))
 
     def get_help(self, ctx: Any) -> str:
         return command_page(self, ctx, everything=False)
@@ -69,9 +71,11 @@ class HelpedGroup(TyperGroup):
 def _no_such_option(command: Any, name: str) -> str:
     known = [each for parameter in command.params for each in (*parameter.opts, *parameter.secondary_opts)]
     known = [each for each in known if each.startswith("--")]
-    other = f"--{_OTHER_WORDS.get(name.lstrip('-'), '')}"
-    near = [other] if other in known else get_close_matches(name, known, n=3)
-    return f"there is no option {name}{_did_you_mean(near)}"
+    meant = {each: each for each in known} | {
+        f"--{word}": f"--{ours}" for word, ours in _OTHER_WORDS.items() if f"--{ours}" in known
+    }
+    near = [name] if name in meant else get_close_matches(name, meant, n=2, cutoff=0.7)
+    return f"there is no option {name}{_did_you_mean(list(dict.fromkeys(meant[each] for each in near)))}"
 
 
 def _no_such_command(group: Any, context: Any, name: str) -> str:

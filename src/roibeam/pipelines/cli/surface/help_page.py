@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -14,6 +15,12 @@ from roibeam.pipelines.cli.surface.option_names import COMMAND_GROUPS, GROUPS
 _WIDEST, _NARROWEST = 100, 40
 _COLUMN = 28  # of the names, with the space before and after them
 _EXAMPLES = "Examples:"
+_NO_BREAK = "\x00"  # in place of a space
+# Of options that typer adds, in our words.
+_OTHERS = {
+    "--install-completion": "Complete commands and options by the Tab key, in this shell.",
+    "--show-completion": "Print what --install-completion would set up.",
+}
 
 
 def command_page(command: Any, context: Any, *, everything: bool) -> str:
@@ -104,7 +111,7 @@ def _called(parameter: Any) -> str:
 
 def _sentence(parameter: Any) -> str:
     """What is said of a parameter, and its default."""
-    said = [parameter.help or ""]
+    said = [_OTHERS.get(parameter.opts[0], parameter.help or "")]
     if parameter.param_type_name == "argument":
         return said[0]
     if parameter.required:
@@ -130,13 +137,14 @@ def _width() -> int:
 
 
 def _usage(names: str) -> list[str]:
-    return textwrap.wrap(names, _width(), initial_indent=_bold("Usage: "), subsequent_indent=" " * 7)
+    lines = _wrapped(names, _width() - 7)
+    return [_bold("Usage: ") + lines[0], *(" " * 7 + line for line in lines[1:])]
 
 
 def _paragraphs(text: str) -> list[str]:
     lines: list[str] = []
     for paragraph in text.split("\n\n") if text else []:
-        lines += [*([""] if lines else []), *textwrap.wrap(" ".join(paragraph.split()), _width())]
+        lines += [*([""] if lines else []), *_wrapped(" ".join(paragraph.split()), _width())]
     return lines
 
 
@@ -153,7 +161,7 @@ def _rows(rows: Sequence[tuple[str, str]], before: str | None = None) -> list[st
     lines = [] if before is None else [before]
     column = min(_COLUMN, 4 + max(len(name) for name, _ in rows))
     for name, said in rows:
-        beside = textwrap.wrap(said, _width() - column) or [""]
+        beside = _wrapped(said, _width() - column) or [""]
         first = f"  {name}"
         if len(first) + 2 > column:
             lines.append(first)
@@ -161,6 +169,13 @@ def _rows(rows: Sequence[tuple[str, str]], before: str | None = None) -> list[st
             lines.append(f"{first:<{column}}{beside.pop(0)}".rstrip())
         lines += [" " * column + line for line in beside]
     return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of a text. A name with hyphens stays whole, and so does a short default."""
+    kept = re.sub(r"\[[^]]{,24}\]", lambda found: found[0].replace(" ", _NO_BREAK), text)
+    lines = textwrap.wrap(kept, width, break_on_hyphens=False, break_long_words=False)
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def _bold(text: str) -> str:

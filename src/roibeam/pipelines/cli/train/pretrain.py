@@ -165,15 +165,15 @@ def pretrain_command(
     inspect_batch: Annotated[int, option("inspect-batch")] = 0,
     as_json: Annotated[bool, JSON] = False,
 ) -> PretrainRequest | None:
-    """Trains a vision-language model on captions and the regions of a store.
+    """Trains a model on captions and the regions of a store.
 
     It learns to guess masked words and masked regions, and which captions and images match. On several GPUs: torchrun
     --no-python --nproc-per-node N roibeam pretrain ...
 
     Examples:
-        roibeam pretrain run/ --store store/ --captions captions.json --system visualbert
+        roibeam pretrain run/ --store store/ --captions captions.json
         roibeam pretrain run/ --store store/ --recipe vlbert-paper --toy
-        roibeam pretrain run/ --store store/ --end-to-end --photos photos/ --system vlbert
+        roibeam pretrain run/ --store store/ --system vlbert --end-to-end
     """
     request = PretrainRequest(
         out,
