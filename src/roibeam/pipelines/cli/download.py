@@ -38,8 +38,9 @@ def download_command(
 ) -> None:
     """Downloads the images of a caption list.
 
-    It also writes OUT/local.tsv, the captions with local paths, which extract reads. Run the same command again to continue. Images that fail are listed with the reason in OUT/dead_letters.parquet.
-    Images whose site does not want them used (X-Robots-Tag) are left out.
+    It also writes OUT/local.tsv, their captions with local paths, which extract reads. Run the same command again to
+    continue. Images that fail are listed with the reason in OUT/dead_letters.parquet. Images whose site does not want
+    them used (X-Robots-Tag) are left out.
 
     Examples:
         roibeam download Train_GCC-training.tsv cc/

@@ -33,11 +33,11 @@ def command_page(command: Any, context: Any, *, everything: bool) -> str:
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option"]
     shown = [each for each in options if everything or not each.hidden or each.required]
-    names = " ".join([context.command_path, "[OPTIONS]", *map(_in_usage, arguments)])
+    names = " ".join([called(context), "[OPTIONS]", *map(_in_usage, arguments)])
     page = [*_usage(names), "", *_paragraphs(text), *_examples(examples)]
-    page += _section("Arguments", [(_called(each), _sentence(each)) for each in arguments])
+    page += _section("Arguments", [(_name_of(each), _sentence(each)) for each in arguments])
     for group in sorted({_group(each) for each in shown}, key=_place):
-        page += _section(group, [(_called(each), _sentence(each)) for each in shown if _group(each) == group])
+        page += _section(group, [(_name_of(each), _sentence(each)) for each in shown if _group(each) == group])
     help_row = [("-h, --help", "Show this page.")]
     if left := len(options) - len(shown):
         help_row.append(("--help-all", f"Show {left} more options, which few need."))
@@ -48,7 +48,7 @@ def command_page(command: Any, context: Any, *, everything: bool) -> str:
 def group_page(group: Any, context: Any) -> str:
     """The page of a command that has commands below it: all of them, in groups."""
     text, examples = _parts(group.help)
-    page = [*_usage(f"{context.command_path} COMMAND ..."), "", *_paragraphs(text), *_examples(examples)]
+    page = [*_usage(f"{called(context)} COMMAND [OPTIONS]"), "", *_paragraphs(text), *_examples(examples)]
     rows: dict[str, list[tuple[str, str]]] = {}
     for words, command, panel in _commands(group):
         rows.setdefault(panel, []).append((words, _first_sentence(command)))
@@ -56,10 +56,19 @@ def group_page(group: Any, context: Any) -> str:
         page += _section(panel, rows[panel])
     options = [each for each in group.params if each.param_type_name == "option"]
     page += _section(
-        "Options", [*((_called(each), _sentence(each)) for each in options), ("-h, --help", "Show this page.")]
+        "Options", [*((_name_of(each), _sentence(each)) for each in options), ("-h, --help", "Show this page.")]
     )
-    page += ["", f"`{context.command_path} COMMAND --help` shows a command with its options and examples."]
+    page += ["", f"`{called(context)} COMMAND --help` shows a command with its options and examples."]
     return "\n".join(page)
+
+
+def called(context: Any) -> str:
+    """The words that call a command, whatever file the program was started from."""
+    words: list[str] = []
+    while context.parent is not None:
+        words.insert(0, str(context.info_name))
+        context = context.parent
+    return " ".join(["roibeam", *words])
 
 
 def examples_of(command: Any) -> list[str]:
@@ -101,7 +110,7 @@ def _in_usage(argument: Any) -> str:
     return name if argument.required else f"[{name}]"
 
 
-def _called(parameter: Any) -> str:
+def _name_of(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return _in_usage(parameter).strip("[]")
     names = sorted([*parameter.opts, *parameter.secondary_opts], key=len)

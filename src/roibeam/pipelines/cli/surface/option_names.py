@@ -150,7 +150,7 @@ _DETECTORS = {
         DETECTOR,
     ),
     "image-feature": _text(
-        "Also store a feature of the whole photo: none, region, or NETWORK=WEIGHTS of torchvision.", "KIND", DETECTOR,
+        "Also store a feature of the whole photo: none, region, or NETWORK=FILE of torchvision.", "KIND", DETECTOR,
         is_advanced=True,
     ),
     "resnet": _text("Start from the ResNet of this file only.", "FILE", DETECTOR),

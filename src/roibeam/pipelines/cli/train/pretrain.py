@@ -167,13 +167,14 @@ def pretrain_command(
 ) -> PretrainRequest | None:
     """Trains a model on captions and the regions of a store.
 
-    It learns to guess masked words and masked regions, and which captions and images match. On several GPUs: torchrun
-    --no-python --nproc-per-node N roibeam pretrain ...
+    It learns to guess masked words and masked regions, and which captions and images match. torchrun starts it
+    on several GPUs.
 
     Examples:
         roibeam pretrain run/ --store store/ --captions captions.json
         roibeam pretrain run/ --store store/ --recipe vlbert-paper --toy
         roibeam pretrain run/ --store store/ --system vlbert --end-to-end
+        torchrun --no-python --nproc-per-node 8 roibeam pretrain run/ --store store/
     """
     request = PretrainRequest(
         out,
