@@ -1,4 +1,4 @@
-"""docs/python.md: its table names every array that a store can be given. tests/test_documentation.py runs its snippets."""
+"""docs/python.md: its table names every array of a store. tests/test_documentation.py runs its snippets."""
 
 from __future__ import annotations
 
