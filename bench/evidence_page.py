@@ -20,8 +20,8 @@ _HEAD = """\
 
 Made by `make evidence`; do not edit. Models of width 64 and two layers, trained for {steps:,} steps of {batch}
 captions, of whose words 40 % are hidden (InterBERT: its groups), on {train:,} pictures of the toy world
-([toyworld.md](toyworld.md)) with the regions of the toy detector, asked about {test:,} pictures and captions that
-they never saw. {runs} runs so far. Shares are in percent, with 95 % intervals over pictures and
+([detectors.md](detectors.md#the-toy-world)) with the regions of the toy detector, asked about {test:,} pictures and
+captions that they never saw. {runs} runs so far. Shares are in percent, with 95 % intervals over pictures and
 seeds ({seeds} at most; a draw takes both with replacement). A difference counts when its interval leaves 0 out; "not
 shown" says that it does not. What holds here holds for small models in a small world: it shows that the code learns
 what it should and that the controls fail as they must, not what a published model reaches.

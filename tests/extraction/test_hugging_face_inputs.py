@@ -36,7 +36,7 @@ from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.record.region_record import RegionRecord
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "cat", "on", "the", "beach", "where", "is", "?"]
 SIZES: dict[str, Any] = {
     "vocab_size": len(WORDS),
@@ -291,11 +291,12 @@ def test_a_photo_that_cannot_be_used_is_named(
 
 def snippets() -> dict[str, str]:
     """The five lines, wherever a reader may copy them from."""
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    in_readme = [("README", block) for block in blocks if "RegionProcessor(" in block]
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    on_page = [("docs/python.md", block) for block in blocks if "RegionProcessor(" in block]
+    assert on_page
     docstring = re.search(r"\n\n(    from roibeam .*?)\n\n(?=\S)", hugging_face_inputs.__doc__ or "", re.DOTALL)
     assert docstring is not None
-    return dict([("docstring", textwrap.dedent(docstring[1])), *in_readme])
+    return dict([("docstring", textwrap.dedent(docstring[1])), *on_page])
 
 
 @pytest.mark.parametrize("where", snippets())
