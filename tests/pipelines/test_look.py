@@ -1,9 +1,8 @@
-"""`roibeam look` and `roibeam store show --draw`, the pictures that they write, and docs/looking.md."""
+"""`roibeam look` and `roibeam store show --draw`, the pictures that they write."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +11,13 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from tiny_commands import Pictures, extract, one_line
+from tiny_commands import Pictures, one_line
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.one_photo import detect_photo
 from roibeam.pipelines.extract.request import RequestedDetector
 from roibeam.pipelines.foundation.files.picture_file import write_picture
 
-GUIDE = Path(__file__).parents[2] / "docs" / "looking.md"
 Run = Callable[..., Any]
 
 
@@ -124,15 +122,3 @@ def test_store_show_draws_on_the_photo_that_the_store_knows(
     other = sorted(pictures.photos.iterdir())[1]
     assert "is of a photo of" in one_line(roibeam(*show, "--draw", "c.png", "--photo", other))
     assert not Path("c.png").exists()
-
-
-def test_the_guides_snippets_run(photo: Path, folder: Path, tiny_network: tuple[str, ...]) -> None:
-    Path("photos").mkdir()
-    shutil.copy(photo, "photos/cat.jpg")
-    extract(Path("photos"), Path("store"), *tiny_network)
-    snippets = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(snippets) == 4
-    names: dict[str, Any] = {}
-    for number, snippet in enumerate(snippets):
-        exec(compile(snippet, f"{GUIDE.name}, snippet {number}", "exec"), names)
-    assert (cv2.imread("cat.png") == names["picture"]).all()
