@@ -264,7 +264,7 @@ def one_line(result: Any) -> str:
         (["{samples}", "{out}", "--weights", "{tmp}/no.pth"], "no.pth"),
         (
             ["{samples}", "{out}", "--weights", "random:1", "--detector", "vgg"],
-            "'vgg' is unknown; give a detector's folder or one of toy, vg-r101-c4, vg-r101-c4-600, small",
+            "'vgg' is unknown: no such folder; choose one of toy, vg-r101-c4, vg-r101-c4-600, small",
         ),
         (["{samples}", "{out}", "--weights", "random:1", "--conventions", "vgg"], "choose one of hf, d2, caffe"),
         (["{samples}", "{out}", "--weights", "random:1", "--set", "conventions.resize=x"], "convention resize is 'x'"),
@@ -282,7 +282,7 @@ def one_line(result: Any) -> str:
             "'--max-failures': Input should be less",
         ),
         (["{samples}", "{out}", "--weights", "random:1", "--colour", "x"], "No such option"),
-        (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depht=50"], "near: depth"),
+        (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depht=50"], "did you mean depth"),
         (["{samples}", "{out}", "--weights", "random:1", "--set", "depth=50"], "expected section.field=value"),
         (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depth=x"], "expected int"),
         (["{samples}", "{out}", "--weights", "random:1", "--image-root", "{tmp}"], "--image-root goes with"),

@@ -99,7 +99,7 @@ def wrong_calls(pictures: Pictures, folder: Path) -> list[tuple[Words, str]]:
         (("evaluate", folder, "--store", folder), "no feature store"),
         (("evaluate", folder, "--store", store, "--split", "val"), "--split"),
         (("evaluate", "--compare", gone, gone), "gone"),
-        (("probe", gone, gone / "a.jpg", "text", "--weights", gone), f"'{gone}', --weights '{gone}', the photo"),
+        (("probe", gone, gone / "a.jpg", "text", "--weights", gone), f"PHOTO '{gone / 'a.jpg'}', --weights '{gone}'"),
         (("probe", folder, "no-such-image", "text", "--store", store), "no record"),
         (("look", gone, "--weights", gone / "a"), f"PHOTO '{gone}', --weights '{gone / 'a'}'"),
         (("look", captions, folder / "b.txt"), ".png"),

@@ -75,10 +75,10 @@ def test_the_toy_detector_is_the_default_and_says_what_it_knows(photo: Path, fol
         (("PHOTO", "folder.png"), "folder.png: is there already"),
         (("PHOTO", "no/a.png"), "no/a.png: there is no folder no"),
         (("nosuch.jpg", "a.png"), "no such file or folder: PHOTO 'nosuch.jpg'"),
-        ((".", "a.png"), ".: is a folder; name one photo"),
+        ((".", "a.png"), "PHOTO '.' is a folder; name a file"),
         (("broken.jpg", "a.png"), "broken.jpg: not an image (decode)"),
         (("PHOTO", "a.png", "--detector", "vg-r101-c4"), "weights are missing"),
-        (("PHOTO", "a.png", "--detector", "nobody"), "give a detector's folder or one of toy, "),
+        (("PHOTO", "a.png", "--detector", "nobody"), "no such folder; choose one of toy, "),
     ],
 )
 def test_what_cannot_be_is_one_line_and_writes_nothing(

@@ -171,7 +171,7 @@ def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Pa
         (["--set", "model.hidden_size=abc"], "model settings"),
         (["--set", "model.hidden_size=33"], "model settings"),
         (["--set", "train.betas=[0.9]"], "betas must be two numbers"),
-        (["--set", "train.stepz=3"], "near: steps"),
+        (["--set", "train.stepz=3"], "did you mean steps"),
         (["--set", "sampling.word_probability=7"], "word_probability must be in 0..1"),
         (["--model", "huge"], "choose one of small, base"),
         (["--tokenizer", "nowhere"], "neither a vocab.txt"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
+
+from roibeam.near_names import name_hint
 
 _T = TypeVar("_T")
 
@@ -29,13 +30,12 @@ def apply_overrides(sections: Mapping[str, Any], settings: Iterable[str]) -> dic
         if not equals or not dot:
             raise ValueError(f"--set {setting!r}: expected section.field=value, such as {_example(sections)}")
         if section not in sections:
-            raise ValueError(f"--set {setting!r}: no section {section!r}; sections are {', '.join(sections)}")
+            raise ValueError(f"--set {setting!r}: no section {section!r}; {name_hint(section, sections)}")
         config = sections[section]
         assert is_dataclass(config) and not isinstance(config, type)
         by_name = {field.name: field for field in fields(config)}
         if name not in by_name:
-            near = difflib.get_close_matches(name, by_name, n=3) or by_name
-            raise ValueError(f"--set {setting!r}: {section} has no field {name!r}; near: {', '.join(near)}")
+            raise ValueError(f"--set {setting!r}: {section} has no field {name!r}; {name_hint(name, by_name)}")
         try:
             found.setdefault(section, {})[name] = _value(text.strip(), getattr(config, name), str(by_name[name].type))
         except ValueError as error:
@@ -58,7 +58,7 @@ def preset(option: str, name: str, presets: Mapping[str, _T]) -> _T:
         ValueError: naming the option and what there is.
     """
     if name not in presets:
-        raise ValueError(f"--{option} {name!r}: choose one of {', '.join(presets)}")
+        raise ValueError(f"--{option} {name!r}: {name_hint(name, presets)}")
     return presets[name]
 
 

@@ -15,17 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import roibeam
-
 _LONGEST = 600  # characters of a message that is not ours; ours are as long as they need
 # Libraries that open files of users or talk to servers; what they raise says something of those.
 _OF_FILES = frozenset(
-    "safetensors safetensors_rust zipfile tarfile lmdb pyarrow h5py zlib lzma gzip struct pickle _pickle csv _csv xml PIL "
-    "cv2 yaml binascii sqlite3".split()
+    "safetensors safetensors_rust zipfile tarfile lmdb pyarrow h5py zlib lzma gzip struct pickle _pickle csv _csv xml "
+    "PIL cv2 yaml binascii sqlite3".split()
 )
 _OF_SERVERS = frozenset(
-    "apache_beam botocore boto3 google googleapiclient grpc requests urllib3 http aiohttp aiobotocore s3fs gcsfs fsspec "
-    "hdfs huggingface_hub httpx".split()
+    "apache_beam botocore boto3 google googleapiclient grpc requests urllib3 http aiohttp aiobotocore s3fs gcsfs "
+    "fsspec hdfs huggingface_hub httpx".split()
 )
 _CURES: Mapping[int, str] = {
     errno.ENOSPC: "free some space there, then run the same command again",
@@ -153,7 +151,7 @@ def _full_name(kind: type[BaseException]) -> str:
 
 def _place(error: BaseException) -> str:
     """Our file and line where it was raised or passed; "" for an error that was none of ours to raise."""
-    package = Path(roibeam.__file__).parent
+    package = Path(__file__).parents[3]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_relative_to(package):

@@ -15,7 +15,13 @@ from roibeam.model.vilbert.presets import DEPTHS, vilbert_fields
 from roibeam.model.vilbert.presets import SMALL as SMALL_VILBERT
 from roibeam.model.visualbert.presets import visualbert_fields
 from roibeam.model.vlbert.presets import vlbert_fields
+from roibeam.near_names import name_hint
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
+from roibeam.pipelines.pretraining.samples.imagebert_sampling import ImageBertSampling
+from roibeam.pipelines.pretraining.samples.interbert_sampling import InterBertSampling
+from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
+from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 
 DEFAULT_SYSTEM, DEFAULT_SIZE = "vlbert", "small"
 
@@ -25,10 +31,12 @@ class NamedSystem:
     """
     Attributes:
         title: for people.
+        sampling: dataclass of the settings of its rules for samples.
         sizes: name of a preset -> the model's configuration.
     """
 
     title: str
+    sampling: type
     sizes: Mapping[str, ModelFields]
 
 
@@ -40,6 +48,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
     {
         "vlbert": NamedSystem(
             "VL-BERT",
+            VLBertSampling,
             _sizes(
                 "roibeam.model.vlbert.config.VLBertConfig",
                 small=vlbert_fields("release-captions", size="small"),
@@ -51,6 +60,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
         ),
         "visualbert": NamedSystem(
             "VisualBERT",
+            VisualBertSampling,
             _sizes(
                 "roibeam.model.visualbert.model.VisualBertConfig",
                 small=SMALL_SIZES,
@@ -59,10 +69,13 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
             ),
         ),
         "imagebert": NamedSystem(
-            "ImageBERT", _sizes("roibeam.model.imagebert.model.ImageBertConfig", small=SMALL_SIZES, base={})
+            "ImageBERT",
+            ImageBertSampling,
+            _sizes("roibeam.model.imagebert.model.ImageBertConfig", small=SMALL_SIZES, base={}),
         ),
         "vilbert": NamedSystem(
             "ViLBERT",
+            ViLbertSampling,
             _sizes(
                 "roibeam.model.vilbert.config.ViLbertConfig",
                 small=SMALL_VILBERT,
@@ -74,10 +87,12 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
         ),
         "vilbert-single-stream": NamedSystem(
             "ViLBERT's single-stream baseline",
+            ViLbertSampling,
             _sizes("roibeam.model.vilbert.single_stream.SingleStreamConfig", small=SMALL_SIZES, base={}),
         ),
         "interbert": NamedSystem(
             "InterBERT",
+            InterBertSampling,
             _sizes(
                 "roibeam.model.interbert.config.InterBertConfig",
                 small=SMALL_INTERBERT,
@@ -93,7 +108,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
 def named_system(name: str) -> NamedSystem:
     """Raises ValueError for an unknown name."""
     if name not in NAMED_SYSTEMS:
-        raise ValueError(f"system {name!r}: choose one of {', '.join(NAMED_SYSTEMS)}")
+        raise ValueError(f"--system {name!r}: {name_hint(name, NAMED_SYSTEMS)}")
     return NAMED_SYSTEMS[name]
 
 
@@ -101,5 +116,5 @@ def model_size(system: str, size: str) -> ModelFields:
     """Raises ValueError for an unknown name of either."""
     sizes = named_system(system).sizes
     if size not in sizes:
-        raise ValueError(f"--model {size!r}: choose one of {', '.join(sizes)}")
+        raise ValueError(f"--model {size!r}: {name_hint(size, sizes)}")
     return sizes[size]

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from roibeam.features.store import FeatureStore
@@ -14,7 +14,9 @@ from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.inputs.captioned.captioned_store import check_pair_agrees
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS
 from roibeam.pipelines.inputs.captioned.task_corpus import check_given_boxes
+from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
+from roibeam.pipelines.pretraining.requests.checked_stages import RequestedStage
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedData
 from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
@@ -23,22 +25,8 @@ from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.training.loop import is_main_process
 from roibeam.pipelines.training.run_folder.stages import StagedRun
 from roibeam.pipelines.training.run_folder.stages_page import write_stages_page
-from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RequestedStage:
-    """Attributes:
-    name: for people.
-    request: its folder, and from the second stage on what it starts from, are filled in when its turn comes.
-    options: what of it decides its result, one text for each; a stage that is done is done for these.
-    """
-
-    name: str
-    request: PretrainRequest
-    options: Sequence[str]
 
 
 def run_stages(
@@ -111,8 +99,7 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int]) -> Non
                         check_given_boxes(store)
                     first = first or store
             except (ValueError, OSError) as error:
-                name = f"stage {number}"
-                raise ValueError(f"{name if stage.name == name else f'{name} ({stage.name})'}: {error}") from None
+                raise ValueError(f"{stage.told(number)}: {error}") from None
 
 
 def _check_settings(request: PretrainRequest) -> bool:
@@ -121,12 +108,8 @@ def _check_settings(request: PretrainRequest) -> bool:
     Settings of the model and of the encoder are left to the stage.
     """
     recipe = None if request.model.recipe is None else recipe_named(request.model.recipe)
-    system = system_named(recipe.system if recipe else request.model.system or "vlbert")
-    sections = {
-        "train": TrainConfig(steps=2**40),
-        "data": DataConfig(),
-        "sampling": recipe.sampling if recipe else system.sampling(),
-    }
+    system = system_named(recipe.system if recipe else request.model.system or DEFAULT_SYSTEM)
+    sections = {"data": DataConfig(), "sampling": recipe.sampling if recipe else system.sampling()}
     settings = [each for each in request.training.settings if each.partition(".")[0].strip() in sections]
     return system.aligns_words(apply_overrides(sections, settings)["sampling"])
 
