@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,11 +12,14 @@ from roibeam.near_names import name_hint
 _T = TypeVar("_T")
 
 
-def apply_overrides(sections: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+def apply_overrides(
+    sections: Mapping[str, Any], settings: Iterable[str], *, elsewhere: Collection[str] = ()
+) -> dict[str, Any]:
     """Returns the sections with each "section.field=value" applied.
 
     Args:
         sections: name -> frozen dataclass instance.
+        elsewhere: sections that there are too; their settings are left to others.
         settings: values are read as json where they are json ("3", "0.5", "true", "[1, 2]"), else taken as text.
     Raises:
         ValueError: on an unknown section or field (naming the near ones), a malformed setting, or a value that the
@@ -29,8 +32,11 @@ def apply_overrides(sections: Mapping[str, Any], settings: Iterable[str]) -> dic
         section, dot, name = path.strip().partition(".")
         if not equals or not dot:
             raise ValueError(f"--set {setting!r}: expected section.field=value, such as {_example(sections)}")
+        if section in elsewhere:
+            continue
         if section not in sections:
-            raise ValueError(f"--set {setting!r}: no section {section!r}; {name_hint(section, sections)}")
+            known = [*sections, *elsewhere]
+            raise ValueError(f"--set {setting!r}: no section {section!r}; {name_hint(section, known)}")
         config = sections[section]
         assert is_dataclass(config) and not isinstance(config, type)
         by_name = {field.name: field for field in fields(config)}

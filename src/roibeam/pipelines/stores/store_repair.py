@@ -239,7 +239,7 @@ def _check_photos(store: Path, plan: Plan, states: list[ShardState], source: Rep
                 first = first or member.location
     if first is not None:
         raise ValueError(
-            f"none of the photos is there (the first: {first!r}); --images is the folder that was "
+            f"none of the photos is there (the first: {first!r}); --photos is the folder that was "
             f"{plan.source['image_root']!r} when the store was made"
         )
 

@@ -23,7 +23,9 @@ from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampli
 from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 
-DEFAULT_SYSTEM, DEFAULT_SIZE = "vlbert", "small"
+# ImageBERT decides whether a caption belongs to a picture, finds pictures by captions, and learns from one caption at a
+# time. VL-BERT's release can do neither; of those that can, ImageBERT gains most from its picture (docs/evidence.md).
+DEFAULT_SYSTEM, DEFAULT_SIZE = "imagebert", "small"
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,13 @@ class NamedSystem:
     """
     Attributes:
         title: for people.
+        architecture: class of the model with its pre-training heads, as config.json names it.
         sampling: dataclass of the settings of its rules for samples.
         sizes: name of a preset -> the model's configuration.
     """
 
     title: str
+    architecture: str
     sampling: type
     sizes: Mapping[str, ModelFields]
 
@@ -48,6 +52,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
     {
         "vlbert": NamedSystem(
             "VL-BERT",
+            "VLBertForPreTraining",
             VLBertSampling,
             _sizes(
                 "roibeam.model.vlbert.config.VLBertConfig",
@@ -60,6 +65,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
         ),
         "visualbert": NamedSystem(
             "VisualBERT",
+            "VisualBertForPreTraining",
             VisualBertSampling,
             _sizes(
                 "roibeam.model.visualbert.model.VisualBertConfig",
@@ -70,11 +76,13 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
         ),
         "imagebert": NamedSystem(
             "ImageBERT",
+            "ImageBertForPreTraining",
             ImageBertSampling,
             _sizes("roibeam.model.imagebert.model.ImageBertConfig", small=SMALL_SIZES, base={}),
         ),
         "vilbert": NamedSystem(
             "ViLBERT",
+            "ViLbertForPreTraining",
             ViLbertSampling,
             _sizes(
                 "roibeam.model.vilbert.config.ViLbertConfig",
@@ -87,11 +95,13 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
         ),
         "vilbert-single-stream": NamedSystem(
             "ViLBERT's single-stream baseline",
+            "SingleStreamForPreTraining",
             ViLbertSampling,
             _sizes("roibeam.model.vilbert.single_stream.SingleStreamConfig", small=SMALL_SIZES, base={}),
         ),
         "interbert": NamedSystem(
             "InterBERT",
+            "InterBertForPreTraining",
             InterBertSampling,
             _sizes(
                 "roibeam.model.interbert.config.InterBertConfig",

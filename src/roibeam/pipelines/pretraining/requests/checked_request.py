@@ -15,14 +15,10 @@ from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFi
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS, GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.pretraining.recipes.named_systems import (
-    DEFAULT_SIZE,
-    DEFAULT_SYSTEM,
-    NAMED_SYSTEMS,
-    model_size,
-)
+from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, NAMED_SYSTEMS, model_size
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
+from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
 from roibeam.pipelines.pretraining.requests.request import (
     DEFAULT_ENCODER,
     PretrainRequest,
@@ -34,10 +30,17 @@ from roibeam.pipelines.training.train_config import TrainConfig
 NO_BERT = "none"  # in place of one
 _TOKENIZER_OF_CAPTIONS = "captions"
 # Of --set: what these sections hold is known when torch is there.
-_OTHER_SECTIONS = frozenset({"data", "model"})
-_SECTIONS_END_TO_END = frozenset(
-    {"detector", "encoder", "photos", "end_to_end", "labelled", "detection", "detection_sampling", "detection_losses"}
-)
+_OTHER_SECTIONS = ("data", "model")
+_SECTIONS_END_TO_END = (
+    "detector", "encoder", "photos", "end_to_end", "labelled", "detection", "detection_sampling", "detection_losses"
+)  # fmt: skip
+# How the command line calls fields that have another name here.
+_OPTIONS = {
+    "images": "photos",
+    "labels_images": "labels-photos",
+    "judge_images": "judge-photos",
+    "judge_photos": "max-judge-images",
+}
 _ENCODER_FILES = ("images", "weights", "labels", "labels_images", "labels_vocab", "judge_labels", "judge_images")
 
 
@@ -53,7 +56,7 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
     recipe = None if asked.recipe is None else recipe_named(asked.recipe)
     for check in (
         lambda: _check_stores(request),
-        lambda: _check_model(asked, recipe),
+        lambda: _check_model(request, recipe),
         lambda: _check_settings(request, recipe),
         lambda: None if goes_on else _check_start(asked, recipe),
         lambda: _check_labels(request.encoder) if request.end_to_end else _refuse_encoder(request, recipe),
@@ -78,13 +81,14 @@ def _refuse(line: str) -> NoReturn:
     raise ValueError(line)
 
 
-def _check_model(asked: RequestedModel, recipe: Recipe | None) -> None:
+def _check_model(request: PretrainRequest, recipe: Recipe | None) -> None:
+    asked = request.model
     if recipe is not None and (asked.system or asked.size):
         raise ValueError(f"--recipe {asked.recipe} says which system and model; leave --system and --model out")
     if asked.toy and recipe is None:
         raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
     if recipe is None:
-        model_size(asked.system or DEFAULT_SYSTEM, asked.size or DEFAULT_SIZE)
+        model_size(chosen_system(request), asked.size or DEFAULT_SIZE)
 
 
 def _refuse_encoder(request: PretrainRequest, recipe: Recipe | None) -> None:
@@ -96,9 +100,7 @@ def _refuse_encoder(request: PretrainRequest, recipe: Recipe | None) -> None:
     asked = request.encoder
     given = [field.name for field in fields(asked) if getattr(asked, field.name)]
     if given:
-        raise ValueError(
-            f"--{given[0].replace('_', '-')} is for --end-to-end; stored features need no photos and no encoder"
-        )
+        raise ValueError(f"{_option(given[0])} is for --end-to-end; stored features need no photos and no encoder")
 
 
 def _need_files(request: PretrainRequest, named: NamedFiles) -> None:
@@ -118,7 +120,7 @@ def _need_files(request: PretrainRequest, named: NamedFiles) -> None:
     named.need("--from-run", model.from_run)
     named.need("--from-bert", None if model.from_bert == NO_BERT else model.from_bert)
     for name in _ENCODER_FILES:
-        named.need(f"--{name.replace('_', '-')}", getattr(encoder, name))
+        named.need(_option(name), getattr(encoder, name))
     named.look(lambda: check_weight_file(encoder.weights))
     if request.end_to_end and model.from_run is None and not model.toy:
         named.look(lambda: _check_encoder(encoder))
@@ -132,17 +134,13 @@ def _check_encoder(asked: RequestedEncoder) -> None:
 
 def _check_settings(request: PretrainRequest, recipe: Recipe | None) -> None:
     """Raises ValueError for settings of sections whose defaults need no torch: train and sampling."""
-    named = recipe.system if recipe is not None else request.model.system or DEFAULT_SYSTEM
-    if named not in NAMED_SYSTEMS:
+    system = recipe.system if recipe is not None else chosen_system(request)
+    if system not in NAMED_SYSTEMS:
         return  # which is said elsewhere
-    sampling = recipe.sampling if recipe is not None else NAMED_SYSTEMS[named].sampling()
+    sampling = recipe.sampling if recipe is not None else NAMED_SYSTEMS[system].sampling()
     light = {"train": TrainConfig(steps=2**40), "sampling": sampling}
-    heavy = _OTHER_SECTIONS | (_SECTIONS_END_TO_END if request.end_to_end else frozenset())
-    apply_overrides(light, [each for each in request.training.settings if _section(each) not in heavy])
-
-
-def _section(setting: str) -> str:
-    return setting.partition("=")[0].partition(".")[0].strip() if "." in setting.partition("=")[0] else ""
+    heavy = (*_OTHER_SECTIONS, *(_SECTIONS_END_TO_END if request.end_to_end else ()))
+    apply_overrides(light, request.training.settings, elsewhere=heavy)
 
 
 def _check_stores(request: PretrainRequest) -> None:
@@ -151,10 +149,10 @@ def _check_stores(request: PretrainRequest) -> None:
     if data.stores:
         return
     of_stores = {
-        "--captions": data.captions, "--weight": data.weights, "--task-text": data.task_texts,
-        "--validation": data.validation, "--validation-store": data.validation_store, "--held-out": data.held_out,
-        "--images-of": data.images_of, "--leave-out-held-out": data.leave_out_held_out,
-        "--end-to-end": request.end_to_end, "--stage-to": data.stage_to, "--stage-gb": data.stage_gb,
+        "--captions": data.captions, "--store-weight": data.weights, "--task-text": data.task_texts,
+        "--validation-captions": data.validation, "--validation-store": data.validation_store,
+        "--held-out": data.held_out, "--numbers-of": data.images_of, "--drop-held-out": data.leave_out_held_out,
+        "--end-to-end": request.end_to_end, "--cache-dir": data.stage_to, "--cache-gb": data.stage_gb,
         "--recipe": model.recipe, "--min-match": data.min_match is not None,
         "--num-classes": data.num_classes,
     }  # fmt: skip
@@ -182,7 +180,11 @@ def _check_labels(asked: RequestedEncoder) -> None:
     ):
         if getattr(asked, option) is not None and needed is None:
             name = "--labels" if option.startswith("labels") else "--judge-labels"
-            raise ValueError(f"--{option.replace('_', '-')} is for {name}; name the labels, or leave it out")
+            raise ValueError(f"{_option(option)} is for {name}; name the labels, or leave it out")
+
+
+def _option(field: str) -> str:
+    return f"--{_OPTIONS.get(field, field.replace('_', '-'))}"
 
 
 def _check_texts(request: PretrainRequest, recipe: Recipe | None) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from roibeam.pipelines.foundation.files.named_files import NamedFiles
+from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.requests.checked_request import check_request
+from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest
 from roibeam.pipelines.training.run_folder.names import STAGES_NAME
 
@@ -40,13 +43,27 @@ def check_stages(out: Path, stages: Sequence[RequestedStage]) -> None:
         return
     named = NamedFiles()
     named.need_output_folder(out)
+    requests = requests_of(stages)
     for number, stage in enumerate(stages, start=1):
-        named.look(lambda number=number, stage=stage: _check(number, stage))  # type: ignore[misc]
+        named.look(partial(_check, number, stage, requests[number - 1]))
     named.check()
 
 
-def _check(number: int, stage: RequestedStage) -> None:
+def requests_of(stages: Sequence[RequestedStage]) -> list[PretrainRequest]:
+    """Their requests; one that names no system has that of the stage before, whose weights it goes on from."""
+    found: list[PretrainRequest] = []
+    for stage in stages:
+        request = stage.request
+        if found and request.model.system is None and request.model.recipe is None:
+            before = found[-1].model
+            system = recipe_named(before.recipe).system if before.recipe else chosen_system(found[-1])
+            request = replace(request, model=replace(request.model, system=system))
+        found.append(request)
+    return found
+
+
+def _check(number: int, stage: RequestedStage, request: PretrainRequest) -> None:
     try:
-        check_request(stage.request, goes_on=number > 1)
+        check_request(request, goes_on=number > 1)
     except (ValueError, OSError) as error:
         raise ValueError(f"{stage.told(number)}: {error}") from None

@@ -14,9 +14,9 @@ from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.inputs.captioned.captioned_store import check_pair_agrees
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS
 from roibeam.pipelines.inputs.captioned.task_corpus import check_given_boxes
-from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
-from roibeam.pipelines.pretraining.requests.checked_stages import RequestedStage
+from roibeam.pipelines.pretraining.requests.checked_stages import RequestedStage, requests_of
+from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedData
 from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
@@ -84,12 +84,14 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int]) -> Non
     """
     with ExitStack() as opened:
         first: FeatureStore | None = None
+        requests = requests_of(stages)
         for number, stage in enumerate(stages, start=1):
             if number in done:
                 continue
-            data = stage.request.data
+            request = requests[number - 1]
+            data = request.data
             try:
-                aligns_words = _check_settings(stage.request)
+                aligns_words = _check_settings(request)
                 _check_files(data)
                 for path in (each for each in (*data.stores, data.validation_store) if each and "://" not in each):
                     store = opened.enter_context(FeatureStore(path))
@@ -108,7 +110,7 @@ def _check_settings(request: PretrainRequest) -> bool:
     Settings of the model and of the encoder are left to the stage.
     """
     recipe = None if request.model.recipe is None else recipe_named(request.model.recipe)
-    system = system_named(recipe.system if recipe else request.model.system or DEFAULT_SYSTEM)
+    system = system_named(recipe.system if recipe else chosen_system(request))
     sections = {"data": DataConfig(), "sampling": recipe.sampling if recipe else system.sampling()}
     settings = [each for each in request.training.settings if each.partition(".")[0].strip() in sections]
     return system.aligns_words(apply_overrides(sections, settings)["sampling"])
@@ -119,7 +121,7 @@ def _check_files(data: RequestedData) -> None:
         ("--captions", data.captions),
         ("--task-text", data.task_texts),
         ("--text-corpus", data.text_corpus),
-        ("--validation", () if data.validation is None else (data.validation,)),
+        ("--validation-captions", () if data.validation is None else (data.validation,)),
     ):
         for file in map(str, files):
             if file != OWN_CAPTIONS and not os.path.isfile(file):
