@@ -65,6 +65,11 @@ class StrictConfig(PretrainedConfig):
         super().__post_init__(**unknown)
         self.check()
 
+    @classmethod
+    def own_fields(cls) -> list[str]:
+        """The names that a user may set: all but those that Hugging Face's base class has."""
+        return [field.name for field in dataclasses.fields(cls) if field.name not in _INHERITED]
+
     def check(self) -> None:
         """Raises ValueError where fields do not fit each other; subclasses add to it."""
 

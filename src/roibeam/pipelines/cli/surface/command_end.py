@@ -65,7 +65,8 @@ def _failed(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         return _complain(_WHAT_GOES_ON, INTERRUPTED)
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
-        return _complain(f"{error.format_message()} (roibeam --help tells more)", error.exit_code)
+        called = getattr(getattr(error, "ctx", None), "command_path", "roibeam")
+        return _complain(f"{error.format_message()} ({called} --help tells more)", error.exit_code)
     if "--debug" in sys.argv:
         traceback.print_exception(error)
     failure = failure_of(error)
