@@ -102,6 +102,8 @@ def _told(kind: type[BaseException] | None, name: str, text: str, number: int | 
         return Failure(f"a file is no UTF-8 text ({line}); convert it, such as with iconv -t UTF-8, or name another")
     elif issubclass(kind, json.JSONDecodeError):
         return Failure(f"a file of JSON is damaged or of another kind ({line}); write or fetch it again")
+    elif issubclass(kind, EOFError):
+        return Failure(f"a file ends too early ({line or short}); write or fetch it again")
     elif issubclass(kind, OSError):
         line = re.sub(r"^\[Errno (\d+)\] ", "", line)
         cure = _CURES.get(number or 0)
