@@ -6,7 +6,8 @@ import difflib
 import re
 from collections.abc import Collection
 
-_MOST_NEAR, _MOST_LISTED = 3, 12
+_MOST_NEAR, _MOST_LISTED = 3, 14
+_ALIKE = 0.65  # 0 to 1, of difflib: "best" is not near to "vl-bert"
 
 
 def near_names(name: str, known: Collection[str]) -> list[str]:
@@ -16,7 +17,7 @@ def near_names(name: str, known: Collection[str]) -> list[str]:
         plain.setdefault(_plain(each), []).append(each)
     if same := plain.get(_plain(name)):
         return same[:_MOST_NEAR]
-    near = difflib.get_close_matches(_plain(name), plain, n=_MOST_NEAR)
+    near = difflib.get_close_matches(_plain(name), plain, n=_MOST_NEAR, cutoff=_ALIKE)
     return [each for key in near for each in plain[key]][:_MOST_NEAR]
 
 
@@ -24,7 +25,7 @@ def name_hint(name: str, known: Collection[str], *, listed_by: str = "") -> str:
     """What may have been meant, for the end of an error: "did you mean vlbert? choose one of vlbert, visualbert".
 
     Args:
-        known: in the order to be shown; of more than twelve only the near ones are.
+        known: in the order to be shown; of more than fourteen only the near ones are.
         listed_by: what lists them all, such as "roibeam recipes lists all 58".
     """
     near = near_names(name, known)

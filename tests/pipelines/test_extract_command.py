@@ -265,7 +265,7 @@ def one_line(result: Any) -> str:
     [
         (["{samples}", "{out}"], "weights are missing: preset butd-10-100 brings none; give a weight file"),
         (["{tmp}/missing", "{out}", "--weights", "random:1"], "no such file or folder: SOURCE"),
-        (["{tmp}", "{out}", "--weights", "random:1"], "no images in"),
+        (["{tmp}/none", "{out}", "--weights", "random:1"], "no images in"),
         (["{samples}", "{out}", "--weights", "random:x"], "random"),
         (["{samples}", "{out}", "--weights", "{tmp}/no.pth"], "no.pth"),
         (
@@ -294,11 +294,11 @@ def one_line(result: Any) -> str:
         (["{samples}", "{out}", "--weights", "random:1", "--photos", "{tmp}"], "--photos goes with"),
         (["{samples}", "{out}", "--weights", "random:1", "--vocab", "{tmp}/v.txt"], "v.txt"),
         (["{samples}", "{out}", "--weights", "random:1", "--detector", "small", "--vocab", "{three}"], "3 classes"),
-        (["{samples}", "{samples}", "--weights", "random:1"], "is not empty and no store of ours"),
+        (["{samples}", "{samples}", "--weights", "random:1"], "which is only read; name a folder beside it"),
         (["{samples}", "{three}", "--weights", "random:1"], "is a file"),
         (
             ["{samples}", "{out}", "extra", "--weights", "random:1"],
-            "'{out}' (of several arguments, the last one is the store)",
+            "SOURCE (the last argument is the store) '{out}'",
         ),
         (
             ["{samples}", "{out}", "--weights", "random:1", "--detector", "small", "--", "--wrkers=2"],
@@ -311,6 +311,7 @@ def test_user_errors_are_one_clear_line(
 ) -> None:
     three = tmp_path / "three.txt"
     three.write_text("a\nb\nc\n")
+    (tmp_path / "none").mkdir()
     places = {"samples": samples, "tmp": tmp_path, "out": tmp_path / "out", "three": three}
     line = one_line(roibeam("extract", *(argument.format(**places) for argument in arguments)))
     assert words.replace("{out}", str(places["out"])) in line

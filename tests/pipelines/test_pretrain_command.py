@@ -174,7 +174,7 @@ def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Pa
         (["--set", "train.stepz=3"], "did you mean steps"),
         (["--set", "sampling.word_probability=7"], "word_probability must be in 0..1"),
         (["--model", "huge"], "choose one of small, base"),
-        (["--tokenizer", "nowhere"], "neither a vocab.txt"),
+        (["--tokenizer", "nowhere"], "no such file or folder: --tokenizer 'nowhere'"),
         (["--device", "tpu"], "device must be auto or cpu"),
         (["--num-classes", "7"], "--num-classes says 7; leave the option out"),
         (["--captions", "missing.json"], "no such file or folder: --captions 'missing.json'"),

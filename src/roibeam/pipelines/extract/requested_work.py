@@ -59,8 +59,9 @@ def _check(request: ExtractRequest) -> None:
     """Raises ValueError with all names that are unknown, and all files that are not there or of another kind."""
     images, detector, out = request.images, request.detector, request.out
     named = NamedFiles()
+    what = "SOURCE" if len(images.sources) == 1 else "SOURCE (the last argument is the store)"
     for source in images.sources:
-        named.need("SOURCE", None if is_pattern(source) else source)
+        named.need(what, None if is_pattern(source) else source)
     named.need("--photos", images.image_root, FOLDER)
     named.need("--boxes", images.boxes)
     named.need("--captions", images.captions, FILE)
@@ -79,7 +80,7 @@ def _check_out(out: str, sources: Sequence[str]) -> None:
     check_output_is_no_file(out)
     for source in sources:
         if os.path.isdir(source) and Path(out).resolve().is_relative_to(Path(source).resolve()):
-            raise ValueError(f"OUT {out!r} is in SOURCE {source!r}, which is only read; name a folder beside it")
+            raise ValueError(f"OUT {out!r} lies in SOURCE {source!r}, which is only read; name a folder beside it")
 
 
 def _place(request: ExtractRequest, work: Work) -> str:

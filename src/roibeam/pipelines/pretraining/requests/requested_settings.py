@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from roibeam.model.common.bert import BertSizes
 from roibeam.near_names import name_hint
 from roibeam.pipelines.foundation.overrides import apply_overrides, parse_value
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
@@ -80,8 +79,8 @@ def model_overrides(settings: Sequence[str]) -> dict[str, Any]:
     return overrides
 
 
-def check_model_fields(config: BertSizes, overrides: Mapping[str, Any]) -> None:
-    """Raises ValueError for a setting of a field that a model of this configuration does not have."""
+def check_model_fields(config: Any, overrides: Mapping[str, Any]) -> None:
+    """Raises ValueError for a setting of a field that this configuration, a `StrictConfig`, does not have."""
     known = config.own_fields()
     for name, value in overrides.items():
         if name not in known:
