@@ -235,7 +235,7 @@ def test_other_words_lead_to_options_and_commands_that_exist() -> None:
     from roibeam.pipelines.cli.surface.command import OTHER_COMMANDS, OTHER_WORDS
 
     assert set(OTHER_WORDS.values()) <= set(OPTIONS) and not set(OTHER_COMMANDS) & set(LEAVES)
-    assert all(any(words.startswith(path) for path in LEAVES) for words in OTHER_COMMANDS.values())
+    assert all(any(words.startswith(path) for path in (*LEAVES, "--help")) for words in OTHER_COMMANDS.values())
 
 
 def test_a_shell_completes_names_without_torch(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def _in_usage(argument: Any) -> str:
 def _name_of(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return _in_usage(parameter).strip("[]")
-    names = sorted([*parameter.opts, *parameter.secondary_opts], key=len)
+    names = sorted([*parameter.opts, *parameter.secondary_opts], key=lambda name: name.startswith("--"))
     value = "" if parameter.is_flag or not parameter.metavar else f" {parameter.metavar}"
     return ", ".join(names) + value
 

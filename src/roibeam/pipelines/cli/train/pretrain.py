@@ -162,7 +162,7 @@ def pretrain_command(
         str | None, option("precision", values="float32, bf16 or fp16", default="that of the recipe, else float32")
     ] = None,
     threads: Annotated[int | None, THREADS] = None,
-    inspect_batch: Annotated[int, option("inspect-batch")] = 0,
+    inspect_batch: Annotated[int, option("inspect-batch", default="no page")] = 0,
     as_json: Annotated[bool, JSON] = False,
 ) -> PretrainRequest | None:
     """Trains a model on captions and the regions of a store.
