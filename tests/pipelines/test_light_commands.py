@@ -119,7 +119,7 @@ def wrong_calls(pictures: Pictures, folder: Path) -> list[tuple[Words, str]]:
         (("store", "show", store, "no-such-image"), "no-such-image"),
         (("store", "verify", store, "--shards", "x"), "--shards"),
         (("store", "repair", store, "--weights", gone), "--photos"),
-        (("store", "copy", gone, out), "no feature store"),
+        (("store", "copy", gone, out), "no such file or folder: SOURCE"),
         (("store", "plan", store, "--ranks", 0), "ranks"),
         (("store", "diff", gone, store), "gone"),
         (("store", "import", gone, out), "gone"),

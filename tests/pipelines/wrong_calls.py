@@ -127,5 +127,9 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall(("detector", "train", out, "--labels", gone / "l", "--photos", gone / "p", "--weights", gone / "w"),
                   f"--labels '{gone / 'l'}', --photos '{gone / 'p'}', --weights '{gone / 'w'}'"),
         WrongCall(("convert", file, out / "b.pth", "--config", captions), "--config is for a model's checkpoint"),
-        WrongCall(("leaks", photos, "--held-out", f"karpathy={gone}"), "no such file"),
+        WrongCall(("leaks", gone / "p", "--held-out", f"karpathy={gone}"), f"STORE '{gone / 'p'}'; and --held-out"),
+        WrongCall(("store", "copy", gone / "a", gone / "b", out), f"SOURCE '{gone / 'a'}', SOURCE '{gone / 'b'}'"),
+        WrongCall(("store", "diff", gone / "a", gone / "b"), f"LEFT '{gone / 'a'}', RIGHT '{gone / 'b'}'", 2),
+        WrongCall(("store", "import", gone / "a", out, "--format", "lxmert_h5", "--vocab", gone / "v"),
+                  f"SOURCE '{gone / 'a'}', --vocab '{gone / 'v'}'; and no feature file format is called 'lxmert_h5'"),
     ]  # fmt: skip
