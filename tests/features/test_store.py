@@ -121,7 +121,7 @@ def test_threads_share_one_store(store: FeatureStore) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no feature store here \(manifest.json is missing\)"):
+    with pytest.raises(FileNotFoundError, match=r"no feature store here \(the folder is empty\)"):
         FeatureStore(tmp_path)
     with pytest.raises(FileNotFoundError, match="no feature store here"):
         FeatureStore(tmp_path / "absent")

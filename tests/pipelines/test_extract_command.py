@@ -265,12 +265,12 @@ def one_line(result: Any) -> str:
     [
         (["{samples}", "{out}"], "weights are missing: preset butd-10-100 brings none; give a weight file"),
         (["{tmp}/missing", "{out}", "--weights", "random:1"], "no such file or folder: SOURCE"),
-        (["{tmp}", "{out}", "--weights", "random:1"], "no images in"),
+        (["{tmp}/none", "{out}", "--weights", "random:1"], "no images in"),
         (["{samples}", "{out}", "--weights", "random:x"], "random"),
         (["{samples}", "{out}", "--weights", "{tmp}/no.pth"], "no.pth"),
         (
             ["{samples}", "{out}", "--weights", "random:1", "--detector", "vgg"],
-            "'vgg' is unknown; give a detector's folder or one of toy, vg-r101-c4, vg-r101-c4-600, small",
+            "'vgg' is unknown: no such folder; choose one of toy, vg-r101-c4, vg-r101-c4-600, small",
         ),
         (["{samples}", "{out}", "--weights", "random:1", "--conventions", "vgg"], "choose one of hf, d2, caffe"),
         (["{samples}", "{out}", "--weights", "random:1", "--set", "conventions.resize=x"], "convention resize is 'x'"),
@@ -288,17 +288,17 @@ def one_line(result: Any) -> str:
             "'--max-failures': Input should be less",
         ),
         (["{samples}", "{out}", "--weights", "random:1", "--colour", "x"], "there is no option --colour"),
-        (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depht=50"], "near: depth"),
+        (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depht=50"], "did you mean depth"),
         (["{samples}", "{out}", "--weights", "random:1", "--set", "depth=50"], "expected section.field=value"),
         (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depth=x"], "expected int"),
         (["{samples}", "{out}", "--weights", "random:1", "--photos", "{tmp}"], "--photos goes with"),
         (["{samples}", "{out}", "--weights", "random:1", "--vocab", "{tmp}/v.txt"], "v.txt"),
         (["{samples}", "{out}", "--weights", "random:1", "--detector", "small", "--vocab", "{three}"], "3 classes"),
-        (["{samples}", "{samples}", "--weights", "random:1"], "is not empty and no store of ours"),
+        (["{samples}", "{samples}", "--weights", "random:1"], "which is only read; name a folder beside it"),
         (["{samples}", "{three}", "--weights", "random:1"], "is a file"),
         (
             ["{samples}", "{out}", "extra", "--weights", "random:1"],
-            "'{out}' (of several arguments, the last one is the store)",
+            "SOURCE (the last argument is the store) '{out}'",
         ),
         (
             ["{samples}", "{out}", "--weights", "random:1", "--detector", "small", "--", "--wrkers=2"],
@@ -311,6 +311,7 @@ def test_user_errors_are_one_clear_line(
 ) -> None:
     three = tmp_path / "three.txt"
     three.write_text("a\nb\nc\n")
+    (tmp_path / "none").mkdir()
     places = {"samples": samples, "tmp": tmp_path, "out": tmp_path / "out", "three": three}
     line = one_line(roibeam("extract", *(argument.format(**places) for argument in arguments)))
     assert words.replace("{out}", str(places["out"])) in line

@@ -14,6 +14,7 @@ from forks import run_script
 from json_lines import json_lines
 from tiny_commands import Pictures
 from typer.main import get_command
+from wrong_calls import WrongCall, calls_with_wrong_files, calls_with_wrong_names, make_wrong_files
 
 from roibeam.pipelines.cli.main import app
 from roibeam.pipelines.pretraining.recipes.published import RECIPES
@@ -99,7 +100,7 @@ def wrong_calls(pictures: Pictures, folder: Path) -> list[tuple[Words, str]]:
         (("evaluate", folder, "--store", folder), "no feature store"),
         (("evaluate", folder, "--store", store, "--split", "val"), "--split"),
         (("evaluate", "--compare", gone, gone), "gone"),
-        (("probe", gone, gone / "a.jpg", "text", "--weights", gone), f"'{gone}', --weights '{gone}', the photo"),
+        (("probe", gone, gone / "a.jpg", "text", "--weights", gone), f"PHOTO '{gone / 'a.jpg'}', --weights '{gone}'"),
         (("probe", folder, "no-such-image", "text", "--store", store), "no record"),
         (("look", gone, "--weights", gone / "a"), f"PHOTO '{gone}', --weights '{gone / 'a'}'"),
         (("look", captions, "--out", folder / "b.txt"), ".png"),
@@ -118,7 +119,7 @@ def wrong_calls(pictures: Pictures, folder: Path) -> list[tuple[Words, str]]:
         (("store", "show", store, "no-such-image"), "no-such-image"),
         (("store", "verify", store, "--shards", "x"), "--shards"),
         (("store", "repair", store, "--weights", gone), "--photos"),
-        (("store", "copy", gone, out), "no feature store"),
+        (("store", "copy", gone, out), "no such file or folder: SOURCE"),
         (("store", "plan", store, "--ranks", 0), "ranks"),
         (("store", "diff", gone, store), "gone"),
         (("store", "import", gone, out), "gone"),
@@ -131,12 +132,14 @@ def ran(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     """All of it, in one process that had nothing of ours imported."""
     folder = tmp_path_factory.mktemp("light")
     shutil.copytree(pictures.store, folder / "whole")
+    make_wrong_files(pictures, folder)
     calls: dict[str, list[Words]] = {
         "help": [("--version",), *((*path, "--help") for path in LEAVES)],
         "right": right_calls(pictures, folder),
         "recipe": [("recipes", name, "--json") for name in RECIPES],
         "shown": [("recipes", "vlbert-paper"), ("recipes",)],
         "wrong": [(*words, *["--json"] * _has_json(words)) for words, _ in wrong_calls(pictures, folder)],
+        "wronger": [call.words for call in more_wrong_calls(pictures, folder)],
     }
     words = [[str(word) for word in call] for group in calls.values() for call in group]
     (folder / "commands.json").write_text(json.dumps(words), "utf-8")
@@ -179,6 +182,22 @@ def test_a_failure_is_a_line_of_json_and_a_line_of_words(ran: dict[str, list[Ran
             (error,) = json_lines(call.out)
             assert error["event"] == "error" and error["exit_code"] == call.code, call
             assert f"roibeam: {error['message']}\n" == call.err, call
+
+
+def more_wrong_calls(pictures: Pictures, folder: Path) -> list[WrongCall]:
+    return [*calls_with_wrong_names(pictures, folder), *calls_with_wrong_files(pictures, folder)]
+
+
+def test_a_wrong_call_is_told_in_two_lines_what_was_wrong_and_the_cure(
+    ran: dict[str, list[Ran]], pictures: Pictures
+) -> None:
+    """The line before the last may say which detector was chosen."""
+    folder = Path(ran["wrong"][0].words[2]).parent
+    for call, wrong in zip(ran["wronger"], more_wrong_calls(pictures, folder), strict=True):
+        assert wrong.says in call.err.splitlines()[-1] and call.code == wrong.code, call
+        short = call.err.replace(str(folder), "tmp").replace(str(pictures.photos.parent), "tmp")
+        assert short.count("\n") <= 2 and len(short) <= 420, (len(short), short)
+        assert len(short.splitlines()[-1]) <= 330, (len(short), short)
 
 
 def test_every_command_with_json_is_asked_for_it(ran: dict[str, list[Ran]]) -> None:

@@ -74,10 +74,10 @@ def test_the_toy_detector_is_the_default_and_says_what_it_knows(photo: Path, fol
         (("PHOTO", "-o", "folder.png"), "folder.png: is there already"),
         (("PHOTO", "-o", "no/a.png"), "no/a.png: there is no folder no"),
         (("nosuch.jpg", "-o", "a.png"), "no such file or folder: PHOTO 'nosuch.jpg'"),
-        ((".", "-o", "a.png"), ".: is a folder; name one photo"),
+        ((".", "-o", "a.png"), "PHOTO '.' is a folder; name a file"),
         (("broken.jpg", "-o", "a.png"), "broken.jpg: not an image (decode)"),
         (("PHOTO", "-o", "a.png", "--detector", "vg-r101-c4"), "weights are missing"),
-        (("PHOTO", "-o", "a.png", "--detector", "nobody"), "give a detector's folder or one of toy, "),
+        (("PHOTO", "-o", "a.png", "--detector", "nobody"), "no such folder; choose one of toy, "),
     ],
 )
 def test_what_cannot_be_is_one_line_and_writes_nothing(

@@ -92,7 +92,7 @@ def test_the_list_and_one_of_them(roibeam: Cli) -> None:
     assert "VQA, accuracy, test-dev: 70.5 (Table 3)" in one.out and "left open" in one.out
     assert json.loads(roibeam("recipes", "vlbert-large", "--json").out)["vlbert-large"]["model"]["hidden_size"] == 1024
     unknown = roibeam("recipes", "vlbert-huge")
-    assert unknown.code == 1 and "near: " in unknown.err
+    assert unknown.code == 1 and "did you mean vlbert-large" in unknown.err
 
 
 TASKS = {  # by what a recipe's `data` begins with
@@ -191,7 +191,7 @@ def test_a_toy_variant_trains(roibeam: Cli, tmp_path: Path, pictures: Pictures) 
     assert resolved["task"]["model"]["hidden_size"] == 256
     for wrong, words in (
         (("--system", "vlbert"), "leave --system and --model out"),
-        (("--recipe", "vlbert-basis"), "near: vlbert-base"),
+        (("--recipe", "vlbert-basis"), "did you mean vlbert-base"),
         (("--from-bert", tmp_path), "expected a folder with config.json"),
         # Which encoder it takes by itself, the store's being another.
         (

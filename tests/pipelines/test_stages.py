@@ -333,13 +333,14 @@ def test_another_command_on_a_run_in_stages(roibeam: Cli, world: World, tmp_path
 def test_what_a_later_stage_would_stop_at_is_said_before_the_first_one(
     roibeam: Cli, world: World, tmp_path: Path
 ) -> None:
-    captions, out = world.folder / "a.json", tmp_path / "new"
+    captions, out, task = world.folder / "a.json", tmp_path / "new", tmp_path / "train.jsonl"
+    task.write_text('{"img_fn": "a/b.jpg", "question": ["why"], "answer_choices": []}\n')
     pictures, other = world.pictures.photos, tmp_path / "other"
     assert roibeam("extract", pictures, other, *NETWORK, "--weights", "random:8").code == 0
     for wrong, words in (
-        ("--captions none.json", "stage 2: --captions: no file here: 'none.json'"),
-        (f"--captions {tmp_path}", "stage 2: --captions: no file here: "),
-        ("--store nowhere", "stage 2: nowhere: no feature store here"),
+        ("--captions none.json", "stage 2: no such file or folder: --captions 'none.json'"),
+        (f"--captions {tmp_path}", " is a folder; name a file"),
+        ("--store nowhere", "stage 2: no such file or folder: --store 'nowhere'"),
         (f"--store {other}", "are of different feature spaces: "),
         ("--set train.stpes=5", "stage 2: --set 'train.stpes=5': train has no field 'stpes'"),
         (
@@ -348,14 +349,14 @@ def test_what_a_later_stage_would_stop_at_is_said_before_the_first_one(
         ),
         (
             "--recipe visualbert-task-vcr-without-coco --task-text train.jsonl",
-            "stage 2 (visualbert-task-vcr-without-coco): --task-text: no file here: 'train.jsonl'",
+            "stage 2 (visualbert-task-vcr-without-coco): no such file or folder: --task-text 'train.jsonl'",
         ),
         (
-            f"--recipe visualbert-task-vcr-without-coco --task-text {captions}",
+            f"--recipe visualbert-task-vcr-without-coco --task-text {task}",
             "does not say that its regions are given boxes; extract with the task's boxes",
         ),
     ):
-        given = ("--store", world.pictures.store, "--captions", captions, "--stage", "--steps 1", "--stage", wrong)
+        given = ("--store", world.pictures.store, "--stage", f"--steps 1 --captions {captions}", "--stage", wrong)
         done = roibeam("pretrain", out, *given)
         assert done.code == 1 and words in done.err and "Traceback" not in done.err, done.err
         assert not (out / "stage-1").exists()

@@ -367,7 +367,7 @@ def test_other_folders_are_refused(whole: Path, tmp_path: Path) -> None:
     assert len(list(out.glob("part-*.json"))) == 5, "nothing was touched"
     with pytest.raises(ValueError, match="is a file"):
         copy_store([whole], out / "notes.txt")
-    with pytest.raises(FileNotFoundError, match="no feature store here"):
+    with pytest.raises(ValueError, match="no such file or folder: SOURCE "):
         copy_store([tmp_path / "nothing"], tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

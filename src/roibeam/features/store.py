@@ -376,6 +376,17 @@ def _read_manifest(folder: Path) -> StoreManifest:
                 f"{folder}: has shards but no {STORE_MANIFEST_NAME}: the run that writes it has not finished: "
                 f"run the same command again"
             ) from None
-        raise FileNotFoundError(
-            f"{folder}: no feature store here ({STORE_MANIFEST_NAME} is missing); is the path right?"
-        ) from None
+        raise FileNotFoundError(f"{folder}: no feature store here ({_instead(folder)}); is the path right?") from None
+
+
+def _instead(folder: Path) -> str:
+    """What is there in place of a store, in words."""
+    if folder.is_file():
+        return f"it is a file; a store is a folder with {STORE_MANIFEST_NAME}"
+    if not folder.is_dir():
+        return "nothing is there"
+    if next(folder.iterdir(), None) is None:
+        return "the folder is empty"
+    if (folder / "plan.json").exists():
+        return "a run of roibeam extract has begun it and finished nothing: run the same command again"
+    return f"{STORE_MANIFEST_NAME} is missing"

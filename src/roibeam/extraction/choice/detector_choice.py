@@ -12,6 +12,7 @@ from roibeam.extraction.choice.presets import DEFAULT_PRESET, PRESET_SIZES, PRES
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
+from roibeam.near_names import name_hint
 
 DEFAULT_SELECTION = "butd-10-100"  # of a detector that no preset is of
 _T = TypeVar("_T")
@@ -114,7 +115,7 @@ def named(what: str, name: str | _T, known: Mapping[str, _T]) -> _T:
     if not isinstance(name, str):
         return name
     if name not in known:
-        raise ValueError(f"{what} {name!r} is unknown; choose one of {', '.join(known)}")
+        raise ValueError(f"{what} {name!r} is unknown; {name_hint(name, known)}")
     return known[name]
 
 
@@ -125,6 +126,6 @@ def _folder(detector: str | Path | DetectorConfig | None) -> DetectorFolder | No
     if str(detector) in SHIPPED or (str(detector) not in CONFIGS and Path(detector).exists()):
         return read_detector_folder(detector)
     if str(detector) not in CONFIGS:
-        known = ", ".join(dict.fromkeys([*SHIPPED, *CONFIGS]))
-        raise ValueError(f"detector {str(detector)!r} is unknown; give a detector's folder or one of {known}")
+        hint = name_hint(str(detector), list(dict.fromkeys([*SHIPPED, *CONFIGS])))
+        raise ValueError(f"detector {str(detector)!r} is unknown: no such folder; {hint}")
     return None

@@ -1,14 +1,4 @@
-"""Weight files as named tensors, whatever container they are in; nothing in a file is executed.
-
-What a file is, its first bytes say where they can; the suffix only decides for `.caffemodel`, which has no signature.
-
-| container | recognised by | read by |
-|---|---|---|
-| safetensors | a length, then `{` | safetensors |
-| torch | a zip archive, or torch's older signature | `torch.load(weights_only=True)` |
-| pickle | a pickle's first opcodes | roibeam.features.safe_pickle.read, which runs nothing |
-| Caffe | `.caffemodel` | caffemodel.py |
-"""
+"""Weight files as named tensors, whatever container they are in (file_container.py); nothing in a file is executed."""
 
 from __future__ import annotations
 
@@ -24,13 +14,11 @@ from torch import Tensor
 
 from roibeam.extraction.network.state import renamed
 from roibeam.extraction.weights.caffemodel import read_caffemodel
+from roibeam.extraction.weights.file_container import container_of
 from roibeam.extraction.weights.sources import first_line
 from roibeam.features.printable import printable
 from roibeam.features.safe_pickle.read import UnsafePickleError, load_pickle
 
-SUFFIXES = (".safetensors", ".pth", ".pt", ".th", ".bin", ".model", ".pkl", ".caffemodel")
-# torch/serialization.py MAGIC_NUMBER as pickle writes it: the files of torch before 1.6.
-_OLD_TORCH = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
 # Keys under which training programs keep the weights: detectron2 and MILVLG, most others, Detectron 1, the multi-task
 # ViLBERT's files to resume from.
 _INNER_DICTS = ("model", "state_dict", "blobs", "model_state_dict")
@@ -44,22 +32,12 @@ def read_tensors(path: Path) -> dict[str, object]:
     Raises:
         ValueError: one line, when the file is of no known kind, is cut off, or wants to run code.
     """
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise ValueError(f"weights {path}: unknown suffix {path.suffix!r}; readable are {', '.join(SUFFIXES)}")
-    if suffix == ".caffemodel":
+    container = container_of(path)
+    if container == "caffe":
         return dict(read_caffemodel(path))
-    with path.open("rb") as file:
-        head = file.read(16)
-    if suffix == ".safetensors" or head[8:9] == b"{":
+    if container == "safetensors":
         return _read_safetensors(path)
-    if head.startswith(b"PK\x03\x04") or head.startswith(_OLD_TORCH):
-        return _named(_read_torch(path), path)
-    if suffix == ".pkl" or (head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05" and len(head) > 1):
-        return _named(_read_pickle(path), path)
-    raise ValueError(
-        f"weights {path}: not a complete torch file, safetensors file or pickle; it starts with {head[:12]!r}"
-    )
+    return _named(_read_torch(path) if container == "torch" else _read_pickle(path), path)
 
 
 def _read_safetensors(path: Path) -> dict[str, object]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from roibeam.features.exchange.feature_file import FeatureFormat
+from roibeam.near_names import name_hint
 
 # Name -> module with `FORMAT`, in the order in which a file is asked whose it is: those whose import is dear come last.
 FORMATS: dict[str, str] = {
@@ -32,7 +33,7 @@ def format_named(name: str) -> FeatureFormat:
         ValueError: naming those that there are.
     """
     if name not in FORMATS:
-        raise ValueError(f"no feature file format is called {name!r}; choose one of {', '.join(FORMATS)}")
+        raise ValueError(f"no feature file format is called {name!r}; {name_hint(name, FORMATS)}")
     return cast(FeatureFormat, importlib.import_module(FORMATS[name]).FORMAT)
 
 
@@ -60,6 +61,8 @@ def format_of(path: str | os.PathLike[str], name: str | None = None) -> FeatureF
         return format_named(name)
     found = recognise(path)
     if found is None:
-        titles = "; ".join(f"{name} ({format_named(name).title})" for name in FORMATS)
-        raise ValueError(f"{path}: is no feature file that roibeam knows: {titles}; --format reads it as one of them")
+        raise ValueError(
+            f"{path}: is no feature file that roibeam knows ({', '.join(FORMATS)}); name the file or folder itself, or "
+            f"say what it is with --format"
+        )
     return found

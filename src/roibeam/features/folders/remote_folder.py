@@ -94,6 +94,8 @@ class RemoteFolder:
             package = known_implementations.get(protocol, {}).get("class", "").split(".")[0]
             told = f"pip install {package}" if package not in ("", "fsspec") else str(error)
             raise ValueError(f"{self.url}: the package that reads {protocol}:// is missing: {told}") from error
+        except ValueError as error:
+            raise ValueError(f"{self.url}: {error}; stores are in folders, or at s3://, gs://, hdfs://") from error
 
     @contextmanager
     def _named(self, name: str) -> Iterator[None]:

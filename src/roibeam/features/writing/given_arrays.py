@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, Required, TypedDict
 
@@ -11,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from roibeam.features.exchange.entry_record import EntryError, check_boxes, check_scores, id_array
 from roibeam.features.record.region_record import FEATURE_DTYPES, RegionRecord, TopKDistribution
+from roibeam.near_names import near_names
 
 _SUM_SLACK = 0.01  # of a row of probabilities; float16 values of 1,601 classes are off by less
 
@@ -103,7 +103,7 @@ def caption_texts(image_id: str, captions: str | Iterable[str]) -> tuple[str, ..
 def _check_names(image_id: str, given: Mapping[str, Any]) -> None:
     for name in given:
         if name not in _NAMES:
-            near = difflib.get_close_matches(str(name), _NAMES, n=1)
+            near = near_names(str(name), _NAMES)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_NAMES)} and captions"
             raise ValueError(f"record {image_id!r}: no array is called {name!r}; {hint}")
     missing = [name for name in _NEEDED if given.get(name) is None]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, dataclass_transform
 
 from transformers import PretrainedConfig
+
+from roibeam.near_names import name_hint
 
 # What Hugging Face itself hands to a config when it reads one from a file or a checkpoint. Its other common names
 # (id2label, output_attentions, ...) would be ignored by our models, so they are refused like any unknown name.
@@ -64,6 +65,11 @@ class StrictConfig(PretrainedConfig):
         super().__post_init__(**unknown)
         self.check()
 
+    @classmethod
+    def own_fields(cls) -> list[str]:
+        """The names that a user may set: all but those that Hugging Face's base class has."""
+        return [field.name for field in dataclasses.fields(cls) if field.name not in _INHERITED]
+
     def check(self) -> None:
         """Raises ValueError where fields do not fit each other; subclasses add to it."""
 
@@ -90,6 +96,4 @@ def _kind(field: dataclasses.Field[Any]) -> str:
 
 
 def _describe(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"known fields: {', '.join(sorted(known))}"
-    return f"unknown field {name!r}; {hint}"
+    return f"unknown field {name!r}; {name_hint(name, sorted(known))}"

@@ -8,9 +8,9 @@ from pathlib import Path
 from roibeam.features.record.drawing.region_drawing import looking_scale
 from roibeam.pipelines.extract.one_photo import detect_photo
 from roibeam.pipelines.extract.request import RequestedDetector
-from roibeam.pipelines.foundation.files.named_files import check_named_files
+from roibeam.pipelines.extract.requested_detector import need_detector
+from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
 from roibeam.pipelines.foundation.files.picture_file import check_picture_path, write_picture
-from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
 from roibeam.pipelines.stores.record_view import RecordView, view_of
 
 LOOKED_AT = 10  # regions
@@ -41,11 +41,11 @@ def look_at_photo(
         ValueError: when the photo cannot be used, the picture not be written there, or the detector is none.
     """
     picture = Path(f"{photo.stem}.regions.png") if out is None else out
-    check_picture_path(picture)
-    vocabulary = None if detector.vocabulary == PUBLISHED_LISTS else detector.vocabulary
-    check_named_files([("PHOTO", photo), ("--weights", detector.weights), ("--vocab", vocabulary)])
-    if photo.is_dir():
-        raise ValueError(f"{photo}: is a folder; name one photo")
+    named = NamedFiles()
+    named.need("PHOTO", photo, FILE)
+    need_detector(named, detector)
+    named.look(lambda: check_picture_path(picture))
+    named.check()
     found = detect_photo(photo, detector)
     record, names = found.record, found.vocabulary
     drawn = record.draw(

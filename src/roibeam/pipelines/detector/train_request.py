@@ -6,13 +6,15 @@ Files and names are looked at before torch is imported.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.pipelines.detector.photos import LabelledPhotos, open_labelled_photos
-from roibeam.pipelines.foundation.files.named_files import check_named_files, check_output_is_no_file
+from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.foundation.overrides import apply_overrides, preset
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -99,19 +101,18 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
 
 
 def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
-    preset("detector", request.detector, CONFIGS)
-    preset("conventions", request.conventions, CONVENTIONS)
-    check_named_files(
-        [
-            ("--labels", request.labels),
-            ("--photos", request.images),
-            ("--vocab", request.vocab),
-            ("--weights", request.weights),
-            ("--resnet", request.resnet),
-        ]
-    )
-    check_output_is_no_file(run_dir)
-    _train_config(request)
+    named = NamedFiles()
+    named.look(lambda: preset("detector", request.detector, CONFIGS))
+    named.look(lambda: preset("conventions", request.conventions, CONVENTIONS))
+    named.need("--labels", request.labels, FILE)
+    named.need("--photos", request.images, FOLDER)
+    named.need("--vocab", request.vocab)
+    for option, weights in (("--weights", request.weights), ("--resnet", request.resnet)):
+        if named.need(option, weights, FILE):
+            named.look(partial(check_weight_file, weights))
+    named.need_output_folder(run_dir)
+    named.look(lambda: _train_config(request))
+    named.check()
 
 
 def _settings(request: DetectorTrainRequest, photos: LabelledPhotos) -> DetectorSettings:

@@ -11,14 +11,17 @@ from roibeam.extraction.choice.presets import PRESET_SIZES
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, PUBLISHED_EDGES, Conventions
 from roibeam.extraction.network.selection_policy import SelectionPolicy
+from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.pipelines.extract.preset_names import choice_words, conventions_name, parts_words
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, dataclass_from_json
 from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
 from roibeam.pipelines.extract.shard_plan import read_plan
+from roibeam.pipelines.foundation.device_choice import check_device_name
+from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
 from roibeam.pipelines.foundation.overrides import apply_overrides
-from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
+from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary
 
 ON_THIS_MACHINE = ("local", "portable")  # runners: the others have workers elsewhere
 
@@ -89,6 +92,20 @@ def open_detector(
         parts["detector"], parts["selection"], chosen.weights, asked.device, threads, parts["conventions"], asked.mode
     )
     return OpenedDetector(spec, vocabulary)
+
+
+def need_detector(named: NamedFiles, asked: RequestedDetector) -> None:
+    """Adds what is wrong with the files and names of a detector, as far as it is known without a store and torch."""
+    if named.need("--weights", asked.weights, FILE):
+        named.look(lambda: check_weight_file(asked.weights))
+    named.need("--vocab", None if asked.vocabulary == PUBLISHED_LISTS else asked.vocabulary)
+    named.look(
+        lambda: choose_detector(
+            asked.detector, preset=asked.preset, conventions=asked.conventions, selection=asked.selection,
+            weights=asked.weights,
+        )
+    )  # fmt: skip
+    named.look(lambda: check_device_name(asked.device))
 
 
 def _as_recorded(chosen: ChosenDetector, asked: RequestedDetector, recorded: _Recorded | None) -> ChosenDetector:

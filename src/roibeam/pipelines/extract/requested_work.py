@@ -4,19 +4,20 @@ torch nor Beam is imported: what is wrong with a request is said at once."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.features.counted import counted
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedImages, RequestedRecords, RunOptions
-from roibeam.pipelines.extract.requested_detector import ON_THIS_MACHINE, open_detector
+from roibeam.pipelines.extract.requested_detector import ON_THIS_MACHINE, need_detector, open_detector
 from roibeam.pipelines.extract.shard.store_folder import check_output_folder
 from roibeam.pipelines.extract.work import Work
-from roibeam.pipelines.foundation.device_choice import check_device_name, choose_device
-from roibeam.pipelines.foundation.files.named_files import check_named_files
+from roibeam.pipelines.foundation.device_choice import choose_device
+from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles, check_output_is_no_file
 from roibeam.pipelines.foundation.files.remote_files import is_url, use_beam_options
 from roibeam.pipelines.sources.captions.caption_join import GivenCaptions, give_captions
 from roibeam.pipelines.sources.datasets.folder import is_pattern
@@ -24,7 +25,6 @@ from roibeam.pipelines.sources.given_boxes import GivenBoxes, give_boxes
 from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, keep_out
 from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_source
 from roibeam.pipelines.sources.source_kinds import Source, check_images_are_there, open_sources
-from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
 
 
 def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
@@ -35,8 +35,7 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
     Raises:
         ValueError: one line: whatever of the request is unknown, does not fit together or cannot be opened.
     """
-    _check_files(request)
-    check_device_name(request.detector.device)
+    _check(request)
     options = _options(request.records)
     threads = _threads(request.detector.threads, request.run)
     store = _store(request)
@@ -56,20 +55,32 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
     return replace(work, detector=replace(spec, device=device))
 
 
-def _check_files(request: ExtractRequest) -> None:
-    """Raises ValueError with all files that were named and are not there."""
-    images, detector = request.images, request.detector
-    (source, *more) = images.sources  # of several, the one that opens them tells more
-    check_named_files(
-        [
-            ("SOURCE", None if more or is_pattern(source) else source),
-            ("--photos", images.image_root),
-            ("--boxes", images.boxes),
-            ("--captions", images.captions),
-            ("--weights", detector.weights),
-            ("--vocab", None if detector.vocabulary == PUBLISHED_LISTS else detector.vocabulary),
-        ]
-    )
+def _check(request: ExtractRequest) -> None:
+    """Raises ValueError with all names that are unknown, and all files that are not there or of another kind."""
+    images, detector, out = request.images, request.detector, request.out
+    named = NamedFiles()
+    what = "SOURCE" if len(images.sources) == 1 else "SOURCE (the last argument is the store)"
+    for source in images.sources:
+        named.need(what, None if is_pattern(source) else source)
+    named.need("--photos", images.image_root, FOLDER)
+    named.need("--boxes", images.boxes)
+    named.need("--captions", images.captions, FILE)
+    need_detector(named, detector)
+    named.look(lambda: _check_out(out, images.sources))
+    named.check()
+
+
+def _check_out(out: str, sources: Sequence[str]) -> None:
+    """Raises ValueError where no store can be written, or where the next run would look for photos in it."""
+    if is_url(out):
+        return
+    if os.path.isfile(out):
+        hint = "; a shell makes photos/*.jpg many names: quote the pattern" if len(sources) > 1 else ""
+        raise ValueError(f"OUT {out!r} is a file; the last argument is the folder to write the store into{hint}")
+    check_output_is_no_file(out)
+    for source in sources:
+        if os.path.isdir(source) and Path(out).resolve().is_relative_to(Path(source).resolve()):
+            raise ValueError(f"OUT {out!r} lies in SOURCE {source!r}, which is only read; name a folder beside it")
 
 
 def _place(request: ExtractRequest, work: Work) -> str:

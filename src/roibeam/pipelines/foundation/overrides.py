@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
+
+from roibeam.near_names import name_hint
 
 _T = TypeVar("_T")
 
 
-def apply_overrides(sections: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+def apply_overrides(
+    sections: Mapping[str, Any], settings: Iterable[str], *, elsewhere: Collection[str] = ()
+) -> dict[str, Any]:
     """Returns the sections with each "section.field=value" applied.
 
     Args:
         sections: name -> frozen dataclass instance.
+        elsewhere: sections that there are too; their settings are left to others.
         settings: values are read as json where they are json ("3", "0.5", "true", "[1, 2]"), else taken as text.
     Raises:
         ValueError: on an unknown section or field (naming the near ones), a malformed setting, or a value that the
@@ -28,14 +32,16 @@ def apply_overrides(sections: Mapping[str, Any], settings: Iterable[str]) -> dic
         section, dot, name = path.strip().partition(".")
         if not equals or not dot:
             raise ValueError(f"--set {setting!r}: expected section.field=value, such as {_example(sections)}")
+        if section in elsewhere:
+            continue
         if section not in sections:
-            raise ValueError(f"--set {setting!r}: no section {section!r}; sections are {', '.join(sections)}")
+            known = [*sections, *elsewhere]
+            raise ValueError(f"--set {setting!r}: no section {section!r}; {name_hint(section, known)}")
         config = sections[section]
         assert is_dataclass(config) and not isinstance(config, type)
         by_name = {field.name: field for field in fields(config)}
         if name not in by_name:
-            near = difflib.get_close_matches(name, by_name, n=3) or by_name
-            raise ValueError(f"--set {setting!r}: {section} has no field {name!r}; near: {', '.join(near)}")
+            raise ValueError(f"--set {setting!r}: {section} has no field {name!r}; {name_hint(name, by_name)}")
         try:
             found.setdefault(section, {})[name] = _value(text.strip(), getattr(config, name), str(by_name[name].type))
         except ValueError as error:
@@ -58,7 +64,7 @@ def preset(option: str, name: str, presets: Mapping[str, _T]) -> _T:
         ValueError: naming the option and what there is.
     """
     if name not in presets:
-        raise ValueError(f"--{option} {name!r}: choose one of {', '.join(presets)}")
+        raise ValueError(f"--{option} {name!r}: {name_hint(name, presets)}")
     return presets[name]
 
 

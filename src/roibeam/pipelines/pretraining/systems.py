@@ -19,16 +19,11 @@ from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS, NamedSystem, named_system
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
 from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler
-from roibeam.pipelines.pretraining.samples.imagebert_sampling import ImageBertSampling
 from roibeam.pipelines.pretraining.samples.interbert import InterBertSampler
-from roibeam.pipelines.pretraining.samples.interbert_sampling import InterBertSampling
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.samples.vilbert import ViLbertSampler
-from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
 from roibeam.pipelines.pretraining.samples.visualbert import BOX_NUMBERS, VisualBertSampler, review_captions
-from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
-from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 
 
 @dataclass(frozen=True)
@@ -60,11 +55,10 @@ class System:
     """One of the published systems, as pre-training knows it.
 
     Attributes:
-        named: its title and the sizes of its model.
+        named: its title, the sizes of its model and the settings of its rules.
         model_class: with the pre-training heads.
         class_objective: what the number of the detector's classes is asked for; None for a system that predicts none.
         feature_width: settings of the rules and feature width of a store -> `region_feature_size`.
-        sampling: dataclass of the rules' settings.
         sampler: the rules.
         layout: the model's configuration -> the parts of its sequence in order, stream by stream, for people.
         text_only_fields: fields of the configuration of a model that also reads rows of text alone; None where the
@@ -84,7 +78,6 @@ class System:
 
     named: NamedSystem
     model_class: type[nn.Module]
-    sampling: type
     sampler: type[Sampler]
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
     class_objective: ClassObjective | None = None
@@ -103,6 +96,11 @@ class System:
     def name(self) -> str:
         """For people."""
         return self.named.title
+
+    @property
+    def sampling(self) -> type:
+        """Dataclass of the rules' settings."""
+        return self.named.sampling
 
     @property
     def sizes(self) -> Mapping[str, ModelFields]:
@@ -142,7 +140,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             class_objective=ClassObjective(
                 "with_region_head", "num_region_labels", read_with_it=("region_labels", "region_loss_mean")
             ),
-            sampling=VLBertSampling,
             sampler=VLBertSampler,
             layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
             text_only_fields={"with_text_only": True},
@@ -154,7 +151,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
         "visualbert": System(
             named=NAMED_SYSTEMS["visualbert"],
             model_class=VisualBertForPreTraining,
-            sampling=VisualBertSampling,
             sampler=VisualBertSampler,
             layout=lambda config: (("text", "regions"),),
             reads_task_text=True,
@@ -172,7 +168,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
                 instead=" (their features are still predicted)",
                 background=False,
             ),
-            sampling=ImageBertSampling,
             sampler=ImageBertSampler,
             layout=_imagebert_layout,
             most_pieces=lambda sampling: sampling.max_pieces,
@@ -182,7 +177,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             named=NAMED_SYSTEMS["vilbert"],
             model_class=ViLbertForPreTraining,
             class_objective=_VILBERT_CLASSES,
-            sampling=ViLbertSampling,
             sampler=ViLbertSampler,
             layout=lambda config: (("text",), (*_WHOLE, "regions")),
             most_pieces=lambda sampling: sampling.max_pieces,
@@ -192,7 +186,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             named=NAMED_SYSTEMS["vilbert-single-stream"],
             model_class=SingleStreamForPreTraining,
             class_objective=_SINGLE_STREAM_CLASSES,
-            sampling=ViLbertSampling,
             sampler=ViLbertSampler,
             layout=lambda config: (("text", *_WHOLE, "regions"),),
             most_pieces=lambda sampling: sampling.max_pieces,
@@ -202,7 +195,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             named=NAMED_SYSTEMS["interbert"],
             model_class=InterBertForPreTraining,
             class_objective=_INTERBERT_CLASSES,
-            sampling=InterBertSampling,
             sampler=InterBertSampler,
             layout=lambda config: ((*_WHOLE, "regions", *_END * config.with_image_sep, "text"),),
             most_pieces=lambda sampling: sampling.max_pieces,

@@ -13,6 +13,8 @@ from roibeam.features.printable import printable
 from roibeam.features.safe_pickle.read import load_pickle
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.foundation.files.named_files import FOLDER, NamedFiles
+from roibeam.pipelines.sources.datasets.folder import is_pattern
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_list, read_json_members
 from roibeam.pipelines.sources.datasets.karpathy import TRAINING_SPLITS, read_karpathy
 from roibeam.pipelines.sources.id_lists import read_id_list
@@ -195,7 +197,12 @@ def find_leaks(
     Raises:
         ValueError, OSError: when a file is no such file, or the images cannot be opened.
     """
-    rules = HeldOut(held_out)
+    named = NamedFiles()
+    named.need("SOURCE_OR_STORE", None if is_pattern(images) else images)
+    named.need("--photos", image_root, FOLDER)
+    rules = named.look(lambda: HeldOut(held_out))
+    named.check()
+    assert rules is not None
     if (Path(images) / STORE_MANIFEST_NAME).is_file():
         with FeatureStore(images) as store:
             return rules.scan(store.ids(), checked_data_set(images_of, data_set_of_store(store.manifest)))

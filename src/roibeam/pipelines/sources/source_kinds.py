@@ -269,5 +269,6 @@ def _source(kind: str, location: str, root: str, id_rule: str, images: Iterable[
         check_utf8(path)
     table = ImageTable(images)
     if not table:
-        raise ValueError(f"no images in {location!r}" + "".join(f"; {note}" for note in notes))
+        looked = "no file fits this pattern" if folder.is_pattern(location) else "is it the right folder or file?"
+        raise ValueError(f"no images in {location!r}; {'; '.join(notes) or looked}")
     return Source(kind, location, root, id_rule, table, notes)

@@ -36,6 +36,7 @@ from roibeam.features.writing.sequence_folder import (
 )
 from roibeam.pipelines.extract.annotations import merged_annotations
 from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
+from roibeam.pipelines.foundation.files.named_files import NamedFiles
 from roibeam.pipelines.sources.id_lists import AskedIds
 from roibeam.pipelines.stores.merged_manifest import merged_fingerprint, merged_text
 
@@ -180,8 +181,13 @@ def _check_paths(sources: Sequence[Path], out: Path) -> None:
         raise ValueError("a source is named twice; name each store once")
     if out.resolve() in places:
         raise ValueError(f"{out} is a source too; a copy goes to a new folder")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file; give a folder to write the store into")
+    if inside := [source for source, place in zip(sources, places, strict=True) if out.resolve().is_relative_to(place)]:
+        raise ValueError(f"{out} is in the source {inside[0]}, which is only read; name a folder beside it")
+    named = NamedFiles()
+    for source in sources:
+        named.need("SOURCE", source)
+    named.need_output_folder(out)
+    named.check()
 
 
 def _options_json(options: CopyOptions) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from roibeam.features.counted import counted
 from roibeam.features.exchange.check_report import CheckReport
-from roibeam.features.exchange.formats import format_of
+from roibeam.features.exchange.formats import format_named, format_of
 from roibeam.features.folders.folder_lock import store_lock
 from roibeam.features.record.fingerprint import Fingerprint
 from roibeam.features.record.imported import imported_fingerprint
@@ -30,6 +30,8 @@ from roibeam.features.writing.sequence_folder import (
     remove_unfinished,
 )
 from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
+from roibeam.pipelines.foundation.files.named_files import NamedFiles
+from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
 from roibeam.pipelines.stores.imported_classes import imported_classes
 
 log = logging.getLogger(__name__)
@@ -94,8 +96,13 @@ def import_features(
     start = time.monotonic()
     if dtype not in IMPORT_DTYPES:
         raise ValueError(f"--dtype {dtype!r}: choose one of {', '.join(IMPORT_DTYPES)}")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file; give a folder to write the store into")
+    named = NamedFiles()
+    named.need("SOURCE", source)
+    named.need("--vocab", None if vocab == PUBLISHED_LISTS else vocab)
+    named.need_output_folder(out)
+    if format_name is not None:
+        named.look(lambda: format_named(format_name))
+    named.check()
     found = format_of(source, format_name)
     with found.open(source) as file:
         classes = imported_classes(file, source, num_classes=num_classes, vocab=vocab)

@@ -23,6 +23,7 @@ import lmdb
 from roibeam.extraction.choice.detector_folder import read_detector_folder
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.comparison.feature_spaces import space_difference
 from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import fsync_folder
@@ -39,9 +40,9 @@ from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJ
 from roibeam.pipelines.extract.shard.store_folder import tidy_store
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_members
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
-from roibeam.pipelines.foundation.device_choice import choose_device
+from roibeam.pipelines.foundation.device_choice import check_device_name, choose_device
 from roibeam.pipelines.foundation.files.locations import location_exists, moved_location
-from roibeam.pipelines.foundation.files.named_files import check_named_files
+from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.foundation.files.remote_files import is_url
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 from roibeam.pipelines.stores.damage import ShardState, StoreDamage, find_damage, record_problem
@@ -105,6 +106,7 @@ def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool 
     """
     start = time.monotonic()
     store = store.absolute()
+    _check_source(source)
     with store_lock(store):
         damage = find_damage(store)
         if damage.plan is None:
@@ -206,12 +208,22 @@ def _folder(source: RepairSource) -> str:
     return str(source.images) if is_url(str(source.images)) else os.path.abspath(source.images)
 
 
+def _check_source(source: RepairSource) -> None:
+    """Raises ValueError with all that is not there, before every record is read."""
+    named = NamedFiles()
+    named.need("--photos", source.images, FOLDER)
+    if named.need("--weights", source.weights, FILE):
+        named.look(lambda: check_weight_file(source.weights))
+    if source.detector is not None:
+        named.look(lambda: read_detector_folder(str(source.detector)))
+    if source.device is not None:
+        named.look(lambda: check_device_name(str(source.device)))
+    named.check()
+
+
 def _check_photos(store: Path, plan: Plan, states: list[ShardState], source: RepairSource, *, retry: bool) -> None:
     """Looks for photos of the shards, wanted ones first: a wrong folder would make dead letters of records."""
-    check_named_files([("--weights", source.weights)])
     images = _folder(source)
-    if not is_url(images) and not os.path.isdir(images):
-        raise ValueError(f"no such folder: {str(source.images)!r} (--photos)")
     first = None
     for state in states:
         assert state.planned is not None

@@ -15,7 +15,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import answer_place
 from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.extract.annotations import stored_captions
-from roibeam.pipelines.foundation.files.named_files import check_named_files
+from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 
 if TYPE_CHECKING:
@@ -66,10 +66,7 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
     Raises:
         ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
     """
-    _check_files(request)
-    file = _caption_file(request)
-    FeatureStore(request.store).close()
-    out = answer_place(request.checkpoint, request.out, "evaluation")
+    file, out = _checked(request)
     # Torch comes now, when nothing is wrong with the names.
     import torch
 
@@ -103,16 +100,22 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
     return dataclasses.replace(result, remarks=(*notes, *result.remarks))
 
 
-def _check_files(request: EvaluateRequest) -> None:
-    check_named_files(
-        [
-            ("the checkpoint", request.checkpoint),
-            ("--store", request.store),
-            ("--captions", request.captions),
-            ("--photos", request.images),
-            ("--config", request.options),
-        ]
-    )
+def _checked(request: EvaluateRequest) -> tuple[CaptionFile | None, Path]:
+    """The caption file, and where results go; ValueError with all that is wrong with what was named."""
+    named = NamedFiles()
+    has_checkpoint = named.need("CHECKPOINT", request.checkpoint)
+    has_store = named.need("--store", request.store)
+    has_captions = named.need("--captions", request.captions, FILE)
+    named.need("--photos", request.images, FOLDER)
+    named.need("--config", request.options, FILE)
+    named.need("--tokenizer", request.tokenizer)
+    if has_store:
+        named.look(lambda: FeatureStore(request.store).close())
+    file = named.look(lambda: _caption_file(request)) if has_captions else None
+    out = named.look(lambda: answer_place(request.checkpoint, request.out, "evaluation")) if has_checkpoint else None
+    named.check()
+    assert out is not None
+    return file, out
 
 
 def _caption_file(request: EvaluateRequest) -> CaptionFile | None:

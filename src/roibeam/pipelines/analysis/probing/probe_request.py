@@ -19,8 +19,8 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import answer_place
 from roibeam.pipelines.extract.one_photo import detect_photo, requested_parts
 from roibeam.pipelines.extract.request import RequestedDetector
-from roibeam.pipelines.foundation.files.named_files import check_named_files
-from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
+from roibeam.pipelines.extract.requested_detector import need_detector
+from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
 from roibeam.short_repr import short_repr
 
 if TYPE_CHECKING:
@@ -116,9 +116,8 @@ def write_probe(request: ProbeRequest) -> Probed:
     Raises:
         ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
     """
-    _check_files(request)
-    out = _checked_out(request)
     detector = None if request.store is not None else _requested_detector(request)
+    out = _checked(request, detector)
     if detector is not None:
         requested_parts(detector)
     # Torch comes now, when nothing is wrong with the names.
@@ -159,23 +158,39 @@ def _checked_out(request: ProbeRequest) -> Path:
     return out
 
 
-def _check_files(request: ProbeRequest) -> None:
-    if request.store is not None:
-        for name in ("preset", "detector", "weights", "conventions", "selection", "vocab"):
-            if getattr(request, name) is not None:
-                raise ValueError(
-                    f"--{name} is for a detector; with --store the regions and names are those of the store"
-                )
-        if request.settings:
-            raise ValueError("--set is for a detector; with --store the regions are those of the store")
-    named: list[tuple[str, str | Path | None]] = [
-        ("the checkpoint", request.checkpoint), ("--store", request.store), ("--photo", request.photo),
-        ("--config", request.options), ("--weights", request.weights),
-        ("--vocab", None if request.vocab == PUBLISHED_LISTS else request.vocab),
-    ]  # fmt: skip
-    check_named_files([*named, *([("the photo", request.image)] if request.store is None else [])])
+def _checked(request: ProbeRequest, detector: RequestedDetector | None) -> Path:
+    """Where the picture goes; ValueError with all that is wrong with what was named."""
+    _refuse_detector(request)
+    named = NamedFiles()
+    has_checkpoint = named.need("CHECKPOINT", request.checkpoint)
+    has_store = named.need("--store", request.store)
+    named.need("--photo", request.photo, FILE)
+    named.need("--config", request.options, FILE)
+    named.need("--tokenizer", request.tokenizer)
+    if detector is not None:
+        named.need("PHOTO", request.image, FILE)
+        need_detector(named, detector)
+    elif has_store:
+        named.look(lambda: _check_record(request))
+    out = named.look(lambda: _checked_out(request)) if has_checkpoint else None
+    named.check()
+    assert out is not None
+    return out
+
+
+def _refuse_detector(request: ProbeRequest) -> None:
+    """Raises ValueError for what is of a detector where a store is named."""
     if request.store is None:
         return
+    for name in ("preset", "detector", "weights", "conventions", "selection", "vocab"):
+        if getattr(request, name) is not None:
+            raise ValueError(f"--{name} is for a detector; with --store the regions and names are those of the store")
+    if request.settings:
+        raise ValueError("--set is for a detector; with --store the regions are those of the store")
+
+
+def _check_record(request: ProbeRequest) -> None:
+    assert request.store is not None
     with FeatureStore(request.store) as opened:
         if request.image not in opened:
             raise ValueError(f"--store {request.store} has no record {request.image!r}; roibeam store show lists ids")

@@ -15,6 +15,8 @@ from roibeam.pipelines.cli.json_output import error_line, json_line
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT, OUTPUT
+from roibeam.pipelines.foundation.console.failure import failure_of
+from roibeam.pipelines.foundation.files.named_files import check_named_files
 
 logger = logging.getLogger(__name__)
 _DIFFERENT, _TROUBLE = 1, 2  # exit codes of diff(1)
@@ -153,6 +155,7 @@ def diff_command(
             from roibeam.pipelines.stores.diff_store import check_page_path, write_comparison_page
 
             check_page_path(html)
+        check_named_files([("LEFT", left), ("RIGHT", right), ("--photos", photos)])
         with RecordSource(left) as first, RecordSource(right) as second:
             found = compare(first, second, id_rule=match_ids, max_error=max_error, worst=worst)
             typer.echo(json_line(found.to_json()) if as_json else comparison_text(found))
@@ -160,8 +163,7 @@ def diff_command(
                 write_comparison_page(html, found, first, second, images=photos)
     except Exception as error:  # whatever it is: 1 would tell a script that the stores were compared and differ
         logger.debug("the comparison stopped", exc_info=True)
-        expected = isinstance(error, ValueError | OSError)
-        message = str(error) if expected else f"{type(error).__name__}: {error}; --debug tells more"
+        message = failure_of(error).line
         typer.echo(f"roibeam: {message}", err=True)
         if as_json:
             typer.echo(error_line(message, _TROUBLE))

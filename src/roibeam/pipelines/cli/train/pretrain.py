@@ -36,7 +36,7 @@ from roibeam.pipelines.pretraining.requests.request import (
 from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.pretraining.requests.requested_stages import RequestedStage
+    from roibeam.pipelines.pretraining.requests.checked_stages import RequestedStage
     from roibeam.pipelines.pretraining.run_frame import PretrainResult
 
 
@@ -212,10 +212,14 @@ def pretrain_command(
 
 def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json: bool) -> None:
     """Runs the stages, or without any the request itself, and tells what came of it."""
-    if not stages:
-        from roibeam.pipelines.pretraining.requests.checked_request import check_request
+    # Before torch is imported.
+    from roibeam.pipelines.pretraining.requests.checked_request import check_request
+    from roibeam.pipelines.pretraining.requests.checked_stages import check_stages
 
-        check_request(request)  # before torch is imported
+    if stages:
+        check_stages(request.out, stages)
+    else:
+        check_request(request)
     from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
     from roibeam.pipelines.pretraining.requests.requested_stages import run_stages
     from roibeam.pipelines.training.loop import is_main_process

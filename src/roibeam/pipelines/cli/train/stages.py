@@ -11,7 +11,7 @@ import typer
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedModel
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.pretraining.requests.requested_stages import RequestedStage
+    from roibeam.pipelines.pretraining.requests.checked_stages import RequestedStage
 
 REQUEST_ALONE = object()  # as `context.obj`: the command gives its request, and runs nothing
 
@@ -43,7 +43,7 @@ def stages_of(context: typer.Context, asked: RequestedModel, given: Sequence[str
 def _stage(
     context: typer.Context, common: Mapping[str, list[str]], own: str, number: int, recipe: str | None
 ) -> RequestedStage:
-    from roibeam.pipelines.pretraining.requests.requested_stages import RequestedStage
+    from roibeam.pipelines.pretraining.requests.checked_stages import RequestedStage
     from roibeam.pipelines.pretraining.requests.stage_rules import check_recipe_of_stage, not_passed_on
 
     where = f"--stage {own!r}"
@@ -103,7 +103,7 @@ def _words(parameter: Any, value: Any) -> list[str]:
 
 def _decisive(context: typer.Context, arguments: Sequence[str]) -> Iterator[str]:
     """The options that decide what comes out, one text for each; settings that do not are left out."""
-    from roibeam.pipelines.training.run_folder.folder import is_free_on_resume
+    from roibeam.pipelines.training.run_folder.free_settings import is_free_on_resume
 
     values, _, parameters = context.command.make_parser(context).parse_args(list(arguments))
     for parameter in dict.fromkeys(parameters):

@@ -15,7 +15,13 @@ from roibeam.model.vilbert.presets import DEPTHS, vilbert_fields
 from roibeam.model.vilbert.presets import SMALL as SMALL_VILBERT
 from roibeam.model.visualbert.presets import visualbert_fields
 from roibeam.model.vlbert.presets import vlbert_fields
+from roibeam.near_names import name_hint
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
+from roibeam.pipelines.pretraining.samples.imagebert_sampling import ImageBertSampling
+from roibeam.pipelines.pretraining.samples.interbert_sampling import InterBertSampling
+from roibeam.pipelines.pretraining.samples.vilbert_sampling import ViLbertSampling
+from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
+from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 
 # ImageBERT decides whether a caption belongs to a picture, finds pictures by captions, and learns from one caption at a
 # time. VL-BERT's release can do neither; of those that can, ImageBERT gains most from its picture (docs/evidence.md).
@@ -28,11 +34,13 @@ class NamedSystem:
     Attributes:
         title: for people.
         architecture: class of the model with its pre-training heads, as config.json names it.
+        sampling: dataclass of the settings of its rules for samples.
         sizes: name of a preset -> the model's configuration.
     """
 
     title: str
     architecture: str
+    sampling: type
     sizes: Mapping[str, ModelFields]
 
 
@@ -45,6 +53,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
         "vlbert": NamedSystem(
             "VL-BERT",
             "VLBertForPreTraining",
+            VLBertSampling,
             _sizes(
                 "roibeam.model.vlbert.config.VLBertConfig",
                 small=vlbert_fields("release-captions", size="small"),
@@ -57,6 +66,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
         "visualbert": NamedSystem(
             "VisualBERT",
             "VisualBertForPreTraining",
+            VisualBertSampling,
             _sizes(
                 "roibeam.model.visualbert.model.VisualBertConfig",
                 small=SMALL_SIZES,
@@ -67,11 +77,13 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
         "imagebert": NamedSystem(
             "ImageBERT",
             "ImageBertForPreTraining",
+            ImageBertSampling,
             _sizes("roibeam.model.imagebert.model.ImageBertConfig", small=SMALL_SIZES, base={}),
         ),
         "vilbert": NamedSystem(
             "ViLBERT",
             "ViLbertForPreTraining",
+            ViLbertSampling,
             _sizes(
                 "roibeam.model.vilbert.config.ViLbertConfig",
                 small=SMALL_VILBERT,
@@ -84,11 +96,13 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
         "vilbert-single-stream": NamedSystem(
             "ViLBERT's single-stream baseline",
             "SingleStreamForPreTraining",
+            ViLbertSampling,
             _sizes("roibeam.model.vilbert.single_stream.SingleStreamConfig", small=SMALL_SIZES, base={}),
         ),
         "interbert": NamedSystem(
             "InterBERT",
             "InterBertForPreTraining",
+            InterBertSampling,
             _sizes(
                 "roibeam.model.interbert.config.InterBertConfig",
                 small=SMALL_INTERBERT,
@@ -104,7 +118,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
 def named_system(name: str) -> NamedSystem:
     """Raises ValueError for an unknown name."""
     if name not in NAMED_SYSTEMS:
-        raise ValueError(f"system {name!r}: choose one of {', '.join(NAMED_SYSTEMS)}")
+        raise ValueError(f"--system {name!r}: {name_hint(name, NAMED_SYSTEMS)}")
     return NAMED_SYSTEMS[name]
 
 
@@ -112,5 +126,5 @@ def model_size(system: str, size: str) -> ModelFields:
     """Raises ValueError for an unknown name of either."""
     sizes = named_system(system).sizes
     if size not in sizes:
-        raise ValueError(f"--model {size!r}: choose one of {', '.join(sizes)}")
+        raise ValueError(f"--model {size!r}: {name_hint(size, sizes)}")
     return sizes[size]

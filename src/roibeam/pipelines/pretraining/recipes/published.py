@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from roibeam.near_names import name_hint
 from roibeam.pipelines.pretraining.recipes.imagebert import IMAGEBERT_RECIPES
 from roibeam.pipelines.pretraining.recipes.interbert import INTERBERT_RECIPES
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
@@ -27,6 +27,6 @@ def stages_before(name: str) -> list[str]:
 def recipe_named(name: str) -> Recipe:
     """Raises ValueError for an unknown name, with the near ones."""
     if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, n=3) or RECIPES
-        raise ValueError(f"no recipe {name!r}; near: {', '.join(near)} (roibeam recipes lists them)")
+        listed = f"roibeam recipes lists all {len(RECIPES)}"
+        raise ValueError(f"no recipe {name!r}: {name_hint(name, RECIPES, listed_by=listed)}")
     return RECIPES[name]

@@ -1,23 +1,39 @@
 """A request looked at before torch is imported: options that exclude each other, names, files and stores.
 
-Settings of `--set` and weights are looked at later, by what they are of.
+Settings of the model and of the encoder, and what is in weights, are looked at later, by what they are of.
 """
 
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import NoReturn
 
+from roibeam.extraction.choice.detector_choice import choose_detector
+from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.foundation.files.named_files import check_named_files, check_output_is_no_file
+from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS, GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
+from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, NAMED_SYSTEMS, model_size
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
-from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedEncoder, RequestedModel
+from roibeam.pipelines.pretraining.requests.request import (
+    DEFAULT_ENCODER,
+    PretrainRequest,
+    RequestedEncoder,
+    RequestedModel,
+)
+from roibeam.pipelines.training.train_config import TrainConfig
 
 NO_BERT = "none"  # in place of one
+_TOKENIZER_OF_CAPTIONS = "captions"
+# Of --set: what these sections hold is known when torch is there.
+_OTHER_SECTIONS = ("data", "model")
+_SECTIONS_END_TO_END = (
+    "detector", "encoder", "photos", "end_to_end", "labelled", "detection", "detection_sampling", "detection_losses"
+)  # fmt: skip
 # How the command line calls fields that have another name here.
 _OPTIONS = {
     "images": "photos",
@@ -28,32 +44,41 @@ _OPTIONS = {
 _ENCODER_FILES = ("images", "weights", "labels", "labels_images", "labels_vocab", "judge_labels", "judge_images")
 
 
-def check_request(request: PretrainRequest) -> None:
+def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
     """
+    Args:
+        goes_on: as a later stage does: what it starts from is filled in when its turn comes.
     Raises:
-        ValueError: whatever does not fit or is not there, named as the command's option, saying what to do.
+        ValueError: all that does not fit or is not there, named as the command's options, saying what to do.
         OSError: when a file cannot be read.
     """
-    data, asked = request.data, request.model
-    _check_stores(request)
+    data, asked, named = request.data, request.model, NamedFiles()
     recipe = None if asked.recipe is None else recipe_named(asked.recipe)
-    _check_model(request, recipe)
-    _check_start(asked, recipe)
-    if request.end_to_end:
-        _check_labels(request.encoder)
-    else:
-        _refuse_encoder(request, recipe)
-    _check_texts(request, recipe)
+    for check in (
+        lambda: _check_stores(request),
+        lambda: _check_model(request, recipe),
+        lambda: _check_settings(request, recipe),
+        lambda: None if goes_on else _check_start(asked, recipe),
+        lambda: _check_labels(request.encoder) if request.end_to_end else _refuse_encoder(request, recipe),
+        lambda: _check_texts(request, recipe),
+    ):
+        named.look(check)
     if data.leave_out_held_out and not data.held_out:
-        raise ValueError("--drop-held-out: name what is held out, with --held-out")
-    _check_files(request)
+        named.look(lambda: _refuse("--drop-held-out: name what is held out, with --held-out"))
+    _need_files(request, named)
+    named.check()
     if not data.stores:
         return
     texts = TaskTexts(data.task_texts, id_rule=data.id_rule) if data.task_texts else None
-    GivenStores(data.stores, data.captions, data.weights, texts=texts, id_rule=data.id_rule)
-    GivenValidation(data.validation, data.validation_store, id_rule=data.id_rule)
+    named.look(lambda: GivenStores(data.stores, data.captions, data.weights, texts=texts, id_rule=data.id_rule))
+    named.look(lambda: GivenValidation(data.validation, data.validation_store, id_rule=data.id_rule))
     for store in (each for each in (*data.stores, data.validation_store) if each and "://" not in each):
-        FeatureStore(store).close()
+        named.look(lambda store=store: FeatureStore(store).close())  # type: ignore[misc]
+    named.check()
+
+
+def _refuse(line: str) -> NoReturn:
+    raise ValueError(line)
 
 
 def _check_model(request: PretrainRequest, recipe: Recipe | None) -> None:
@@ -78,24 +103,44 @@ def _refuse_encoder(request: PretrainRequest, recipe: Recipe | None) -> None:
         raise ValueError(f"{_option(given[0])} is for --end-to-end; stored features need no photos and no encoder")
 
 
-def _check_files(request: PretrainRequest) -> None:
+def _need_files(request: PretrainRequest, named: NamedFiles) -> None:
     data, model, encoder = request.data, request.model, request.encoder
-    from_bert = None if model.from_bert == NO_BERT else model.from_bert
-    check_named_files(
-        [
-            *(("--store", store) for store in data.stores),
-            *(("--captions", file) for file in data.captions if file != OWN_CAPTIONS),
-            *(("--task-text", file) for file in data.task_texts),
-            *(("--text-corpus", file) for file in data.text_corpus),
-            ("--validation-captions", data.validation),
-            ("--validation-store", data.validation_store),
-            *(("--held-out", rule.partition("=")[2] or None) for rule in data.held_out),
-            ("--from-run", model.from_run),
-            ("--from-bert", from_bert),
-            *((_option(name), getattr(encoder, name)) for name in _ENCODER_FILES),
-        ]
-    )
-    check_output_is_no_file(request.out)
+    for store in (*data.stores, data.validation_store):
+        named.need("--validation-store" if store is data.validation_store else "--store", store, FOLDER)
+    for file in data.captions:
+        named.need("--captions", None if file == OWN_CAPTIONS else file, FILE)
+    for path in data.task_texts:
+        named.need("--task-text", path, FILE)
+    for path in data.text_corpus:
+        named.need("--text-corpus", path, FILE)
+    named.need("--validation-captions", data.validation, FILE)
+    for rule in data.held_out:
+        named.need("--held-out", rule.partition("=")[2] or None)
+    named.need("--tokenizer", None if model.tokenizer == _TOKENIZER_OF_CAPTIONS else model.tokenizer)
+    named.need("--from-run", model.from_run)
+    named.need("--from-bert", None if model.from_bert == NO_BERT else model.from_bert)
+    for name in _ENCODER_FILES:
+        named.need(_option(name), getattr(encoder, name))
+    named.look(lambda: check_weight_file(encoder.weights))
+    if request.end_to_end and model.from_run is None and not model.toy:
+        named.look(lambda: _check_encoder(encoder))
+    named.need_output_folder(request.out)
+
+
+def _check_encoder(asked: RequestedEncoder) -> None:
+    """Raises ValueError for a detector or conventions that are unknown, and missing weights."""
+    choose_detector(asked.detector or DEFAULT_ENCODER, conventions=asked.conventions, weights=asked.weights)
+
+
+def _check_settings(request: PretrainRequest, recipe: Recipe | None) -> None:
+    """Raises ValueError for settings of sections whose defaults need no torch: train and sampling."""
+    system = recipe.system if recipe is not None else chosen_system(request)
+    if system not in NAMED_SYSTEMS:
+        return  # which is said elsewhere
+    sampling = recipe.sampling if recipe is not None else NAMED_SYSTEMS[system].sampling()
+    light = {"train": TrainConfig(steps=2**40), "sampling": sampling}
+    heavy = (*_OTHER_SECTIONS, *(_SECTIONS_END_TO_END if request.end_to_end else ()))
+    apply_overrides(light, request.training.settings, elsewhere=heavy)
 
 
 def _check_stores(request: PretrainRequest) -> None:

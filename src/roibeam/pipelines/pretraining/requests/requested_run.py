@@ -29,6 +29,7 @@ from roibeam.pipelines.pretraining.requests.requested_encoder import (
 )
 from roibeam.pipelines.pretraining.requests.requested_settings import (
     changed_sections,
+    check_model_fields,
     default_sections,
     model_overrides,
     train_config_of,
@@ -71,6 +72,7 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
     train_config = train_config_of(request, recipe)
     train_config(1)  # what is wrong with --set is said before anything is read
     overrides = model_overrides(training.settings)
+    check_model_fields(build() if start is None else start.model.config, overrides)
     if recipe is not None and asked.from_run is not None:
         overrides = {**recipe.changes, **overrides}
     from_bert = _bert(asked, recipe)

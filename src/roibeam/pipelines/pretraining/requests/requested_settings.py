@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from roibeam.near_names import name_hint
 from roibeam.pipelines.foundation.overrides import apply_overrides, parse_value
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedTraining
@@ -76,6 +77,14 @@ def model_overrides(settings: Sequence[str]) -> dict[str, Any]:
                 raise ValueError(f"--set {setting!r}: expected model.field=value")
             overrides[name.strip()] = parse_value(value.strip())
     return overrides
+
+
+def check_model_fields(config: Any, overrides: Mapping[str, Any]) -> None:
+    """Raises ValueError for a setting of a field that this configuration, a `StrictConfig`, does not have."""
+    known = config.own_fields()
+    for name, value in overrides.items():
+        if name not in known:
+            raise ValueError(f"--set 'model.{name}={value}': model has no field {name!r}; {name_hint(name, known)}")
 
 
 def _paced(config: TrainConfig, asked: RequestedTraining, *, evaluates: bool) -> TrainConfig:

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from roibeam.features.store import FeatureStore
@@ -15,6 +15,7 @@ from roibeam.pipelines.inputs.captioned.captioned_store import check_pair_agrees
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS
 from roibeam.pipelines.inputs.captioned.task_corpus import check_given_boxes
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
+from roibeam.pipelines.pretraining.requests.checked_stages import RequestedStage, requests_of
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedData
 from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
@@ -24,22 +25,8 @@ from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.training.loop import is_main_process
 from roibeam.pipelines.training.run_folder.stages import StagedRun
 from roibeam.pipelines.training.run_folder.stages_page import write_stages_page
-from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RequestedStage:
-    """Attributes:
-    name: for people.
-    request: its folder, and from the second stage on what it starts from, are filled in when its turn comes.
-    options: what of it decides its result, one text for each; a stage that is done is done for these.
-    """
-
-    name: str
-    request: PretrainRequest
-    options: Sequence[str]
 
 
 def run_stages(
@@ -97,12 +84,14 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int]) -> Non
     """
     with ExitStack() as opened:
         first: FeatureStore | None = None
+        requests = requests_of(stages)
         for number, stage in enumerate(stages, start=1):
             if number in done:
                 continue
-            data = stage.request.data
+            request = requests[number - 1]
+            data = request.data
             try:
-                aligns_words = _check_settings(stage.request)
+                aligns_words = _check_settings(request)
                 _check_files(data)
                 for path in (each for each in (*data.stores, data.validation_store) if each and "://" not in each):
                     store = opened.enter_context(FeatureStore(path))
@@ -112,8 +101,7 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int]) -> Non
                         check_given_boxes(store)
                     first = first or store
             except (ValueError, OSError) as error:
-                name = f"stage {number}"
-                raise ValueError(f"{name if stage.name == name else f'{name} ({stage.name})'}: {error}") from None
+                raise ValueError(f"{stage.told(number)}: {error}") from None
 
 
 def _check_settings(request: PretrainRequest) -> bool:
@@ -123,11 +111,7 @@ def _check_settings(request: PretrainRequest) -> bool:
     """
     recipe = None if request.model.recipe is None else recipe_named(request.model.recipe)
     system = system_named(recipe.system if recipe else chosen_system(request))
-    sections = {
-        "train": TrainConfig(steps=2**40),
-        "data": DataConfig(),
-        "sampling": recipe.sampling if recipe else system.sampling(),
-    }
+    sections = {"data": DataConfig(), "sampling": recipe.sampling if recipe else system.sampling()}
     settings = [each for each in request.training.settings if each.partition(".")[0].strip() in sections]
     return system.aligns_words(apply_overrides(sections, settings)["sampling"])
 

@@ -188,18 +188,22 @@ def check_match(report: JoinReport, *, min_match: float, captions: str, images: 
     sides = ", ".join([f"a caption names {name!r}" for name in stranger] + [f"an image is {name!r}" for name in image])
     if not report.found_images:
         raise ValueError(
-            f"{captions!r}: none of {counted(report.captioned_images, 'captioned image')} is among the "
-            f"{counted(report.images, 'image')} of {images!r}{': ' * bool(sides)}{sides}; give the captions of these "
+            f"{captions}: none of {counted(report.captioned_images, 'captioned image')} is among the "
+            f"{counted(report.images, 'image')} of {images}{': ' * bool(sides)}{sides}; give the captions of these "
             f"images, or write their ids into the file"
         )
     found = f"{report.found_images:,} of {counted(report.captioned_images, 'captioned image')}"
-    met = report.images - report.images_without_caption
-    lacking = f"{met:,} of these {report.images:,} images have a caption: {sides}; is it the right folder and file?"
+    allowed = f"--min-match {_below(report.found_share)}"
+    if image:
+        met = report.images - report.images_without_caption
+        why = f"{met:,} of these {report.images:,} images have a caption ({sides}): is it the right folder and file? "
+        cure = f"If so, allow it with {allowed}"
+    else:
+        why = "All of these images have a caption, so the file is of more photos than these. "
+        cure = f"That is a normal case: allow it with {allowed}"
     raise ValueError(
-        f"{captions!r}: {found} ({100 * report.found_share:.2g} %) are among the {counted(report.images, 'image')} of "
-        f"{images!r}, less than the {100 * min_match:g} % of --min-match. "
-        f"{lacking if image else 'All of these images have a caption.'} If the file has captions of more images than "
-        f"these, allow it with --min-match {_below(report.found_share)}"
+        f"{captions}: {found} ({100 * report.found_share:.2g} %) are among the {counted(report.images, 'image')} of "
+        f"{images}, less than the {100 * min_match:g} % of --min-match. {why}{cure}"
     )
 
 

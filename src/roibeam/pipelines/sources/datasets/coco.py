@@ -327,7 +327,7 @@ def _image(entry: dict[str, Any], where: str, id_rule: str) -> CocoImage:
 
 def _value(entry: dict[str, Any], key: str, kind: type, where: str) -> Any:
     if key not in entry:
-        raise ValueError(f"{where} lacks {key}")
+        raise ValueError(f"{where} lacks {key}; expected a file of COCO, see docs/extract.md")
     value = entry[key]
     is_one = type(value) is kind  # not isinstance: json's true is no number
     if not is_one or (kind is int and not -(2**63) <= value < 2**63):

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.training.checkpoint import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME
+from roibeam.pipelines.training.run_folder.free_settings import FREE_ON_RESUME
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -29,18 +30,8 @@ _WRITTEN_FIRST = frozenset(
         DETECTOR_NAME, _WRITING_CONFIG,
     }
 )  # fmt: skip
-# Settings that change no number of the training, so a resumed run may change them.
-_FREE_ON_RESUME = frozenset(
-    f"train.{name}"
-    for name in ("log_every", "checkpoint_every", "keep", "evaluate_every", "best_by", "best_is", "tensorboard")
-) | {"task.data.workers", "train.activation_checkpointing"}
 # How long a run lasts and when its rate falls is often known only when it is on its way.
 _SCHEDULE = frozenset({"train.steps", "train.decay_steps"})
-
-
-def is_free_on_resume(setting: str) -> bool:
-    """Whether "section.field" of a command line changes no number, so that a run may go on with another value."""
-    return setting in _FREE_ON_RESUME or f"task.{setting}" in _FREE_ON_RESUME
 
 
 def check_run_folder(run_dir: Path, *, resume: Resume) -> None:
@@ -89,7 +80,7 @@ def check_same_run(
         name: f"{name}: {before.get(name)!r} -> {after.get(name)!r}"
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
-        and name not in _FREE_ON_RESUME
+        and name not in FREE_ON_RESUME
         and not name.startswith("recorded.")
         and not (same_batch and (name == "train.accumulation" or name.endswith((".batch_size", ".max_tokens"))))
     }

@@ -1,0 +1,160 @@
+"""How a command ends: whatever is raised becomes one line and an exit code, and a traceback is seen with --debug alone.
+
+The exceptions are those that the libraries themselves raise.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import h5py
+import lmdb
+import numpy as np
+import pyarrow.parquet
+import pytest
+import typer
+from safetensors import safe_open
+
+from roibeam.features.store import FeatureStore
+from roibeam.pipelines.cli.surface.command_end import BUG, FAILED, INTERRUPTED, NOBODY_READS, run_to_the_end
+from roibeam.pipelines.foundation.console.failure import failure_of
+
+TEXT = "these are words, no file of this kind\n"
+
+
+def ended(command: Callable[[], object], *words: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit code of a command that does this."""
+    app = typer.Typer()
+    app.command()(lambda: command())
+    monkeypatch.setattr(sys, "argv", ["roibeam", *words])
+    with pytest.raises(SystemExit) as stopped:
+        run_to_the_end(lambda standalone_mode: app([], standalone_mode=standalone_mode))
+    return int(stopped.value.code or 0)
+
+
+def raise_(error: BaseException) -> NoReturn:
+    raise error
+
+
+def of_files(path: Path) -> list[tuple[Callable[[], object], str]]:
+    """What a library says of a file of another kind, by the library's name."""
+    return [
+        (lambda: safe_open(path, "np").keys(), "another kind (SafetensorError: "),  # type: ignore[no-untyped-call]
+        (lambda: zipfile.ZipFile(path), "another kind (BadZipFile: File is not a zip file); write or fetch it again"),
+        (lambda: tarfile.open(path), "another kind (ReadError: "),
+        (lambda: lmdb.open(str(path), subdir=False, readonly=True), "another kind (InvalidError: "),
+        (lambda: h5py.File(path), "file signature not found"),
+        (lambda: pyarrow.parquet.read_table(path), "Parquet magic bytes not found"),
+        (lambda: json.loads(path.read_text()), "a file of JSON is damaged or of another kind (Expecting value"),
+        (lambda: b"caf\xe9".decode(), "a file is no UTF-8 text ('utf-8' codec can't decode byte 0xe9"),
+        (lambda: path.parent.read_bytes(), f"Is a directory: {path.parent}; name a file in it"),
+        (lambda: (path / "below").read_bytes(), f"Not a directory: {path / 'below'}; a part of this path is a file"),
+        (lambda: np.empty(2**45), "not enough memory: Unable to allocate 256. TiB"),
+        (lambda: raise_(MemoryError()), "not enough memory; use a smaller --batch-size, fewer --workers"),
+        (lambda: __import__("no_such_package"), "No module named 'no_such_package'; install the package that has it"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(13))
+def test_what_a_user_can_cause_is_a_line_with_the_cure(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text(TEXT)
+    assert len(of_files(tmp_path / "file")) == 13
+    command, words = of_files(tmp_path / "file")[number]
+    assert ended(command, monkeypatch=monkeypatch) == FAILED
+    said = capsys.readouterr().err
+    assert words in said and said.startswith("roibeam: ") and said.count("\n") == 1, said
+
+
+def test_a_full_disk_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(lambda: Path("/dev/full").write_text(TEXT), monkeypatch=monkeypatch) == FAILED
+    assert capsys.readouterr().err.startswith("roibeam: No space left on device; free some space there")
+
+
+def test_a_packed_file_that_ends_early_is_no_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Typer takes every EOFError for the end of a keyboard's input."""
+    (tmp_path / "a.gz").write_bytes(gzip.compress(TEXT.encode())[:-9])
+    assert ended(lambda: gzip.open(tmp_path / "a.gz").read(), monkeypatch=monkeypatch) == FAILED
+    said = capsys.readouterr().err.strip()
+    assert said.startswith("roibeam: a file ends too early (Compressed file ended before the end-of-stream marker")
+
+
+def test_a_store_without_the_image_is_no_bug(pictures: Any) -> None:
+    with FeatureStore(pictures.store) as store, pytest.raises(KeyError) as missed:
+        store["nobody"]
+    told = failure_of(missed.value)
+    assert told.is_expected and told.line.startswith("image id 'nobody' is not in the store ")
+
+
+def test_a_bug_has_a_line_with_its_place_an_exit_code_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command, words in (
+        (lambda: failure_of(None), "AttributeError: 'NoneType' object has no attribute"),  # type: ignore[arg-type]
+        (lambda: {}["x"], "unexpected error: KeyError: 'x'"),
+        (lambda: raise_(AssertionError()), "unexpected error: AssertionError"),
+        (lambda: raise_(NotImplementedError("later")), "unexpected error: NotImplementedError: later"),
+    ):
+        assert ended(command, "--json", monkeypatch=monkeypatch) == BUG
+        said = capsys.readouterr()
+        assert words in said.err and said.err.count("\n") == 1 and "roibeam --debug" in said.err, said.err
+        assert json.loads(said.out)["exit_code"] == BUG
+    assert ended(lambda: failure_of(None), "--debug", monkeypatch=monkeypatch) == BUG  # type: ignore[arg-type]
+    traceback, line = capsys.readouterr().err.rsplit("\n", 2)[:2]
+    assert "Traceback" in traceback and "(in roibeam/pipelines/foundation/console/failure.py:" in line
+
+
+def test_ctrl_c_says_what_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(lambda: raise_(KeyboardInterrupt()), monkeypatch=monkeypatch) == INTERRUPTED
+    assert "continue with the same command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "message, line, is_expected",
+    [
+        (
+            "Pipeline job failed: bundle inst002 failed:Traceback (most recent call last):\n"
+            '  File "apache_beam/runners/common.py", line 1501, in process\n'
+            "ValueError: photos/a.jpg: no image; take it out [while running 'Extract/ParDo-ptransform-12']\n\n",
+            "photos/a.jpg: no image; take it out",
+            True,
+        ),
+        ("worker 1: Traceback (most recent call last):\n  File x\nOSError: [Errno 28] No space left on device: '/s/a'",
+         "No space left on device: '/s/a'", True),
+        ("Traceback (most recent call last):\n  File x\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
+         "2.00 GiB. GPU 0 has a total capacity of 79 GiB", "not enough memory on the GPU: tried to allocate 2.00 GiB; "
+         "use a smaller --batch-size", True),
+        ("Traceback (most recent call last):\n  File x\nTypeError: f() takes 1 argument [while running 'Extract']",
+         "unexpected error: TypeError: f() takes 1 argument (in a worker)", False),
+        ("Traceback (most recent call last):\n  File x\nlmdb.MapFullError: mdb_put: MDB_MAP_FULL",
+         "a file is damaged or of another kind (MapFullError: mdb_put", True),
+    ],
+)  # fmt: skip
+def test_a_workers_error_is_its_last_line_without_the_noise(message: str, line: str, is_expected: bool) -> None:
+    told = failure_of(RuntimeError(message))
+    assert told.line.startswith(line) and told.is_expected == is_expected, told
+    assert "while running" not in told.line and "Traceback" not in told.line
+
+
+def test_nobody_who_reads_is_no_error() -> None:
+    """`roibeam recipes | head`, also where all of the output fits into the pipe."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "roibeam", "recipes", "vlbert-paper"],
+        stdout=writing, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert done.returncode == NOBODY_READS and done.stderr == "", done

@@ -1,0 +1,135 @@
+"""Wrong calls of every command, and what the answer to each must say: what was wrong, what was expected, the cure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from tiny_commands import Pictures
+
+Words = tuple[object, ...]
+
+
+class WrongCall(NamedTuple):
+    """Attributes:
+    words: of the command line.
+    says: what the answer must have in it.
+    code: the exit code: 2 for a command line that cannot be parsed, 1 for files and names.
+    """
+
+    words: Words
+    says: str
+    code: int = 1
+
+
+def make_wrong_files(pictures: Pictures, folder: Path) -> None:
+    """Files and folders that are not what they seem."""
+    (folder / "text.safetensors").write_text("these are words, and no weights at all\n")
+    header = b'{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
+    (folder / "cut.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    (folder / "cut.pth").write_bytes(b"PK\x03\x04" + bytes(60))
+    (folder / "odd.weights").write_bytes(bytes(10))
+    (folder / "broken.json").write_text('{"images": [')
+    (folder / "latin.tsv").write_bytes(b"caf\xe9\timages/a.jpg\n")
+    (folder / "empty").mkdir()
+    (folder / "begun").mkdir()  # a run that was killed before its first shard, and one that was killed after it
+    (folder / "killed").mkdir()
+    shutil.copy(pictures.store / "plan.json", folder / "begun")
+    shutil.copy(next(pictures.store.glob("part-*.json")), folder / "killed")
+    (folder / "others.token").write_text("someone.jpg#0\tA man.\nelse.jpg#0\tA dog.\n")
+    photos = [path.name for path in sorted(pictures.photos.iterdir())]
+    rows = [f"{name}#0\tA square." for name in (*photos, *(f"other{number}.jpg" for number in range(80)))]
+    (folder / "whole.token").write_text("\n".join(rows) + "\n")
+
+
+def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
+    photos, captions, store = pictures
+    out, gone = folder / "new", folder / "gone"
+    extract: Words = ("extract", photos, out)
+    small: Words = (*extract, "--detector", "small", "--weights", "random:1")
+    pretrain: Words = ("pretrain", out, "--store", store, "--captions", captions)
+    return [
+        WrongCall((*extract, "--preset", "vlbert", "--weights", "random:1"), "did you mean vl-bert?"),
+        WrongCall((*extract, "--preset", "lxmrt", "--weights", gone), "'lxmrt' is unknown; did you mean lxmert?"),
+        WrongCall((*extract, "--detector", "smal", "--weights", "random:1"), "did you mean small?"),
+        WrongCall((*small, "--set", "detektor.depth=1"), "no section 'detektor'; did you mean detector?"),
+        WrongCall((*small, "--set", "detector.depht=1"), "no field 'depht'; did you mean depth?"),
+        WrongCall((*small, "--shard-size", -3), "'--shard-size'", 2),
+        WrongCall((*small, "--min-match", 7), "'--min-match'", 2),
+        WrongCall((*small, "--device", "gpu"), "--device 'gpu': expected auto, cpu, cuda or cuda:<n>"),
+        WrongCall((*small, "--set", "detector.depth"), "expected section.field=value, such as detector."),
+        WrongCall((*pretrain, "--system", "vl-bert"), "--system 'vl-bert': did you mean vlbert?"),
+        WrongCall((*pretrain, "--system", "vlbert", "--model", "bse"), "--model 'bse': did you mean base?"),
+        WrongCall((*pretrain, "--recipe", "vlbert-papr"), "did you mean vlbert-paper"),
+        WrongCall((*pretrain, "--recipe", "zzz"), "no recipe 'zzz': roibeam recipes lists all"),
+        WrongCall((*pretrain, "--set", "nothing.x=1"), "choose one of train, sampling, data, model"),
+        WrongCall((*pretrain, "--set", "train.stepz=1"), "train has no field 'stepz'; did you mean steps"),
+        WrongCall((*pretrain, "--set", "sampling.nothing=1"), "sampling has no field 'nothing'; choose one of"),
+        WrongCall((*pretrain, "--stage", "--steps 1", "--stage", "--system vl-bert"), "stage 2: --system 'vl-bert'"),
+        WrongCall((*pretrain, "--stage", "--steps 1", "--stage", "--set train.stepz=1"), "stage 2: --set 'train.stepz"),
+        WrongCall((*pretrain, "--steps", 0), "'--steps'", 2),
+        WrongCall(("recipes", "vlbert-lagre"), "did you mean vlbert-large"),
+        WrongCall(("store", "export", store, out, "--format", "lxmert_h5"), "did you mean lxmert-h5?"),
+        WrongCall(("store", "copy", store, out, "--dtype", "int8"), "choose one of float16"),
+        WrongCall(("evaluate", folder, "--store", store, "--captions", captions, "--split", "tset"), "--split"),
+        WrongCall(("toyworld", out, "--num-images", -3), "--num-images", 2),
+        WrongCall(("leaks", photos, "--held-out", f"rule={captions}"), "expected RULE=FILE with one of the rules"),
+        WrongCall(("detector", "train", out, "--labels", captions, "--conventions", "hff"), "did you mean hf?"),
+    ]  # fmt: skip
+
+
+def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
+    photos, captions, store = pictures
+    out, gone, empty, file = folder / "new", folder / "gone", folder / "empty", folder / "text.safetensors"
+    extract: Words = ("extract", photos, out)
+    toy: Words = (*extract, "--detector", "toy")
+    pretrain: Words = ("pretrain", out, "--captions", captions, "--store")
+    first = sorted(os.listdir(photos))[0]
+    return [
+        WrongCall(extract, "give a weight file (--weights FILE"),
+        WrongCall((*extract, "--weights", gone / "detector.pth", "--vocab", gone / "vocab"),
+                  f"--weights '{gone / 'detector.pth'}', --vocab '{gone / 'vocab'}'"),
+        WrongCall((*extract, "--weights", file), "not a complete safetensors file: it is text"),
+        WrongCall((*extract, "--weights", folder / "cut.safetensors"), "its header promises 79"),
+        WrongCall((*extract, "--weights", folder / "cut.pth"), "its end is missing; fetch it again"),
+        WrongCall((*extract, "--weights", folder / "odd.weights"), "suffix '.weights'; readable are .safetensors"),
+        WrongCall((*extract, "--weights", photos), "is a folder; name a file"),
+        WrongCall(("extract", photos / "*.nothing", out, "--detector", "toy"), "no file fits this pattern"),
+        WrongCall(("extract", photos / first, photos / first, "--detector", "toy"), "the last argument is the folder"),
+        WrongCall(("extract", photos / first, photos, photos / first, "--detector", "toy"), "quote the pattern"),
+        WrongCall(("extract", photos, photos / "store", "--detector", "toy"), "only read; name a folder beside it"),
+        WrongCall(("extract", photos, file / "store", "--detector", "toy"), "cannot be made: "),
+        WrongCall(("extract", photos, "foo://bucket/store", "--detector", "toy"), "stores are in folders, or at s3://"),
+        WrongCall(("extract", empty, out, "--detector", "toy"), "is it the right folder or file?"),
+        WrongCall((*toy, "--captions", folder / "others.token"), "none of 2 captioned images is among the 8 images"),
+        WrongCall((*toy, "--captions", folder / "whole.token"),
+                  "so the file is of more photos than these. That is a normal case: allow it with --min-match 0.09"),
+        WrongCall((*toy, "--captions", photos), "is a folder; name a file"),
+        WrongCall((*toy, "--captions", folder / "broken.json"), "broken.json"),
+        WrongCall((*toy, "--photos", file), "is a file; name a folder"),
+        WrongCall((*pretrain, file), "is a file; name a folder"),
+        WrongCall((*pretrain, empty), "no feature store here (the folder is empty)"),
+        WrongCall((*pretrain, folder / "begun"), "has begun it and finished nothing: run the same command again"),
+        WrongCall((*pretrain, folder / "killed"), "the run that writes it has not finished"),
+        WrongCall((*pretrain, store, "--tokenizer", gone / "t", "--from-bert", gone / "b"),
+                  f"--tokenizer '{gone / 't'}', --from-bert '{gone / 'b'}'"),
+        WrongCall(("pretrain", file / "run", *pretrain[2:], store), "cannot be made: "),
+        WrongCall(("store", "info", file), "it is a file; a store is a folder with manifest.json"),
+        WrongCall(("store", "copy", store, store / "copy"), "is in the source"),
+        WrongCall(("store", "import", captions, out), "say what it is with --format"),
+        WrongCall(("store", "repair", store, "--photos", gone / "p", "--weights", gone / "w"),
+                  f"--photos '{gone / 'p'}', --weights '{gone / 'w'}'"),
+        WrongCall(("evaluate", gone / "r", "--store", gone / "s", "--captions", gone / "c"),
+                  f"CHECKPOINT '{gone / 'r'}', --store '{gone / 's'}', --captions '{gone / 'c'}'"),
+        WrongCall(("look", photos), "is a folder; name a file"),
+        WrongCall(("detector", "train", out, "--labels", gone / "l", "--photos", gone / "p", "--weights", gone / "w"),
+                  f"--labels '{gone / 'l'}', --photos '{gone / 'p'}', --weights '{gone / 'w'}'"),
+        WrongCall(("convert", file, out / "b.pth", "--config", captions), "--config is for a model's checkpoint"),
+        WrongCall(("leaks", gone / "p", "--held-out", f"karpathy={gone}"), f"STORE '{gone / 'p'}'; and --held-out"),
+        WrongCall(("store", "copy", gone / "a", gone / "b", out), f"SOURCE '{gone / 'a'}', SOURCE '{gone / 'b'}'"),
+        WrongCall(("store", "diff", gone / "a", gone / "b"), f"LEFT '{gone / 'a'}', RIGHT '{gone / 'b'}'", 2),
+        WrongCall(("store", "import", gone / "a", out, "--format", "lxmert_h5", "--vocab", gone / "v"),
+                  f"SOURCE '{gone / 'a'}', --vocab '{gone / 'v'}'; and no feature file format is called 'lxmert_h5'"),
+    ]  # fmt: skip
