@@ -22,11 +22,13 @@ class Looked:
     view: the record, and its best regions in words.
     picture: the file written.
     note: why the names mean nothing; "" where they do.
+    device: where the detector computed, as torch names it.
     """
 
     view: RecordView
     picture: Path
     note: str
+    device: str
 
 
 def look_at_photo(
@@ -56,4 +58,5 @@ def look_at_photo(
         scale=looking_scale((record.height, record.width)),
     )
     write_picture(picture, drawn)
-    return Looked(view_of(record, names.classes, names.attributes, num_regions=num_regions), picture, found.note)
+    view = view_of(record, names.classes, names.attributes, num_regions=num_regions)
+    return Looked(view, picture, found.note, found.device)

@@ -85,6 +85,7 @@ def train_command(
     result, model = trained.result, trained.folder
     if as_json:
         facts = {"run": str(out), "detector": str(model), "step": result.step, "seconds": round(result.seconds, 1)}
+        facts["device"] = result.device
         best = None if result.best is None else str(result.best)
         typer.echo(json_line({**facts, "last": result.last, "best": best}))
         return
@@ -129,14 +130,18 @@ def evaluate_command(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    chosen, words = choose_device(device)
-    typer.echo(words, err=True)
+    chosen = choose_device(device, threads=threads)
+    typer.echo(chosen.words, err=True)
     report = evaluate_folder(
-        detector, photos, device=chosen, nms_iou=nms_iou, max_images=max_images,
+        detector, photos, device=chosen.name, nms_iou=nms_iou, max_images=max_images,
         tell=lambda line: typer.echo(line, err=True),
     )  # fmt: skip
     if as_json:
-        typer.echo(json_line({"detector": detector, "labels": labels, **report.as_json()}, event="evaluation"))
+        typer.echo(
+            json_line(
+                {"detector": detector, "labels": labels, "device": chosen.name, **report.as_json()}, event="evaluation"
+            )
+        )
         return
     _echo_left_out(photos)
     typer.echo("\n".join(report_lines(report)))

@@ -189,7 +189,7 @@ def extract_command(
     """
     use_one_arena()  # before what is imported here starts threads
     # Heavy imports wait until a command needs them, so that --help is quick.
-    from roibeam.pipelines.extract.requested_work import open_work
+    from roibeam.pipelines.extract.requested_work import open_plan, open_work
 
     request = ExtractRequest(
         RequestedImages(
@@ -211,16 +211,18 @@ def extract_command(
         ),
         shard_size,
     )  # fmt: skip
-    work = open_work(request, tell=_tell)
-    # Torch and Beam come now, when nothing is wrong with what was asked for.
-    from roibeam.pipelines.extract.extraction_run import dry_run as run_dry
-    from roibeam.pipelines.extract.extraction_run import extract_work, summary_event, summary_text
-
+    # In both cases torch and Beam come when nothing is wrong with what was asked for.
     if dry_run:
-        found = run_dry(work, request.run)
+        planned = open_plan(request, tell=_tell)
+        from roibeam.pipelines.extract.report.dry_run import dry_run as run_dry
+
+        found = run_dry(planned, request.run)
         typer.echo(found.event() if as_json else found.text())
         return
-    summary = extract_work(work, request.run)
+    work = open_work(request, tell=_tell)
+    from roibeam.pipelines.extract.extraction_run import extract_work, summary_event, summary_text
+
+    summary = extract_work(work, request.run, tell=_tell)
     typer.echo(summary_event(summary) if as_json else summary_text(summary))
     if not summary.succeeded:
         _tell(

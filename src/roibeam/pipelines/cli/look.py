@@ -52,7 +52,7 @@ def look_command(
     )  # fmt: skip
     done = look_at_photo(photo, out, asked, num_regions=regions)
     if as_json:
-        facts = {"picture": str(done.picture), "note": done.note or None}
+        facts = {"picture": str(done.picture), "note": done.note or None, "device": done.device}
         typer.echo(json_line({"photo": str(photo), **done.view.to_json(), **facts}))
         return
     typer.echo("\n".join(done.view.lines()))

@@ -35,7 +35,7 @@ class DetectorTrainRequest:
         learning_rate: of SGD at its peak; never scaled by batch or processes.
         warmup_steps: of a linear rise; at most a third of `steps`.
         decay_steps: after which the rate falls to a tenth; None for 2/3 and 8/9 of `steps`.
-        device: auto or cpu.
+        device: as of `TrainConfig`.
         threads: CPU threads; None leaves torch's choice.
         seed: of weights, order, sizes and sampled regions.
         settings: "section.field=value" each; sections train, photos, sampling, losses, detector and conventions.

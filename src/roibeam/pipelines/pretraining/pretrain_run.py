@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
@@ -151,4 +152,6 @@ def _detector_change(run: RunFrame, read: RunData, made: RunModel, config: Train
     """Judges the detector before and after, in the main process; None where it is not asked for."""
     if read.end_to_end is None or made.joint is None or made.heads is None or not is_main_process():
         return None
-    return read.end_to_end.detector_change(run.run_dir, made.joint, made.heads, on_cpu=config.device == "cpu")
+    return read.end_to_end.detector_change(
+        run.run_dir, made.joint, made.heads, device=choose_device(config.device).name
+    )

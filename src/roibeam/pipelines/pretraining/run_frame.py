@@ -84,6 +84,7 @@ class PretrainResult:
             "checkpoint": str(self.training.checkpoint),
             "step": self.training.step,
             "seconds": round(self.training.seconds, 1),
+            "device": self.training.device,
             "captions": sum(one.join.joined for one in self.sources),
             "sources": [one.to_json() for one in self.sources],
             "notes": self.notes,

@@ -81,6 +81,7 @@ class RepairSummary:
         num_retried: dead letters that are records now.
         is_as_before: whether the content digest is the one that the store was published with.
         seconds: wall time.
+        device: where the detector computed, as torch names it; None where nothing was to be extracted.
     """
 
     manifest: StoreManifest
@@ -91,6 +92,7 @@ class RepairSummary:
     num_retried: int
     is_as_before: bool
     seconds: float
+    device: str | None
 
 
 def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool = False) -> RepairSummary:
@@ -111,10 +113,11 @@ def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool 
             raise ValueError(_what_to_do_without_plan(store, damage))
         before, plan = damage.manifest, damage.plan
         states = [state for state in damage.shards if state.is_damaged or retry_dead_letters]
-        counts = _Counts()
+        counts, device = _Counts(), None
         if states:
             _check_photos(store, plan, states, source, retry=retry_dead_letters)
             fingerprint, job = _recorded_job(store, before, plan, source)
+            device = job.detector.device
             counts = _redo_shards(store, job, fingerprint, plan, states, retry=retry_dead_letters)
         if counts.waiting or damage.is_stale:
             for manifest in counts.waiting:
@@ -135,6 +138,7 @@ def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool 
         num_retried=counts.retried,
         is_as_before=after.content_digest == before.content_digest,
         seconds=time.monotonic() - start,
+        device=device,
     )
 
 
@@ -170,8 +174,9 @@ def _recorded_job(
         raise ValueError(f"{store}: its manifest.json does not say how it was extracted ({error})") from None
     if source.detector is not None:
         spec = replace(spec, weights=read_detector_folder(source.detector).weights)
-    device, _ = choose_device(source.device or spec.device)
-    spec = replace(spec, weights=source.weights or spec.weights, device=device)
+    device = choose_device(source.device or spec.device, threads=spec.threads)
+    log.info("%s", device.words)
+    spec = replace(spec, weights=source.weights or spec.weights, device=device.name)
     vocabulary = Vocabulary(manifest.classes, manifest.attributes).digest
     given_boxes = "boxes" in plan.source
     fingerprint = shared_fingerprint(spec, options, vocabulary, given_boxes)

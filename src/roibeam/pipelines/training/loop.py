@@ -38,6 +38,7 @@ from torch import nn
 
 from roibeam.model.common.exponential_average import ExponentialAverage
 from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError, StopSignals
+from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.training.checkpoint import (
     Position,
     TrainingState,
@@ -76,6 +77,7 @@ class TrainResult:
     seconds: time in the loop, by the clock.
     best: folder of the best checkpoint by `TrainConfig.best_by`, or None.
     evaluation: after the last step; None where this call made none there.
+    device: of the main process, as torch names it.
     """
 
     step: int
@@ -84,6 +86,7 @@ class TrainResult:
     seconds: float
     best: Path | None = None
     evaluation: Mapping[str, float | None] | None = None
+    device: str = "cpu"
 
 
 def train(
@@ -231,11 +234,13 @@ def _opened_log(
 
 
 def _tell_what_comes(task: TrainTask, config: TrainConfig, accelerator: Accelerator, global_batch: int) -> None:
+    device = accelerator.device
+    logger.info("%s", choose_device(str(device)).words if device.type in ("cpu", "cuda") else f"on {device}")
     logger.info(
-        "%d steps of %d samples (%d per micro-batch x %d accumulated x %d processes) on %s in %s, "
+        "%d steps of %d samples (%d per micro-batch x %d accumulated x %d processes) in %s, "
         "learning rate %g, %d samples in an epoch",
         config.steps, global_batch, task.batch_size, config.accumulation, accelerator.num_processes,
-        accelerator.device, config.precision, config.learning_rate, task.num_samples,
+        config.precision, config.learning_rate, task.num_samples,
     )  # fmt: skip
 
 
@@ -347,6 +352,7 @@ class _Run:
             seconds,
             None if best is None else checkpoint_folder(self._run_dir, best["step"]),
             self._evaluated.get(position.step),
+            str(self._accelerator.device),
         )
 
     def _is_due(self, every: int, position: Position) -> bool:
@@ -403,6 +409,14 @@ class _Run:
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
     """Device, precision and processes of a run, by its settings; ValueError where the machine has no such device."""
+    if config.device.startswith("cuda"):
+        name = choose_device(config.device).name
+        if ":" in name and num_processes() > 1:
+            raise ValueError(
+                f"--device {name} is for one process; of several each takes a GPU of its own: --device cuda"
+            )
+        if ":" in name:
+            torch.cuda.set_device(name)
     # accelerate keeps device and precision in a process-wide state and refuses a second, different one; a process may
     # train twice (tests, a notebook).
     AcceleratorState._reset_state(reset_partial_state=True)

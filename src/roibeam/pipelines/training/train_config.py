@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from roibeam.pipelines.foundation.device_choice import check_device_name
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES
 
 OPTIMIZERS = ("adamw", "sgd", "bert-adam", "adamw-transformers", "adamw-transformers-uncorrected")
@@ -43,7 +44,7 @@ class TrainConfig:
             keeping them: the same numbers for less memory and more time.
         average_rate: what an exponential moving average of the weights keeps at each step, from 0 to below 1; 0 = none.
             Evaluations, and the folder `model` of a checkpoint, then have the average.
-        device: "auto" (an accelerator if there is one) or "cpu".
+        device: "auto" (an accelerator if there is one), "cpu", "cuda" or, for a single process, "cuda:<n>".
         seed: of dropout; tasks take theirs from here too.
         log_every: steps between two lines for people; log.jsonl has every step.
         checkpoint_every: steps between two checkpoints; 0 = only at the end.
@@ -102,6 +103,7 @@ class TrainConfig:
             not self.best_by or self.evaluate_every > 0,
             f"best_by {self.best_by!r} needs evaluations; set evaluate_every",
         )
+        check_device_name(self.device)
         _require(
             self.precision != "fp16" or self.device != "cpu",
             "precision fp16 needs an accelerator, device is cpu; choose bf16 or fp32",
@@ -130,7 +132,6 @@ class TrainConfig:
             ("parameter_groups", (TASK_GROUPS, *PARAMETER_RULES)),
             ("clip_scope", CLIP_SCOPES),
             ("precision", PRECISIONS),
-            ("device", ("auto", "cpu")),
             ("best_is", BEST_IS),
         ):
             _require(getattr(self, name) in words, f"{name} must be {' or '.join(words)}, got {getattr(self, name)!r}")

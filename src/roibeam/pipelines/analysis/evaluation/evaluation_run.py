@@ -40,6 +40,7 @@ from roibeam.pipelines.analysis.evaluation.measures import (
 from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, open_photos
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
 from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
+from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
 from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions, join_captions
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
@@ -66,6 +67,7 @@ class EvaluationResult:
     num_captions, num_images: that were evaluated.
     results: the file written.
     seconds: it took.
+    device: where the model ran, as torch names it.
     """
 
     figures: tuple[Figure, ...]
@@ -75,6 +77,7 @@ class EvaluationResult:
     num_images: int
     results: Path
     seconds: float
+    device: str
 
 
 def evaluate_checkpoint(
@@ -111,7 +114,9 @@ def evaluate_checkpoint(
     check_tokenizer(found, tokenizer)
     check_task(model.config, config.task)
     rows, join = join_captions(store, captions, min_match)
-    device = torch.device("cuda" if config.device == "auto" and torch.cuda.is_available() else "cpu")
+    chosen_device = choose_device(config.device)
+    log.info("%s", chosen_device.words)
+    device = torch.device(chosen_device.name)
     features = _features(found, store, rows, images, out, device)
     corpus = Corpus(store, rows)
     samples = _samples(model, tokenizer, store, corpus.record_id(0), config, features)
@@ -140,7 +145,8 @@ def evaluate_checkpoint(
         "seconds": round(time.monotonic() - start, 1),
     }
     path, seconds = write_results(out, facts, figures, chosen.image_ids, measures), time.monotonic() - start
-    return EvaluationResult(figures, (*remarks, *skipped), join, len(chosen.rows), len(chosen.image_ids), path, seconds)
+    counts = (len(chosen.rows), len(chosen.image_ids))
+    return EvaluationResult(figures, (*remarks, *skipped), join, *counts, path, seconds, chosen_device.name)
 
 
 def _features(

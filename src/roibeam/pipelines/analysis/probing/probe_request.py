@@ -7,6 +7,7 @@ Files and names are looked at before torch is imported.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,15 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import answer_place
 from roibeam.pipelines.extract.one_photo import detect_photo, requested_parts
 from roibeam.pipelines.extract.request import RequestedDetector
+from roibeam.pipelines.foundation.device_choice import check_device_name, choose_device
 from roibeam.pipelines.foundation.files.named_files import check_named_files
 from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
 from roibeam.short_repr import short_repr
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.probing.probe import ProbeResult
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,7 @@ class ProbeRequest:
         options: official JSON configuration beside an official checkpoint.
         background_first: as of `Names`.
         hide, layer, head, top, task: as of `probe`.
+        device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>": of the model, and of the detector.
     """
 
     checkpoint: str
@@ -67,6 +72,7 @@ class ProbeRequest:
     head: int | None = None
     top: int = 5
     task: int | None = None
+    device: str = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,12 +83,14 @@ class Probed:
         record: the regions that it was asked about.
         picture: the file written.
         notes: which detector looked, and what was left out or assumed of the checkpoint, for people.
+        device: where the model ran, as torch names it.
     """
 
     result: ProbeResult
     record: RegionRecord
     picture: Path
     notes: tuple[str, ...]
+    device: str
 
     __repr__ = short_repr
 
@@ -114,6 +122,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     Raises:
         ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
     """
+    check_device_name(request.device)
     _check_files(request)
     out = _checked_out(request)
     detector = None if request.store is not None else _requested_detector(request)
@@ -133,16 +142,22 @@ def write_probe(request: ProbeRequest) -> Probed:
         raise ValueError(f"{request.checkpoint} reads photos: add --photo, that of the record {request.image!r}")
     model = pretraining_model(found, named=request.checkpoint, asking="probe")
     tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
+    device = choose_device(request.device)
+    if detector is None:
+        log.info("%s", device.words)  # else the detector says it
     seen = _stored(request) if detector is None else _detected(request, detector)
     if isinstance(found, JointCheckpoint):
         assert seen.pixels is not None
-        model = PhotoModel(found.joint, seen.pixels)
+        model = PhotoModel(found.joint.to(device.name), seen.pixels)
+    else:
+        model.to(device.name)
     names = Names(seen.classes, background_first=request.background_first)
     asked: dict[str, Any] = {name: getattr(request, name) for name in ("hide", "layer", "head", "top", "task")}
     result = probe(model, seen.record, request.text, tokenizer, names, **asked)
     picture = probe_svg(result, seen.record, names, text=request.text, photo=seen.pixels)
     out.write_text(picture, "utf-8")
-    return Probed(result, seen.record, out, (*((seen.detector,) if seen.detector else ()), *found.changes))
+    notes = (*((seen.detector,) if seen.detector else ()), *found.changes)
+    return Probed(result, seen.record, out, notes, device.name)
 
 
 def _checked_out(request: ProbeRequest) -> Path:
@@ -190,7 +205,8 @@ def _stored(request: ProbeRequest) -> _Seen:
 def _requested_detector(request: ProbeRequest) -> RequestedDetector:
     return RequestedDetector(
         request.detector, preset=request.preset, weights=request.weights, conventions=request.conventions,
-        selection=request.selection, settings=request.settings, vocabulary=request.vocab, device="cpu",
+        selection=request.selection, settings=request.settings, vocabulary=request.vocab,
+        device=request.device,
     )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def _print(done: Probed, *, as_json: bool) -> None:
 
     result = done.result
     if as_json:
-        typer.echo(json_line(_facts(result, done.picture)))
+        typer.echo(json_line({**_facts(result, done.picture), "device": done.device}))
         return
     for note in done.notes:
         typer.echo(f"note: {note}")
