@@ -131,10 +131,7 @@ def evaluate_command(
         torch.set_num_threads(threads)
     chosen, words = choose_device(device)
     typer.echo(words, err=True)
-    report = evaluate_folder(
-        detector, photos, device=chosen, nms_iou=nms_iou, max_images=max_images,
-        tell=lambda line: typer.echo(line, err=True),
-    )  # fmt: skip
+    report = evaluate_folder(detector, photos, device=chosen, nms_iou=nms_iou, max_images=max_images)
     if as_json:
         typer.echo(json_line({"detector": detector, "labels": labels, **report.as_json()}, event="evaluation"))
         return
