@@ -11,12 +11,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from roibeam.pipelines.cli.command_end import run_to_the_end
 from roibeam.pipelines.cli.conformance import conformance_command
 from roibeam.pipelines.cli.convert import convert_command
 from roibeam.pipelines.cli.detector import detector_app
 from roibeam.pipelines.cli.download import download_command
 from roibeam.pipelines.cli.extract import ExtractCommand, extract_command
-from roibeam.pipelines.cli.json_output import print_error
 from roibeam.pipelines.cli.leaks import leaks_command
 from roibeam.pipelines.cli.look import look_command
 from roibeam.pipelines.cli.progress import progress_command
@@ -31,11 +31,7 @@ from roibeam.pipelines.cli.train.probe import probe_command
 from roibeam.pipelines.cli.train.recipes import recipes_command
 from roibeam.pipelines.cli.worker_pool import worker_pool_command
 from roibeam.pipelines.foundation.console.our_logs import show_our_logs
-from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError
 from roibeam.version import __version__
-
-INTERRUPTED = 130
-THREADS_SECONDS = 1.0  # for threads to end by themselves before the process ends without them
 
 app = typer.Typer(
     name="roibeam",
@@ -100,56 +96,8 @@ _add(DEVELOPERS, "leaks", leaks_command)
 _add(DEVELOPERS, "worker-pool", worker_pool_command)
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point of the console script."""
     # Processes that we or Beam start must not find a user's model.py in the working directory in place of our packages.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
-    debug = "--debug" in sys.argv
-    try:
-        code = app(standalone_mode=False)
-    except StoppedBySignalError as stopped:
-        _leave(_complain(str(stopped), stopped.exit_code))
-    except Exception as error:
-        if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
-            sys.exit(_complain(f"{error.format_message()} (roibeam --help tells more)", error.exit_code))
-        if debug or not isinstance(error, ValueError | OSError | RuntimeError):
-            print_error(f"{type(error).__name__}: {error}", 1)
-            raise
-        _leave(_complain(_last_line(error), 1))
-    if code == INTERRUPTED:  # typer's answer to Ctrl-C
-        _leave(
-            _complain(
-                "interrupted; extract, download, store copy, import and export, and training from its newest "
-                "checkpoint, continue with the same command",
-                code,
-            )
-        )
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _leave(code: int) -> NoReturn:
-    """Ends the process, also when a read or a detector call in another thread never ends."""
-    # Known only when something was extracted; importing it here would cost every command the time.
-    threads = sys.modules.get("roibeam.extraction.engine.background_threads")
-    if threads is not None and not threads.wait_for_threads(THREADS_SECONDS):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
-
-
-def _complain(line: str, code: int) -> int:
-    print(f"roibeam: {line}", file=sys.stderr)
-    print_error(line, code)
-    return code
-
-
-def _last_line(error: BaseException) -> str:
-    """The message in one line. Beam hands over a worker's error as the text of its traceback: its last line counts."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    in_traceback = any(line.startswith("Traceback") for line in lines)
-    return lines[-1] if in_traceback else " ".join(lines)
+    run_to_the_end(app)
