@@ -147,7 +147,7 @@ def test_another_detectors_store_is_refused(
         (["--store", "{tmp}"], "no feature store here"),
         (["--device", "tpu"], "device must be auto or cpu"),
         (["--folds", "2", "--no-retrieval"], "folds are of retrieval"),
-        (["--task", "0"], "no task tokens"),
+        (["--task-token", "0"], "no task tokens"),
         (["--tokenizer", "{vocab}"], "is not the one that"),
         (["--out", "{vocab}"], "is a file; nothing is replaced"),
         (["--out", "{tmp}"], "is there already and is not empty ('captions.tsv' is in it)"),

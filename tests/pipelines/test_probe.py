@@ -122,9 +122,9 @@ def test_a_model_with_task_tokens_is_told_the_task(tokenizer: Any) -> None:
 
     assert match(0) != match(2)
     for wrong in (None, 3):
-        with pytest.raises(ValueError, match="name one with --task, 0 to 2"):
+        with pytest.raises(ValueError, match="name one with --task-token, 0 to 2"):
             match(wrong)
-    with pytest.raises(ValueError, match="no task tokens; leave --task out"):
+    with pytest.raises(ValueError, match="no task tokens; leave --task-token out"):
         probe(build("ViLBERT"), make_record(), "a cat", tokenizer, Names(CLASSES), task=0)
 
 

@@ -238,7 +238,7 @@ FAULTS = (
     ),
     Fault(
         "a failure says nothing as JSON",
-        "src/roibeam/pipelines/cli/main.py",
+        "src/roibeam/pipelines/cli/command_end.py",
         "    print_error(line, code)\n",
         "",
         _test("light_commands.py::test_a_failure_is_a_line_of_json_and_a_line_of_words"),

@@ -5,21 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
+from roibeam.pipelines.cli.command_end import run_to_the_end
 from roibeam.pipelines.cli.conformance import conformance_command
 from roibeam.pipelines.cli.convert import convert_command
 from roibeam.pipelines.cli.detector import detector_app
 from roibeam.pipelines.cli.download import download_command
 from roibeam.pipelines.cli.extract import ExtractCommand, extract_command
-from roibeam.pipelines.cli.json_output import print_error
 from roibeam.pipelines.cli.leaks import leaks_command
 from roibeam.pipelines.cli.look import look_command
 from roibeam.pipelines.cli.progress import progress_command
 from roibeam.pipelines.cli.store.info import store_app
+from roibeam.pipelines.cli.surface.command import HELP_NAMES, HelpedCommand, HelpedGroup
+from roibeam.pipelines.cli.surface.option import argument
+from roibeam.pipelines.cli.surface.option_names import DEVELOPERS, FEATURES, LOOKING, SETUP, STORES, TRAIN
 from roibeam.pipelines.cli.toyworld import toyworld_command
 from roibeam.pipelines.cli.train.evaluate import evaluate_command
 from roibeam.pipelines.cli.train.pretrain import pretrain_command
@@ -27,41 +31,26 @@ from roibeam.pipelines.cli.train.probe import probe_command
 from roibeam.pipelines.cli.train.recipes import recipes_command
 from roibeam.pipelines.cli.worker_pool import worker_pool_command
 from roibeam.pipelines.foundation.console.our_logs import show_our_logs
-from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError
 from roibeam.version import __version__
-
-INTERRUPTED = 130
-THREADS_SECONDS = 1.0  # for threads to end by themselves before the process ends without them
 
 app = typer.Typer(
     name="roibeam",
-    help="Region features for vision-language models: photos in, region shards out, and the training that reads them.",
-    no_args_is_help=True,
-    add_completion=False,
+    cls=HelpedGroup,
+    help="Region features for vision-language models: extract them from photos, keep them in stores, train on them.",
+    context_settings={"help_option_names": HELP_NAMES},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("extract", cls=ExtractCommand)(extract_command)
-app.command("look")(look_command)
-app.command("progress")(progress_command)
-app.command("download")(download_command)
-app.command("pretrain")(pretrain_command)
-app.command("recipes")(recipes_command)
-app.command("evaluate")(evaluate_command)
-app.command("probe")(probe_command)
-app.command("leaks")(leaks_command)
-app.command("conformance")(conformance_command)
-app.command("convert")(convert_command)
-app.command("toyworld")(toyworld_command)
-app.command("worker-pool")(worker_pool_command)
-app.add_typer(store_app, name="store")
-app.add_typer(detector_app, name="detector")
+
+
+def _add(group: str, name: str, command: Callable[..., object], cls: type[HelpedCommand] = HelpedCommand) -> None:
+    app.command(name, cls=cls, rich_help_panel=group)(command)
 
 
 @app.callback(invoke_without_command=True)
 def _root(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    debug: Annotated[bool, typer.Option("--debug/--no-debug", help="Show tracebacks and debug logs.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug logs.")] = False,
 ) -> None:
     if show_version:
         typer.echo(f"roibeam {__version__}")
@@ -69,11 +58,16 @@ def _root(
     show_our_logs(debug=debug)
 
 
-@app.command("demo")
 def demo_command(
-    out: Annotated[Path, typer.Argument(help="Folder to write pictures, store, report and training run into.")],
+    out: Annotated[Path, argument("OUT", "Folder to write.")],
 ) -> None:
-    """Draws small pictures with captions, extracts their regions, trains a small VL-BERT on them."""
+    """Shows the whole chain on drawn pictures: extracts, trains a small VL-BERT, asks it.
+
+    Needs no download and takes a few minutes on two cores.
+
+    Examples:
+        roibeam demo demo/
+    """
     from roibeam.pipelines.foundation.files.named_files import check_output_is_no_file
 
     check_output_is_no_file(out)
@@ -83,56 +77,27 @@ def demo_command(
     run_demo(out, tell=typer.echo, command="roibeam" if shutil.which("roibeam") else sys.argv[0])
 
 
-def main() -> None:
+# In the order of the help.
+_add(FEATURES, "extract", extract_command, ExtractCommand)
+_add(FEATURES, "download", download_command)
+app.add_typer(store_app, name="store", rich_help_panel=STORES)
+_add(TRAIN, "pretrain", pretrain_command)
+_add(TRAIN, "recipes", recipes_command)
+app.add_typer(detector_app, name="detector", rich_help_panel=TRAIN)
+_add(LOOKING, "look", look_command)
+_add(LOOKING, "probe", probe_command)
+_add(LOOKING, "evaluate", evaluate_command)
+_add(LOOKING, "progress", progress_command)
+_add(SETUP, "demo", demo_command)
+_add(SETUP, "toyworld", toyworld_command)
+_add(SETUP, "convert", convert_command)
+_add(DEVELOPERS, "conformance", conformance_command)
+_add(DEVELOPERS, "leaks", leaks_command)
+_add(DEVELOPERS, "worker-pool", worker_pool_command)
+
+
+def main() -> NoReturn:
     """Entry point of the console script."""
     # Processes that we or Beam start must not find a user's model.py in the working directory in place of our packages.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
-    debug = "--debug" in sys.argv
-    try:
-        code = app(standalone_mode=False)
-    except StoppedBySignalError as stopped:
-        _leave(_complain(str(stopped), stopped.exit_code))
-    except Exception as error:
-        if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
-            sys.exit(_complain(f"{error.format_message()} (roibeam --help tells more)", error.exit_code))
-        if debug or not isinstance(error, ValueError | OSError | RuntimeError):
-            print_error(f"{type(error).__name__}: {error}", 1)
-            raise
-        _leave(_complain(_last_line(error), 1))
-    if code == INTERRUPTED:  # typer's answer to Ctrl-C
-        _leave(
-            _complain(
-                "interrupted; extract, download, store copy, import and export, and training from its newest "
-                "checkpoint, continue with the same command",
-                code,
-            )
-        )
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _leave(code: int) -> NoReturn:
-    """Ends the process, also when a read or a detector call in another thread never ends."""
-    # Known only when something was extracted; importing it here would cost every command the time.
-    threads = sys.modules.get("roibeam.extraction.engine.background_threads")
-    if threads is not None and not threads.wait_for_threads(THREADS_SECONDS):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
-
-
-def _complain(line: str, code: int) -> int:
-    print(f"roibeam: {line}", file=sys.stderr)
-    print_error(line, code)
-    return code
-
-
-def _last_line(error: BaseException) -> str:
-    """The message in one line. Beam hands over a worker's error as the text of its traceback: its last line counts."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    in_traceback = any(line.startswith("Traceback") for line in lines)
-    return lines[-1] if in_traceback else " ".join(lines)
+    run_to_the_end(app)

@@ -36,7 +36,7 @@ from roibeam.pipelines.extract.shard_plan import Plan
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.extract.work import Work
 from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.progress import ProgressPrinter
+from roibeam.pipelines.foundation.console.progress import Progress
 
 log = logging.getLogger(__name__)
 
@@ -119,9 +119,11 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
             )  # fmt: skip
             write_run_summary(folder, plan, told, shards_before, view)
 
-        least_seconds = 0.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
+        least_seconds = 1.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
         try:
-            with ProgressPrinter(view, plan.num_images, as_json=options.as_json, least_seconds=least_seconds):
+            with Progress(
+                "extracting", plan.num_images, view=view, as_json=options.as_json, least_seconds=least_seconds
+            ):
                 metrics = run_extraction(
                     job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers
                 )

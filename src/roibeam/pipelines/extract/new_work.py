@@ -17,6 +17,7 @@ from roibeam.pipelines.extract.shard.job import shared_calls, shared_detector, s
 from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
 from roibeam.pipelines.extract.shard_plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
 from roibeam.pipelines.extract.work import Work
+from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.files.locations import read_location
 from roibeam.pipelines.sources.given_boxes import GivenBoxes
 from roibeam.pipelines.sources.image_table import ImageTable
@@ -179,7 +180,8 @@ def _time_one(images: Sequence[ImageRef], work: Work) -> float:
     """Seconds one image takes, warm-up included, so that shards come out rather too small than too large."""
     for image in images[:TIMING_TRIES]:
         start = time.monotonic()
-        outcome = extract_one(image, work)
+        with waiting("timing a photo, which says how large shards are"):
+            outcome = extract_one(image, work)
         if not isinstance(outcome, Failure):
             return time.monotonic() - start
     return 1.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import Problem, verify_store
 from roibeam.pipelines.extract.annotations import annotation_problem
-from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
+from roibeam.pipelines.foundation.console.progress import RECORDS, Progress
 
 
 def check_store(
@@ -29,20 +28,13 @@ def check_store(
     if shards is not None and not deep:
         raise ValueError("--shards goes with --deep: the rest of the check takes seconds and is for all shards")
     deep_shards = None if shards is None else _shard_range(shards)
-    progress: LoggedProgress | None = None
-    done, start = 0, time.monotonic()
-
-    def show(now: int, total: int) -> None:
-        nonlocal progress, done
-        done = now
-        progress = progress or LoggedProgress("records verified", total, since=start)
-        progress.to(done)
-
+    progress = Progress("verifying", None, RECORDS)
     try:
-        problems = verify_store(store, deep=deep, progress=show if deep else None, deep_shards=deep_shards)
+        with progress:
+            problems = verify_store(store, deep=deep, progress=progress.to, deep_shards=deep_shards)
     except KeyboardInterrupt:
         if deep:
-            tell(f"--shards {shard_of_record(store, done)}- goes on from here")
+            tell(f"--shards {shard_of_record(store, progress.done)}- goes on from here")
         raise
     if deep and not problems:
         with FeatureStore(store) as opened:

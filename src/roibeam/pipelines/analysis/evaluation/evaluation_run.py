@@ -39,7 +39,7 @@ from roibeam.pipelines.analysis.evaluation.measures import (
 )
 from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, open_photos
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
-from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
+from roibeam.pipelines.foundation.console.progress import CAPTIONS, Progress
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
 from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions, join_captions
@@ -162,7 +162,7 @@ def _features(
         photos = open_photos(store, rows.captioned_ids(), images)
         return PhotoFeatures(found.joint, photos, scratch=scratch, device=device)
     if images is not None:
-        raise ValueError(f"{found.source} reads stored features; leave --images out")
+        raise ValueError(f"{found.source} reads stored features; leave --photos out")
     return None
 
 
@@ -232,16 +232,16 @@ def _measure(
         remarks.append("no masked regions: this model predicts nothing of regions")
     elif not samples.asks_regions:
         remarks.append("no masked regions: this model predicts their classes, and the store has no class ids")
-    progress = LoggedProgress("captions with masks", len(chosen.rows))
-    measures = masked_measures(model, samples, chosen, **asked, progress=progress.one_more)
+    with Progress("masked words and regions", len(chosen.rows), CAPTIONS) as progress:
+        measures = masked_measures(model, samples, chosen, **asked, progress=progress.one_more)
     if not has_match_head(model, samples, chosen, device):
         remarks.append(f"no matching and no retrieval: {NO_MATCH_HEAD}")
         return measures, [], remarks
     if len(chosen.image_ids) < 2:
         remarks.append("no matching and no retrieval: they need a second image")
         return measures, [], remarks
-    progress = LoggedProgress("captions with a wrong image", len(chosen.rows))
-    measures += matching_measures(model, samples, chosen, **asked, progress=progress.one_more)
+    with Progress("right and wrong images", len(chosen.rows), CAPTIONS) as progress:
+        measures += matching_measures(model, samples, chosen, **asked, progress=progress.one_more)
     if not config.retrieval:
         return measures, [], remarks
     directions = retrieve(

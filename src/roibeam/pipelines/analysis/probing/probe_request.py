@@ -205,8 +205,7 @@ def _stored(request: ProbeRequest) -> _Seen:
 def _requested_detector(request: ProbeRequest) -> RequestedDetector:
     return RequestedDetector(
         request.detector, preset=request.preset, weights=request.weights, conventions=request.conventions,
-        selection=request.selection, settings=request.settings, vocabulary=request.vocab,
-        device=request.device,
+        selection=request.selection, settings=request.settings, vocabulary=request.vocab, device=request.device,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from roibeam.pipelines.extract.shard.job import shared_detector
 from roibeam.pipelines.extract.shard_plan import shard_size_for
 from roibeam.pipelines.extract.work import UnlistedWork, Work
 from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.console.progress import IMAGES, waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 
 log = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ class DryRun:
             *(f"note: {note}" for note in found.notes),
             f"dry run: nothing written; {counted(found.timed, 'photo')} timed {found.timed_on}",
             f"  images to extract   {found.images:,}",
-            f"  speed               {speed_words(found.seconds_per_image)} in one process",
+            f"  speed               {IMAGES.rate(1 / max(found.seconds_per_image, 1e-9))} in one process",
             f"  shards              {found.num_shards:,} of at most {counted(found.shard_size, 'image')}",
             f"  shards at once      {self.slots.words}",
             f"  time                {self._time(found)}",
@@ -216,14 +217,6 @@ def estimate(work: Work, *, is_here: bool = True) -> Estimate:
     return Estimate(len(images), len(timed), where, per_image, num_bytes, size, (*work.source.notes, *notes))
 
 
-def speed_words(seconds_per_image: float) -> str:
-    """ "3.2 images/s", "43.1 s/image"."""
-    if not seconds_per_image:
-        return "unknown"
-    rate = 1 / seconds_per_image
-    return f"{rate:.1f} images/s" if rate >= 1 else f"{seconds_per_image:.1f} s/image"
-
-
 def _timed_here(work: Work, *, is_here: bool) -> tuple[Work, str]:
     """The work with the detector as this machine can run it, and where that is, in words."""
     spec = work.detector
@@ -242,13 +235,13 @@ def _timed_here(work: Work, *, is_here: bool) -> tuple[Work, str]:
 
 def _time(images: Sequence[ImageRef], work: Work) -> list[tuple[float, RegionRecord]]:
     """(seconds, record) of those that can be extracted; none is begun after `ENOUGH_SECONDS`."""
-    log.info("loading the detector")
-    shared_detector(work.detector)
+    with waiting("loading the detector"):
+        shared_detector(work.detector)
     timed: list[tuple[float, RegionRecord]] = []
     for number, image in enumerate(images, 1):
-        log.info("timing photo %d of %d", number, len(images))
         start = time.monotonic()
-        outcome = extract_one(image, work)
+        with waiting(f"timing photo {number} of {len(images)}"):
+            outcome = extract_one(image, work)
         if isinstance(outcome, Failure):
             log.warning("dry run: %r: %s (%s)", image.image_id, outcome.reason, outcome.detail)
             continue

@@ -136,7 +136,7 @@ def _check_files(data: RequestedData) -> None:
         ("--captions", data.captions),
         ("--task-text", data.task_texts),
         ("--text-corpus", data.text_corpus),
-        ("--validation", () if data.validation is None else (data.validation,)),
+        ("--validation-captions", () if data.validation is None else (data.validation,)),
     ):
         for file in map(str, files):
             if file != OWN_CAPTIONS and not os.path.isfile(file):

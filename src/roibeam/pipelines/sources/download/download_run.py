@@ -15,7 +15,7 @@ from aiohttp.abc import AbstractResolver
 
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.folders.folder_lock import store_lock
-from roibeam.pipelines.foundation.console.progress import ProgressPrinter, Standing
+from roibeam.pipelines.foundation.console.progress import Progress, Standing
 from roibeam.pipelines.sources.datasets.rows import UrlRow
 from roibeam.pipelines.sources.download.addresses import AddressRule
 from roibeam.pipelines.sources.download.failures import LocalFaultError
@@ -84,7 +84,7 @@ def run_download(
             (out / SUMMARY_NAME).unlink(missing_ok=True)  # it stands for a finished run
             fsync_folder(out)
             run = _Run(url_list, files, journal, rule, options, resolver)
-            with ProgressPrinter(run, url_list.num_urls, as_json=options.as_json):
+            with Progress("downloading", url_list.num_urls, view=run, as_json=options.as_json):
                 asyncio.run(run.download())
             files.finish()
             return write_outputs(out, url_list, journal)

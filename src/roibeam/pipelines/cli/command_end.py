@@ -1,0 +1,113 @@
+"""How a command ends: its exit code, and the one line where it fails; a traceback only with --debug.
+
+| what happened                                     | exit code |
+|---------------------------------------------------|-----------|
+| done                                              | 0         |
+| a file, a name or the machine is not as it must be | 1        |
+| the command line cannot be parsed                 | 2         |
+| an error that nobody expected: a bug of ours      | 70        |
+| Ctrl-C; SIGTERM; nobody reads the output          | 130; 143; 141 |
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from roibeam.pipelines.cli.json_output import print_error
+from roibeam.pipelines.foundation.console.failure import failure_of
+from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError
+
+FAILED, BUG, INTERRUPTED, NOBODY_READS = 1, 70, 130, 141
+THREADS_SECONDS = 1.0  # for threads to end by themselves before the process ends without them
+_WHAT_GOES_ON = (
+    "interrupted; extract, download, store copy, import and export, and training from its newest checkpoint, continue "
+    "with the same command"
+)
+
+
+def run_to_the_end(app: Callable[..., Any]) -> NoReturn:
+    """Runs the command line, and ends the process."""
+    try:
+        code = _run(app)
+        if sys.stdout is not None:  # none where a shell has closed it
+            sys.stdout.flush()  # a reader that has gone away, or a full disk, is seen here at the latest
+    except BaseException as error:  # whatever it is, it ends in one line and with an exit code
+        code = _failed(error)
+    _leave(code)
+
+
+def _run(app: Callable[..., Any]) -> int:
+    code = app(standalone_mode=False)
+    if code == INTERRUPTED:  # typer's answer to Ctrl-C
+        return _complain(_WHAT_GOES_ON, INTERRUPTED)
+    return code if isinstance(code, int) else 0
+
+
+def _failed(error: BaseException) -> int:
+    """Says why a command failed, and gives its exit code."""
+    if isinstance(error, SystemExit) and not _is_of_a_pipe(error.__context__):
+        return error.code if isinstance(error.code, int) else FAILED if error.code else 0
+    # Typer ends by itself where a pipe has no reader, and takes the end of a file for that of a keyboard.
+    cause = error.__context__ if isinstance(error, SystemExit) else error.__cause__
+    if isinstance(cause, EOFError) or _is_of_a_pipe(cause):
+        assert cause is not None
+        error = cause
+    if _is_of_a_pipe(error) and _nobody_reads():
+        return _silenced()
+    if isinstance(error, StoppedBySignalError):
+        return _complain(str(error), error.exit_code)
+    if isinstance(error, KeyboardInterrupt):
+        return _complain(_WHAT_GOES_ON, INTERRUPTED)
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
+        return _complain(f"{error.format_message()} (roibeam --help tells more)", error.exit_code)
+    if "--debug" in sys.argv:
+        traceback.print_exception(error)
+    failure = failure_of(error)
+    return _complain(failure.line, FAILED if failure.is_expected else BUG)
+
+
+def _is_of_a_pipe(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.EPIPE
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output or error is a pipe whose reader has gone: `roibeam recipes | head`."""
+    poll = select.poll()
+    try:
+        for stream in (sys.__stdout__, sys.__stderr__):
+            if stream is not None:
+                poll.register(stream.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError):  # a stream that is closed, or no file
+        return True
+
+
+def _silenced() -> int:
+    """What is still to be written goes nowhere: Python would complain about it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(nowhere, number)
+    return NOBODY_READS
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process, also when a read or a detector call in another thread never ends."""
+    # Known only when something was extracted; importing it here would cost every command the time.
+    threads = sys.modules.get("roibeam.extraction.engine.background_threads") if code else None
+    if threads is not None and not threads.wait_for_threads(THREADS_SECONDS):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _complain(line: str, code: int) -> int:
+    print(f"roibeam: {line}", file=sys.stderr)
+    print_error(line, code)
+    return code
