@@ -150,5 +150,5 @@ def _train_config(request: DetectorTrainRequest) -> TrainConfig:
     return TrainConfig(
         steps=steps, learning_rate=request.learning_rate, warmup_steps=min(request.warmup_steps, steps // 3),
         schedule="steps", decay_steps=request.decay_steps or (), optimizer="sgd", device=request.device,
-        seed=request.seed, log_every=max(1, min(20, steps // 10)), checkpoint_every=max(1, min(1000, steps // 10)),
+        seed=request.seed, checkpoint_every=max(1, min(1000, steps // 10)),
     )  # fmt: skip

@@ -35,7 +35,8 @@ from roibeam.pipelines.extract.shard.store_folder import check_output_folder, ti
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.extract.work import Work
 from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.progress import Progress
+from roibeam.pipelines.foundation.console.interruption import tell_what_is_kept
+from roibeam.pipelines.foundation.console.progress import Progress, waiting
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +135,8 @@ def extract_work(work: Work, options: RunOptions) -> RunSummary:
     check_output_folder(folder)
     pipeline_options(options.runner, options.beam_args, preload=PIPELINE, device=work.detector.device)
     check_cluster(options.runner, options.beam_args)
-    job, text = _prepare(work, options)
+    with waiting("loading the detector"):
+        job, text = _prepare(work, options)
     if folder.local_path is not None:
         folder.local_path.mkdir(parents=True, exist_ok=True)
     with run_lock(folder):
@@ -165,11 +167,12 @@ def extract_work(work: Work, options: RunOptions) -> RunSummary:
             seconds = time.time() - started
             data = folder.read_bytes(STORE_MANIFEST_NAME)
             manifest = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
-            write_run_report(folder, plan, seconds=seconds if before.images == 0 else None)
+            with waiting("writing the report"):
+                write_run_report(folder, plan, seconds=seconds if before.images == 0 else None)
         except KeyboardInterrupt:
             end("interrupted", "interrupted")
-            log.warning("%d of %s finished; those stay, the one in work is dropped and extracted again by the same "
-                        "command", len(view.finished), counted(len(plan.shards), "shard"))  # fmt: skip
+            finished = f"{len(view.finished):,} of {counted(len(plan.shards), 'shard')}"
+            tell_what_is_kept(f"{finished} finished and kept, what is in work is dropped")
             raise
         except Exception as error:
             end("failed", " ".join(str(error).split()) or type(error).__name__)

@@ -20,6 +20,7 @@ from roibeam.pipelines.extract.shard.job import shared_calls, shared_detector, s
 from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
 from roibeam.pipelines.extract.shard_plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
 from roibeam.pipelines.extract.work import Work
+from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.files.locations import read_location
 from roibeam.pipelines.sources.given_boxes import GivenBoxes
 from roibeam.pipelines.sources.image_table import ImageTable
@@ -64,7 +65,11 @@ def make_plan(work: Work) -> tuple[Plan, list[str]]:
         )
     if plan is not None and not new:
         return plan, notes
-    size = work.shard_size or shard_size_for(_time_one(new, work))
+    if work.shard_size is None:
+        with waiting("timing the first photo"):
+            size = shard_size_for(_time_one(new, work))
+    else:
+        size = work.shard_size
     grown = extend_plan(
         work.store, plan, source=source_facts(work), settings=_settings(work), images=new, shard_size=size,
         boxes=work.boxes,

@@ -36,7 +36,10 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
+from roibeam.features.counted import counted
 from roibeam.model.common.exponential_average import ExponentialAverage
+from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.console.progress_text import folded
 from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError, StopSignals
 from roibeam.pipelines.training.checkpoint import (
     Position,
@@ -139,7 +142,8 @@ def train(
         num_ranks=accelerator.num_processes,
     )
     model.train()
-    rehearse(task, model, state.optimizer, accelerator, accumulation=config.accumulation)
+    with waiting("trying the largest batch"):
+        rehearse(task, model, state.optimizer, accelerator, accumulation=config.accumulation)
     with signals, log or nullcontext():
         run.evaluate_the_start(position, last_step)
         while position.step < last_step and not stopped_by:
@@ -149,7 +153,7 @@ def train(
             outcome = step.take(micro_batches, position.step)
             run.add_to_average(outcome)
             ends, stopped_by = position.step == last_step, outcome.stop
-            run.log_step(position, rate, outcome, ends=ends)
+            run.log_step(position, rate, outcome)
             checkpoint = run.save_and_evaluate(position, ends=ends, stopped=stopped_by) or checkpoint
     if checkpoint is None:
         raise ValueError(f"nothing to do: stop_at_step {stop_at_step} lets no step run")
@@ -231,18 +235,19 @@ def _opened_log(
 
 
 def _tell_what_comes(task: TrainTask, config: TrainConfig, accelerator: Accelerator, global_batch: int) -> None:
-    logger.info(
-        "%d steps of %d samples (%d per micro-batch x %d accumulated x %d processes) on %s in %s, "
-        "learning rate %g, %d samples in an epoch",
-        config.steps, global_batch, task.batch_size, config.accumulation, accelerator.num_processes,
-        accelerator.device, config.precision, config.learning_rate, task.num_samples,
-    )  # fmt: skip
+    processes = counted(accelerator.num_processes, "process", "processes")
+    line = (
+        f"{counted(config.steps, 'step')} of {counted(global_batch, 'sample')} ({task.batch_size:,} at once x "
+        f"{config.accumulation:,} accumulated x {processes}) on {accelerator.device} in {config.precision}, learning "
+        f"rate {config.learning_rate:g}, {counted(task.num_samples, 'sample')} in an epoch"
+    )
+    logger.info("%s", folded(line))
 
 
 def _stop_message(stopped_by: int, position: Position, config: TrainConfig, checkpoint: Path) -> str:
     return (
-        f"stopped by {Signals(stopped_by).name} after step {position.step} of {config.steps}, with the checkpoint "
-        f"{checkpoint}; resuming goes on from there"
+        f"stopped by {Signals(stopped_by).name} after step {position.step:,} of {config.steps:,}; its checkpoint "
+        f"{checkpoint} stays"
     )
 
 
@@ -313,10 +318,9 @@ class _Run:
         if self._state.average is not None and outcome.moved:
             self._state.average.update(self._task.model)
 
-    def log_step(self, position: Position, rate: float, outcome: StepOutcome, *, ends: bool) -> None:
+    def log_step(self, position: Position, rate: float, outcome: StepOutcome) -> None:
         if self._log is not None:
-            show = position.step % self._config.log_every == 0 or ends
-            self._log.step(self._where(position), {"learning_rate": rate, **outcome.values}, show=show)
+            self._log.step(self._where(position), {"learning_rate": rate, **outcome.values})
 
     def save_and_evaluate(self, position: Position, *, ends: bool, stopped: int) -> Path | None:
         """What is due after a step, `ends` being the last one of this call; the checkpoint, where one was written."""
@@ -363,7 +367,8 @@ class _Run:
         config, task, device = self._config, self._task, self._accelerator.device
         assert isinstance(task, EvaluatedTask)
         # What evaluating draws must not change the training after it.
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), self._state.model_to_use():
+        devices = [device] if device.type == "cuda" else []
+        with waiting("evaluating"), torch.random.fork_rng(devices=devices), self._state.model_to_use():
             values = task.evaluate()
         task.model.train()
         if config.best_by and config.best_by not in values:
@@ -383,9 +388,10 @@ class _Run:
         """Writes a checkpoint, and tidies up."""
         if self._log is not None:
             self._log.sync()
-        checkpoint = save_checkpoint(
-            self._run_dir, self._state, self._task.model_config(), position, self._resolved, self._accelerator
-        )
+        with waiting("writing a checkpoint"):
+            checkpoint = save_checkpoint(
+                self._run_dir, self._state, self._task.model_config(), position, self._resolved, self._accelerator
+            )
         self._tidy()
         return checkpoint
 

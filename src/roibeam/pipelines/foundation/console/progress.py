@@ -213,6 +213,8 @@ class Progress:
 
         done, total = self._standing.images, self._total
         count = self._unit.counted(done) if total is None else f"{self._unit.count(done)}/{self._unit.counted(total)}"
+        if self._had_nothing_to_do():
+            return Text(f"{self._what}: {count}, all there already", no_wrap=True, overflow="ellipsis")
         tail = "  ".join([count, *self._parts(is_last=is_last, with_reasons=False)])
         line = Text(f"{self._what} ", no_wrap=True, overflow="ellipsis")
         room = columns - len(self._what) - len(tail) - 3

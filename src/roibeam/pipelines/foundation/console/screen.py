@@ -66,9 +66,13 @@ class Screen:
         os.register_at_fork(after_in_child=self._forget)
 
     def begin(self, shown: Shown) -> None:
-        """Shows it until `end`."""
+        """Shows it until `end`. Of several processes of one run, the first one does."""
+        if os.environ.get("RANK", "0") != "0":  # torchrun's
+            return
         with self._lock:
-            self._under_way.append((shown, [time.monotonic() + FIRST_LINE_SECONDS]))
+            # What is within something else has its line only when it takes long.
+            pause = SECONDS_BETWEEN_LINES if self._under_way else FIRST_LINE_SECONDS
+            self._under_way.append((shown, [time.monotonic() + pause]))
             if self.draws and self._live is None and not shown.in_lines:
                 self._start_drawing()
             if self._thread is None:
