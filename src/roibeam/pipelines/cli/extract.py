@@ -29,6 +29,7 @@ from roibeam.pipelines.extract.request import (
     RunOptions,
 )
 from roibeam.pipelines.extract.shard.allocator_arenas import use_one_arena
+from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 
 # `--precision`, and what the store calls it.
@@ -140,10 +141,12 @@ def extract_command(
         ),
         shard_size,
     )  # fmt: skip
-    work = open_work(request, tell=_tell)
+    with waiting("looking for the photos"):
+        work = open_work(request, tell=_tell)
     # Torch and Beam come now, when nothing is wrong with what was asked for.
-    from roibeam.pipelines.extract.extraction_run import dry_run as run_dry
-    from roibeam.pipelines.extract.extraction_run import extract_work, summary_event, summary_text
+    with waiting("loading torch and Beam"):
+        from roibeam.pipelines.extract.extraction_run import dry_run as run_dry
+        from roibeam.pipelines.extract.extraction_run import extract_work, summary_event, summary_text
 
     if dry_run:
         found = run_dry(work, request.run)

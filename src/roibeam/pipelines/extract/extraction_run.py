@@ -235,10 +235,13 @@ def summary_text(summary: RunSummary) -> str:
     """The run's end for the terminal, with the tree that was written."""
     manifest = summary.manifest
     lines = [f"note: {note}" for note in summary.notes]
+    if summary.new_images:
+        done = f"{counted(summary.new_images, 'image')} extracted in {duration(summary.seconds)}"
+    else:
+        done = f"all {counted(summary.num_images, 'image')} are there already; nothing to do"
     lines.append(
         f"{counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')}, "
-        f"{counted(manifest.num_dead_letters, 'dead letter')}; "
-        f"{counted(summary.new_images, 'image')} extracted in {duration(summary.seconds)}"
+        f"{counted(manifest.num_dead_letters, 'dead letter')}; {done}"
     )
     for reason, count in summary.failures.most_common():
         lines.append(f"  {count:>6,} {reason}")

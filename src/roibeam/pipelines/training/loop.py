@@ -38,6 +38,7 @@ from torch import nn
 
 from roibeam.features.counted import counted
 from roibeam.model.common.exponential_average import ExponentialAverage
+from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.console.progress_text import folded
 from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError, StopSignals
@@ -77,6 +78,7 @@ class TrainResult:
     checkpoint: folder of the newest checkpoint.
     last: the last line of log.jsonl.
     seconds: time in the loop, by the clock.
+    new_steps: how many of the steps this call took.
     best: folder of the best checkpoint by `TrainConfig.best_by`, or None.
     evaluation: after the last step; None where this call made none there.
     """
@@ -85,8 +87,16 @@ class TrainResult:
     checkpoint: Path
     last: dict[str, Any]
     seconds: float
+    new_steps: int
     best: Path | None = None
     evaluation: Mapping[str, float | None] | None = None
+
+    def done(self) -> str:
+        """For people: how many steps in which time."""
+        if not self.new_steps:
+            return f"all {counted(self.step, 'step')} are there already; nothing to do"
+        earlier = "" if self.new_steps == self.step else f"; {self.step:,} with those of earlier calls"
+        return f"{counted(self.new_steps, 'step')} in {duration(self.seconds)}{earlier}"
 
 
 def train(
@@ -133,7 +143,7 @@ def train(
     run = _Run(run_dir, task, config, resolved, accelerator, state, log)
     signals = StopSignals("finishing the step and writing a checkpoint")
     step = TrainStep(task, model, prepared_optimizer, accelerator, config, told_to_stop=lambda: signals.number)
-    started, checkpoint, stopped_by = time.monotonic(), newest, 0
+    started, checkpoint, stopped_by, first_step = time.monotonic(), newest, 0, position.step
     steps = steps_of(
         task,
         position.next_sample,
@@ -160,7 +170,7 @@ def train(
     run.finish()
     if stopped_by and position.step < last_step:
         raise StoppedBySignalError(_stop_message(stopped_by, position, config, checkpoint), stopped_by)
-    return run.result(position, checkpoint, time.monotonic() - started)
+    return run.result(position, checkpoint, time.monotonic() - started, new_steps=position.step - first_step)
 
 
 def _check_task(task: TrainTask, config: TrainConfig) -> None:
@@ -342,13 +352,14 @@ class _Run:
             best = self._best()
             write_training_page(self._run_dir, best_step=None if best is None else best["step"])
 
-    def result(self, position: Position, checkpoint: Path, seconds: float) -> TrainResult:
+    def result(self, position: Position, checkpoint: Path, seconds: float, *, new_steps: int) -> TrainResult:
         best = self._best()
         return TrainResult(
             position.step,
             checkpoint,
             {} if self._log is None else self._log.last_line,
             seconds,
+            new_steps,
             None if best is None else checkpoint_folder(self._run_dir, best["step"]),
             self._evaluated.get(position.step),
         )

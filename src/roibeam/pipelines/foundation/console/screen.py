@@ -168,3 +168,5 @@ SCREEN = Screen()
 def show_bars() -> None:
     """From now on what is under way is drawn, where standard error is a terminal that can."""
     SCREEN.draws = is_drawn_on(sys.stderr)
+    # Bars of the Hugging Face libraries know nothing of ours, and write control codes into files.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
