@@ -95,9 +95,7 @@ def assert_same_photos(left, right):
 
 def settings(**changes):
     defaults = {"steps": 6, "learning_rate": 1e-2, "warmup_steps": 2, "schedule": "steps", "decay_steps": (4,)}
-    return TrainConfig(
-        **(defaults | {"optimizer": "sgd", "device": "cpu", "checkpoint_every": 2, "keep": 0, "log_every": 5} | changes)
-    )
+    return TrainConfig(**(defaults | {"optimizer": "sgd", "device": "cpu", "checkpoint_every": 2, "keep": 0} | changes))
 
 
 def run(photos, folder, /, **options):

@@ -88,7 +88,7 @@ def train_command(
         typer.echo(json_line({**facts, "last": result.last, "best": best}))
         return
     _echo_left_out(trained.photos)
-    typer.echo(f"{result.step:,} steps in {result.seconds:.0f} s, last loss {result.last['loss']:.4f}")
+    typer.echo(f"{result.done()}, last loss {result.last['loss']:.4f}")
     use = "the detector, for roibeam detector evaluate and roibeam extract --detector"
     typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   {use}")
     typer.echo("\n".join(run_folder_lines(out, result)))

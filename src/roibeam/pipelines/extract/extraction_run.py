@@ -36,7 +36,8 @@ from roibeam.pipelines.extract.shard_plan import Plan
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.extract.work import Work
 from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.progress import Progress
+from roibeam.pipelines.foundation.console.interruption import tell_what_is_kept
+from roibeam.pipelines.foundation.console.progress import Progress, waiting
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,8 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
     check_output_folder(folder)
     pipeline_options(options.runner, options.beam_args, preload=PIPELINE, device=work.detector.device)
     check_cluster(options.runner, options.beam_args)
-    job, text = _prepare(work, options)
+    with waiting("loading the detector"):
+        job, text = _prepare(work, options)
     if folder.local_path is not None:
         folder.local_path.mkdir(parents=True, exist_ok=True)
     with run_lock(folder):
@@ -132,11 +134,12 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
             seconds = time.time() - started
             data = folder.read_bytes(STORE_MANIFEST_NAME)
             manifest = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
-            write_run_report(folder, plan, seconds=seconds if before.images == 0 else None)
+            with waiting("writing the report"):
+                write_run_report(folder, plan, seconds=seconds if before.images == 0 else None)
         except KeyboardInterrupt:
             end("interrupted", "interrupted")
-            log.warning("%d of %s finished; those stay, the one in work is dropped and extracted again by the same "
-                        "command", len(view.finished), counted(len(plan.shards), "shard"))  # fmt: skip
+            finished = f"{len(view.finished):,} of {counted(len(plan.shards), 'shard')}"
+            tell_what_is_kept(f"{finished} finished and kept, what is in work is dropped")
             raise
         except Exception as error:
             end("failed", " ".join(str(error).split()) or type(error).__name__)
@@ -207,10 +210,13 @@ def summary_text(summary: RunSummary) -> str:
     """The run's end for the terminal, with the tree that was written."""
     manifest = summary.manifest
     lines = [f"note: {note}" for note in summary.notes]
+    if summary.new_images:
+        done = f"{counted(summary.new_images, 'image')} extracted in {duration(summary.seconds)}"
+    else:
+        done = f"all {counted(summary.num_images, 'image')} are there already; nothing to do"
     lines.append(
         f"{counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')}, "
-        f"{counted(manifest.num_dead_letters, 'dead letter')}; "
-        f"{counted(summary.new_images, 'image')} extracted in {duration(summary.seconds)}"
+        f"{counted(manifest.num_dead_letters, 'dead letter')}; {done}"
     )
     for reason, count in summary.failures.most_common():
         lines.append(f"  {count:>6,} {reason}")

@@ -42,7 +42,11 @@ def make_plan(work: Work) -> tuple[Plan, list[str]]:
         )
     if plan is not None and not new:
         return plan, notes
-    size = work.shard_size or shard_size_for(_time_one(new, work))
+    if work.shard_size is None:
+        with waiting("timing the first photo"):
+            size = shard_size_for(_time_one(new, work))
+    else:
+        size = work.shard_size
     grown = extend_plan(
         work.store, plan, source=source_facts(work), settings=_settings(work), images=new, shard_size=size,
         boxes=work.boxes,

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
@@ -63,22 +64,25 @@ def pretrain(
         ValueError: whatever does not fit, saying what to do.
     """
     run = RunFrame.opened(run_dir, settings, choice or ModelChoice())
-    read = gather(
-        sources,
-        system=run.choice.system,
-        sampling=run.settings.sampling,
-        data=run.settings.data,
-        text_files=text_files,
-        guard=guard,
-        end_to_end=end_to_end,
-        validation=validation,
-    )
+    with waiting("joining captions with the stores"):
+        read = gather(
+            sources,
+            system=run.choice.system,
+            sampling=run.settings.sampling,
+            data=run.settings.data,
+            text_files=text_files,
+            guard=guard,
+            end_to_end=end_to_end,
+            validation=validation,
+        )
     if run.choice.start is not None:
         check_feature_space(run.choice.start, read.store)
     config = run.train_config(len(corpus_of(read.joined)))
-    tokenizer = run.tokenizer(read.words())
+    with waiting("making the vocabulary"):
+        tokenizer = run.tokenizer(read.words())
     run.note_trained_images(read.trained_ids())
-    made = _model(run, read, tokenizer, config.seed, num_classes=num_classes)
+    with waiting("building the model"):
+        made = _model(run, read, tokenizer, config.seed, num_classes=num_classes)
     read = dataclasses.replace(read, notes=[*read.notes, *made.notes])
     tasks = tasks_of(read, made, run.settings.data)
     change = _detector_change(run, read, made, config)
@@ -96,7 +100,9 @@ def pretrain(
         defaults={"data": defaults_of(data), "sampling": defaults_of(sampling)},
         recorded={**read.recorded(), "text_files": [str(file) for file in text_files]},
     )
-    evaluation, detector = training.evaluation or tasks.trained.evaluate(), None
+    with waiting("evaluating"):
+        evaluation = training.evaluation or tasks.trained.evaluate()
+    detector = None
     if change is not None:
         detector = change.after()
         write_training_page(run.run_dir, best_step=None if training.best is None else checkpoint_step(training.best))

@@ -46,7 +46,6 @@ class TrainConfig:
             Evaluations, and the folder `model` of a checkpoint, then have the average.
         device: "auto" (an accelerator if there is one), "cpu", "cuda" or, for a single process, "cuda:<n>".
         seed: of dropout; tasks take theirs from here too.
-        log_every: steps between two lines for people; log.jsonl has every step.
         checkpoint_every: steps between two checkpoints; 0 = only at the end.
         keep: newest checkpoints that stay; 0 = all.
         evaluate_every: steps between two evaluations of a task that offers them; 0 = none. Else there is one before the
@@ -80,7 +79,6 @@ class TrainConfig:
     average_rate: float = 0.0
     device: str = "auto"
     seed: int = 0
-    log_every: int = 20
     checkpoint_every: int = 1000
     keep: int = 2
     evaluate_every: int = 0
@@ -89,7 +87,7 @@ class TrainConfig:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("accumulation", 1), ("log_every", 1), ("warmup_steps", 0), ("seed", 0)):
+        for name, least in (("steps", 1), ("accumulation", 1), ("warmup_steps", 0), ("seed", 0)):
             _require(getattr(self, name) >= least, f"{name} must be at least {least}, got {getattr(self, name)}")
         for name in ("weight_decay", "clip_norm", "checkpoint_every", "keep", "evaluate_every"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")

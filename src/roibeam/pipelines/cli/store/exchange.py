@@ -15,6 +15,7 @@ from roibeam.pipelines.cli.json_output import error_line, json_line
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT, OUTPUT
+from roibeam.pipelines.foundation.console.progress import Progress
 
 logger = logging.getLogger(__name__)
 _DIFFERENT, _TROUBLE = 1, 2  # exit codes of diff(1)
@@ -154,7 +155,10 @@ def diff_command(
 
             check_page_path(html)
         with RecordSource(left) as first, RecordSource(right) as second:
-            found = compare(first, second, id_rule=match_ids, max_error=max_error, worst=worst)
+            with Progress("comparing", None) as progress:
+                found = compare(
+                    first, second, id_rule=match_ids, max_error=max_error, worst=worst, progress=progress.one_more
+                )
             typer.echo(json_line(found.to_json()) if as_json else comparison_text(found))
             if html is not None:
                 write_comparison_page(html, found, first, second, images=photos)

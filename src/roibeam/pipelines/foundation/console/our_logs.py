@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 
+from roibeam.extraction.weights.shown_download import show_downloads
+from roibeam.pipelines.foundation.console.progress import weights_download
 from roibeam.pipelines.foundation.console.screen import show_bars
 
 
@@ -25,6 +27,7 @@ def show_our_logs(*, debug: bool = False) -> None:
     On a terminal, what is under way is drawn below them.
     """
     show_bars()
+    show_downloads(weights_download)
     handler = _StandardError()
     handler.setFormatter(logging.Formatter("roibeam: %(message)s"))
     if not debug:

@@ -16,7 +16,7 @@ import logging
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -213,6 +213,8 @@ class Progress:
 
         done, total = self._standing.images, self._total
         count = self._unit.counted(done) if total is None else f"{self._unit.count(done)}/{self._unit.counted(total)}"
+        if self._had_nothing_to_do():
+            return Text(f"{self._what}: {count}, all there already", no_wrap=True, overflow="ellipsis")
         tail = "  ".join([count, *self._parts(is_last=is_last, with_reasons=False)])
         line = Text(f"{self._what} ", no_wrap=True, overflow="ellipsis")
         room = columns - len(self._what) - len(tail) - 3
@@ -251,6 +253,13 @@ class _Wait:
         line = Text(f"{frame} {self._what}" + (f"  {duration(seconds)}" if seconds >= 2 else ""), no_wrap=True)
         line.truncate(columns, overflow="ellipsis")
         return line
+
+
+@contextmanager
+def weights_download(name: str, length: int | None) -> Iterator[Callable[[int], None]]:
+    """A download of weights, as `show_downloads` of extraction/weights takes it."""
+    with Progress(f"fetching {name}", length, MEGABYTES) as progress:
+        yield lambda num_bytes: progress.to(progress.done + num_bytes)
 
 
 @contextmanager

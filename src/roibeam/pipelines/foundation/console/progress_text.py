@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from dataclasses import dataclass
 
@@ -40,6 +41,11 @@ class Unit:
 
 def _short(number: float) -> str:
     return f"{number:.1f}" if number < 9.95 else f"{number:,.0f}"
+
+
+def folded(line: str) -> str:
+    """A line for people as lines of at most 100 columns, with room for what stands before each of a log."""
+    return textwrap.fill(line, 90, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def failed(failures: Counter[str], *, with_reasons: bool = True) -> str:

@@ -66,9 +66,13 @@ class Screen:
         os.register_at_fork(after_in_child=self._forget)
 
     def begin(self, shown: Shown) -> None:
-        """Shows it until `end`."""
+        """Shows it until `end`. Of several processes of one run, the first one does."""
+        if os.environ.get("RANK", "0") != "0":  # torchrun's
+            return
         with self._lock:
-            self._under_way.append((shown, [time.monotonic() + FIRST_LINE_SECONDS]))
+            # What is within something else has its line only when it takes long.
+            pause = SECONDS_BETWEEN_LINES if self._under_way else FIRST_LINE_SECONDS
+            self._under_way.append((shown, [time.monotonic() + pause]))
             if self.draws and self._live is None and not shown.in_lines:
                 self._start_drawing()
             if self._thread is None:
@@ -164,3 +168,5 @@ SCREEN = Screen()
 def show_bars() -> None:
     """From now on what is under way is drawn, where standard error is a terminal that can."""
     SCREEN.draws = is_drawn_on(sys.stderr)
+    # Bars of the Hugging Face libraries know nothing of ours, and write control codes into files.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -29,7 +29,7 @@ _WRITTEN_FIRST = frozenset(
         DETECTOR_NAME, _WRITING_CONFIG,
     }
 )  # fmt: skip
-# Settings that change no number of the training, so a resumed run may change them.
+# Settings that change no number of the training, so a resumed run may change them; log_every is of earlier versions.
 _FREE_ON_RESUME = frozenset(
     f"train.{name}"
     for name in ("log_every", "checkpoint_every", "keep", "evaluate_every", "best_by", "best_is", "tensorboard")
