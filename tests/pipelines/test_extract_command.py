@@ -92,7 +92,8 @@ def test_a_request_in_python_writes_what_the_command_writes(
         shard_size=5,
     )
     summary = run_extract(request, tell=told.append)
-    assert summary.succeeded and summary.new_images == 12 and told[2:] == [f"12 images in {samples}"]
+    assert summary.succeeded and summary.new_images == 12 and told[2] == f"12 images in {samples}"
+    assert told[3:] == [f"3 shards of at most 5 images, into {tmp_path / 'b'}"]
     with FeatureStore(tmp_path / "a") as first, FeatureStore(tmp_path / "b") as second:
         assert first.manifest.content_digest == second.manifest.content_digest == summary.manifest.content_digest
         assert first.manifest.config == second.manifest.config and len(first.manifest.shards) == 3
@@ -221,7 +222,7 @@ def test_json_lines(roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: t
 def test_dry_run_writes_nothing(roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
     done = roibeam("extract", samples, tmp_path / "store", *tiny_network, "--dry-run", "--shard-size", 5)
     assert done.code == 0 and not (tmp_path / "store").exists()
-    assert "3 photos timed" in done.out and "3 of at most 5 images" in done.out and "s per image" in done.out
+    assert "3 photos timed on the CPU" in done.out and "3 of at most 5 images" in done.out and "1 process" in done.out
 
 
 def test_vocabulary_names_travel_into_store_and_report(
@@ -281,7 +282,7 @@ def one_line(result: Any) -> str:
         (["{samples}", "{out}", "--weights", "random:1", "--dtype", "int8"], "choose one of float16"),
         (["{samples}", "{out}", "--weights", "random:1", "--distribution", "some"], "choose full, none or top-<k>"),
         (["{samples}", "{out}", "--weights", "random:1", "--device", "tpu"], "expected auto, cpu, cuda or cuda:<n>"),
-        (["{samples}", "{out}", "--weights", "random:1", "--device", "cuda:9"], "CUDA devices here"),
+        (["{samples}", "{out}", "--weights", "random:1", "--device", "cuda:9"], "torch sees"),
         (["{samples}", "{out}", "--weights", "random:1", "--id-rule", "hash"], "choose one of no-extension"),
         (
             ["{samples}", "{out}", "--weights", "random:1", "--max-failures", "2"],

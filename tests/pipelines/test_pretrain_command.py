@@ -176,7 +176,7 @@ def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Pa
         (["--set", "sampling.word_probability=7"], "word_probability must be in 0..1"),
         (["--model", "huge"], "choose one of small, base"),
         (["--tokenizer", "nowhere"], "neither a vocab.txt"),
-        (["--device", "tpu"], "device must be auto or cpu"),
+        (["--device", "tpu"], "expected auto, cpu, cuda or cuda:<n>"),
         (["--num-classes", "7"], "--num-classes says 7; leave the option out"),
         (["--captions", "missing.json"], "no such file or folder: --captions 'missing.json'"),
         (["--store", "{tmp}"], "no feature store here"),

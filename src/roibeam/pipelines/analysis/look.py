@@ -8,6 +8,7 @@ from pathlib import Path
 from roibeam.features.record.drawing.region_drawing import looking_scale
 from roibeam.pipelines.extract.one_photo import detect_photo
 from roibeam.pipelines.extract.request import RequestedDetector
+from roibeam.pipelines.foundation.device_choice import DeviceChoice
 from roibeam.pipelines.foundation.files.named_files import check_named_files
 from roibeam.pipelines.foundation.files.picture_file import check_picture_path, write_picture
 from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
@@ -22,13 +23,13 @@ class Looked:
     view: the record, and its best regions in words.
     picture: the file written.
     note: why the names mean nothing; "" where they do.
-    device: where the detector computed, as torch names it.
+    device: where the detector computed.
     """
 
     view: RecordView
     picture: Path
     note: str
-    device: str
+    device: DeviceChoice
 
 
 def look_at_photo(

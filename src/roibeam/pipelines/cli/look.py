@@ -50,9 +50,10 @@ def look_command(
     with waiting("finding regions"):
         done = look_at_photo(photo, out, asked, num_regions=max_regions)
     if as_json:
-        facts = {"picture": str(done.picture), "note": done.note or None, "device": done.device}
+        facts = {"picture": str(done.picture), "note": done.note or None, "device": done.device.name}
         typer.echo(json_line({"photo": str(photo), **done.view.to_json(), **facts}))
         return
+    typer.echo(done.device.words, err=True)
     typer.echo("\n".join(done.view.lines()))
     if done.note:
         typer.echo(f"note: {done.note}")

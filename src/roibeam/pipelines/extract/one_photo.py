@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,10 @@ from roibeam.features.record.drawing.notebook import regions_html
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.extract.preset_names import choice_words
 from roibeam.pipelines.extract.request import RequestedDetector
-from roibeam.pipelines.foundation.device_choice import check_device_name, choose_device
+from roibeam.pipelines.foundation.device_choice import DeviceChoice, check_device_name, choose_device
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
 from roibeam.short_repr import short_repr
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +29,7 @@ class DetectedPhoto:
     pixels: of the photo, (height, width, 3) uint8, B, G, R, turned as the record was.
     note: why the names mean nothing, for people; "" where they do.
     detector: which detector looked, in a line.
-    device: where it computed, as torch names it.
+    device: where it computed.
     """
 
     record: RegionRecord
@@ -40,7 +37,7 @@ class DetectedPhoto:
     pixels: np.ndarray
     note: str
     detector: str
-    device: str
+    device: DeviceChoice
 
     __repr__ = short_repr
 
@@ -91,7 +88,6 @@ def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
     from roibeam.extraction.weights.loading import build_detector
 
     device = choose_device(asked.device, threads=asked.threads)
-    log.info("%s", device.words)
     built = build_detector(
         parts["detector"], weights=chosen.weights, selection=parts["selection"], conventions=parts["conventions"],
         mode=asked.mode, device=device.name,
@@ -102,7 +98,7 @@ def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
         raise ValueError(f"{where}: {outcome.reason} ({outcome.stage}): {detail}")
     pixels = decode_image(photo.read_bytes(), exif_orientation=parts["conventions"].exif_orientation)
     words = choice_words(chosen, asked.detector, asked.settings, with_boxes=False)
-    return DetectedPhoto(outcome, names, pixels, _meaning(asked), words, device.name)
+    return DetectedPhoto(outcome, names, pixels, _meaning(asked), words, device)
 
 
 def _meaning(asked: RequestedDetector) -> str:

@@ -7,7 +7,6 @@ Files and names are looked at before torch is imported.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +26,6 @@ from roibeam.short_repr import short_repr
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.probing.probe import ProbeResult
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +79,7 @@ class Probed:
         result: what the model says.
         record: the regions that it was asked about.
         picture: the file written.
-        notes: which detector looked, and what was left out or assumed of the checkpoint, for people.
+        notes: where the model ran, which detector looked, what was left out or assumed of the checkpoint; for people.
         device: where the model ran, as torch names it.
     """
 
@@ -143,8 +140,6 @@ def write_probe(request: ProbeRequest) -> Probed:
     model = pretraining_model(found, named=request.checkpoint, asking="probe")
     tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
     device = choose_device(request.device)
-    if detector is None:
-        log.info("%s", device.words)  # else the detector says it
     seen = _stored(request) if detector is None else _detected(request, detector)
     if isinstance(found, JointCheckpoint):
         assert seen.pixels is not None
@@ -156,7 +151,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     result = probe(model, seen.record, request.text, tokenizer, names, **asked)
     picture = probe_svg(result, seen.record, names, text=request.text, photo=seen.pixels)
     out.write_text(picture, "utf-8")
-    notes = (*((seen.detector,) if seen.detector else ()), *found.changes)
+    notes = (device.words, *((seen.detector,) if seen.detector else ()), *found.changes)
     return Probed(result, seen.record, out, notes, device.name)
 
 
