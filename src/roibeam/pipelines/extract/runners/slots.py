@@ -37,23 +37,24 @@ def slots_of(runner: str, flags: Sequence[str], *, workers: int = 1, device: str
     if runner == "local":
         return _local(workers, device, gpus)
     if runner == "portable":
-        number = _number(value.get("--sdk_worker_parallelism")) or 1
-        return Slots(number, number, counted(number, "worker process", "worker processes"))
+        processes = _number(value.get("--sdk_worker_parallelism")) or 1
+        return Slots(processes, processes, counted(processes, "worker process", "worker processes"))
     if runner == "flink":
-        number = _number(value.get("--parallelism"))
-        if number is None:
+        slots = _number(value.get("--parallelism"))
+        if slots is None:
             return Slots(None, None, "the cluster's task slots; say how many: -- --parallelism=N")
-        return Slots(number, number, f"{counted(number, 'task slot')} (--parallelism), one on each TaskManager")
+        return Slots(slots, slots, f"{counted(slots, 'task slot')} (--parallelism), one on each TaskManager")
     if runner == "spark":
         return _spark(value.get("--spark_master_url", ""))
     if runner == "dataflow":
         name = "--max_num_workers" if "--max_num_workers" in value else "--num_workers"
-        number = _number(value.get(name))
-        if number is None:
+        machines = _number(value.get(name))
+        if machines is None:
             return Slots(None, None, "as many machines as Dataflow takes; say how many at most: -- --max_num_workers=N")
-        return Slots(number, number, f"{counted(number, 'machine')} ({name}), one process on each")
-    number = _number(value.get("--direct_num_workers"))
-    return Slots(number, number, f"{number} (--direct_num_workers)" if number else f"as many as {runner} takes")
+        return Slots(machines, machines, f"{counted(machines, 'machine')} ({name}), one process on each")
+    workers_of_it = _number(value.get("--direct_num_workers"))
+    words = f"{workers_of_it} (--direct_num_workers)" if workers_of_it else f"as many as {runner} takes"
+    return Slots(workers_of_it, workers_of_it, words)
 
 
 def _local(workers: int, device: str, gpus: int) -> Slots:
