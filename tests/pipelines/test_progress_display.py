@@ -75,7 +75,7 @@ def test_lines_come_by_the_clock_also_when_nothing_moves(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, progress_file.__name__)
-    monkeypatch.setattr(screen_file, "FIRST_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(screen_file, "SECONDS_BETWEEN_LINES", 0.6)
     monkeypatch.setattr(progress_file, "SCREEN", Screen())
     with Progress("training", 5, done=2), waiting("the second"):
         until = time.monotonic() + 5

@@ -29,6 +29,8 @@ _DUMB = ("", "dumb", "unknown")
 class Shown(Protocol):
     """Something under way. All of it may be called from the screen's thread."""
 
+    is_counted: bool
+
     @property
     def in_lines(self) -> bool:
         """Whether it is told in lines also on a terminal."""
@@ -70,8 +72,8 @@ class Screen:
         if os.environ.get("RANK", "0") != "0":  # torchrun's
             return
         with self._lock:
-            # What is within something else has its line only when it takes long.
-            pause = SECONDS_BETWEEN_LINES if self._under_way else FIRST_LINE_SECONDS
+            # A wait, and what is within something else, has its line only when it takes long.
+            pause = FIRST_LINE_SECONDS if shown.is_counted and not self._under_way else SECONDS_BETWEEN_LINES
             self._under_way.append((shown, [time.monotonic() + pause]))
             if self.draws and self._live is None and not shown.in_lines:
                 self._start_drawing()
