@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 MOST_COLUMNS = 100
 FIRST_LINE_SECONDS = 1.0  # what takes less is not worth a line
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LOOKS = 0.5  # in lines
 _SECONDS_BETWEEN_FRAMES = 0.125
 _DUMB = ("", "dumb", "unknown")
 
@@ -109,7 +110,7 @@ class Screen:
         return self._console is None or not self._console.options.ascii_only
 
     def _run(self, wake: threading.Event) -> None:
-        while not wake.wait(_SECONDS_BETWEEN_FRAMES if self.draws else 0.5):
+        while not wake.wait(_SECONDS_BETWEEN_FRAMES if self.draws else SECONDS_BETWEEN_LOOKS):
             with self._lock:
                 under_way = list(self._under_way)
             for shown, _ in under_way:
