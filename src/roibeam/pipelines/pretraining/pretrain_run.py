@@ -64,25 +64,22 @@ def pretrain(
         ValueError: whatever does not fit, saying what to do.
     """
     run = RunFrame.opened(run_dir, settings, choice or ModelChoice())
-    with waiting("joining captions with the stores"):
-        read = gather(
-            sources,
-            system=run.choice.system,
-            sampling=run.settings.sampling,
-            data=run.settings.data,
-            text_files=text_files,
-            guard=guard,
-            end_to_end=end_to_end,
-            validation=validation,
-        )
+    read = gather(
+        sources,
+        system=run.choice.system,
+        sampling=run.settings.sampling,
+        data=run.settings.data,
+        text_files=text_files,
+        guard=guard,
+        end_to_end=end_to_end,
+        validation=validation,
+    )
     if run.choice.start is not None:
         check_feature_space(run.choice.start, read.store)
     config = run.train_config(len(corpus_of(read.joined)))
-    with waiting("making the vocabulary"):
-        tokenizer = run.tokenizer(read.words())
+    tokenizer = run.tokenizer(read.words())
     run.note_trained_images(read.trained_ids())
-    with waiting("building the model"):
-        made = _model(run, read, tokenizer, config.seed, num_classes=num_classes)
+    made = _model(run, read, tokenizer, config.seed, num_classes=num_classes)
     read = dataclasses.replace(read, notes=[*read.notes, *made.notes])
     tasks = tasks_of(read, made, run.settings.data)
     change = _detector_change(run, read, made, config)
@@ -101,8 +98,7 @@ def pretrain(
         recorded={**read.recorded(), "text_files": [str(file) for file in text_files]},
     )
     with waiting("evaluating"):
-        evaluation = training.evaluation or tasks.trained.evaluate()
-    detector = None
+        evaluation, detector = training.evaluation or tasks.trained.evaluate(), None
     if change is not None:
         detector = change.after()
         write_training_page(run.run_dir, best_step=None if training.best is None else checkpoint_step(training.best))
@@ -120,6 +116,7 @@ def pretrain(
     )
 
 
+@waiting("building the model")
 def _model(
     run: RunFrame, read: RunData, tokenizer: CaptionTokenizer, seed: int, *, num_classes: int | None
 ) -> RunModel:

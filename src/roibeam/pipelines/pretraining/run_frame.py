@@ -13,6 +13,7 @@ import torch
 
 from roibeam.extraction.training.heads import DetectorHeads
 from roibeam.model.end_to_end import EndToEndModel
+from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
 from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
@@ -146,6 +147,7 @@ class RunFrame:
         given = self.settings.train_config
         return given if isinstance(given, TrainConfig) else given(num_samples)
 
+    @waiting("making the vocabulary")
     def tokenizer(self, texts: Iterable[str]) -> CaptionTokenizer:
         """The one that a resumed run saved, else what `load_tokenizer` makes of the choice and `texts`, saved there.
 

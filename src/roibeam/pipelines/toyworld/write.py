@@ -19,9 +19,11 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -184,13 +186,24 @@ def _draw_missing(out: Path, seed: int, missing: list[tuple[int, int]], workers:
     # Spawned, not forked: the parent may have threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=cv2.setNumThreads, initargs=(1,)) as pool:
-        tasks = [pool.submit(draw_chunk, _part(out, first), out, seed, first, last) for first, last in missing]
+        with _deaf_to_ctrl_c():
+            tasks = [pool.submit(draw_chunk, _part(out, first), out, seed, first, last) for first, last in missing]
         try:
             for task in as_completed(tasks):
                 progress.to(progress.done + task.result())
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that are started here never hear of it: this one ends them, they would only print tracebacks."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _assemble(out: Path, seed: int, num_images: int) -> dict[str, Any]:

@@ -77,6 +77,8 @@ class Progress:
         as_json: JSON lines on standard output in place of all that.
     """
 
+    is_counted = True
+
     def __init__(
         self,
         what: str,
@@ -232,7 +234,7 @@ class Progress:
 class _Wait:
     """Something that has no count."""
 
-    in_lines = False
+    in_lines = is_counted = False
 
     def __init__(self, what: str) -> None:
         self._what, self._start = what, time.monotonic()

@@ -22,12 +22,15 @@ log = logging.getLogger(__name__)
 MOST_COLUMNS = 100
 FIRST_LINE_SECONDS = 1.0  # what takes less is not worth a line
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LOOKS = 0.5  # in lines
 _SECONDS_BETWEEN_FRAMES = 0.125
 _DUMB = ("", "dumb", "unknown")
 
 
 class Shown(Protocol):
     """Something under way. All of it may be called from the screen's thread."""
+
+    is_counted: bool
 
     @property
     def in_lines(self) -> bool:
@@ -70,8 +73,8 @@ class Screen:
         if os.environ.get("RANK", "0") != "0":  # torchrun's
             return
         with self._lock:
-            # What is within something else has its line only when it takes long.
-            pause = SECONDS_BETWEEN_LINES if self._under_way else FIRST_LINE_SECONDS
+            # A wait, and what is within something else, has its line only when it takes long.
+            pause = FIRST_LINE_SECONDS if shown.is_counted and not self._under_way else SECONDS_BETWEEN_LINES
             self._under_way.append((shown, [time.monotonic() + pause]))
             if self.draws and self._live is None and not shown.in_lines:
                 self._start_drawing()
@@ -107,7 +110,7 @@ class Screen:
         return self._console is None or not self._console.options.ascii_only
 
     def _run(self, wake: threading.Event) -> None:
-        while not wake.wait(_SECONDS_BETWEEN_FRAMES if self.draws else 0.5):
+        while not wake.wait(_SECONDS_BETWEEN_FRAMES if self.draws else SECONDS_BETWEEN_LOOKS):
             with self._lock:
                 under_way = list(self._under_way)
             for shown, _ in under_way:
