@@ -338,7 +338,7 @@ def test_user_errors_are_one_clear_line(roibeam, world, tmp_path, command_option
     given = [world.genome if each == "GENOME" else each for each in arguments]
     done = roibeam("detector", "train", tmp_path / "run", *given, *command_options)
     assert done.code == 1 and message in done.err
-    about_the_run = ("photos have objects", " steps of ")
+    about_the_run = ("photos have objects", " steps of ", "on the CPU")
     said = [line for line in done.err.splitlines() if not any(words in line for words in about_the_run)]
     assert len(said) == 1
 

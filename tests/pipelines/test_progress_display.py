@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 
 from roibeam.pipelines.foundation.console import progress as progress_file
 from roibeam.pipelines.foundation.console import screen as screen_file
@@ -120,7 +121,7 @@ def some_work() -> None:
     with Progress("extracting the regions of many photos", 2_000_000) as progress:
         progress._start -= 1000
         progress._take(Standing(500, Counter({f"reason {number}": 3 for number in range(30)})))
-        print("a word above", file=sys.stderr)
+        typer.echo("a word above", err=True)  # it looks for the stream below the one that it finds
         time.sleep(0.2)
 
 

@@ -71,7 +71,7 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
         ),
         tell=log.debug,  # what is printed here says it
     )
-    tell(f"   {summary.manifest.num_records} records, {summary.manifest.num_regions:,} regions")
+    tell(f"   {summary.manifest.num_records:,} records, {summary.manifest.num_regions:,} regions")
 
     step("3. Verifying the store: every checksum and digest")
     problems = verify_store(store, deep=True)

@@ -112,6 +112,7 @@ def pretrain(
         evaluation=dict(evaluation),
         asked="the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows),
         left_out={**read.missing, **tasks.skipped()},
+        said=tuple(made.notes),
         detector=detector,
     )
 

@@ -64,6 +64,7 @@ class PretrainResult:
     evaluation: of `evaluate` on the final weights.
     asked: what it was asked about, for people.
     left_out: end to end, ids of images whose photo could not be used, each with why, as far as this process met them.
+    said: those of the notes that were logged before the first step.
     detector: what detector.json of the run folder holds; None where no detector was judged, or not by this process.
     """
 
@@ -76,6 +77,7 @@ class PretrainResult:
     evaluation: dict[str, float | None]
     asked: str
     left_out: Mapping[str, str] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
     detector: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:

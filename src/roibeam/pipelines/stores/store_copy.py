@@ -89,6 +89,8 @@ class CopySummary:
             f"{counted(len(manifest.shards), 'shard')}, {counted(manifest.num_dead_letters, 'dead letter')}; "
             f"{counted(self.num_repeats, 'equal repeat')} left out"
         ]
+        if self.num_kept_shards == len(manifest.shards):
+            lines.append("  all of it was there already; nothing to do")
         lines += [f"  not copied    {counted(count, 'record')}: {why}" for why, count in sorted(self.failures.items())]
         if self.num_missing:
             names = ", ".join(printable(image_id) for image_id in self.first_missing)

@@ -250,11 +250,13 @@ def _opened_log(
 def _tell_what_comes(task: TrainTask, config: TrainConfig, accelerator: Accelerator, global_batch: int) -> None:
     device = accelerator.device
     logger.info("%s", choose_device(str(device)).words if device.type in ("cpu", "cuda") else f"on {device}")
-    processes = counted(accelerator.num_processes, "process", "processes")
+    shares = ""
+    if global_batch != task.batch_size:
+        processes = counted(accelerator.num_processes, "process", "processes")
+        shares = f" ({task.batch_size:,} at once x {config.accumulation:,} accumulated x {processes})"
     line = (
-        f"{counted(config.steps, 'step')} of {counted(global_batch, 'sample')} ({task.batch_size:,} at once x "
-        f"{config.accumulation:,} accumulated x {processes}) in {config.precision}, learning "
-        f"rate {config.learning_rate:g}, {counted(task.num_samples, 'sample')} in an epoch"
+        f"{counted(config.steps, 'step')} of {counted(global_batch, 'sample')}{shares} in {config.precision}, "
+        f"learning rate {config.learning_rate:g}, {counted(task.num_samples, 'sample')} in an epoch"
     )
     logger.info("%s", folded(line))
 

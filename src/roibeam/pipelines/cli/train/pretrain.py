@@ -241,7 +241,8 @@ def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) ->
         typer.echo(json_line(result.to_json()))
         return
     for note in result.notes:
-        typer.echo(f"note: {note}")
+        if note not in result.said:
+            typer.echo(f"note: {note}")
     for one in result.sources:
         if one.leaks is not None:  # how captions joined was said before the first step
             left_out = f"{counted(len(one.leaks.leaked), 'captioned image')} left out as held out"

@@ -182,7 +182,7 @@ class Progress:
         parts += [self._note] if self._note else []
         left = None if self._total is None else self._total - self._standing.images
         if is_last or left == 0 or rate is None or left is None:
-            parts.append(f"{duration(seconds)}" + ("" if is_last else " so far"))
+            parts.append(duration(seconds) + ("" if is_last or left == 0 else " so far"))
         else:
             parts.append(f"{duration(left / rate)} left")
         parts += [failed(self._standing.failures, with_reasons=with_reasons)] if self._standing.failures else []

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.console.screen import SCREEN
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ def _short(number: float) -> str:
 
 
 def folded(line: str) -> str:
-    """A line for people as lines of at most 100 columns, with room for what stands before each of a log."""
-    return textwrap.fill(line, 90, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    """A line for people as lines that fit the terminal, or 100 columns, with room for what a log puts before them."""
+    width = SCREEN.columns() - 10
+    return textwrap.fill(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def failed(failures: Counter[str], *, with_reasons: bool = True) -> str:

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,6 +66,7 @@ class Screen:
         self._wake = threading.Event()
         self._console: Console | None = None
         self._live: Live | None = None
+        self._streams = (sys.stdout, sys.stderr)  # as they are while nothing is drawn
         os.register_at_fork(after_in_child=self._forget)
 
     def begin(self, shown: Shown) -> None:
@@ -139,13 +140,20 @@ class Screen:
             get_renderable=self._frame,
             auto_refresh=False,
             transient=True,
-            # A result that goes into a file or pipe must not go to the terminal.
-            redirect_stdout=sys.stdout.isatty(),
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
         self._live.start()
+        self._streams = (sys.stdout, sys.stderr)
+        sys.stderr = _above(self._console, sys.stderr)
+        # A result that goes into a file or pipe must not go to the terminal.
+        sys.stdout = _above(self._console, sys.stdout) if sys.stdout.isatty() else sys.stdout
 
     def _stop_drawing(self) -> None:
         if self._live is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            sys.stdout, sys.stderr = self._streams
             self._live.stop()
             self._live = None
 
@@ -159,10 +167,21 @@ class Screen:
     def _forget(self) -> None:
         """In a forked child: the parent shows what is under way, and a lock may be held by a thread left behind."""
         if self._live is not None:
-            sys.stdout, sys.stderr = sys.__stdout__ or sys.stdout, sys.__stderr__ or sys.stderr
+            sys.stdout, sys.stderr = self._streams
         self.__dict__.update(
             draws=False, _lock=threading.RLock(), _under_way=[], _thread=None, _console=None, _live=None
         )
+
+
+def _above(console: Console, stream: TextIO) -> TextIO:
+    """A stream whose lines stand above what is drawn."""
+    from rich.file_proxy import FileProxy
+
+    class Above(FileProxy):
+        # Without these, typer's echo takes the file below and writes into the drawn line.
+        encoding, errors = "utf-8", "strict"
+
+    return cast("TextIO", Above(console, stream))
 
 
 SCREEN = Screen()
