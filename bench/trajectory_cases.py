@@ -100,7 +100,7 @@ class Case:
 
 def _settings(rule: str, rate: float, warmup: int, **more: Any) -> TrainConfig:
     fields: dict[str, Any] = {"steps": STEPS, "learning_rate": rate, "warmup_steps": warmup, "device": "cpu"}
-    fields |= {"checkpoint_every": 1, "keep": 0, "log_every": STEPS}
+    fields |= {"checkpoint_every": 1, "keep": 0}
     return TrainConfig(**(fields | release_settings(rule) | more))
 
 

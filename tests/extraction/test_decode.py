@@ -190,6 +190,19 @@ def test_png_that_lost_image_data_inside_intact_chunks_is_refused() -> None:
     assert error.value.reason == "undecodable"
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_an_odd_colour_profile_changes_no_pixel_and_prints_no_line(
+    capfd: pytest.CaptureFixture[str], is_damaged: bool
+) -> None:
+    plain = picture("PNG")
+    odd = insert(plain, 33, png_chunk(b"iCCP", b"odd\0\0" + zlib.compress(b"no profile" * 20), is_damaged=is_damaged))
+    expected = cv2.imdecode(np.frombuffer(odd, np.uint8), cv2.IMREAD_COLOR)
+    assert "libpng warning: iCCP" in capfd.readouterr().err  # what is kept from the user's terminal
+    np.testing.assert_array_equal(decode_image(odd), expected)
+    np.testing.assert_array_equal(expected, decode_image(plain))
+    assert capfd.readouterr().err == ""
+
+
 def test_decoding_threads_leave_the_warning_filters_alone_and_print_no_warning() -> None:
     # In a process of its own: pytest has filters too, and drops those that are set while it collects.
     script = """

@@ -97,9 +97,7 @@ class BudgetedTraining:
 
     def __call__(self) -> None:
         task = make_task(batch_size=self.batch_size)
-        config = TrainConfig(
-            steps=self.steps, learning_rate=1e-3, device="cpu", log_every=99, accumulation=self.accumulation
-        )
+        config = TrainConfig(steps=self.steps, learning_rate=1e-3, device="cpu", accumulation=self.accumulation)
         description = {"data": {"batch_size": self.batch_size, "max_tokens": BUDGET}}
         train(task, config, self.folder, description=description, resume="auto", stop_at_step=self.stop_at_step)
         seen = self.folder.with_name(f"{self.folder.name}.seen-{os.environ.get('RANK', '0')}")

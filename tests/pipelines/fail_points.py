@@ -23,7 +23,7 @@ from roibeam.extraction.detector import Detector
 from roibeam.extraction.engine.photo_loading import PhotoLoad
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.writer import ShardWriter
-from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
+from roibeam.pipelines.foundation.console.progress import Progress
 
 PLAN = "plan"  # before plan.json gets its name
 READ, DECODE = "read", "decode"  # of the n-th image
@@ -138,7 +138,7 @@ class _Reached:
 
 def _count_engine_calls(reached: _Reached) -> None:
     load, detect = PhotoLoad.__call__, Detector.forward
-    check_record, put, one_more = RegionRecord.__post_init__, ShardWriter.put, LoggedProgress.one_more
+    check_record, put, one_more = RegionRecord.__post_init__, ShardWriter.put, Progress.one_more
 
     def counted_load(self: PhotoLoad, image: Any, begin_stage: Callable[[str], None]) -> Any:
         def begin(stage: str) -> None:
@@ -159,12 +159,12 @@ def _count_engine_calls(reached: _Reached) -> None:
         put(self, record)
         reached(WRITE, record.image_id)
 
-    def counted_one_more(self: LoggedProgress) -> None:
+    def counted_one_more(self: Progress) -> None:
         one_more(self)
-        if self._what == "records written":
+        if self._what == "writing":
             reached(EXPORT, "")
 
-    LoggedProgress.one_more = counted_one_more  # type: ignore[method-assign]
+    Progress.one_more = counted_one_more  # type: ignore[method-assign]
     PhotoLoad.__call__ = counted_load  # type: ignore[method-assign]
     Detector.forward = counted_detect  # type: ignore[method-assign]
     RegionRecord.__post_init__ = counted_record  # type: ignore[method-assign]

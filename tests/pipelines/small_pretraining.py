@@ -104,7 +104,7 @@ def rows_of_steps(
 
 
 def settings(**changes: Any) -> TrainConfig:
-    defaults: dict[str, Any] = {"steps": 10, "learning_rate": 1e-3, "warmup_steps": 2, "device": "cpu", "log_every": 99}
+    defaults: dict[str, Any] = {"steps": 10, "learning_rate": 1e-3, "warmup_steps": 2, "device": "cpu"}
     return TrainConfig(**(defaults | changes))
 
 

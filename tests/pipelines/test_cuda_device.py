@@ -5,16 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from roibeam.pipelines.extract.shard.cuda_device import own_device
-from roibeam.pipelines.foundation.device_choice import choose_device
+from roibeam.pipelines.foundation.device_choice import DeviceChoice, choose_device, workers_device
 
 SIT = """
 import sys
 from pathlib import Path
+from typing import Any
 from roibeam.pipelines.extract.shard.cuda_device import take_seat
 names = sys.argv[2:]
 print(take_seat(names, Path(sys.argv[1])), take_seat(names, Path(sys.argv[1])), flush=True)
@@ -68,14 +70,36 @@ def test_one_visible_device_needs_no_seat(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_auto_is_a_device_that_is_there_and_is_told() -> None:
     count = torch.cuda.device_count()
-    chosen, words = choose_device("auto")
+    chosen = choose_device("auto", threads=3)
     if not count:
-        assert (chosen, words) == ("cpu", "on cpu: torch sees no GPU here")
+        assert (chosen.name, chosen.words) == ("cpu", "on the CPU, 3 threads")
     else:
-        assert chosen == "cuda" and torch.cuda.get_device_name(0) in words
+        assert chosen.name == "cuda" and torch.cuda.get_device_name(0) in chosen.words
     # Of other machines nothing is known: their GPUs must be asked for.
-    assert choose_device("auto", here=False)[0] == "cpu"
-    assert choose_device("cuda:7", here=False) == ("cuda:7", "on cuda:7 of the workers")
-    for asked, expected in ((f"cuda:{count}", f"torch sees {count} CUDA devices here"), ("tpu", "expected auto, cpu")):
+    assert workers_device("auto").name == "cpu" and "--device cuda" in workers_device("auto").words
+    assert workers_device("cuda:7") == DeviceChoice("cuda:7", "on cuda:7 of the workers")
+    assert not choose_device(f"cuda:{count}", to_plan=True).is_here
+    sees = "no GPU" if not count else f"{count} GPU"
+    for asked, expected in ((f"cuda:{count}", f"torch sees {sees}"), ("tpu", "expected auto, cpu")):
         with pytest.raises(ValueError, match=expected):
             choose_device(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "name", "words"),
+    [
+        ("cpu", {"threads": 1}, "cpu", "on the CPU, 1 thread; --device cuda takes a GPU (Big GPU)"),
+        ("cpu", {"threads": 2, "processes": 3}, "cpu", "on the CPU, 3 processes of 2 threads"),
+        ("auto", {}, "cuda", "on cuda:0 (Big GPU)"),
+        ("cuda:3", {"processes": 4, "spreads": True}, "cuda:3", "on cuda:3 (Big GPU)"),
+        ("auto", {"spreads": True}, "cuda", "on 1 of 4 GPUs (Big GPU), each process on one; --workers 4 takes all"),
+        ("cuda", {"processes": 8, "spreads": True}, "cuda", "on 4 GPUs (Big GPU), each process on one"),
+    ],
+)
+def test_the_words_name_the_device_and_the_way_to_another(
+    asked: str, given: dict[str, Any], name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "Big GPU")
+    chosen = choose_device(asked, **given)
+    assert chosen.name == name and chosen.words.startswith(words)

@@ -95,9 +95,7 @@ def assert_same_photos(left, right):
 
 def settings(**changes):
     defaults = {"steps": 6, "learning_rate": 1e-2, "warmup_steps": 2, "schedule": "steps", "decay_steps": (4,)}
-    return TrainConfig(
-        **(defaults | {"optimizer": "sgd", "device": "cpu", "checkpoint_every": 2, "keep": 0, "log_every": 5} | changes)
-    )
+    return TrainConfig(**(defaults | {"optimizer": "sgd", "device": "cpu", "checkpoint_every": 2, "keep": 0} | changes))
 
 
 def run(photos, folder, /, **options):
@@ -340,7 +338,7 @@ def test_user_errors_are_one_clear_line(roibeam, world, tmp_path, command_option
     given = [world.genome if each == "GENOME" else each for each in arguments]
     done = roibeam("detector", "train", tmp_path / "run", *given, *command_options)
     assert done.code == 1 and message in done.err
-    about_the_run = ("photos have objects", " steps of ")
+    about_the_run = ("photos have objects", " steps of ", "on the CPU")
     said = [line for line in done.err.splitlines() if not any(words in line for words in about_the_run)]
     assert len(said) == 1
 

@@ -155,7 +155,7 @@ def test_another_detectors_store_is_refused(
         (["--captions", "{tsv}", "--split", "test"], "has no splits"),
         (["--split", "val"], "no captions in it"),
         (["--store", "{tmp}"], "no feature store here"),
-        (["--device", "tpu"], "device must be auto or cpu"),
+        (["--device", "tpu"], "expected auto, cpu, cuda or cuda:<n>"),
         (["--folds", "2", "--no-retrieval"], "folds are of retrieval"),
         (["--task-token", "0"], "no task tokens"),
         (["--tokenizer", "{vocab}"], "is not the one that"),

@@ -53,7 +53,7 @@ def test_photos_in_shards_out(roibeam: Cli, samples: Path, tmp_path: Path, tiny_
     out = tmp_path / "store"
     done = roibeam("extract", samples, out, *tiny_network, "--shard-size", 5)
     assert done.code == 0, done.err
-    assert "12 records" in done.out and "report.html" in done.out and "12/12 images" in done.err
+    assert "12 records" in done.out and "report.html" in done.out and f"12 images in {samples}" in done.err
     kinds = {name.split(".")[-1] for name in files(out)}
     assert kinds == {"lmdb", "json", "jsonl", "parquet", "html"}
     assert len(list(out.glob("part-*.lmdb"))) == 3
@@ -92,7 +92,8 @@ def test_a_request_in_python_writes_what_the_command_writes(
         shard_size=5,
     )
     summary = run_extract(request, tell=told.append)
-    assert summary.succeeded and summary.new_images == 12 and told[2:] == [f"12 images in {samples}"]
+    assert summary.succeeded and summary.new_images == 12 and told[2] == f"12 images in {samples}"
+    assert told[3:] == [f"3 shards of at most 5 images, into {tmp_path / 'b'}"]
     with FeatureStore(tmp_path / "a") as first, FeatureStore(tmp_path / "b") as second:
         assert first.manifest.content_digest == second.manifest.content_digest == summary.manifest.content_digest
         assert first.manifest.config == second.manifest.config and len(first.manifest.shards) == 3
@@ -157,7 +158,7 @@ def test_a_rerun_does_nothing_and_a_grown_folder_adds_shards(
     assert roibeam("extract", photos, out, *tiny_network, "--shard-size", 4).code == 0
     before = files(out)
     again = roibeam("extract", photos, out, *tiny_network, "--shard-size", 4)
-    assert again.code == 0 and "0 images extracted" in again.out and "note:" not in again.out
+    assert again.code == 0 and "nothing to do" in again.out and "note:" not in again.out
     same = {name for name, digest in files(out).items() if before[name] == digest}
     # The rerun's report has no images/s, and its summary tells of itself.
     assert set(before) - same <= {"report.html", "run_summary.json"}
@@ -221,7 +222,7 @@ def test_json_lines(roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: t
 def test_dry_run_writes_nothing(roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
     done = roibeam("extract", samples, tmp_path / "store", *tiny_network, "--dry-run", "--shard-size", 5)
     assert done.code == 0 and not (tmp_path / "store").exists()
-    assert "3 photos timed" in done.out and "3 of at most 5 images" in done.out and "s per image" in done.out
+    assert "3 photos timed on the CPU" in done.out and "3 of at most 5 images" in done.out and "1 process" in done.out
 
 
 def test_vocabulary_names_travel_into_store_and_report(
@@ -281,7 +282,7 @@ def one_line(result: Any) -> str:
         (["{samples}", "{out}", "--weights", "random:1", "--dtype", "int8"], "choose one of float16"),
         (["{samples}", "{out}", "--weights", "random:1", "--distribution", "some"], "choose full, none or top-<k>"),
         (["{samples}", "{out}", "--weights", "random:1", "--device", "tpu"], "expected auto, cpu, cuda or cuda:<n>"),
-        (["{samples}", "{out}", "--weights", "random:1", "--device", "cuda:9"], "CUDA devices here"),
+        (["{samples}", "{out}", "--weights", "random:1", "--device", "cuda:9"], "torch sees"),
         (["{samples}", "{out}", "--weights", "random:1", "--id-rule", "hash"], "choose one of no-extension"),
         (
             ["{samples}", "{out}", "--weights", "random:1", "--max-failures", "2"],
@@ -356,7 +357,7 @@ def test_a_store_goes_on_with_what_it_recorded_where_nothing_is_named(
     assert roibeam("extract", samples, out, *tiny_network, *begun).code == 0
     before = files(out)
     again = roibeam("extract", samples, out, "--weights", "random:1")
-    assert again.code == 0 and "0 images extracted" in again.out, again.err
+    assert again.code == 0 and "nothing to do" in again.out, again.err
     recorded = "conventions d2, photos at 48/80, selection vl-bert, but max_regions 12"
     assert again.err.splitlines()[0] == f"{out} goes on with the settings it recorded: {recorded}"
     kept = {name: told for name, told in before.items() if name.startswith(("part", "plan", "manifest"))}

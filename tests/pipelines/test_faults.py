@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -73,6 +74,14 @@ def wait_for(found: Callable[[], bool], process: subprocess.Popen[str], seconds:
         time.sleep(0.01)
 
 
+def assert_told_what_goes_on(errors: str, shards: str, command: list[str], what: str = "interrupted") -> None:
+    """One line, once, and it ends in what was typed."""
+    kept = f"roibeam: {what}; {shards} finished and kept, what is in work is dropped; to go on: "
+    (last,) = [line for line in errors.splitlines() if line.startswith(f"roibeam: {what}")]
+    assert last == errors.splitlines()[-1] and last.startswith(kept)
+    assert shlex.split(last.removeprefix(kept))[1:] == command[1:]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("disturb", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_stopped_in_its_second_shard_goes_on_there(
@@ -96,11 +105,7 @@ def test_a_run_stopped_in_its_second_shard_goes_on_there(
     _, errors = process.communicate()
     if disturb == signal.SIGINT:
         assert process.returncode == 130
-        assert (
-            errors.splitlines()[-1]
-            == "roibeam: interrupted; extract, download, store copy, import and export, and training from its newest "
-            "checkpoint, continue with the same command"
-        )
+        assert_told_what_goes_on(errors, "1 of 6 shards", command)
         assert "Traceback" not in errors
     with pytest.raises(FileNotFoundError, match="has not finished"):
         FeatureStore(stopped)
@@ -133,11 +138,7 @@ def test_a_run_whose_detector_does_not_come_back_ends(
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)  # the call itself would take 60
     assert process.returncode == 130 and "Traceback" not in errors and "terminate" not in errors
-    *_, told, last = errors.splitlines()
-    assert told.startswith("roibeam: 1 of 3 shards finished; those stay, the one in work is dropped")
-    assert last.startswith(
-        "roibeam: interrupted; extract, download, store copy, import and export, and training from its newest "
-    )
+    assert_told_what_goes_on(errors, "1 of 3 shards", [str(HANGING_SCRIPT), *process.args[2:]])
     assert not list(out.glob(".tmp-*"))
     first = (out / "part-00000.json").read_bytes()
 

@@ -89,8 +89,9 @@ def test_a_command_told_to_stop_leaves_a_checkpoint_and_goes_on(store: tuple[Pat
         assert ended.code == code and "Traceback" not in ended.said, ended.said
         steps = steps_of(run)
         assert steps == list(range(1, len(steps) + 1)) and len(steps) > seen
-        said = f"stopped by {number.name} after step {len(steps)} of 100000, with the checkpoint"
-        assert ended.last_line.startswith(f"roibeam: {said} {run / 'checkpoints'}"), ended.said
+        said = f"stopped by {number.name} after step {len(steps):,} of 100,000; its checkpoint {run / 'checkpoints'}"
+        assert ended.last_line.startswith(f"roibeam: {said}"), ended.said
+        assert " stays; to go on: " in ended.last_line and f"pretrain {run} --store" in ended.last_line
         seen = len(steps)
 
 
@@ -178,7 +179,7 @@ def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Pa
         (["--precision", "bf16", "--set", "train.precision=fp32"], "--set train.precision both say the precision"),
         (["--model", "huge"], "choose one of small, base"),
         (["--tokenizer", "nowhere"], "no such file or folder: --tokenizer 'nowhere'"),
-        (["--device", "tpu"], "device must be auto or cpu"),
+        (["--device", "tpu"], "expected auto, cpu, cuda or cuda:<n>"),
         (["--num-classes", "7"], "--num-classes says 7; leave the option out"),
         (["--captions", "missing.json"], "no such file or folder: --captions 'missing.json'"),
         (["--store", "{tmp}"], "no feature store here"),

@@ -39,11 +39,11 @@ def test_a_look_tells_rate_stragglers_and_what_waits() -> None:
     look = status(beat(7, 30, silent=400.0), beat(2, 50), beat(3, 70))
     assert look.images_per_second == pytest.approx(1.2)  # the silent one counts for nothing
     first, shards, *in_work = status_text(look).splitlines()
-    assert first == "350/4,000 images  1.20 images/s  ETA 50 min 42 s  3 failed (3 timeout)"
+    assert first == "350 of 4,000 images, 1.2 images/s, 50 min 42 s left, 3 failed (3 timeout)"
     assert shards == "2 of 40 shards finished, 3 in work, 35 waiting"
     assert [line.split()[1] for line in in_work] == ["7", "2", "3"]
     assert "30/100" in in_work[0] and "heard of 6 min 40 s ago  (silent)  host7 a7" in in_work[0]
-    assert "(silent)" not in in_work[1] and "0.50 images/s" in in_work[1]
+    assert "(silent)" not in in_work[1] and "2.0 s/image" in in_work[1]
     told = status_json(look, "store")
     assert told["shards"] == {"planned": 40, "finished": 2, "in_work": 3, "waiting": 35}
     assert told["in_work"][0] == {
@@ -54,7 +54,9 @@ def test_a_look_tells_rate_stragglers_and_what_waits() -> None:
 
 
 def test_a_look_at_runs_that_stand_still() -> None:
-    assert "no shard is in work" in status_text(status())
+    stopped = status_text(status())  # as after a Ctrl-C: no rate, no time left
+    assert stopped.splitlines()[0] == "200 of 4,000 images, 3 failed (3 timeout)"
+    assert "stopped: no shard is in work; the same command as before goes on" in stopped
     assert status_json(status(), "store")["eta_seconds"] is None
     assert "being published, or the run was stopped" in status_text(status(finished=40))
     text = status_text(status(finished=40, complete=True))
@@ -126,7 +128,7 @@ def test_the_summary_of_a_local_run_and_the_command(
     assert again["this_run"]["images"] == 0 and again["in_all"] == summary["in_all"]
 
     look = roibeam("progress", out, "--watch")  # ends by itself: the store is complete
-    assert look.code == 0 and "4/4 images  1 failed (1 empty file)" in look.out and "is complete" in look.out
+    assert look.code == 0 and "4 of 4 images, 1 failed (1 empty file)" in look.out and "is complete" in look.out
     (out / "part-00001.json").unlink()
     look = roibeam("progress", out)
     assert look.code == 0 and "1 of 2 shards finished, 0 in work, 1 waiting" in look.out

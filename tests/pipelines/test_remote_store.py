@@ -119,7 +119,7 @@ def test_a_store_in_memory_is_the_local_one(
             assert (staged[record.image_id].features == record.features).all()
 
     again = extract(url)
-    assert again.code == 0 and "0 images extracted" in again.out
+    assert again.code == 0 and "nothing to do" in again.out
     info = roibeam("store", "info", url)
     assert info.code == 0 and wanted in info.out
     assert "manifest.json: is not there" in one_line(roibeam("store", "info", f"{url}/none"))

@@ -283,7 +283,7 @@ def test_resume_refuses_another_configuration(tmp_path):
         run(tmp_path / "run", settings=config(learning_rate=0.5), resume=True)
     with pytest.raises(ValueError, match=r"task.kind: 'toy' -> 'other'"):
         train(ToyTask(), config(), tmp_path / "run", description={"kind": "other"}, resume=True)
-    run(tmp_path / "run", settings=config(log_every=1, keep=1), resume=True)  # changes nothing that is learned
+    run(tmp_path / "run", settings=config(keep=1), resume=True)  # changes nothing that is learned
 
 
 def test_a_setting_that_did_not_exist_yet_had_its_default(tmp_path):

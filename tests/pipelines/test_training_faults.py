@@ -134,7 +134,7 @@ def test_a_signal_lets_the_step_end_and_a_checkpoint_be_written(
     assert run_ranks(Signalled(training(folder, 1), number, 9), 1, logs) == [128 + number]
     assert f"{number.name}: finishing the step and writing a checkpoint first" in said(logs)
     checkpoint = folder / "checkpoints" / "step-00000005"
-    line = f"stopped by {number.name} after step 5 of 7, with the checkpoint {checkpoint}; resuming goes on from there"
+    line = f"stopped by {number.name} after step 5 of 7; its checkpoint {checkpoint} stays"
     assert line in said(logs)
     assert checkpoint.is_dir() and "Traceback" not in said(logs)
     assert "Not finished." in (folder / "report.html").read_text()

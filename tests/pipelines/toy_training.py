@@ -89,7 +89,7 @@ class ToyTask(BareToyTask):
 
 def config(**changes):
     defaults = {"steps": 12, "learning_rate": 1e-2, "warmup_steps": 1, "checkpoint_every": 4, "keep": 0}
-    return TrainConfig(**(defaults | {"device": "cpu", "log_every": 5} | changes))
+    return TrainConfig(**(defaults | {"device": "cpu"} | changes))
 
 
 def run(folder, task=None, settings=None, **options):

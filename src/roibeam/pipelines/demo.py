@@ -71,7 +71,7 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
         ),
         tell=log.debug,  # what is printed here says it
     )
-    tell(f"   {summary.manifest.num_records} records, {summary.manifest.num_regions:,} regions")
+    tell(f"   {summary.manifest.num_records:,} records, {summary.manifest.num_regions:,} regions")
 
     step("3. Verifying the store: every checksum and digest")
     problems = verify_store(store, deep=True)
@@ -119,7 +119,7 @@ def _train(store: Path, captions: Path, run_dir: Path) -> PretrainResult:
             [CaptionedStore(opened, list(by_picture.values())[-NUM_PAIRS:])],
             run_dir,
             RunSettings(
-                TrainConfig(steps=TRAIN_STEPS, learning_rate=1e-3, warmup_steps=20, device="cpu", log_every=100),
+                TrainConfig(steps=TRAIN_STEPS, learning_rate=1e-3, warmup_steps=20, device="cpu"),
                 data=DataConfig(batch_size=NUM_PAIRS, fixed_masks=True),
                 sampling=VLBertSampling(word_probability=0.3, region_probability=0.3),
                 resume=run_dir.exists(),

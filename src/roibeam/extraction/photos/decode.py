@@ -65,7 +65,7 @@ def decode_image(data: bytes, *, max_pixels: int = DEFAULT_MAX_PIXELS, exif_orie
         raise ValueError(f"exif_orientation {exif_orientation!r}: choose one of {', '.join(_IMREAD_FLAGS)}")
     check_encoded(data, max_pixels=max_pixels)
     try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), _IMREAD_FLAGS[exif_orientation])
+        image = cv2.imdecode(np.frombuffer(_without_profile(data), np.uint8), _IMREAD_FLAGS[exif_orientation])
     except cv2.error as error:
         raise DecodeError("undecodable", f"OpenCV: {str(error).strip().splitlines()[-1]}") from None
     if image is None:
@@ -141,6 +141,25 @@ def _check_png(data: bytes, max_pixels: int) -> None:
             _check_num_pixels(width, height, max_pixels)
         position = body_end + 4
     raise DecodeError("truncated", f"PNG ends within its chunks after {len(data)} bytes")
+
+
+def _without_profile(data: bytes) -> bytes:
+    """A PNG without its colour profile, anything else as it is.
+
+    cv2 makes no use of the profile, and libpng prints a line to standard error about each of the many odd ones.
+    """
+    if not data.startswith(_PNG_SIGNATURE) or b"iCCP" not in data:
+        return data
+    kept, position = [_PNG_SIGNATURE], len(_PNG_SIGNATURE)
+    while position + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        if kind == b"IDAT":  # no profile stands behind it
+            break
+        end = position + 12 + length
+        if kind != b"iCCP":
+            kept.append(data[position:end])
+        position = end
+    return b"".join([*kept, data[position:]])
 
 
 def _check_jpeg_end(data: bytes) -> None:

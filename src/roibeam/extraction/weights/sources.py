@@ -17,14 +17,15 @@ import importlib
 import logging
 import os
 import re
-import sys
 import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
+
+from roibeam.extraction.weights.shown_download import shown_download
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 60
@@ -227,7 +228,7 @@ def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, chec
     digest, received = hashlib.sha256(), 0
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".part-", delete=False) as part:
         try:
-            with _Progress(url, length) as advance:
+            with shown_download(_base_name(url), length) as advance:
                 while block := stream.read(_BLOCK):
                     part.write(block)
                     digest.update(block)
@@ -247,30 +248,6 @@ def _store(stream: BinaryIO, target: Path, url: str, *, length: int | None, chec
             Path(part.name).unlink(missing_ok=True)
             raise
     return target
-
-
-class _Progress:
-    """A bar on standard error when that is a terminal, else nothing."""
-
-    def __init__(self, url: str, length: int | None) -> None:
-        self.url, self.length = url, length
-
-    def __enter__(self) -> Callable[[int], None]:
-        if not sys.stderr.isatty():
-            self.bar = None
-            return lambda count: None
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self.bar = bar = Progress(*columns, console=Console(stderr=True))
-        bar.start()
-        task = bar.add_task(_base_name(self.url), total=self.length)
-        return lambda count: bar.update(task, advance=count)
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
 
 
 def first_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ kept are sums, the ids (as keys of the pairing), and the figures of the worst fe
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +30,7 @@ _EXAMPLES = 5
 
 def compare(
     left: RecordSource, right: RecordSource, *, id_rule: str = "exact", max_error: float = DEFAULT_MAX_ERROR,
-    worst: int = 8,
+    worst: int = 8, progress: Callable[[], None] = lambda: None,
 ) -> StoreComparison:  # fmt: skip
     """Compares all images that both have.
 
@@ -40,6 +40,7 @@ def compare(
         max_error: features, scores and probabilities may differ by this much (features: of the largest value of the
             image's pairs, or of both image features).
         worst: how many images `worst` lists.
+        progress: called after each image.
     Raises:
         ValueError: on an unknown rule, two ids of one number, a damaged store, over 4,096 regions in an image.
     """
@@ -55,6 +56,7 @@ def compare(
             only_right.add(right_id)
         else:
             tally.add(left_id, right_id)
+        progress()
     return tally.result(only_left, only_right, max_error=max_error, id_rule=id_rule)
 
 

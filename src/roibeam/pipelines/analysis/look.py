@@ -9,6 +9,7 @@ from roibeam.features.record.drawing.region_drawing import looking_scale
 from roibeam.pipelines.extract.one_photo import detect_photo
 from roibeam.pipelines.extract.request import RequestedDetector
 from roibeam.pipelines.extract.requested_detector import need_detector
+from roibeam.pipelines.foundation.device_choice import DeviceChoice
 from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
 from roibeam.pipelines.foundation.files.picture_file import check_picture_path, write_picture
 from roibeam.pipelines.stores.record_view import RecordView, view_of
@@ -22,11 +23,13 @@ class Looked:
     view: the record, and its best regions in words.
     picture: the file written.
     note: why the names mean nothing; "" where they do.
+    device: where the detector computed.
     """
 
     view: RecordView
     picture: Path
     note: str
+    device: DeviceChoice
 
 
 def look_at_photo(
@@ -56,4 +59,5 @@ def look_at_photo(
         scale=looking_scale((record.height, record.width)),
     )
     write_picture(picture, drawn)
-    return Looked(view_of(record, names.classes, names.attributes, num_regions=num_regions), picture, found.note)
+    view = view_of(record, names.classes, names.attributes, num_regions=num_regions)
+    return Looked(view, picture, found.note, found.device)

@@ -11,6 +11,7 @@ import typer
 from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import CONFIG, JSON
 from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.files.named_files import check_named_files
 
 
@@ -63,9 +64,10 @@ def convert_command(
         raise ValueError(f"--detector {detector!r} is unknown; there are {', '.join(CONFIGS)}")
     config = apply_overrides({"detector": CONFIGS[detector]}, settings or [])["detector"]
     check_written_file(out, to)
-    from roibeam.extraction.weights.conversion import convert_weights  # torch: after names and files were looked at
+    with waiting("converting"):
+        from roibeam.extraction.weights.conversion import convert_weights  # torch: after names and files were looked at
 
-    done = convert_weights(weights, out, to=to, config=config)
+        done = convert_weights(weights, out, to=to, config=config)
     if as_json:
         typer.echo(json_line({"weights": weights, "out": str(out), "format": to, **asdict(done)}))
         return
@@ -90,7 +92,8 @@ def _convert_model(
     from roibeam.pipelines.model_files.model_conversion import convert_model
 
     transformers_logging.disable_progress_bar()  # of a second
-    done = convert_model(weights, out, to=to, options=config_file)
+    with waiting("converting"):
+        done = convert_model(weights, out, to=to, options=config_file)
     if as_json:
         typer.echo(json_line({"weights": weights, "out": str(out), "format": to, **asdict(done)}))
         return

@@ -83,11 +83,12 @@ def train_command(
     result, model = trained.result, trained.folder
     if as_json:
         facts = {"run": str(out), "detector": str(model), "step": result.step, "seconds": round(result.seconds, 1)}
+        facts["device"] = result.device
         best = None if result.best is None else str(result.best)
         typer.echo(json_line({**facts, "last": result.last, "best": best}))
         return
     _echo_left_out(trained.photos)
-    typer.echo(f"{result.step:,} steps in {result.seconds:.0f} s, last loss {result.last['loss']:.4f}")
+    typer.echo(f"{result.done()}, last loss {result.last['loss']:.4f}")
     use = "the detector, for roibeam detector evaluate and roibeam extract --detector"
     typer.echo(f"\n{out}/\n  {model.relative_to(out)}/   {use}")
     typer.echo("\n".join(run_folder_lines(out, result)))
@@ -128,14 +129,15 @@ def evaluate_command(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    chosen, words = choose_device(device)
-    typer.echo(words, err=True)
-    report = evaluate_folder(
-        detector, labelled, device=chosen, nms_iou=nms_iou, max_images=max_images,
-        tell=lambda line: typer.echo(line, err=True),
-    )  # fmt: skip
+    chosen = choose_device(device, threads=threads)
+    typer.echo(chosen.words, err=True)
+    report = evaluate_folder(detector, labelled, device=chosen.name, nms_iou=nms_iou, max_images=max_images)
     if as_json:
-        typer.echo(json_line({"detector": detector, "labels": labels, **report.as_json()}, event="evaluation"))
+        typer.echo(
+            json_line(
+                {"detector": detector, "labels": labels, "device": chosen.name, **report.as_json()}, event="evaluation"
+            )
+        )
         return
     _echo_left_out(labelled)
     typer.echo("\n".join(report_lines(report)))

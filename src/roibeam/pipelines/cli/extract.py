@@ -28,6 +28,7 @@ from roibeam.pipelines.extract.request import (
     RunOptions,
 )
 from roibeam.pipelines.extract.shard.allocator_arenas import use_one_arena
+from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 
 # `--precision`, and what the store calls it.
@@ -117,7 +118,8 @@ def extract_command(
     """
     use_one_arena()  # before what is imported here starts threads
     # Heavy imports wait until a command needs them, so that --help is quick.
-    from roibeam.pipelines.extract.requested_work import open_work
+    from roibeam.pipelines.extract.requested_work import open_plan, open_work
+    from roibeam.pipelines.extract.work import Work
 
     request = ExtractRequest(
         RequestedImages(
@@ -140,16 +142,19 @@ def extract_command(
         ),
         shard_size,
     )  # fmt: skip
-    work = open_work(request, tell=_tell)
+    with waiting("looking for the photos"):
+        work = (open_plan if dry_run else open_work)(request, tell=_tell)
     # Torch and Beam come now, when nothing is wrong with what was asked for.
-    from roibeam.pipelines.extract.extraction_run import dry_run as run_dry
-    from roibeam.pipelines.extract.extraction_run import extract_work, summary_event, summary_text
+    with waiting("loading torch and Beam"):
+        from roibeam.pipelines.extract.extraction_run import extract_work, summary_event, summary_text
+        from roibeam.pipelines.extract.report.dry_run import dry_run as run_dry
 
     if dry_run:
         found = run_dry(work, request.run)
         typer.echo(found.event() if as_json else found.text())
         return
-    summary = extract_work(work, request.run)
+    assert isinstance(work, Work)
+    summary = extract_work(work, request.run, tell=_tell)
     typer.echo(summary_event(summary) if as_json else summary_text(summary))
     if not summary.succeeded:
         _tell(

@@ -10,6 +10,7 @@ import typer
 from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import CONVENTIONS, DETECTOR_SET, JSON, PRESET, SELECTION, WEIGHTS
 from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.foundation.console.progress import waiting
 
 
 def look_command(
@@ -46,11 +47,13 @@ def look_command(
         detector or ("toy" if weights is None and preset is None else None), preset=preset, weights=weights,
         conventions=conventions, selection=selection, vocabulary=vocab, settings=tuple(settings or ()), device=device,
     )  # fmt: skip
-    done = look_at_photo(photo, out, asked, num_regions=max_regions)
+    with waiting("finding regions"):
+        done = look_at_photo(photo, out, asked, num_regions=max_regions)
     if as_json:
-        facts = {"picture": str(done.picture), "note": done.note or None}
+        facts = {"picture": str(done.picture), "note": done.note or None, "device": done.device.name}
         typer.echo(json_line({"photo": str(photo), **done.view.to_json(), **facts}))
         return
+    typer.echo(done.device.words, err=True)
     typer.echo("\n".join(done.view.lines()))
     if done.note:
         typer.echo(f"note: {done.note}")

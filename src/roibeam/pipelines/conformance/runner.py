@@ -11,7 +11,6 @@ whose photos are not on this machine is listed as not run.
 from __future__ import annotations
 
 import fnmatch
-import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,8 +23,10 @@ from roibeam.pipelines.conformance.interbert_family import INTERBERT_FAMILY
 from roibeam.pipelines.conformance.vilbert_family import VILBERT_FAMILY
 from roibeam.pipelines.conformance.visualbert_family import VISUALBERT_FAMILY
 from roibeam.pipelines.conformance.vlbert.family import VLBERT_FAMILY
+from roibeam.pipelines.foundation.console.progress import Progress
+from roibeam.pipelines.foundation.console.progress_text import Unit
 
-logger = logging.getLogger(__name__)
+CASES = Unit("case", "cases")
 
 # A new family is one module and one line here.
 FAMILIES: MappingProxyType[str, Family] = MappingProxyType(
@@ -94,9 +95,12 @@ def run_conformance(folder: Path, only: str | None = None) -> Iterator[CaseResul
             if planned
             else f"{folder} holds no case; expected <family>/<case>.npz, families: {', '.join(FAMILIES)}"
         )
-    for number, case in enumerate(chosen, 1):
-        logger.info("%s (%d of %d)", case.name, number, len(chosen))
-        yield _run(case)
+    with Progress("comparing", len(chosen), CASES) as progress:
+        for case in chosen:
+            progress.note(case.name)
+            result = _run(case)
+            progress.one_more()
+            yield result
 
 
 def plan_cases(folder: Path) -> list[PlannedCase]:

@@ -128,7 +128,7 @@ def report_lines(report: DetectionReport) -> list[str]:
         ("negative log-likelihood", _share(calibration.negative_log_likelihood), "nats, same regions"),
     ]
     return [
-        f"{report.num_images} photos, {_objects(report.num_objects)} (and {report.num_ignored} ignored), "
+        f"{report.num_images:,} photos, {_objects(report.num_objects)} (and {report.num_ignored} ignored), "
         f"{report.num_detections} detections (score above {settings.score_threshold:g}, NMS at {settings.nms_iou:g}, "
         f"at most {settings.max_per_image} each)",
         *_aligned(rows),

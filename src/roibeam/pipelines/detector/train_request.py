@@ -14,7 +14,12 @@ from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.pipelines.detector.photos import LabelledPhotos, open_labelled_photos
-from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.files.named_files import (
+    FILE,
+    FOLDER,
+    NamedFiles,
+)
 from roibeam.pipelines.foundation.overrides import apply_overrides, preset
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -37,7 +42,7 @@ class DetectorTrainRequest:
         learning_rate: of SGD at its peak; never scaled by batch or processes.
         warmup_steps: of a linear rise; at most a third of `steps`.
         decay_steps: after which the rate falls to a tenth; None for 2/3 and 8/9 of `steps`.
-        device: auto or cpu.
+        device: as of `TrainConfig`.
         threads: CPU threads; None leaves torch's choice.
         seed: of weights, order, sizes and sampled regions.
         settings: "section.field=value" each; sections train, photos, sampling, losses, detector and conventions.
@@ -84,13 +89,15 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
         ValueError, OSError: whatever is unknown, does not fit or cannot be read, saying what to do.
     """
     _check(request, run_dir)
-    photos = open_labelled_photos(request.labels, image_root=request.images, vocab=request.vocab)
+    with waiting("reading the labels"):
+        photos = open_labelled_photos(request.labels, image_root=request.images, vocab=request.vocab)
     # Torch comes now, when nothing is wrong with the names.
-    import torch
+    with waiting("loading torch"):
+        import torch
 
-    from roibeam.pipelines.detector.training import train_detector
-    from roibeam.pipelines.training.loop import is_main_process
-    from roibeam.pipelines.training.run_folder.curves import write_curves
+        from roibeam.pipelines.detector.training import train_detector
+        from roibeam.pipelines.training.loop import is_main_process
+        from roibeam.pipelines.training.run_folder.curves import write_curves
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)
@@ -151,5 +158,5 @@ def _train_config(request: DetectorTrainRequest) -> TrainConfig:
     return TrainConfig(
         steps=steps, learning_rate=request.learning_rate, warmup_steps=min(request.warmup_steps, steps // 3),
         schedule="steps", decay_steps=request.decay_steps or (), optimizer="sgd", device=request.device,
-        seed=request.seed, log_every=max(1, min(20, steps // 10)), checkpoint_every=max(1, min(1000, steps // 10)),
+        seed=request.seed, checkpoint_every=max(1, min(1000, steps // 10)),
     )  # fmt: skip

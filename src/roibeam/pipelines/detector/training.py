@@ -20,6 +20,7 @@ from roibeam.extraction.training.batch_losses import DetectorTraining, build_tra
 from roibeam.extraction.training.losses import LossRules
 from roibeam.extraction.training.targets import SamplingRules
 from roibeam.extraction.weights.loading import load_weights, part_state
+from roibeam.features.counted import counted
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.detector.task import DetectorTask, PhotoRules
 from roibeam.pipelines.training.loop import TrainResult, train
@@ -109,8 +110,9 @@ def train_detector(
     training.to(memory_format=torch.channels_last)  # a third less time on a CPU
     task = DetectorTask(training, photos, settings.photos, seed=seed)
     logger.info(
-        "%d of %d photos have objects: %d classes, %d attributes",
-        task.num_samples, len(photos.images), len(photos.class_names), len(photos.attribute_names),
+        "%s of %s have objects: %s, %s",
+        f"{task.num_samples:,}", counted(len(photos.images), "photo"),
+        counted(len(photos.class_names), "class", "classes"), counted(len(photos.attribute_names), "attribute"),
     )  # fmt: skip
     described = ("start", "photos", "sampling", "losses")
     return train(

@@ -16,26 +16,28 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from roibeam.features.counted import byte_count, counted
+from roibeam.features.counted import counted
 from roibeam.features.folders.folder_lock import run_lock
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.pipelines.extract.beam_extraction import PIPELINE, run_extraction
-from roibeam.pipelines.extract.new_work import Estimate, estimate, existing_plan, make_plan, source_facts
+from roibeam.pipelines.extract.new_work import existing_plan, make_plan, source_facts
 from roibeam.pipelines.extract.preset_names import conventions_name, selection_name
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree, write_run_report
 from roibeam.pipelines.extract.report.run_state import REMOTE_LOOK_SECONDS, ProgressView
 from roibeam.pipelines.extract.report.run_summary import SUMMARY_NAME, RunEnd, write_run_summary
 from roibeam.pipelines.extract.request import ExtractRequest, RunOptions
 from roibeam.pipelines.extract.requested_work import open_work
-from roibeam.pipelines.extract.runners.option_sets import check_cluster, pipeline_options, runner_flags
+from roibeam.pipelines.extract.runners.option_sets import check_cluster, pipeline_options
 from roibeam.pipelines.extract.shard.detector_spec import ExtractJob
 from roibeam.pipelines.extract.shard.job import shared_detector, shared_fingerprint
 from roibeam.pipelines.extract.shard.store_folder import check_output_folder, tidy_store
+from roibeam.pipelines.extract.shard_plan import Plan
 from roibeam.pipelines.extract.store_manifest import StoreText
 from roibeam.pipelines.extract.work import Work
 from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.progress import ProgressPrinter
+from roibeam.pipelines.foundation.console.interruption import tell_what_is_kept
+from roibeam.pipelines.foundation.console.progress import Progress, waiting
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, repr=False)
 class RunSummary:
     """How a run ended. `seconds`, `new_images` and `metrics` (Beam's) are of this run, the counts of the whole
-    store."""
+    store; `device` is what the detector ran on, as torch names it."""
 
     store: OutputFolder
     manifest: StoreManifest
@@ -54,6 +56,7 @@ class RunSummary:
     notes: tuple[str, ...]
     max_failures: float
     metrics: dict[str, Any]
+    device: str
 
     @property
     def failed_share(self) -> float:
@@ -71,39 +74,6 @@ class RunSummary:
         return f"RunSummary({self.store}: {held}, {failed}; {done})"
 
 
-@dataclass(frozen=True)
-class DryRun:
-    """What a request would do: `beam_options` are all that the runner would get."""
-
-    work: Work
-    estimate: Estimate
-    beam_options: tuple[str, ...]
-
-    def event(self) -> str:
-        """As one JSON line."""
-        return json.dumps({"event": "estimate", **asdict(self.estimate), "beam_options": self.beam_options})
-
-    def text(self) -> str:
-        """For the terminal."""
-        found, detector = self.estimate, self.work.detector
-        without = ""
-        if self.work.options.distribution == "full" and found.images:
-            without = " (--distribution top-20 or none takes less)"
-        return "\n".join(
-            [
-                *(f"note: {note}" for note in found.notes),
-                f"dry run: nothing written; {counted(found.timed, 'photo')} timed",
-                f"  images to extract   {found.images:,}",
-                f"  speed               {found.seconds_per_image:.2f} s per image on {detector.device}",
-                f"  time                {duration(found.seconds)}",
-                f"  disk                {byte_count(found.images * found.bytes_per_image)}, "
-                f"{found.bytes_per_image / 1e3:.0f} kB per image{without}",
-                f"  shards              {found.num_shards:,} of at most {counted(found.shard_size, 'image')}",
-                f"  Beam options        {' '.join(self.beam_options)}",
-            ]
-        )
-
-
 def run_extract(request: ExtractRequest, *, tell: Callable[[str], None] = log.info) -> RunSummary:
     """Does what `roibeam extract` does: all images of a source, as far as the store lacks them.
 
@@ -113,18 +83,14 @@ def run_extract(request: ExtractRequest, *, tell: Callable[[str], None] = log.in
         ValueError: one line for the user, before anything is written where possible.
         OSError: if the store cannot be written.
     """
-    return extract_work(open_work(request, tell=tell), request.run)
+    return extract_work(open_work(request, tell=tell), request.run, tell=tell)
 
 
-def dry_run(work: Work, options: RunOptions) -> DryRun:
-    """Times three photos and writes nothing; errors as of `extract_work`."""
-    flags = runner_flags(options.runner, options.beam_args, preload=PIPELINE, device=work.detector.device)
-    return DryRun(work, estimate(work), tuple(flags))
-
-
-def extract_work(work: Work, options: RunOptions) -> RunSummary:
+def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None] = log.info) -> RunSummary:
     """Extracts what is missing in the store, publishes it, writes the report.
 
+    Args:
+        tell: called with a line on the shards, once they are known.
     Raises:
         ValueError: one line for the user, before anything is written where possible.
         OSError: if the store cannot be written.
@@ -134,7 +100,8 @@ def extract_work(work: Work, options: RunOptions) -> RunSummary:
     check_output_folder(folder)
     pipeline_options(options.runner, options.beam_args, preload=PIPELINE, device=work.detector.device)
     check_cluster(options.runner, options.beam_args)
-    job, text = _prepare(work, options)
+    with waiting("loading the detector"):
+        job, text = _prepare(work, options)
     if folder.local_path is not None:
         folder.local_path.mkdir(parents=True, exist_ok=True)
     with run_lock(folder):
@@ -143,6 +110,8 @@ def extract_work(work: Work, options: RunOptions) -> RunSummary:
         view = ProgressView(folder, plan)
         before = view.read()
         shards_before = list(view.finished.values())
+        if not options.as_json:
+            tell(_shards_words(plan, len(shards_before), folder))
         all_notes = (*work.source.notes, *notes)
 
         def end(status: str, error: str | None, done: RunSummary | None = None) -> None:
@@ -152,9 +121,11 @@ def extract_work(work: Work, options: RunOptions) -> RunSummary:
             )  # fmt: skip
             write_run_summary(folder, plan, told, shards_before, view)
 
-        least_seconds = 0.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
+        least_seconds = 1.0 if folder.local_path is not None else REMOTE_LOOK_SECONDS
         try:
-            with ProgressPrinter(view, plan.num_images, as_json=options.as_json, least_seconds=least_seconds):
+            with Progress(
+                "extracting", plan.num_images, view=view, as_json=options.as_json, least_seconds=least_seconds
+            ):
                 metrics = run_extraction(
                     job, plan.shards, text, runner=options.runner, beam_args=options.beam_args, workers=options.workers
                 )
@@ -163,22 +134,30 @@ def extract_work(work: Work, options: RunOptions) -> RunSummary:
             seconds = time.time() - started
             data = folder.read_bytes(STORE_MANIFEST_NAME)
             manifest = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
-            write_run_report(folder, plan, seconds=seconds if before.images == 0 else None)
+            with waiting("writing the report"):
+                write_run_report(folder, plan, seconds=seconds if before.images == 0 else None)
         except KeyboardInterrupt:
             end("interrupted", "interrupted")
-            log.warning("%d of %s finished; those stay, the one in work is dropped and extracted again by the same "
-                        "command", len(view.finished), counted(len(plan.shards), "shard"))  # fmt: skip
+            finished = f"{len(view.finished):,} of {counted(len(plan.shards), 'shard')}"
+            tell_what_is_kept(f"{finished} finished and kept, what is in work is dropped")
             raise
         except Exception as error:
             end("failed", " ".join(str(error).split()) or type(error).__name__)
             raise
         summary = RunSummary(
             folder, manifest, plan.num_images, after.images - before.images, seconds, after.failures, all_notes,
-            options.max_failures, metrics,
+            options.max_failures, metrics, work.detector.device,
         )  # fmt: skip
         failed = None if summary.succeeded else f"{summary.failed_share:.1%} of the images failed"
         end("finished" if failed is None else "failed", failed, summary)
     return summary
+
+
+def _shards_words(plan: Plan, num_finished: int, folder: OutputFolder) -> str:
+    """What is to be done, and where it goes: the last line before the work."""
+    most = max((shard.num_images for shard in plan.shards), default=0)
+    done = f", {num_finished:,} of them finished before" if num_finished else ""
+    return f"{counted(len(plan.shards), 'shard')} of at most {counted(most, 'image')}{done}, into {folder}"
 
 
 def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
@@ -219,7 +198,8 @@ def summary_event(summary: RunSummary) -> str:
             "event": "done", "store": str(store), "report": store.where(REPORT_NAME),
             "summary": store.where(SUMMARY_NAME), "images": summary.num_images,
             "new_images": summary.new_images, "records": manifest.num_records, "regions": manifest.num_regions,
-            "failures": dict(summary.failures), "seconds": round(summary.seconds, 3), "notes": list(summary.notes),
+            "failures": dict(summary.failures), "seconds": round(summary.seconds, 3), "device": summary.device,
+            "notes": list(summary.notes),
             "metrics": summary.metrics, "content_digest": manifest.content_digest, "succeeded": summary.succeeded,
             "join": manifest.config.get("captions"), "held_out": manifest.config.get("held_out"),
         }
@@ -230,10 +210,13 @@ def summary_text(summary: RunSummary) -> str:
     """The run's end for the terminal, with the tree that was written."""
     manifest = summary.manifest
     lines = [f"note: {note}" for note in summary.notes]
+    if summary.new_images:
+        done = f"{counted(summary.new_images, 'image')} extracted in {duration(summary.seconds)}"
+    else:
+        done = f"all {counted(summary.num_images, 'image')} are there already; nothing to do"
     lines.append(
         f"{counted(manifest.num_records, 'record')} with {counted(manifest.num_regions, 'region')}, "
-        f"{counted(manifest.num_dead_letters, 'dead letter')}; "
-        f"{counted(summary.new_images, 'image')} extracted in {duration(summary.seconds)}"
+        f"{counted(manifest.num_dead_letters, 'dead letter')}; {done}"
     )
     for reason, count in summary.failures.most_common():
         lines.append(f"  {count:>6,} {reason}")

@@ -1,11 +1,9 @@
-"""What a run has to do: which images are new, how they are cut into shards, how long that would take."""
+"""What a run has to do: which images are new, and how they are cut into shards."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +12,18 @@ from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.counted import counted
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.features.shard.layout import encode_meta, encode_regions
 from roibeam.pipelines.extract.preset_names import conventions_name, selection_name
 from roibeam.pipelines.extract.shard.job import shared_calls, shared_detector, shared_fingerprint, shared_global_feature
 from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
 from roibeam.pipelines.extract.shard_plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
 from roibeam.pipelines.extract.work import Work
+from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.files.locations import read_location
 from roibeam.pipelines.sources.given_boxes import GivenBoxes
 from roibeam.pipelines.sources.image_table import ImageTable
 from roibeam.pipelines.sources.source_kinds import Source
 
-log = logging.getLogger(__name__)
 TIMING_TRIES = 5  # images looked at for one that decodes
-DRY_RUN_IMAGES = 3
-PAGE_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a dry run found: `images` is how many the run would extract, after those already planned."""
-
-    images: int
-    timed: int
-    seconds_per_image: float
-    bytes_per_image: float
-    shard_size: int
-    num_shards: int
-    notes: tuple[str, ...]
-
-    @property
-    def seconds(self) -> float:
-        return self.images * self.seconds_per_image
 
 
 def make_plan(work: Work) -> tuple[Plan, list[str]]:
@@ -64,40 +42,16 @@ def make_plan(work: Work) -> tuple[Plan, list[str]]:
         )
     if plan is not None and not new:
         return plan, notes
-    size = work.shard_size or shard_size_for(_time_one(new, work))
+    if work.shard_size is None:
+        with waiting("timing the first photo"):
+            size = shard_size_for(_time_one(new, work))
+    else:
+        size = work.shard_size
     grown = extend_plan(
         work.store, plan, source=source_facts(work), settings=_settings(work), images=new, shard_size=size,
         boxes=work.boxes,
     )  # fmt: skip
     return grown, notes
-
-
-def estimate(work: Work) -> Estimate:
-    """Times three photos, writes nothing.
-
-    Raises:
-        ValueError: as `make_plan`, or if none of the three can be extracted.
-    """
-    images, notes = new_images(work.source, work.store, existing_plan(work), work.boxes)
-    chosen = images[:: max(1, len(images) // DRY_RUN_IMAGES)][:DRY_RUN_IMAGES]
-    seconds, num_bytes, timed = 0.0, 0, 0
-    for image in chosen:
-        start = time.monotonic()
-        outcome = _extract_one(image, work)
-        if isinstance(outcome, Failure):
-            log.warning("dry run: %r: %s (%s)", image.image_id, outcome.reason, outcome.detail)
-            continue
-        seconds += time.monotonic() - start
-        # A large value starts 16 bytes into a page of its own.
-        num_bytes += len(encode_meta(outcome)) + PAGE_BYTES * -(-(len(encode_regions(outcome)) + 16) // PAGE_BYTES)
-        timed += 1
-    if images and not timed:
-        raise ValueError(f"none of the {len(chosen)} images tried could be extracted; see the warnings above")
-    per_image = seconds / max(timed, 1)
-    size = work.shard_size or shard_size_for(per_image)
-    num_shards = -(-len(images) // size)
-    all_notes = (*work.source.notes, *notes)
-    return Estimate(len(images), timed, per_image, num_bytes / max(timed, 1), size, num_shards, all_notes)
 
 
 def existing_plan(work: Work) -> Plan | None:
@@ -213,7 +167,8 @@ def new_images(
     return new, [f"{counted(gone, 'image')} of earlier runs {are} not in the source now; {stay}"]
 
 
-def _extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:
+def extract_one(image: ImageRef, work: Work) -> RegionRecord | Failure:
+    """One image as a worker would extract it, in this process."""
     (outcome,) = extract_regions(
         [image if work.boxes is None else work.boxes.attach(image)],
         shared_detector(work.detector),
@@ -229,7 +184,8 @@ def _time_one(images: Sequence[ImageRef], work: Work) -> float:
     """Seconds one image takes, warm-up included, so that shards come out rather too small than too large."""
     for image in images[:TIMING_TRIES]:
         start = time.monotonic()
-        outcome = _extract_one(image, work)
+        with waiting("timing a photo, which says how large shards are"):
+            outcome = extract_one(image, work)
         if not isinstance(outcome, Failure):
             return time.monotonic() - start
     return 1.0

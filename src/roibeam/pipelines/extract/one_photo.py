@@ -15,7 +15,7 @@ from roibeam.features.record.drawing.notebook import regions_html
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.extract.preset_names import choice_words
 from roibeam.pipelines.extract.request import RequestedDetector
-from roibeam.pipelines.foundation.device_choice import check_device_name, choose_device
+from roibeam.pipelines.foundation.device_choice import DeviceChoice, check_device_name, choose_device
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
 from roibeam.short_repr import short_repr
@@ -29,6 +29,7 @@ class DetectedPhoto:
     pixels: of the photo, (height, width, 3) uint8, B, G, R, turned as the record was.
     note: why the names mean nothing, for people; "" where they do.
     detector: which detector looked, in a line.
+    device: where it computed.
     """
 
     record: RegionRecord
@@ -36,6 +37,7 @@ class DetectedPhoto:
     pixels: np.ndarray
     note: str
     detector: str
+    device: DeviceChoice
 
     __repr__ = short_repr
 
@@ -85,9 +87,10 @@ def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
     from roibeam.extraction.photos.image_ref import Failure, ImageRef
     from roibeam.extraction.weights.loading import build_detector
 
+    device = choose_device(asked.device, threads=asked.threads)
     built = build_detector(
         parts["detector"], weights=chosen.weights, selection=parts["selection"], conventions=parts["conventions"],
-        mode=asked.mode, device=choose_device(asked.device)[0],
+        mode=asked.mode, device=device.name,
     )  # fmt: skip
     (outcome,) = extract_regions([ImageRef(photo.stem, str(photo))], built)
     if isinstance(outcome, Failure):
@@ -95,7 +98,7 @@ def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
         raise ValueError(f"{where}: {outcome.reason} ({outcome.stage}): {detail}")
     pixels = decode_image(photo.read_bytes(), exif_orientation=parts["conventions"].exif_orientation)
     words = choice_words(chosen, asked.detector, asked.settings, with_boxes=False)
-    return DetectedPhoto(outcome, names, pixels, _meaning(asked), words)
+    return DetectedPhoto(outcome, names, pixels, _meaning(asked), words, device)
 
 
 def _meaning(asked: RequestedDetector) -> str:

@@ -3,9 +3,9 @@ torch nor Beam is imported: what is wrong with a request is said at once."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
@@ -14,17 +14,26 @@ from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedImages, RequestedRecords, RunOptions
 from roibeam.pipelines.extract.requested_detector import ON_THIS_MACHINE, need_detector, open_detector
+from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec
 from roibeam.pipelines.extract.shard.store_folder import check_output_folder
-from roibeam.pipelines.extract.work import Work
-from roibeam.pipelines.foundation.device_choice import choose_device
-from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles, check_output_is_no_file
-from roibeam.pipelines.foundation.files.remote_files import is_url, use_beam_options
+from roibeam.pipelines.extract.work import UnlistedWork, Work
+from roibeam.pipelines.foundation.device_choice import DeviceChoice, check_device_name, choose_device, workers_device
+from roibeam.pipelines.foundation.files.named_files import (
+    FILE,
+    FOLDER,
+    NamedFiles,
+    check_output_is_no_file,
+)
+from roibeam.pipelines.foundation.files.remote_files import is_url, use_beam_options, why_not_reached
 from roibeam.pipelines.sources.captions.caption_join import GivenCaptions, give_captions
 from roibeam.pipelines.sources.datasets.folder import is_pattern
 from roibeam.pipelines.sources.given_boxes import GivenBoxes, give_boxes
 from roibeam.pipelines.sources.held_out import HeldOut, LeakReport, keep_out
 from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_of_source
 from roibeam.pipelines.sources.source_kinds import Source, check_images_are_there, open_sources
+from roibeam.pipelines.sources.vocabulary import Vocabulary
+
+NO_STORE = "memory://dry-run"  # an empty one
 
 
 def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
@@ -36,26 +45,80 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
         ValueError: one line: whatever of the request is unknown, does not fit together or cannot be opened.
     """
     _check(request)
-    options = _options(request.records)
-    threads = _threads(request.detector.threads, request.run)
     store = _store(request)
     check_output_folder(store)
-    detector = open_detector(request, store, threads, tell=tell)
-    spec = detector.spec
-    source, leaks = _source(request.images)
-    source, boxes = _with_boxes(source, request.images)
-    source, captions = _with_captions(source, request.images)
-    work = Work(source, store, spec, options, detector.vocabulary, request.shard_size, boxes, captions, leaks)
-    check_images_are_there(work.source)
+    spec, vocabulary = _detector(request, store, tell)
+    work = _work(request, store, spec, vocabulary)
     # What this machine has, torch says: it comes last, when nothing is wrong with what was named.
-    device, device_words = choose_device(spec.device, here=request.run.runner in ON_THIS_MACHINE)
-    if not request.run.as_json:
-        tell(device_words)
-        tell(f"{counted(len(work.source.images), 'image')} in {_place(request, work)}")
-    return replace(work, detector=replace(spec, device=device))
+    return _on_its_device(request, work, tell, to_plan=False)
+
+
+def open_plan(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work | UnlistedWork:
+    """The work for a dry run, which may be made where there is no GPU, no driver of a cluster's files and no cluster.
+
+    A store at a URL is not looked at: all images count as new. Images at a URL that cannot be listed are no error.
+
+    Raises:
+        ValueError: as of `open_work`.
+    """
+    _check(request)
+    at_url = is_url(request.out)
+    store = output_folder(NO_STORE) if at_url else _store(request)
+    if at_url:
+        tell(f"note: {request.out} is not looked at: all images count as new")
+    check_output_folder(store)
+    spec, vocabulary = _detector(request, store, tell)
+    for source in filter(is_url, request.images.sources):
+        reason = why_not_reached(source)
+        if reason:
+            chosen = _device(request, spec, to_plan=True)
+            return UnlistedWork(dataclasses.replace(spec, device=chosen.name), reason)
+    return _on_its_device(request, _work(request, store, spec, vocabulary), tell, to_plan=True)
 
 
 def _check(request: ExtractRequest) -> None:
+    """What can be said without opening anything."""
+    _check_names(request)
+    check_device_name(request.detector.device)
+    _options(request.records)
+    _threads(request.detector.threads, request.run)
+
+
+def _detector(
+    request: ExtractRequest, store: OutputFolder, tell: Callable[[str], None]
+) -> tuple[DetectorSpec, Vocabulary]:
+    opened = open_detector(request, store, _threads(request.detector.threads, request.run), tell=tell)
+    return opened.spec, opened.vocabulary
+
+
+def _work(request: ExtractRequest, store: OutputFolder, spec: DetectorSpec, vocabulary: Vocabulary) -> Work:
+    source, leaks = _source(request.images)
+    source, boxes = _with_boxes(source, request.images)
+    source, captions = _with_captions(source, request.images)
+    options = _options(request.records)
+    work = Work(source, store, spec, options, vocabulary, request.shard_size, boxes, captions, leaks)
+    check_images_are_there(work.source)
+    return work
+
+
+def _device(request: ExtractRequest, spec: DetectorSpec, *, to_plan: bool) -> DeviceChoice:
+    if request.run.runner not in ON_THIS_MACHINE:
+        return workers_device(spec.device)
+    return choose_device(
+        spec.device, threads=spec.threads, processes=request.run.workers, spreads=True, to_plan=to_plan
+    )
+
+
+def _on_its_device(request: ExtractRequest, work: Work, tell: Callable[[str], None], *, to_plan: bool) -> Work:
+    """The same work, told to the user: where it computes, and how many images there are."""
+    chosen = _device(request, work.detector, to_plan=to_plan)
+    if not request.run.as_json:
+        tell(chosen.words)
+        tell(f"{counted(len(work.source.images), 'image')} in {_place(request, work)}")
+    return dataclasses.replace(work, detector=dataclasses.replace(work.detector, device=chosen.name))
+
+
+def _check_names(request: ExtractRequest) -> None:
     """Raises ValueError with all names that are unknown, and all files that are not there or of another kind."""
     images, detector, out = request.images, request.detector, request.out
     named = NamedFiles()

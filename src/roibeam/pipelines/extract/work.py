@@ -38,3 +38,16 @@ class Work:
     boxes: GivenBoxes | None = None
     captions: GivenCaptions | None = None
     leaks: LeakReport | None = None
+
+
+@dataclass(frozen=True)
+class UnlistedWork:
+    """What a dry run knows where the images are at a URL that cannot be read from here.
+
+    Attributes:
+        detector: how they would become records.
+        reason: why they cannot be listed, in a line.
+    """
+
+    detector: DetectorSpec
+    reason: str

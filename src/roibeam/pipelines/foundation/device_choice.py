@@ -1,41 +1,80 @@
-"""What `--device` means on a machine."""
+"""What `--device` means on a machine, and the line that says which device a command took."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+
+from roibeam.features.counted import counted
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """Where a command computes.
+
+    Attributes:
+        name: for torch: "cpu", "cuda" (torch's current one, or of several each process its own) or "cuda:<n>".
+        words: for people, a line: which device it is, and how to take another one where there is one.
+        is_here: False where a GPU was asked for and this machine has none: only the plan of a run can be made then.
+    """
+
+    name: str
+    words: str
+    is_here: bool = True
 
 
 def check_device_name(asked: str) -> None:
     """Raises ValueError for what names no device, without asking torch."""
-    if asked != "auto" and not re.fullmatch(r"(cpu|cuda)(:[0-9]+)?", asked):
+    if asked != "auto" and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", asked):
         raise ValueError(f"--device {asked!r}: expected auto, cpu, cuda or cuda:<n>")
 
 
-def choose_device(asked: str, *, here: bool = True) -> tuple[str, str]:
-    """The device to compute on, and a line that says which it is.
+def choose_device(
+    asked: str, *, threads: int | None = None, processes: int = 1, spreads: bool = False, to_plan: bool = False
+) -> DeviceChoice:
+    """The device to compute on, on this machine.
 
     Args:
-        asked: "auto" (a GPU where torch sees one on this machine, else "cpu"), "cpu", "cuda" or "cuda:<n>".
-        here: whether this machine computes; other machines' devices are not known, and "auto" is "cpu".
+        asked: "auto" (a GPU where torch sees one, else "cpu"), "cpu", "cuda" or "cuda:<n>".
+        threads: CPU threads of each process; None for torch's choice.
+        processes: that compute at once.
+        spreads: whether they share out several GPUs among themselves.
+        to_plan: nothing is computed but an estimate: a GPU that this machine lacks is no error.
     Raises:
         ValueError: for another device, or one that this machine does not have.
     """
     check_device_name(asked)
-    if not here:
-        if asked == "auto":
-            return "cpu", "on the CPUs of the workers; --device cuda takes their GPUs"
-        return asked, f"on {asked} of the workers"
-    if asked.startswith("cpu"):
-        return asked, f"on {asked}"
     import torch
 
     count = torch.cuda.device_count()
-    if asked == "auto" and not count:
-        return "cpu", "on cpu: torch sees no GPU here"
+    if asked == "cpu" or (asked == "auto" and not count):
+        gpu = "a GPU" if count > 1 else "the GPU"
+        cure = f"; --device cuda takes {gpu} ({torch.cuda.get_device_name(0)})" if count else ""
+        return DeviceChoice("cpu", f"on the CPU, {_cpu_words(threads, processes)}{cure}")
     kind, _, number = asked.replace("auto", "cuda").partition(":")
     if int(number or 0) >= count:
-        raise ValueError(f"--device {asked!r}: torch sees {count} CUDA devices here")
+        has = f"torch sees {counted(count, 'GPU')} here" if count else "torch sees no GPU here"
+        if not to_plan:
+            raise ValueError(f"--device {asked}: {has}; --device cpu takes the CPU")
+        return DeviceChoice(asked, f"planned for {asked}; {has}", is_here=False)
     name = torch.cuda.get_device_name(int(number or 0))
-    if not number and count > 1:
-        return kind, f"on {count} GPUs ({name}), each process on one"
-    return f"{kind}:{number}" if number else kind, f"on cuda:{number or 0} ({name})"
+    if spreads and not number and count > 1:
+        used = f"{min(processes, count)} of {count} GPUs" if processes < count else f"{count} GPUs"
+        cure = f"; --workers {count} takes all" if processes < count else ""
+        return DeviceChoice(kind, f"on {used} ({name}), each process on one{cure}")
+    return DeviceChoice(f"{kind}:{number}" if number else kind, f"on cuda:{number or 0} ({name})")
+
+
+def workers_device(asked: str) -> DeviceChoice:
+    """Where the workers of a cluster compute: their devices are not known here, and "auto" is "cpu"."""
+    check_device_name(asked)
+    if asked == "auto":
+        return DeviceChoice("cpu", "on the CPUs of the workers; --device cuda takes their GPUs")
+    return DeviceChoice(asked, f"on {'the CPUs' if asked == 'cpu' else asked} of the workers")
+
+
+def _cpu_words(threads: int | None, processes: int) -> str:
+    import torch
+
+    each = counted(threads or torch.get_num_threads(), "thread")
+    return each if processes == 1 else f"{processes} processes of {each}"

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
@@ -95,7 +97,8 @@ def pretrain(
         defaults={"data": defaults_of(data), "sampling": defaults_of(sampling)},
         recorded={**read.recorded(), "text_files": [str(file) for file in text_files]},
     )
-    evaluation, detector = training.evaluation or tasks.trained.evaluate(), None
+    with waiting("evaluating"):
+        evaluation, detector = training.evaluation or tasks.trained.evaluate(), None
     if change is not None:
         detector = change.after()
         write_training_page(run.run_dir, best_step=None if training.best is None else checkpoint_step(training.best))
@@ -109,10 +112,12 @@ def pretrain(
         evaluation=dict(evaluation),
         asked="the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows),
         left_out={**read.missing, **tasks.skipped()},
+        said=tuple(made.notes),
         detector=detector,
     )
 
 
+@waiting("building the model")
 def _model(
     run: RunFrame, read: RunData, tokenizer: CaptionTokenizer, seed: int, *, num_classes: int | None
 ) -> RunModel:
@@ -151,4 +156,6 @@ def _detector_change(run: RunFrame, read: RunData, made: RunModel, config: Train
     """Judges the detector before and after, in the main process; None where it is not asked for."""
     if read.end_to_end is None or made.joint is None or made.heads is None or not is_main_process():
         return None
-    return read.end_to_end.detector_change(run.run_dir, made.joint, made.heads, on_cpu=config.device == "cpu")
+    return read.end_to_end.detector_change(
+        run.run_dir, made.joint, made.heads, device=choose_device(config.device).name
+    )

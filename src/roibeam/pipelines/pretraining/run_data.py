@@ -15,6 +15,7 @@ from typing import Any
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet, evaluation_set
+from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.inputs.captioned.captioned_store import (
     CaptionedStore,
     JoinedSource,
@@ -108,6 +109,7 @@ class RunData:
         return found if self.end_to_end is None else found | self.end_to_end.recorded(self.missing)
 
 
+@waiting("joining captions with the stores")
 def gather(
     sources: Sequence[CaptionedStore],
     *,

@@ -13,6 +13,7 @@ import torch
 
 from roibeam.extraction.training.heads import DetectorHeads
 from roibeam.model.end_to_end import EndToEndModel
+from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
 from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
@@ -63,6 +64,7 @@ class PretrainResult:
     evaluation: of `evaluate` on the final weights.
     asked: what it was asked about, for people.
     left_out: end to end, ids of images whose photo could not be used, each with why, as far as this process met them.
+    said: those of the notes that were logged before the first step.
     detector: what detector.json of the run folder holds; None where no detector was judged, or not by this process.
     """
 
@@ -75,6 +77,7 @@ class PretrainResult:
     evaluation: dict[str, float | None]
     asked: str
     left_out: Mapping[str, str] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
     detector: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -84,6 +87,7 @@ class PretrainResult:
             "checkpoint": str(self.training.checkpoint),
             "step": self.training.step,
             "seconds": round(self.training.seconds, 1),
+            "device": self.training.device,
             "captions": sum(one.join.joined for one in self.sources),
             "sources": [one.to_json() for one in self.sources],
             "notes": self.notes,
@@ -145,6 +149,7 @@ class RunFrame:
         given = self.settings.train_config
         return given if isinstance(given, TrainConfig) else given(num_samples)
 
+    @waiting("making the vocabulary")
     def tokenizer(self, texts: Iterable[str]) -> CaptionTokenizer:
         """The one that a resumed run saved, else what `load_tokenizer` makes of the choice and `texts`, saved there.
 

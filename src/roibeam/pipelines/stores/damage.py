@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import mmap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -33,9 +32,9 @@ from roibeam.features.shard.reader import ShardReader
 from roibeam.features.shard.writer import INDEX_DATABASE
 from roibeam.features.verify import verify_store
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, plan_path, read_members, read_plan
+from roibeam.pipelines.foundation.console.progress import RECORDS, Progress
 
 log = logging.getLogger(__name__)
-_PROGRESS_SECONDS = 10.0
 _NEITHER = "the plan names it, the store has neither a record nor a dead letter of it"
 
 
@@ -127,7 +126,9 @@ def find_damage(store: Path) -> StoreDamage:
     manifest = _store_manifest(store)
     plan = _plan_of(store, manifest)
     problems: dict[str, list[str]] = {}  # file -> lines that name it
-    for problem in verify_store(store, deep=True, progress=_logged_progress()):
+    with Progress("reading", None, RECORDS) as progress:
+        found_problems = verify_store(store, deep=True, progress=progress.to)
+    for problem in found_problems:
         if not problem.leftover:
             problems.setdefault(problem.file, []).append(f"{problem.file}: {problem.what}")
     entries = {entry.shard: entry for entry in manifest.shards}
@@ -172,18 +173,6 @@ def _plan_of(store: Path, manifest: StoreManifest) -> Plan | None:
             f"{plan_path(store)} is missing, so nobody knows which images the store should hold; restore it"
         )
     return plan
-
-
-def _logged_progress() -> Callable[[int, int], None]:
-    next_line = time.monotonic() + _PROGRESS_SECONDS
-
-    def log_it(done: int, of_all: int) -> None:
-        nonlocal next_line
-        if time.monotonic() >= next_line:
-            next_line = time.monotonic() + _PROGRESS_SECONDS
-            log.info("%d of %d records read", done, of_all)
-
-    return log_it
 
 
 class _Shard:

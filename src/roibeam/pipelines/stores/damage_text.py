@@ -77,6 +77,7 @@ def repair_json(store: Path, summary: RepairSummary) -> dict[str, Any]:
         "content_digest": summary.manifest.content_digest,
         "as_before": summary.is_as_before,
         "seconds": round(summary.seconds, 3),
+        "device": summary.device,
     }
 
 

@@ -4,45 +4,35 @@ from __future__ import annotations
 
 import re
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import Problem, verify_store
 from roibeam.pipelines.extract.annotations import annotation_problem
-from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
+from roibeam.pipelines.foundation.console.interruption import tell_what_is_kept
+from roibeam.pipelines.foundation.console.progress import RECORDS, Progress
 
 
-def check_store(
-    store: Path, *, deep: bool = False, shards: str | None = None, tell: Callable[[str], None] = lambda line: None
-) -> list[Problem]:
+def check_store(store: Path, *, deep: bool = False, shards: str | None = None) -> list[Problem]:
     """
     Args:
         deep: also read every record, and every row of captions and labels.
         shards: those that `deep` reads, "<first>-<last>" or "<first>-"; None for all.
-        tell: called with a line, when a deep check is interrupted, that says how to go on.
     Raises:
         ValueError: for `shards` that are none, or without `deep`.
     """
     if shards is not None and not deep:
         raise ValueError("--shards goes with --deep: the rest of the check takes seconds and is for all shards")
     deep_shards = None if shards is None else _shard_range(shards)
-    progress: LoggedProgress | None = None
-    done, start = 0, time.monotonic()
-
-    def show(now: int, total: int) -> None:
-        nonlocal progress, done
-        done = now
-        progress = progress or LoggedProgress("records verified", total, since=start)
-        progress.to(done)
-
+    progress = Progress("verifying", None, RECORDS)
     try:
-        problems = verify_store(store, deep=deep, progress=show if deep else None, deep_shards=deep_shards)
+        with progress:
+            problems = verify_store(store, deep=deep, progress=progress.to, deep_shards=deep_shards)
     except KeyboardInterrupt:
         if deep:
-            tell(f"--shards {shard_of_record(store, done)}- goes on from here")
+            shard = shard_of_record(store, progress.done)
+            tell_what_is_kept(f"the shards before {shard:,} are read, and nothing is changed", shards=f"{shard}-")
         raise
     if deep and not problems:
         with FeatureStore(store) as opened:

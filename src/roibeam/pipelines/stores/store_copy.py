@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,12 +34,12 @@ from roibeam.features.writing.sequence_folder import (
     remove_unfinished,
 )
 from roibeam.pipelines.extract.annotations import merged_annotations
+from roibeam.pipelines.foundation.console.progress import ENTRIES, Progress
 from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
 from roibeam.pipelines.foundation.files.named_files import NamedFiles
 from roibeam.pipelines.sources.id_lists import AskedIds
 from roibeam.pipelines.stores.merged_manifest import merged_fingerprint, merged_text
 
-log = logging.getLogger(__name__)
 _AHEAD = 16  # records that the operating system is asked for before they are needed
 _NAMED_MISSING = 5
 
@@ -91,6 +90,8 @@ class CopySummary:
             f"{counted(len(manifest.shards), 'shard')}, {counted(manifest.num_dead_letters, 'dead letter')}; "
             f"{counted(self.num_repeats, 'equal repeat')} left out"
         ]
+        if self.num_kept_shards == len(manifest.shards):
+            lines.append("  all of it was there already; nothing to do")
         lines += [f"  not copied    {counted(count, 'record')}: {why}" for why, count in sorted(self.failures.items())]
         if self.num_missing:
             names = ", ".join(printable(image_id) for image_id in self.first_missing)
@@ -218,8 +219,7 @@ def _write_shards(
     options: CopyOptions,
 ) -> None:
     """Writes the shards that come after `manifests`, and appends theirs."""
-    start = time.monotonic()
-    done = first = sum(map(num_outcomes, manifests))
+    first = sum(map(num_outcomes, manifests))
     # All entries are asked for, from the first one on: what is missing is known at the end, and an index row is cheap.
     entries = islice(merge.entries(), first, None)
     num_records = max(sum(len(store) for store in stores), 1)
@@ -237,11 +237,8 @@ def _write_shards(
         stats=plan_stat("copy", plan),
         before_publish=outcomes.check,
     )
-    for manifest in write_shard_sequence(outcomes.of(entries), sequence):
-        manifests.append(manifest)
-        done += num_outcomes(manifest)
-        rate = (done - first) / max(time.monotonic() - start, 1e-9)
-        log.info("%d of %d entries: %.0f per second", done, merge.num_entries, rate)
+    with Progress("copying", merge.num_entries, ENTRIES, done=first) as progress:
+        manifests.extend(write_shard_sequence(progress.counting(outcomes.of(entries)), sequence))
 
 
 class _Outcomes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from roibeam.features.record.imported import ABSENT, has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.shard.manifest import DeadLetter
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
+from roibeam.pipelines.foundation.console.progress import RECORDS, Progress
 
 
 @dataclass
@@ -80,8 +79,8 @@ def export_store(store: Path, out: Path, *, format_name: str, layout: str | None
     with FeatureStore(store) as opened:
         if not len(opened):
             raise ValueError(f"{store} holds no record; there is nothing to export")
-        progress = LoggedProgress("records written", len(opened))
-        left_out = found.write(_passing(opened, progress), out, layout=layout)
+        with Progress("writing", len(opened), RECORDS) as progress:
+            left_out = found.write(progress.counting(opened), out, layout=layout)
         report, read_back, written = _checked(found, out, opened)
         summary = ExportSummary(
             found.name, written, len(opened), {name: count for name, count in left_out.items() if count},
@@ -97,25 +96,19 @@ def export_store(store: Path, out: Path, *, format_name: str, layout: str | None
     return summary
 
 
-def _passing(records: Iterable[RegionRecord], progress: LoggedProgress) -> Iterator[RegionRecord]:
-    for record in records:
-        yield record
-        progress.one_more()
-
-
 def _checked(found: FeatureFormat, out: Path, store: FeatureStore) -> tuple[CheckReport, ReadBack, str]:
     """The file's check report, how it differs from the store, and its layout."""
     read_back = ReadBack()
     with found.open(out) as file:
         report = CheckReport(file.layout, file.details)
         sized = file.details.get("image_size") != ABSENT
-        progress = LoggedProgress("records read back", len(store))
-        for outcome in report.watch(file.outcomes("float32")):
-            if isinstance(outcome, RegionRecord):
-                progress.one_more()
-                _compare(store.get(outcome.image_id, copy=False), outcome, read_back, sized=sized)
-            elif isinstance(outcome, DeadLetter):
-                _note(read_back, f"{outcome.location}: {outcome.detail}")
+        with Progress("reading back", len(store), RECORDS) as progress:
+            for outcome in report.watch(file.outcomes("float32")):
+                if isinstance(outcome, RegionRecord):
+                    progress.one_more()
+                    _compare(store.get(outcome.image_id, copy=False), outcome, read_back, sized=sized)
+                elif isinstance(outcome, DeadLetter):
+                    _note(read_back, f"{outcome.location}: {outcome.detail}")
         return report, read_back, file.layout
 
 

@@ -29,6 +29,7 @@ from roibeam.features.writing.sequence_folder import (
     plan_stat,
     remove_unfinished,
 )
+from roibeam.pipelines.foundation.console.progress import ENTRIES, Progress
 from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
 from roibeam.pipelines.foundation.files.named_files import NamedFiles
 from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
@@ -154,11 +155,9 @@ def _write_shards(
         outcomes: of all entries, those of finished shards too.
         num_bytes, num_entries: of the source.
     """
-    start = time.monotonic()
     done = sum(map(num_outcomes, manifests))
     if manifests:
         log.info("reading over the %s that are written", counted(done, "entry", "entries"))
-    deque(islice(outcomes, done), maxlen=0)
     sequence = ShardSequence(
         out,
         fingerprint=fingerprint,
@@ -169,11 +168,10 @@ def _write_shards(
         first_shard=len(manifests),
         stats=plan_stat("import", plan),
     )
-    for manifest in write_shard_sequence(outcomes, sequence):
-        manifests.append(manifest)
-        done += num_outcomes(manifest)
-        rate = done / max(time.monotonic() - start, 1e-9)
-        log.info("%d of %d entries: %.0f per second", done, num_entries, rate)
+    with Progress("importing", num_entries, ENTRIES) as progress:
+        counted_outcomes = progress.counting(outcomes)
+        deque(islice(counted_outcomes, done), maxlen=0)
+        manifests.extend(write_shard_sequence(counted_outcomes, sequence))
 
 
 def _given(num_classes: int | None, vocab: str | None) -> dict[str, int | str]:

@@ -40,6 +40,7 @@ from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, ExtractJ
 from roibeam.pipelines.extract.shard.store_folder import tidy_store
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_members
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
+from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.device_choice import check_device_name, choose_device
 from roibeam.pipelines.foundation.files.locations import location_exists, moved_location
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
@@ -82,6 +83,7 @@ class RepairSummary:
         num_retried: dead letters that are records now.
         is_as_before: whether the content digest is the one that the store was published with.
         seconds: wall time.
+        device: where the detector computed, as torch names it; None where nothing was to be extracted.
     """
 
     manifest: StoreManifest
@@ -92,6 +94,7 @@ class RepairSummary:
     num_retried: int
     is_as_before: bool
     seconds: float
+    device: str | None
 
 
 def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool = False) -> RepairSummary:
@@ -113,10 +116,11 @@ def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool 
             raise ValueError(_what_to_do_without_plan(store, damage))
         before, plan = damage.manifest, damage.plan
         states = [state for state in damage.shards if state.is_damaged or retry_dead_letters]
-        counts = _Counts()
+        counts, device = _Counts(), None
         if states:
             _check_photos(store, plan, states, source, retry=retry_dead_letters)
             fingerprint, job = _recorded_job(store, before, plan, source)
+            device = job.detector.device
             counts = _redo_shards(store, job, fingerprint, plan, states, retry=retry_dead_letters)
         if counts.waiting or damage.is_stale:
             for manifest in counts.waiting:
@@ -137,6 +141,7 @@ def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool 
         num_retried=counts.retried,
         is_as_before=after.content_digest == before.content_digest,
         seconds=time.monotonic() - start,
+        device=device,
     )
 
 
@@ -172,8 +177,9 @@ def _recorded_job(
         raise ValueError(f"{store}: its manifest.json does not say how it was extracted ({error})") from None
     if source.detector is not None:
         spec = replace(spec, weights=read_detector_folder(source.detector).weights)
-    device, _ = choose_device(source.device or spec.device)
-    spec = replace(spec, weights=source.weights or spec.weights, device=device)
+    device = choose_device(source.device or spec.device, threads=spec.threads)
+    log.info("%s", device.words)
+    spec = replace(spec, weights=source.weights or spec.weights, device=device.name)
     vocabulary = Vocabulary(manifest.classes, manifest.attributes).digest
     given_boxes = "boxes" in plan.source
     fingerprint = shared_fingerprint(spec, options, vocabulary, given_boxes)
@@ -263,19 +269,23 @@ def _redo_shards(
     waiting = store / WAITING_FOLDER
     waiting.mkdir(exist_ok=True)
     counts = _Counts()
-    for number, state in enumerate(states, 1):
-        assert state.planned is not None
-        manifest = _waiting_manifest(store, state.planned, job.feature_space, retry=retry)
-        if manifest is not None:
-            log.info("shard %d (%d of %d): done by an earlier repair", state.number, number, len(states))
-            counts.waiting.append(manifest)
-            continue
-        try:
-            manifest = _NewAttempt(store, job, fingerprint, plan, state, retry=retry).write(counts)
-        except lmdb.Error as error:
-            raise OSError(f"cannot write the store: {error}") from None
-        if manifest is not None:
-            counts.waiting.append(manifest)
+    total = sum(state.planned.num_images for state in states if state.planned is not None)
+    with Progress("repairing", total) as progress:
+        for number, state in enumerate(states, 1):
+            assert state.planned is not None
+            manifest = _waiting_manifest(store, state.planned, job.feature_space, retry=retry)
+            if manifest is not None:
+                log.info("shard %d (%d of %d): done by an earlier repair", state.number, number, len(states))
+                counts.waiting.append(manifest)
+                progress.to(progress.done + state.planned.num_images)
+                continue
+            try:
+                attempt = _NewAttempt(store, job, fingerprint, plan, state, retry=retry)
+                manifest = attempt.write(counts, progress)
+            except lmdb.Error as error:
+                raise OSError(f"cannot write the store: {error}") from None
+            if manifest is not None:
+                counts.waiting.append(manifest)
     return counts
 
 
@@ -309,7 +319,7 @@ class _NewAttempt:
         self._letters: list[DeadLetter] = []
         self._copied = 0
 
-    def write(self, counts: _Counts) -> ShardManifest | None:
+    def write(self, counts: _Counts, progress: Progress) -> ShardManifest | None:
         """The manifest, in the waiting folder; None when only dead letters were tried and all are what they were."""
         from roibeam.pipelines.extract.shard.shard_job import planned_bytes
 
@@ -323,7 +333,7 @@ class _NewAttempt:
             if old is not None and old.data_file is not None and self._state.is_readable:
                 reader = opened.enter_context(ShardReader(self._store / old.data_file, old))
             with ShardWriter(data, planned_bytes=room) as writer:
-                self._put_all(writer, reader)
+                self._put_all(writer, reader, progress)
                 summary = writer.finish()
         counts.extracted += len(self._asked)
         if old is not None and not self._state.is_damaged:
@@ -356,14 +366,14 @@ class _NewAttempt:
         )  # fmt: skip
         return manifest
 
-    def _put_all(self, writer: ShardWriter, reader: ShardReader | None) -> None:
+    def _put_all(self, writer: ShardWriter, reader: ShardReader | None, progress: Progress) -> None:
         """All members in the plan's order, so that a repaired shard is written like any other."""
         from roibeam.pipelines.extract.shard.shard_job import extract_members
 
         old = self._state.manifest
         kept = {letter.image_id: letter for letter in old.dead_letters} if old else {}
         outcomes: Iterator[RegionRecord | Failure] = extract_members(self._job, self._asked)
-        for member in self._members:
+        for member in progress.counting(self._members):
             if member.image_id in self._wanted:
                 outcome = next(outcomes)
                 if isinstance(outcome, Failure):

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import multiprocessing
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -33,7 +34,8 @@ import numpy as np
 
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, write_json_atomically
 from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
-from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.console.progress import Progress, waiting
+from roibeam.pipelines.foundation.console.progress_text import Unit
 from roibeam.pipelines.model_files.made_vocabulary import made_vocabulary
 from roibeam.pipelines.toyworld.captions import Caption, write_captions
 from roibeam.pipelines.toyworld.contact_sheet import write_contact_sheet
@@ -60,9 +62,8 @@ _IMAGES_PER_DOCUMENT = 4
 _PLAN_NAME = ".plan.json"
 _PARTS_NAME = ".parts"
 _SHEET_PICTURES = 12
-_PROGRESS_SECONDS = 5.0
+PICTURES = Unit("picture", "pictures")
 _TEXT_SUFFIXES = frozenset({".json", ".jsonl", ".txt", ".tsv", ".xml"})
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> World
         if (out / WORLD_NAME).exists():
             return WorldSummary(_read_json(out / WORLD_NAME), 0, time.monotonic() - start)
         drawn = _draw_all(out, seed, num_images, workers)
-        manifest = plan | _assemble(out, seed, num_images)
+        with waiting("writing captions, boxes and the vocabulary"):
+            manifest = plan | _assemble(out, seed, num_images)
         _remove_leftovers(out, WORLD_NAME)
         write_json_atomically(out / WORLD_NAME, manifest)
         shutil.rmtree(out / _PARTS_NAME)
@@ -170,43 +172,38 @@ def _draw_all(out: Path, seed: int, num_images: int, workers: int) -> int:
         for first in range(0, num_images, CHUNK)
         if not _part(out, first).exists()
     ]
-    total, drawn = sum(last - first for first, last in missing), 0
-    progress = _Progress(num_images - total, num_images)
+    total = sum(last - first for first, last in missing)
+    with Progress("drawing", num_images, PICTURES, done=num_images - total) as progress:
+        _draw_missing(out, seed, missing, workers, progress)
+    return total
+
+
+def _draw_missing(out: Path, seed: int, missing: list[tuple[int, int]], workers: int, progress: Progress) -> None:
     if min(workers, len(missing)) <= 1:
         for first, last in missing:
-            drawn += draw_chunk(_part(out, first), out, seed, first, last)
-            progress.update(drawn)
-        return drawn
+            progress.to(progress.done + draw_chunk(_part(out, first), out, seed, first, last))
+        return
     # Spawned, not forked: the parent may have threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=cv2.setNumThreads, initargs=(1,)) as pool:
-        tasks = [pool.submit(draw_chunk, _part(out, first), out, seed, first, last) for first, last in missing]
+        with _deaf_to_ctrl_c():
+            tasks = [pool.submit(draw_chunk, _part(out, first), out, seed, first, last) for first, last in missing]
         try:
             for task in as_completed(tasks):
-                drawn += task.result()
-                progress.update(drawn)
+                progress.to(progress.done + task.result())
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return drawn
 
 
-class _Progress:
-    """Logs done, total, rate and time left every few seconds."""
-
-    def __init__(self, before: int, total: int) -> None:
-        self._before, self._total = before, total
-        self._start = self._last = time.monotonic()
-
-    def update(self, drawn: int) -> None:
-        now = time.monotonic()
-        if now - self._last < _PROGRESS_SECONDS:
-            return
-        self._last = now
-        rate = drawn / (now - self._start)
-        left = self._total - self._before - drawn
-        done = self._before + drawn
-        _log.info("%d/%d pictures  %.0f pictures/s  ETA %s", done, self._total, rate, duration(left / rate))
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that are started here never hear of it: this one ends them, they would only print tracebacks."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _assemble(out: Path, seed: int, num_images: int) -> dict[str, Any]:

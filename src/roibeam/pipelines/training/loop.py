@@ -36,8 +36,13 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 
+from roibeam.features.counted import counted
 from roibeam.model.common.exponential_average import ExponentialAverage
+from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.console.progress_text import folded
 from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError, StopSignals
+from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.training.checkpoint import (
     Position,
     TrainingState,
@@ -74,16 +79,27 @@ class TrainResult:
     checkpoint: folder of the newest checkpoint.
     last: the last line of log.jsonl.
     seconds: time in the loop, by the clock.
+    new_steps: how many of the steps this call took.
     best: folder of the best checkpoint by `TrainConfig.best_by`, or None.
     evaluation: after the last step; None where this call made none there.
+    device: of the main process, as torch names it.
     """
 
     step: int
     checkpoint: Path
     last: dict[str, Any]
     seconds: float
+    new_steps: int
     best: Path | None = None
     evaluation: Mapping[str, float | None] | None = None
+    device: str = "cpu"
+
+    def done(self) -> str:
+        """For people: how many steps in which time."""
+        if not self.new_steps:
+            return f"all {counted(self.step, 'step')} are there already; nothing to do"
+        earlier = "" if self.new_steps == self.step else f"; {self.step:,} with those of earlier calls"
+        return f"{counted(self.new_steps, 'step')} in {duration(self.seconds)}{earlier}"
 
 
 def train(
@@ -130,7 +146,7 @@ def train(
     run = _Run(run_dir, task, config, resolved, accelerator, state, log)
     signals = StopSignals("finishing the step and writing a checkpoint")
     step = TrainStep(task, model, prepared_optimizer, accelerator, config, told_to_stop=lambda: signals.number)
-    started, checkpoint, stopped_by = time.monotonic(), newest, 0
+    started, checkpoint, stopped_by, first_step = time.monotonic(), newest, 0, position.step
     steps = steps_of(
         task,
         position.next_sample,
@@ -139,7 +155,8 @@ def train(
         num_ranks=accelerator.num_processes,
     )
     model.train()
-    rehearse(task, model, state.optimizer, accelerator, accumulation=config.accumulation)
+    with waiting("trying the largest batch"):
+        rehearse(task, model, state.optimizer, accelerator, accumulation=config.accumulation)
     with signals, log or nullcontext():
         run.evaluate_the_start(position, last_step)
         while position.step < last_step and not stopped_by:
@@ -149,14 +166,14 @@ def train(
             outcome = step.take(micro_batches, position.step)
             run.add_to_average(outcome)
             ends, stopped_by = position.step == last_step, outcome.stop
-            run.log_step(position, rate, outcome, ends=ends)
+            run.log_step(position, rate, outcome)
             checkpoint = run.save_and_evaluate(position, ends=ends, stopped=stopped_by) or checkpoint
     if checkpoint is None:
         raise ValueError(f"nothing to do: stop_at_step {stop_at_step} lets no step run")
     run.finish()
     if stopped_by and position.step < last_step:
         raise StoppedBySignalError(_stop_message(stopped_by, position, config, checkpoint), stopped_by)
-    return run.result(position, checkpoint, time.monotonic() - started)
+    return run.result(position, checkpoint, time.monotonic() - started, new_steps=position.step - first_step)
 
 
 def _check_task(task: TrainTask, config: TrainConfig) -> None:
@@ -231,18 +248,23 @@ def _opened_log(
 
 
 def _tell_what_comes(task: TrainTask, config: TrainConfig, accelerator: Accelerator, global_batch: int) -> None:
-    logger.info(
-        "%d steps of %d samples (%d per micro-batch x %d accumulated x %d processes) on %s in %s, "
-        "learning rate %g, %d samples in an epoch",
-        config.steps, global_batch, task.batch_size, config.accumulation, accelerator.num_processes,
-        accelerator.device, config.precision, config.learning_rate, task.num_samples,
-    )  # fmt: skip
+    device = accelerator.device
+    logger.info("%s", choose_device(str(device)).words if device.type in ("cpu", "cuda") else f"on {device}")
+    shares = ""
+    if global_batch != task.batch_size:
+        processes = counted(accelerator.num_processes, "process", "processes")
+        shares = f" ({task.batch_size:,} at once x {config.accumulation:,} accumulated x {processes})"
+    line = (
+        f"{counted(config.steps, 'step')} of {counted(global_batch, 'sample')}{shares} in {config.precision}, "
+        f"learning rate {config.learning_rate:g}, {counted(task.num_samples, 'sample')} in an epoch"
+    )
+    logger.info("%s", folded(line))
 
 
 def _stop_message(stopped_by: int, position: Position, config: TrainConfig, checkpoint: Path) -> str:
     return (
-        f"stopped by {Signals(stopped_by).name} after step {position.step} of {config.steps}, with the checkpoint "
-        f"{checkpoint}; resuming goes on from there"
+        f"stopped by {Signals(stopped_by).name} after step {position.step:,} of {config.steps:,}; its checkpoint "
+        f"{checkpoint} stays"
     )
 
 
@@ -313,10 +335,9 @@ class _Run:
         if self._state.average is not None and outcome.moved:
             self._state.average.update(self._task.model)
 
-    def log_step(self, position: Position, rate: float, outcome: StepOutcome, *, ends: bool) -> None:
+    def log_step(self, position: Position, rate: float, outcome: StepOutcome) -> None:
         if self._log is not None:
-            show = position.step % self._config.log_every == 0 or ends
-            self._log.step(self._where(position), {"learning_rate": rate, **outcome.values}, show=show)
+            self._log.step(self._where(position), {"learning_rate": rate, **outcome.values})
 
     def save_and_evaluate(self, position: Position, *, ends: bool, stopped: int) -> Path | None:
         """What is due after a step, `ends` being the last one of this call; the checkpoint, where one was written."""
@@ -338,15 +359,17 @@ class _Run:
             best = self._best()
             write_training_page(self._run_dir, best_step=None if best is None else best["step"])
 
-    def result(self, position: Position, checkpoint: Path, seconds: float) -> TrainResult:
+    def result(self, position: Position, checkpoint: Path, seconds: float, *, new_steps: int) -> TrainResult:
         best = self._best()
         return TrainResult(
             position.step,
             checkpoint,
             {} if self._log is None else self._log.last_line,
             seconds,
+            new_steps,
             None if best is None else checkpoint_folder(self._run_dir, best["step"]),
             self._evaluated.get(position.step),
+            str(self._accelerator.device),
         )
 
     def _is_due(self, every: int, position: Position) -> bool:
@@ -363,7 +386,8 @@ class _Run:
         config, task, device = self._config, self._task, self._accelerator.device
         assert isinstance(task, EvaluatedTask)
         # What evaluating draws must not change the training after it.
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), self._state.model_to_use():
+        devices = [device] if device.type == "cuda" else []
+        with waiting("evaluating"), torch.random.fork_rng(devices=devices), self._state.model_to_use():
             values = task.evaluate()
         task.model.train()
         if config.best_by and config.best_by not in values:
@@ -383,9 +407,10 @@ class _Run:
         """Writes a checkpoint, and tidies up."""
         if self._log is not None:
             self._log.sync()
-        checkpoint = save_checkpoint(
-            self._run_dir, self._state, self._task.model_config(), position, self._resolved, self._accelerator
-        )
+        with waiting("writing a checkpoint"):
+            checkpoint = save_checkpoint(
+                self._run_dir, self._state, self._task.model_config(), position, self._resolved, self._accelerator
+            )
         self._tidy()
         return checkpoint
 
@@ -403,6 +428,14 @@ class _Run:
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
     """Device, precision and processes of a run, by its settings; ValueError where the machine has no such device."""
+    if config.device.startswith("cuda"):
+        name = choose_device(config.device).name
+        if ":" in name and num_processes() > 1:
+            raise ValueError(
+                f"--device {name} is for one process; of several each takes a GPU of its own: --device cuda"
+            )
+        if ":" in name:
+            torch.cuda.set_device(name)
     # accelerate keeps device and precision in a process-wide state and refuses a second, different one; a process may
     # train twice (tests, a notebook).
     AcceleratorState._reset_state(reset_partial_state=True)

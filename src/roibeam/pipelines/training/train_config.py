@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from roibeam.pipelines.foundation.device_choice import check_device_name
 from roibeam.pipelines.training.parameter_groups import PARAMETER_RULES
 
 OPTIMIZERS = ("adamw", "sgd", "bert-adam", "adamw-transformers", "adamw-transformers-uncorrected")
@@ -43,9 +44,8 @@ class TrainConfig:
             keeping them: the same numbers for less memory and more time.
         average_rate: what an exponential moving average of the weights keeps at each step, from 0 to below 1; 0 = none.
             Evaluations, and the folder `model` of a checkpoint, then have the average.
-        device: "auto" (an accelerator if there is one) or "cpu".
+        device: "auto" (an accelerator if there is one), "cpu", "cuda" or, for a single process, "cuda:<n>".
         seed: of dropout; tasks take theirs from here too.
-        log_every: steps between two lines for people; log.jsonl has every step.
         checkpoint_every: steps between two checkpoints; 0 = only at the end.
         keep: newest checkpoints that stay; 0 = all.
         evaluate_every: steps between two evaluations of a task that offers them; 0 = none. Else there is one before the
@@ -79,7 +79,6 @@ class TrainConfig:
     average_rate: float = 0.0
     device: str = "auto"
     seed: int = 0
-    log_every: int = 20
     checkpoint_every: int = 1000
     keep: int = 2
     evaluate_every: int = 0
@@ -88,7 +87,7 @@ class TrainConfig:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("accumulation", 1), ("log_every", 1), ("warmup_steps", 0), ("seed", 0)):
+        for name, least in (("steps", 1), ("accumulation", 1), ("warmup_steps", 0), ("seed", 0)):
             _require(getattr(self, name) >= least, f"{name} must be at least {least}, got {getattr(self, name)}")
         for name in ("weight_decay", "clip_norm", "checkpoint_every", "keep", "evaluate_every"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
@@ -102,6 +101,7 @@ class TrainConfig:
             not self.best_by or self.evaluate_every > 0,
             f"best_by {self.best_by!r} needs evaluations; set evaluate_every",
         )
+        check_device_name(self.device)
         _require(
             self.precision != "fp16" or self.device != "cpu",
             "precision fp16 needs an accelerator, device is cpu; choose bf16 or fp32",
@@ -130,7 +130,6 @@ class TrainConfig:
             ("parameter_groups", (TASK_GROUPS, *PARAMETER_RULES)),
             ("clip_scope", CLIP_SCOPES),
             ("precision", PRECISIONS),
-            ("device", ("auto", "cpu")),
             ("best_is", BEST_IS),
         ):
             _require(getattr(self, name) in words, f"{name} must be {' or '.join(words)}, got {getattr(self, name)!r}")

@@ -15,6 +15,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import answer_place
 from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.extract.annotations import stored_captions
+from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 
@@ -68,16 +69,18 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
     """
     file, out = _checked(request)
     # Torch comes now, when nothing is wrong with the names.
-    import torch
+    with waiting("loading torch"):
+        import torch
 
-    from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
-    from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
-    from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
-    from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+        from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
+        from roibeam.pipelines.analysis.evaluation.evaluation_run import evaluate_checkpoint
+        from roibeam.pipelines.model_files.joint_checkpoint import load_model_or_joint
+        from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    found = load_model_or_joint(request.checkpoint, options=request.options)
+    with waiting("loading the model"):
+        found = load_model_or_joint(request.checkpoint, options=request.options)
     pretraining_model(found, named=request.checkpoint, asking="evaluate")  # before a tokenizer is asked for
     spec = tokenizer_spec(found, request.tokenizer)
     asked = {"checkpoint": request.checkpoint, "captions": file and file.location, "split": file and file.split}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from roibeam.pipelines.foundation.device_choice import check_device_name
+
 
 @dataclass(frozen=True)
 class EvaluationConfig:
@@ -18,7 +20,7 @@ class EvaluationConfig:
         folds: parts of the images that are searched by themselves.
         task: number of the task token, for a model with such tokens.
         background_first: where the model's classes have background.
-        device: "auto" (an accelerator if there is one) or "cpu".
+        device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>".
     """
 
     seed: int = 0
@@ -35,7 +37,6 @@ class EvaluationConfig:
         for name, least in (("seed", 0), ("batch_size", 1), ("max_images", 0), ("max_regions", 0), ("folds", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"EvaluationConfig: {name} must be at least {least}, got {getattr(self, name)}")
-        if self.device not in ("auto", "cpu"):
-            raise ValueError(f"device must be auto or cpu, got {self.device!r}")
+        check_device_name(self.device)
         if self.folds > 1 and not self.retrieval:
             raise ValueError("folds are of retrieval; leave them out, or retrieval in")

@@ -39,7 +39,8 @@ from roibeam.pipelines.analysis.evaluation.measures import (
 )
 from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, open_photos
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
-from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
+from roibeam.pipelines.foundation.console.progress import CAPTIONS, Progress
+from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
 from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_captions, join_captions
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
@@ -66,6 +67,7 @@ class EvaluationResult:
     num_captions, num_images: that were evaluated.
     results: the file written.
     seconds: it took.
+    device: where the model ran, as torch names it.
     """
 
     figures: tuple[Figure, ...]
@@ -75,6 +77,7 @@ class EvaluationResult:
     num_images: int
     results: Path
     seconds: float
+    device: str
 
 
 def evaluate_checkpoint(
@@ -111,7 +114,9 @@ def evaluate_checkpoint(
     check_tokenizer(found, tokenizer)
     check_task(model.config, config.task)
     rows, join = join_captions(store, captions, min_match)
-    device = torch.device("cuda" if config.device == "auto" and torch.cuda.is_available() else "cpu")
+    chosen_device = choose_device(config.device)
+    log.info("%s", chosen_device.words)
+    device = torch.device(chosen_device.name)
     features = _features(found, store, rows, images, out, device)
     corpus = Corpus(store, rows)
     samples = _samples(model, tokenizer, store, corpus.record_id(0), config, features)
@@ -140,7 +145,8 @@ def evaluate_checkpoint(
         "seconds": round(time.monotonic() - start, 1),
     }
     path, seconds = write_results(out, facts, figures, chosen.image_ids, measures), time.monotonic() - start
-    return EvaluationResult(figures, (*remarks, *skipped), join, len(chosen.rows), len(chosen.image_ids), path, seconds)
+    counts = (len(chosen.rows), len(chosen.image_ids))
+    return EvaluationResult(figures, (*remarks, *skipped), join, *counts, path, seconds, chosen_device.name)
 
 
 def _features(
@@ -226,16 +232,16 @@ def _measure(
         remarks.append("no masked regions: this model predicts nothing of regions")
     elif not samples.asks_regions:
         remarks.append("no masked regions: this model predicts their classes, and the store has no class ids")
-    progress = LoggedProgress("captions with masks", len(chosen.rows))
-    measures = masked_measures(model, samples, chosen, **asked, progress=progress.one_more)
+    with Progress("masked words and regions", len(chosen.rows), CAPTIONS) as progress:
+        measures = masked_measures(model, samples, chosen, **asked, progress=progress.one_more)
     if not has_match_head(model, samples, chosen, device):
         remarks.append(f"no matching and no retrieval: {NO_MATCH_HEAD}")
         return measures, [], remarks
     if len(chosen.image_ids) < 2:
         remarks.append("no matching and no retrieval: they need a second image")
         return measures, [], remarks
-    progress = LoggedProgress("captions with a wrong image", len(chosen.rows))
-    measures += matching_measures(model, samples, chosen, **asked, progress=progress.one_more)
+    with Progress("right and wrong images", len(chosen.rows), CAPTIONS) as progress:
+        measures += matching_measures(model, samples, chosen, **asked, progress=progress.one_more)
     if not config.retrieval:
         return measures, [], remarks
     directions = retrieve(

@@ -17,7 +17,8 @@ from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationS
 from roibeam.pipelines.analysis.evaluation.measures import EvaluationSet, Measure
 from roibeam.pipelines.analysis.evaluation.pair_scores import AllPairs
 from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
+from roibeam.pipelines.foundation.console.progress import Progress
+from roibeam.pipelines.foundation.console.progress_text import Unit
 from roibeam.pipelines.foundation.statistics.retrieval_ranks import (
     CUTS,
     CaptionedImages,
@@ -28,6 +29,7 @@ from roibeam.pipelines.foundation.statistics.retrieval_ranks import (
     retrieval_ranks,
 )
 
+PAIRS = Unit("pair", "pairs")
 log = logging.getLogger(__name__)
 IMAGE_TO_TEXT, TEXT_TO_IMAGE = "image_to_text", "text_to_image"
 
@@ -103,18 +105,18 @@ def retrieve(
         "retrieval: %s (%s with %s), about %s", counted(total, "pair"), counted(len(chosen.image_ids), "image"),
         counted(sum(len(part.texts) for part in parts), "different text"), duration(seconds),
     )  # fmt: skip
-    progress, done = LoggedProgress("pairs scored", total), 0
-    ranks = []
-    for part, each in zip(parts, pairs, strict=True):
-        shape = (len(part.texts), len(part.images))
-        with tempfile.TemporaryFile(dir=scratch) as file:
-            # A full disk is an error here; later, in a file with holes, it would end the process.
-            os.posix_fallocate(file.fileno(), 0, 4 * each.count)
-            scores = np.memmap(file, np.float32, "r+", shape=shape)
-            each.write(scores, lambda count, before=done: progress.to(before + count))  # type: ignore[misc]
-            ranks.append(retrieval_ranks(scores, part.captioned))
-            del scores
-        done += each.count
+    ranks, done = [], 0
+    with Progress("retrieval", total, PAIRS) as progress:
+        for part, each in zip(parts, pairs, strict=True):
+            shape = (len(part.texts), len(part.images))
+            with tempfile.TemporaryFile(dir=scratch) as file:
+                # A full disk is an error here; later, in a file with holes, it would end the process.
+                os.posix_fallocate(file.fileno(), 0, 4 * each.count)
+                scores = np.memmap(file, np.float32, "r+", shape=shape)
+                each.write(scores, lambda count, before=done: progress.to(before + count))  # type: ignore[misc]
+                ranks.append(retrieval_ranks(scores, part.captioned))
+                del scores
+            done += each.count
     return _directions(chosen, parts, ranks)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from roibeam.model.end_to_end import EndToEndModel
@@ -28,6 +29,11 @@ class PhotoModel:
         self._model = cast(PreTrainingModel, joint.model)
 
     @property
+    def device(self) -> torch.device:
+        """Where the model is: batches belong there too."""
+        return next(self._joint.parameters()).device
+
+    @property
     def config(self) -> Any:
         return self._model.config
 
@@ -35,13 +41,14 @@ class PhotoModel:
         """As `PreTrainingModel.encode`; features are made of the photo, with the batch's masked regions hidden."""
         made = photo_inputs(
             [self._photo],
-            [batch.region_boxes[0].numpy()],
-            [batch.masked_regions[0].numpy()],
+            [batch.region_boxes[0].cpu().numpy()],
+            [batch.masked_regions[0].cpu().numpy()],
             region_encoder_of(self._joint),
             self._joint.choices,
         )
         regions: dict[str, Any] = dict(made.regions)
-        return self._joint.encode(replace(batch, **regions), made.images, with_attention=with_attention)
+        whole = replace(batch, **regions).to(self.device)
+        return self._joint.encode(whole, made.images.to(self.device), with_attention=with_attention)
 
     def word_logits(self, states: Tensor) -> Tensor:
         return self._model.word_logits(states)

@@ -130,7 +130,7 @@ def probe(
     check_fit(model.config, record, tokenizer, len(encoded.ids))
     check_task(model.config, task)
     hide = _chosen_regions(record, hide)
-    batch = pair_batch(record, torch.from_numpy(encoded.ids), task)
+    batch = pair_batch(record, torch.from_numpy(encoded.ids), task).to(model.device)
     output: VLOutput = model.encode(batch, with_attention=True)
     words = []
     for position in np.flatnonzero(encoded.ids == tokenizer.mask_id):
@@ -211,7 +211,7 @@ def words_to_regions(
     chosen = heads_TK if head is None else heads_TK[head - 1 : head]
     weights = chosen.mean(dim=0)[:, first_region : first_region + num_regions]
     heads = tuple(range(1, num_heads + 1)) if head is None else (head,)
-    return WordsToRegions(weights.float().numpy(), number, len(found), heads, num_heads)
+    return WordsToRegions(weights.float().cpu().numpy(), number, len(found), heads, num_heads)
 
 
 def _maps_of_words(maps: AttentionMaps, *, with_task: bool, num_pieces: int) -> list[tuple[Tensor, int]]:

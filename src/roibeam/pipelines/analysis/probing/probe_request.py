@@ -20,6 +20,7 @@ from roibeam.pipelines.analysis.answer_place import answer_place
 from roibeam.pipelines.extract.one_photo import detect_photo, requested_parts
 from roibeam.pipelines.extract.request import RequestedDetector
 from roibeam.pipelines.extract.requested_detector import need_detector
+from roibeam.pipelines.foundation.device_choice import check_device_name, choose_device
 from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
 from roibeam.short_repr import short_repr
 
@@ -44,7 +45,7 @@ class ProbeRequest:
         options: official JSON configuration beside an official checkpoint.
         background_first: as of `Names`.
         hide, layer, head, top, task: as of `probe`.
-        device: as of `choose_device`.
+        device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:<n>": of the model, and of the detector.
     """
 
     checkpoint: str
@@ -78,13 +79,15 @@ class Probed:
         result: what the model says.
         record: the regions that it was asked about.
         picture: the file written.
-        notes: which detector looked, and what was left out or assumed of the checkpoint, for people.
+        notes: where the model ran, which detector looked, what was left out or assumed of the checkpoint; for people.
+        device: where the model ran, as torch names it.
     """
 
     result: ProbeResult
     record: RegionRecord
     picture: Path
     notes: tuple[str, ...]
+    device: str
 
     __repr__ = short_repr
 
@@ -116,6 +119,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     Raises:
         ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
     """
+    check_device_name(request.device)
     detector = None if request.store is not None else _requested_detector(request)
     out = _checked(request, detector)
     if detector is not None:
@@ -134,16 +138,20 @@ def write_probe(request: ProbeRequest) -> Probed:
         raise ValueError(f"{request.checkpoint} reads photos: add --photo, that of the record {request.image!r}")
     model = pretraining_model(found, named=request.checkpoint, asking="probe")
     tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
+    device = choose_device(request.device)
     seen = _stored(request) if detector is None else _detected(request, detector)
     if isinstance(found, JointCheckpoint):
         assert seen.pixels is not None
-        model = PhotoModel(found.joint, seen.pixels)
+        model = PhotoModel(found.joint.to(device.name), seen.pixels)
+    else:
+        model.to(device.name)
     names = Names(seen.classes, background_first=request.background_first)
     asked: dict[str, Any] = {name: getattr(request, name) for name in ("hide", "layer", "head", "top", "task")}
     result = probe(model, seen.record, request.text, tokenizer, names, **asked)
     picture = probe_svg(result, seen.record, names, text=request.text, photo=seen.pixels)
     out.write_text(picture, "utf-8")
-    return Probed(result, seen.record, out, (*((seen.detector,) if seen.detector else ()), *found.changes))
+    notes = (device.words, *((seen.detector,) if seen.detector else ()), *found.changes)
+    return Probed(result, seen.record, out, notes, device.name)
 
 
 def _checked_out(request: ProbeRequest) -> Path:

@@ -11,6 +11,7 @@ import typer
 from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.foundation.console.progress import waiting
 
 if TYPE_CHECKING:
     from roibeam.pipelines.conformance.checks import Check
@@ -42,7 +43,8 @@ def conformance_command(
     check_named_files([("DIR", folder)])
     if only is not None:
         check_some_file_matches(folder, only)
-    from roibeam.pipelines.conformance.runner import run_conformance  # torch: after the folder was looked at
+    with waiting("loading torch"):
+        from roibeam.pipelines.conformance.runner import run_conformance  # torch: after the folder was looked at
 
     results = []
     for result in run_conformance(folder, only):

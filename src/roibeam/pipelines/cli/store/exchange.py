@@ -16,6 +16,7 @@ from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import INPUT, OUTPUT
 from roibeam.pipelines.foundation.console.failure import failure_of
+from roibeam.pipelines.foundation.console.progress import Progress
 from roibeam.pipelines.foundation.files.named_files import check_named_files
 
 logger = logging.getLogger(__name__)
@@ -157,7 +158,10 @@ def diff_command(
             check_page_path(html)
         check_named_files([("LEFT", left), ("RIGHT", right), ("--photos", photos)])
         with RecordSource(left) as first, RecordSource(right) as second:
-            found = compare(first, second, id_rule=match_ids, max_error=max_error, worst=worst)
+            with Progress("comparing", None) as progress:
+                found = compare(
+                    first, second, id_rule=match_ids, max_error=max_error, worst=worst, progress=progress.one_more
+                )
             typer.echo(json_line(found.to_json()) if as_json else comparison_text(found))
             if html is not None:
                 write_comparison_page(html, found, first, second, images=photos)

@@ -64,7 +64,7 @@ def verify_command(
     """
     from roibeam.pipelines.stores.store_check import check_store
 
-    problems = check_store(store, deep=deep, shards=shards, tell=lambda line: typer.echo(f"roibeam: {line}", err=True))
+    problems = check_store(store, deep=deep, shards=shards)
     if as_json:
         typer.echo(
             json_line({"store": str(store), "deep": deep, "problems": [asdict(problem) for problem in problems]})

@@ -21,18 +21,21 @@ from typing import Any, NoReturn
 
 from roibeam.pipelines.cli.json_output import print_error
 from roibeam.pipelines.foundation.console.failure import failure_of
+from roibeam.pipelines.foundation.console.interruption import (
+    exit_code,
+    stop_as_by_ctrl_c,
+    typed_again,
+    what_is_kept,
+)
 from roibeam.pipelines.foundation.console.stop_signals import StoppedBySignalError
 
 FAILED, BUG, INTERRUPTED, NOBODY_READS = 1, 70, 130, 141
 THREADS_SECONDS = 1.0  # for threads to end by themselves before the process ends without them
-_WHAT_GOES_ON = (
-    "interrupted; extract, download, store copy, import and export, and training from its newest checkpoint, continue "
-    "with the same command"
-)
 
 
 def run_to_the_end(app: Callable[..., Any]) -> NoReturn:
     """Runs the command line, and ends the process."""
+    stop_as_by_ctrl_c()
     try:
         code = _run(app)
         if sys.stdout is not None:  # none where a shell has closed it
@@ -45,7 +48,7 @@ def run_to_the_end(app: Callable[..., Any]) -> NoReturn:
 def _run(app: Callable[..., Any]) -> int:
     code = app(standalone_mode=False)
     if code == INTERRUPTED:  # typer's answer to Ctrl-C
-        return _complain(_WHAT_GOES_ON, INTERRUPTED)
+        return _complain(what_is_kept(sys.argv), exit_code())
     return code if isinstance(code, int) else 0
 
 
@@ -61,9 +64,9 @@ def _failed(error: BaseException) -> int:
     if _is_of_a_pipe(error) and _nobody_reads():
         return _silenced()
     if isinstance(error, StoppedBySignalError):
-        return _complain(str(error), error.exit_code)
+        return _complain(f"{error}; to go on: {typed_again(sys.argv)}", error.exit_code)
     if isinstance(error, KeyboardInterrupt):
-        return _complain(_WHAT_GOES_ON, INTERRUPTED)
+        return _complain(what_is_kept(sys.argv), exit_code())
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's usage errors
         called = getattr(getattr(error, "ctx", None), "command_path", "roibeam")
         return _complain(f"{error.format_message()} ({called} --help tells more)", error.exit_code)

@@ -118,6 +118,7 @@ def _print(result: EvaluationResult, *, as_json: bool) -> None:
     if as_json:
         figures = [asdict(figure) for figure in result.figures]
         facts = {"results": str(result.results), "captions": result.num_captions, "images": result.num_images}
+        facts["device"] = result.device
         joined = {"join": result.join.to_json(), "remarks": result.remarks, "seconds": round(result.seconds, 1)}
         typer.echo(json_line({**facts, **joined, "figures": figures}))
         return

@@ -24,6 +24,7 @@ from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
 from roibeam.pipelines.cli.train.precision import precision_setting
 from roibeam.pipelines.cli.train.stages import REQUEST_ALONE, options_given, stages_of
+from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
 from roibeam.pipelines.pretraining.requests.request import (
     DEFAULT_ENCODER,
@@ -220,9 +221,10 @@ def _run(request: PretrainRequest, stages: Sequence[RequestedStage], *, as_json:
         check_stages(request.out, stages)
     else:
         check_request(request)
-    from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
-    from roibeam.pipelines.pretraining.requests.requested_stages import run_stages
-    from roibeam.pipelines.training.loop import is_main_process
+    with waiting("loading torch"):
+        from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
+        from roibeam.pipelines.pretraining.requests.requested_stages import run_stages
+        from roibeam.pipelines.training.loop import is_main_process
 
     def tell(one: PretrainRequest, result: PretrainResult) -> None:
         if is_main_process():
@@ -244,7 +246,8 @@ def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) ->
         typer.echo(json_line(result.to_json()))
         return
     for note in result.notes:
-        typer.echo(f"note: {note}")
+        if note not in result.said:
+            typer.echo(f"note: {note}")
     for one in result.sources:
         if one.leaks is not None:  # how captions joined was said before the first step
             left_out = f"{counted(len(one.leaks.leaked), 'captioned image')} left out as held out"
@@ -252,7 +255,7 @@ def _tell(request: PretrainRequest, result: PretrainResult, *, as_json: bool) ->
     if result.left_out:
         image_id, why = next(iter(result.left_out.items()))
         typer.echo(f"{counted(len(result.left_out), 'image')} left out, such as {image_id!r}: {why}")
-    typer.echo(f"{counted(result.training.step, 'step')} in {result.training.seconds:.0f} s")
+    typer.echo(result.training.done())
     typer.echo(f"asked about {result.asked}:")
     for name, mean in result.evaluation.items():
         typer.echo(f"  {name:<28} {'nothing to predict' if mean is None else f'{mean:.4f}'}")

@@ -24,6 +24,7 @@ from roibeam.pipelines.cli.options import (
     WEIGHTS,
 )
 from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.foundation.console.progress import waiting
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.probing.probe import ProbeResult
@@ -81,7 +82,9 @@ def probe_command(
         hide=None if hide is None else tuple(hide), layer=layer, head=head, top=top, task=task_token,
         device=device,
     )  # fmt: skip
-    _print(write_probe(request), as_json=as_json)
+    with waiting("asking the model"):
+        done = write_probe(request)
+    _print(done, as_json=as_json)
 
 
 def _print(done: Probed, *, as_json: bool) -> None:
@@ -90,7 +93,7 @@ def _print(done: Probed, *, as_json: bool) -> None:
 
     result = done.result
     if as_json:
-        typer.echo(json_line(_facts(result, done.picture)))
+        typer.echo(json_line({**_facts(result, done.picture), "device": done.device}))
         return
     for note in done.notes:
         typer.echo(f"note: {note}")

@@ -12,7 +12,8 @@ from roibeam.pipelines.extract.report.run_state import ProgressView
 from roibeam.pipelines.extract.shard.heartbeat import Beat
 from roibeam.pipelines.extract.shard_plan import Plan, read_plan
 from roibeam.pipelines.foundation.console.duration import duration
-from roibeam.pipelines.foundation.console.progress import Standing, progress_line
+from roibeam.pipelines.foundation.console.progress import IMAGES, Standing
+from roibeam.pipelines.foundation.console.progress_text import failed
 
 LIVING_SECONDS = 120.0  # a shard that has said nothing for longer counts in no rate
 _LISTED = 20
@@ -101,27 +102,45 @@ def status_json(status: Status, store: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _rate(per_second: float) -> str:
+    return IMAGES.rate(per_second) if per_second > 0 else "no image yet"
+
+
+def _count(status: Status) -> str:
+    """Done and total; rate and time left where there is a rate; failures by reason."""
+    parts = [f"{status.standing.images:,} of {IMAGES.counted(status.plan.num_images)}"]
+    if status.images_per_second > 0:
+        parts.append(IMAGES.rate(status.images_per_second))
+        parts.append(f"{duration(status.eta_seconds)} left")
+    parts += [failed(status.standing.failures)] if status.standing.failures else []
+    return ", ".join(parts)
+
+
 def status_text(status: Status) -> str:
     """The look for a person: a line of progress, one of shards, and the shards in work, the longest silent first."""
     sizes = {shard.number: shard.num_images for shard in status.plan.shards}
     planned, in_work = len(status.plan.shards), len(status.in_work)
     waiting = planned - status.finished - in_work
     if status.is_complete:
-        line = progress_line(status.standing, status.plan.num_images, None, None)
-        return f"{line}\nthe store is complete: {planned:,} of {planned:,} shards, {STORE_MANIFEST_NAME} is there"
+        complete = f"the store is complete: {planned:,} of {planned:,} shards, {STORE_MANIFEST_NAME} is there"
+        return f"{_count(status)}\n{complete}"
     lines = [
-        progress_line(status.standing, status.plan.num_images, status.images_per_second, status.eta_seconds),
+        _count(status),
         f"{status.finished:,} of {planned:,} shards finished, {in_work:,} in work, {waiting:,} waiting",
     ]
     if not waiting and not in_work:
-        lines.append("all shards are finished; the store is being published, or the run was stopped before that")
+        lines.append(
+            "all shards are finished; the store is being published, or the run was stopped before that: then the same "
+            "command as before ends it"
+        )
     elif not in_work:
-        lines.append("no shard is in work: the run has not begun with one, or was stopped")
+        begun = "stopped" if status.standing.images else "not begun, or stopped"
+        lines.append(f"{begun}: no shard is in work; the same command as before goes on")
     for beat in status.in_work[:_LISTED]:
         silent = status.silent_seconds(beat)
         lines.append(
             f"  shard {beat.shard:>6,}  {beat.images:>6,}/{sizes[beat.shard]:<6,} {beat.stage:<10} "
-            f"{beat.images_per_second:>7.2f} images/s  heard of {duration(silent)} ago"
+            f"{_rate(beat.images_per_second):<14}  heard of {duration(silent)} ago"
             f"{'  (silent)' if silent > LIVING_SECONDS else ''}  {beat.host} {beat.attempt}".rstrip()
         )
     if in_work > _LISTED:

@@ -29,11 +29,30 @@ BEAM_NAMES = {
     "spark": "SparkRunner",
     "dataflow": "DataflowRunner",
 }
+# What a runner cannot do without, with an example.
+_NEEDED = {
+    "flink": {"--flink_master": "HOST:8081"},
+    "spark": {"--spark_master_url": "spark://HOST:7077"},
+    "dataflow": {
+        "--project": "my-project",
+        "--region": "us-central1",
+        "--temp_location": "gs://bucket/tmp",
+        "--sdk_container_image": "us-docker.pkg.dev/my-project/roibeam:0.1",
+    },
+}
+_NEEDED_WORDS = {"flink": ", the JobManager's REST address"}
 _REPEATABLE = ("--experiments", "--resource_hints", "--dataflow_service_options")
 _MASTER_SECONDS = 10.0
 
 
-def runner_flags(runner: str, beam_args: Sequence[str], *, preload: str, device: str = "cpu") -> list[str]:
+def missing_options(runner: str, beam_args: Sequence[str]) -> list[str]:
+    """Options that a runner cannot do without and that are not given, each as an example."""
+    return [f"{name}={example}" for name, example in _NEEDED.get(runner, {}).items() if _value(name, beam_args) is None]
+
+
+def runner_flags(
+    runner: str, beam_args: Sequence[str], *, preload: str, device: str = "cpu", to_plan: bool = False
+) -> list[str]:
     """All Beam options of a run, ours first, so that a later one of the user's counts.
 
     Args:
@@ -41,12 +60,18 @@ def runner_flags(runner: str, beam_args: Sequence[str], *, preload: str, device:
         beam_args: the user's, each "--name=value" or "--name".
         preload: the module whose pipeline runs, for workers to import before they have threads.
         device: what the detector runs on: "cuda..." asks for machines with a GPU where a runner can.
+        to_plan: nothing will run: options may be missing, and a cluster need not answer.
     Raises:
         ValueError: for an option that is missing, or that belongs before the --.
     """
     _check(beam_args)
+    missing = missing_options(runner, beam_args)
+    if missing and not to_plan:
+        raise ValueError(f"--runner {runner} needs -- {' '.join(missing)}{_NEEDED_WORDS.get(runner, '')}")
     defaults = {"portable": _portable, "flink": _flink, "spark": _spark, "dataflow": _dataflow}
     ours = defaults[runner](beam_args, preload, device) if runner in defaults else []
+    if runner == "flink" and _value("--parallelism", beam_args) is None:
+        ours += _flink_parallelism(_value("--flink_master", beam_args), to_plan=to_plan)
     given = {_name(arg) for arg in beam_args}
     ours = [flag for flag in ours if _name(flag) in _REPEATABLE or _name(flag) not in given]
     named = [] if runner == "local" else [f"--runner={BEAM_NAMES.get(runner, runner)}"]
@@ -79,19 +104,25 @@ _EXTERNAL = ["--environment_type=EXTERNAL", "--experiments=disable_logging_submi
 
 
 def _flink(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
-    master = _value("--flink_master", beam_args)
-    if master is None:
-        raise ValueError("--runner flink needs -- --flink_master=HOST:8081, the JobManager's REST address")
-    flags = [
+    return [
         f"--flink_version={FLINK_VERSION}",
         *_EXTERNAL,
         f"--environment_config={WORKER_POOL}",
         "--sdk_worker_parallelism=1",  # one worker process, so one model, per TaskManager
         "--environment_cache_millis=60000",  # it stays between the stages of the job
     ]
-    if _value("--parallelism", beam_args) is None:
-        flags.append(f"--parallelism={_slots(master)}")  # Flink's own default is 1
-    return flags
+
+
+def _flink_parallelism(master: str | None, *, to_plan: bool) -> list[str]:
+    """As many as the cluster has task slots: Flink's own default is 1."""
+    if master is None:
+        return []
+    try:
+        return [f"--parallelism={_slots(master)}"]
+    except ValueError:
+        if to_plan:
+            return []
+        raise
 
 
 def check_cluster(runner: str, beam_args: Sequence[str]) -> None:
@@ -137,20 +168,10 @@ def _task_slots(master: str) -> int:
 
 
 def _spark(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
-    if _value("--spark_master_url", beam_args) is None:
-        raise ValueError("--runner spark needs -- --spark_master_url=spark://HOST:7077")
     return [*_EXTERNAL, f"--environment_config={WORKER_POOL}", "--sdk_worker_parallelism=1"]
 
 
 def _dataflow(beam_args: Sequence[str], preload: str, device: str) -> list[str]:
-    for name, example in (
-        ("--project", "my-project"),
-        ("--region", "us-central1"),
-        ("--temp_location", "gs://bucket/tmp"),
-        ("--sdk_container_image", "us-docker.pkg.dev/my-project/roibeam:0.1"),
-    ):
-        if _value(name, beam_args) is None:
-            raise ValueError(f"--runner dataflow needs -- {name}={example}")
     flags = [
         # Imported before there are threads: two that unpickle at once would import torchvision in two orders.
         f"--beam_plugins={preload}",

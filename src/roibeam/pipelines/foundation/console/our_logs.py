@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import logging
+import sys
+
+from roibeam.extraction.weights.shown_download import show_downloads
+from roibeam.pipelines.foundation.console.progress import weights_download
+from roibeam.pipelines.foundation.console.screen import show_bars
+
+
+class _StandardError(logging.Handler):
+    """Writes to what `sys.stderr` is at the time: while a bar is drawn, lines go above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
 
 
 def show_our_logs(*, debug: bool = False) -> None:
-    """Logs go to standard error in lines for users: `roibeam: <message>`. With `debug`, all of everybody's."""
-    handler = logging.StreamHandler()
+    """Logs go to standard error in lines for users: `roibeam: <message>`. With `debug`, all of everybody's.
+
+    On a terminal, what is under way is drawn below them.
+    """
+    show_bars()
+    show_downloads(weights_download)
+    handler = _StandardError()
     handler.setFormatter(logging.Formatter("roibeam: %(message)s"))
     if not debug:
         handler.addFilter(_is_ours)

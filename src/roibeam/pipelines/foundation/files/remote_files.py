@@ -11,6 +11,7 @@ import importlib.util
 import re
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ _DRIVERS = {
 }  # fmt: skip
 _WILDCARD = re.compile(r"[*?\[]")
 _WAITS_SECONDS = (0.5, 2.0)  # before another try: what fails for a moment must not cost an image
+
+_REACH_SECONDS = 10.0
 
 _T = TypeVar("_T")
 
@@ -90,6 +93,27 @@ def read_url(url: str, *, max_bytes: int) -> bytes:
 def url_exists(url: str) -> bool:
     """Raises OSError when that cannot be told."""
     return bool(with_retries(url, lambda: _filesystems().exists(url)))
+
+
+def why_not_reached(url: str) -> str:
+    """Why a URL cannot be looked at from here, in a line; "" where it can, whether or not anything is there.
+
+    A driver without a network tries for minutes: it is not waited for longer than `_REACH_SECONDS`.
+    """
+    reasons = [f"{url}: no answer in {_REACH_SECONDS:.0f} s"]
+
+    def look() -> None:
+        try:
+            _require_driver(url)
+            _filesystems().exists(url)
+            reasons.append("")
+        except Exception as error:  # what drivers raise has no common base
+            reasons.append(f"{url}: {_one_line(error)}" if url not in str(error) else _one_line(error))
+
+    looking = threading.Thread(target=look, name="looks at a URL", daemon=True)
+    looking.start()
+    looking.join(_REACH_SECONDS)
+    return reasons[-1]
 
 
 def list_url(pattern: str, *, limit: int | None = None) -> list[str]:

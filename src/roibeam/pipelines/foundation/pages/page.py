@@ -144,7 +144,8 @@ def _counts(facts: ReportFacts, figures: RegionFigures) -> str:
     if facts.num_records:
         cells.append(("regions per image", f"{facts.num_regions / facts.num_records:.1f}"))
     if figures.regions_per_image and figures.num_records >= facts.num_records:
-        cells.append(("fewest, most", f"{min(figures.regions_per_image):,}, {max(figures.regions_per_image):,}"))
+        fewest, most = min(figures.regions_per_image), max(figures.regions_per_image)
+        cells.append(("regions of an image", f"{fewest:,} each" if fewest == most else f"{fewest:,} to {most:,}"))
     if facts.seconds:
         cells.append(("time", _duration(facts.seconds)))
         cells.append(("images/s", _rate(facts.num_images / facts.seconds)))

@@ -18,7 +18,7 @@ from roibeam.extraction.training.heads import DetectorHeads
 from roibeam.features.counted import counted
 from roibeam.pipelines.detector.evaluation import evaluate_detector
 from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.foundation.console.progress_log import LoggedProgress
+from roibeam.pipelines.foundation.console.progress import PHOTOS, Progress
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.training.checkpoint import write_json
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME
@@ -76,14 +76,14 @@ class DetectorChange:
         detector = self._heads.to(self._device).detector(self._encoder.to(self._device))
         photos = self._judged.photos
         logger.info("judging the detector %s on %s", when, counted(self._judged.count, "photo"))
-        progress = LoggedProgress(f"photos judged {when}", self._judged.count)
-        report = evaluate_detector(
-            detector,
-            photos.images,
-            photos.root,
-            class_names=photos.class_names,
-            attribute_names=photos.attribute_names,
-            max_images=self._judged.most,
-            progress=progress.to,
-        )
+        with Progress(f"judging {when}", self._judged.count, PHOTOS) as progress:
+            report = evaluate_detector(
+                detector,
+                photos.images,
+                photos.root,
+                class_names=photos.class_names,
+                attribute_names=photos.attribute_names,
+                max_images=self._judged.most,
+                progress=progress.to,
+            )
         return report.as_json()

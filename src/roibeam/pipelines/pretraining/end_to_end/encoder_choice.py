@@ -176,14 +176,13 @@ class EndToEnd:
         return None if part is None else part.stream(part.sized(self.config), self.conventions, seed=seed)
 
     def detector_change(
-        self, run_dir: Path, joint: EndToEndModel, heads: DetectorHeads, *, on_cpu: bool
+        self, run_dir: Path, joint: EndToEndModel, heads: DetectorHeads, *, device: str
     ) -> DetectorChange | None:
         """Judges the detector before and after; None where it is not asked for."""
         judged = None if self.detector is None else self.detector.judged
         if judged is None:
             return None
-        device = torch.device("cuda" if torch.cuda.is_available() and not on_cpu else "cpu")
-        return DetectorChange(run_dir, judged, heads, region_encoder_of(joint), device=device)
+        return DetectorChange(run_dir, judged, heads, region_encoder_of(joint), device=torch.device(device))
 
     def described(self) -> dict[str, Any]:
         """What a resumed run must have alike, beside what the model's own config says."""

@@ -108,7 +108,7 @@ class RequestedTraining:
     Attributes:
         steps, batch_size, learning_rate, warmup_steps: None for those of the recipe, else 1000, 32 captions for each
             micro-batch and process, 0.0001 and 0.
-        device: "auto" or "cpu".
+        device: as of `TrainConfig`.
         threads: of the CPU; None for torch's choice.
         seed: of weights, order, masks and dropout.
         settings: changes, as section.field=value.

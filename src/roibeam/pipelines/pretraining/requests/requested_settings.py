@@ -88,13 +88,12 @@ def check_model_fields(config: Any, overrides: Mapping[str, Any]) -> None:
 
 
 def _paced(config: TrainConfig, asked: RequestedTraining, *, evaluates: bool) -> TrainConfig:
-    """How often a run of its length is logged, kept and evaluated."""
+    """How often a run of its length is kept and evaluated."""
     pause = max(1, min(1000, config.steps // 10))
     return replace(
         config,
         device=asked.device,
         seed=asked.seed,
-        log_every=max(1, min(20, config.steps // 10)),
         checkpoint_every=pause,
         evaluate_every=config.evaluate_every or (pause if evaluates else 0),
     )

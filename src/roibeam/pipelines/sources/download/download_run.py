@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from aiohttp.abc import AbstractResolver
 
 from roibeam.features.folders.durable_files import fsync_folder
 from roibeam.features.folders.folder_lock import store_lock
-from roibeam.pipelines.foundation.console.progress import ProgressPrinter, Standing
+from roibeam.pipelines.foundation.console.progress import Progress, Standing
 from roibeam.pipelines.sources.datasets.rows import UrlRow
 from roibeam.pipelines.sources.download.addresses import AddressRule
 from roibeam.pipelines.sources.download.failures import LocalFaultError
@@ -28,6 +29,7 @@ from roibeam.pipelines.sources.download.outputs import SUMMARY_NAME, Coverage, r
 from roibeam.pipelines.sources.download.row_download import RowDownload
 from roibeam.pipelines.sources.download.url_list import UrlList
 
+log = logging.getLogger(__name__)
 _ROWS_PER_CONNECTION = 16  # rows that wait for a turn or the next attempt keep no connection
 _CHECK_THREADS = 2
 _NAME_THREADS = 32  # a name server that does not answer holds a thread for half a minute
@@ -84,7 +86,9 @@ def run_download(
             (out / SUMMARY_NAME).unlink(missing_ok=True)  # it stands for a finished run
             fsync_folder(out)
             run = _Run(url_list, files, journal, rule, options, resolver)
-            with ProgressPrinter(run, url_list.num_urls, as_json=options.as_json):
+            if run.read().images == url_list.num_urls:
+                log.info("every URL has its image or its reason already; nothing to do")
+            with Progress("downloading", url_list.num_urls, view=run, as_json=options.as_json):
                 asyncio.run(run.download())
             files.finish()
             return write_outputs(out, url_list, journal)

@@ -1,4 +1,4 @@
-"""What a training run writes down while it goes: log.jsonl, evaluation.jsonl, lines for people, TensorBoard.
+"""What a training run writes down while it goes: log.jsonl, evaluation.jsonl, TensorBoard; and how far it is.
 
 Both files hold each step once: what was written after the checkpoint that a run goes on from is dropped.
 """
@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from roibeam.pipelines.foundation.console.progress import STEPS, Progress
+from roibeam.pipelines.foundation.console.progress_text import folded
 from roibeam.pipelines.training.checkpoint import sync_to_disk
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -39,9 +41,10 @@ class TrainLog:
     """
 
     def __init__(self, run_dir: Path, config: TrainConfig, *, after_step: int) -> None:
-        self._run_dir, self._config, self._after_step = run_dir, config, after_step
+        self._run_dir, self._config = run_dir, config
         self._tensorboard = _tensorboard(run_dir, after_step) if config.tensorboard else None
         self._started = time.monotonic()
+        self._progress = Progress("training", config.steps, STEPS, done=after_step)
         for name in (LOG_NAME, EVALUATION_NAME):
             _truncate(run_dir / name, after_step)
         self._files: dict[str, IO[str]] = {}
@@ -51,11 +54,13 @@ class TrainLog:
     def __enter__(self) -> TrainLog:
         names = [LOG_NAME, *([EVALUATION_NAME] if self._config.evaluate_every else [])]
         self._files = {name: (self._run_dir / name).open("a", encoding="utf-8") for name in names}
+        self._progress.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._progress.__exit__(kind, error, trace)
         for file in self._files.values():
             file.close()
         if self._tensorboard is not None:
@@ -66,11 +71,12 @@ class TrainLog:
         """Since the log was made."""
         return time.monotonic() - self._started
 
-    def step(self, position: Mapping[str, float], values: Mapping[str, float | None], *, show: bool) -> None:
-        """Writes a line of log.jsonl; with `show` one for people too."""
+    def step(self, position: Mapping[str, float], values: Mapping[str, float | None]) -> None:
+        """Writes a line of log.jsonl."""
         self.last_line = self._write(LOG_NAME, position, values)
-        if show:
-            self._show_step(self.last_line)
+        loss = self.last_line.get("loss")
+        self._progress.to(self.last_line["step"])
+        self._progress.note("" if loss is None else f"loss {loss:.4g}")
 
     def evaluation(self, position: Mapping[str, float], values: Mapping[str, float | None]) -> None:
         """Writes a line of evaluation.jsonl, and one for people. What is not finite is written as null."""
@@ -81,7 +87,7 @@ class TrainLog:
             EVALUATION_NAME, position, {name: None if name in wrong else value for name, value in values.items()}
         )
         self.evaluations.append(line)
-        logger.info("evaluation after step %d: %s", line["step"], _for_people(line))
+        logger.info("%s", folded(f"evaluation after step {line['step']:,}: {_for_people(line)}"))
 
     def sync(self) -> None:
         """Waits until all lines are on the disk: a checkpoint must not be ahead of them."""
@@ -98,14 +104,6 @@ class TrainLog:
                 if value is not None and key not in ("step", "samples", "seconds"):
                     self._tensorboard.add_scalar(f"{kind}/{key}", value, line["step"])
         return line
-
-    def _show_step(self, line: Mapping[str, Any]) -> None:
-        rate = (line["step"] - self._after_step) / max(self.seconds, 1e-9)
-        left = (self._config.steps - line["step"]) / rate
-        logger.info(
-            "step %d/%d: %s (%.2f steps/s, %.0f s left)",
-            line["step"], self._config.steps, _for_people(line), rate, left,
-        )  # fmt: skip
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,256 @@
+"""`roibeam extract --dry-run`: a few photos are timed, and what a run would be is told; nothing is written.
+
+It needs neither the cluster nor a GPU: what is missing is named beside what is known.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import torch
+
+from roibeam.extraction.fast.modes import mode_named
+from roibeam.extraction.photos.image_ref import Failure, ImageRef
+from roibeam.features.counted import byte_count, counted
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.layout import encode_meta, encode_regions
+from roibeam.pipelines.extract.beam_extraction import PIPELINE
+from roibeam.pipelines.extract.new_work import existing_plan, extract_one, new_images
+from roibeam.pipelines.extract.request import RunOptions
+from roibeam.pipelines.extract.requested_detector import ON_THIS_MACHINE
+from roibeam.pipelines.extract.runners.option_sets import missing_options, runner_flags
+from roibeam.pipelines.extract.runners.slots import Slots, slots_of
+from roibeam.pipelines.extract.shard.job import shared_detector
+from roibeam.pipelines.extract.shard_plan import shard_size_for
+from roibeam.pipelines.extract.work import UnlistedWork, Work
+from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.console.progress import IMAGES, waiting
+from roibeam.pipelines.foundation.device_choice import choose_device
+
+log = logging.getLogger(__name__)
+MOST_PHOTOS = 3
+ENOUGH_SECONDS = 20.0  # of timing
+PAGE_BYTES = 4096
+_EXAMPLES = (8, 64)  # slots, where nobody says how many there are
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the images of a run would take.
+
+    Attributes:
+        images: that the run would extract, after those already planned.
+        timed: photos.
+        timed_on: the device, for people.
+        seconds_per_image: of one process.
+        shard_size: images of a shard, at most.
+    """
+
+    images: int
+    timed: int
+    timed_on: str
+    seconds_per_image: float
+    bytes_per_image: float
+    shard_size: int
+    notes: tuple[str, ...]
+
+    @property
+    def num_shards(self) -> int:
+        return -(-self.images // self.shard_size)
+
+    def seconds(self, slots: int) -> float:
+        """From the first shard to the end of the last, with so many in work at once."""
+        rounds, left = divmod(self.num_shards, slots)
+        last = self.images - (self.num_shards - 1) * self.shard_size
+        if slots == 1:
+            images = self.images
+        elif left == 1:  # the last shard, smaller than the others, is alone
+            images = rounds * self.shard_size + last
+        elif left or not rounds:
+            images = (rounds + 1) * self.shard_size
+        else:
+            images = rounds * self.shard_size
+        return self.seconds_per_image * min(images, self.images)
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a request would do.
+
+    Attributes:
+        device: that the run would compute on.
+        estimate: None where the images cannot be looked at from here, for the reason in `unlisted`.
+        beam_options: all that the runner would get.
+        missing: of them, those that the request does not give, as examples.
+    """
+
+    device: str
+    slots: Slots
+    beam_options: tuple[str, ...]
+    missing: tuple[str, ...]
+    estimate: Estimate | None
+    unlisted: str = ""
+    with_distribution: bool = False
+
+    def event(self) -> str:
+        """As one JSON line."""
+        found = self.estimate
+        facts = (
+            {} if found is None else {**asdict(found), "num_shards": found.num_shards, "seconds": self._seconds(found)}
+        )
+        return json.dumps(
+            {
+                "event": "estimate", **facts, "unlisted": self.unlisted or None, "device": self.device,
+                "slots": self.slots.shards, "warnings": self._warnings(),
+                "beam_options": self.beam_options, "missing_beam_options": self.missing,
+            }
+        )  # fmt: skip
+
+    def text(self) -> str:
+        """For the terminal."""
+        return "\n".join([*self._told(), *(f"warning: {warning}" for warning in self._warnings())])
+
+    def _told(self) -> list[str]:
+        found = self.estimate
+        options = [
+            *([f"  shards at once      {self.slots.words}"] if found is None else []),
+            f"  Beam options        {' '.join(self.beam_options)}",
+            *([f"  still needed        -- {' '.join(self.missing)}"] if self.missing else []),
+        ]
+        if found is None:
+            return [
+                "dry run: nothing written, no photo timed",
+                f"  images              unknown: {self.unlisted}",
+                *options,
+            ]
+        without = ""
+        if self.with_distribution and found.images:
+            without = " (--distribution top-20 or none takes less)"
+        return [
+            *(f"note: {note}" for note in found.notes),
+            f"dry run: nothing written; {counted(found.timed, 'photo')} timed {found.timed_on}",
+            f"  images to extract   {found.images:,}",
+            f"  speed               {IMAGES.rate(1 / max(found.seconds_per_image, 1e-9))} in one process",
+            f"  shards              {found.num_shards:,} of at most {counted(found.shard_size, 'image')}",
+            f"  shards at once      {self.slots.words}",
+            f"  time                {self._time(found)}",
+            f"  disk                {byte_count(found.images * found.bytes_per_image)}, "
+            f"{found.bytes_per_image / 1e3:.0f} kB per image{without}",
+            *options,
+        ]
+
+    def _seconds(self, found: Estimate) -> float | None:
+        return None if self.slots.computing is None else round(found.seconds(self.slots.computing), 1)
+
+    def _time(self, found: Estimate) -> str:
+        slots = self.slots.computing
+        if slots == 1:
+            return duration(found.seconds(1))
+        if slots is None and found.num_shards == 1:
+            return f"{duration(found.seconds(1))}, all in one shard"
+        if slots is None:
+            known = ", ".join(f"{duration(found.seconds(number))} with {number}" for number in _EXAMPLES)
+            return f"{duration(found.seconds(1))} with one shard at once, {known}"
+        return f"{duration(found.seconds(slots))} with {slots:,} at once ({duration(found.seconds(1))} with one)"
+
+    def _warnings(self) -> list[str]:
+        found, slots = self.estimate, self.slots.shards
+        if found is None or not found.images:
+            return []
+        if slots is None:
+            size = max(1, found.images // _EXAMPLES[1])
+            few = f"{counted(found.num_shards, 'shard')}: no more can be in work at once"
+            return [f"{few}; --shard-size {size} makes {-(-found.images // size):,}"] if found.num_shards == 1 else []
+        if found.num_shards >= slots:
+            return []
+        idle = f"{counted(found.num_shards, 'shard')} for {slots:,} at once: {slots - found.num_shards:,} would idle"
+        if found.shard_size == 1:
+            return [f"{idle}, there are no more images"]
+        size = max(1, found.images // slots)
+        return [f"{idle}; --shard-size {size} makes {-(-found.images // size):,} shards"]
+
+
+def dry_run(work: Work | UnlistedWork, options: RunOptions) -> DryRun:
+    """Times a few photos and writes nothing.
+
+    Raises:
+        ValueError: for an option that nobody knows, or if none of the photos can be extracted.
+    """
+    device = work.detector.device
+    flags = runner_flags(options.runner, options.beam_args, preload=PIPELINE, device=device, to_plan=True)
+    gpus = torch.cuda.device_count()
+    slots = slots_of(options.runner, flags, workers=options.workers, device=device, gpus=gpus)
+    missing = tuple(missing_options(options.runner, options.beam_args))
+    if isinstance(work, UnlistedWork):
+        return DryRun(device, slots, tuple(flags), missing, None, work.reason)
+    found = estimate(work, is_here=options.runner in ON_THIS_MACHINE)
+    return DryRun(
+        device, slots, tuple(flags), missing, found, with_distribution=work.options.distribution == "full"
+    )  # fmt: skip
+
+
+def estimate(work: Work, *, is_here: bool = True) -> Estimate:
+    """Times photos until it is enough: three, or as many as start within 20 seconds.
+
+    Args:
+        is_here: whether this machine is the one that will compute.
+    Raises:
+        ValueError: if the store belongs to another run, or if none of the photos can be extracted.
+    """
+    work, where = _timed_here(work, is_here=is_here)
+    images, notes = new_images(work.source, work.store, existing_plan(work), work.boxes)
+    chosen = images[:: max(1, len(images) // MOST_PHOTOS)][:MOST_PHOTOS]
+    timed = _time(chosen, work)
+    if chosen and not timed:
+        raise ValueError(
+            f"none of the {counted(len(chosen), 'image')} tried could be extracted; see the warnings above"
+        )
+    # The first one warms caches and kernels up; alone it must do.
+    seconds = [seconds for seconds, _ in timed[1:] or timed]
+    per_image = sum(seconds) / max(len(seconds), 1)
+    num_bytes = sum(_stored_bytes(record) for _, record in timed) / max(len(timed), 1)
+    size = work.shard_size or shard_size_for(per_image)
+    return Estimate(len(images), len(timed), where, per_image, num_bytes, size, (*work.source.notes, *notes))
+
+
+def _timed_here(work: Work, *, is_here: bool) -> tuple[Work, str]:
+    """The work with the detector as this machine can run it, and where that is, in words."""
+    spec = work.detector
+    chosen = choose_device(spec.device, threads=spec.threads, to_plan=True)
+    if chosen.is_here:
+        words = chosen.words.partition(";")[0]
+        return work, words if is_here else f"{words} of this machine; the workers' own speed may differ"
+    words = choose_device("cpu", threads=spec.threads).words.partition(";")[0]
+    try:
+        mode = mode_named(spec.mode, "cpu").name
+    except ValueError:  # TF32 is of GPUs
+        mode = "exact"
+    on_cpu = replace(spec, device="cpu", mode=mode)
+    return replace(work, detector=on_cpu), f"{words}: this machine has no GPU, on which it is faster"
+
+
+def _time(images: Sequence[ImageRef], work: Work) -> list[tuple[float, RegionRecord]]:
+    """(seconds, record) of those that can be extracted; none is begun after `ENOUGH_SECONDS`."""
+    with waiting("loading the detector"):
+        shared_detector(work.detector)
+    timed: list[tuple[float, RegionRecord]] = []
+    for number, image in enumerate(images, 1):
+        start = time.monotonic()
+        with waiting(f"timing photo {number} of {len(images)}"):
+            outcome = extract_one(image, work)
+        if isinstance(outcome, Failure):
+            log.warning("dry run: %r: %s (%s)", image.image_id, outcome.reason, outcome.detail)
+            continue
+        timed.append((time.monotonic() - start, outcome))
+        if sum(seconds for seconds, _ in timed) > ENOUGH_SECONDS:
+            break
+    return timed
+
+
+def _stored_bytes(record: RegionRecord) -> int:
+    # A large value starts 16 bytes into a page of its own.
+    return len(encode_meta(record)) + PAGE_BYTES * -(-(len(encode_regions(record)) + 16) // PAGE_BYTES)

@@ -1,0 +1,109 @@
+"""A command that is ended by Ctrl-C or SIGTERM: what stays of its work, and what to type to go on."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+AGAIN = "nothing is kept; to begin again"
+# By command, as it is typed. A command that is not here changes nothing, or keeps nothing that is not whole.
+_KEPT = {
+    "extract": "finished shards stay; to go on",
+    "download": "the images that are there stay; to go on",
+    "pretrain": "the newest checkpoint stays, if there is one; to go on",
+    "detector train": "the newest checkpoint stays, if there is one; to go on",
+    "toyworld": "the pictures drawn so far stay; to go on",
+    "demo": "the steps that are finished stay; to go on",
+    "store copy": "finished shards stay; to go on",
+    "store import": "finished shards stay; to go on",
+    "store export": "what is written stays beside its place, but of lxmert-h5; to go on",
+    "store repair": "the store is as it was, repaired shards stay beside it; to go on",
+    "store info": "nothing is changed; again",
+    "store verify": "nothing is changed; again",
+    "store show": "nothing is changed; again",
+    "store diff": "nothing is changed; again",
+    "store plan": "nothing is changed; again",
+    "progress": "the run itself goes on; to look again",
+    "leaks": "nothing is changed; again",
+}
+_GROUPS = ("store", "detector")
+_told: dict[str, str] = {}  # what this process knows better than the table: "kept", and options to go on with
+_signals: list[int] = []
+
+
+def stop_as_by_ctrl_c() -> None:
+    """From now on SIGTERM does what Ctrl-C does, whatever that is at the time. Only in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    process = os.getpid()
+    _signals.clear()
+    _told.clear()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:  # a forked worker, which has nothing to bring to an end
+            os._exit(128 + number)
+        _signals.append(number)
+        by_ctrl_c = signal.getsignal(signal.SIGINT)
+        if not callable(by_ctrl_c):
+            raise KeyboardInterrupt
+        by_ctrl_c(signal.SIGINT, frame)
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def exit_code() -> int:
+    """128 + the number of the signal that ended the command, as shells have it."""
+    return 128 + (_signals[0] if _signals else signal.SIGINT)
+
+
+def tell_what_is_kept(kept: str, **options: str) -> None:
+    """For whoever ends its work because of Ctrl-C, and knows what stays of it.
+
+    Args:
+        kept: such as "3 of 9 shards are finished and stay".
+        options: to go on with, in place of those of the same names: shards="3-" for --shards 3-.
+    """
+    _told.clear()
+    _told.update(kept=kept, **options)
+
+
+def what_is_kept(arguments: Sequence[str]) -> str:
+    """One line: what ended the command, what is kept, and what to type next.
+
+    Args:
+        arguments: as of sys.argv.
+    """
+    name = signal.Signals(exit_code() - 128).name
+    what = "interrupted" if name == "SIGINT" else f"ended by {name}"
+    options = {key: value for key, value in _told.items() if key != "kept"}
+    kept = f"{_told['kept']}; to go on" if _told else _KEPT.get(command_of(arguments), AGAIN)
+    return f"{what}; {kept}: {typed_again(arguments, options)}"
+
+
+def command_of(arguments: Sequence[str]) -> str:
+    """ "extract", "store copy"."""
+    words = [word for word in arguments[1:] if not word.startswith("-")]
+    return " ".join(words[: 2 if words and words[0] in _GROUPS else 1])
+
+
+def typed_again(arguments: Sequence[str], options: dict[str, str] | None = None) -> str:
+    """The command as it was typed, quoted for a shell, with these options."""
+    program = Path(arguments[0]).name
+    words = [program if shutil.which(program) else arguments[0]]
+    rest = iter(arguments[1:])
+    for word in rest:
+        name, _, value = word.removeprefix("--").partition("=")
+        if options and word.startswith("--") and name in options:
+            if not value:
+                next(rest, None)
+            continue
+        words.append(word)
+    for name, value in (options or {}).items():
+        words += [f"--{name}", value]
+    return shlex.join(words)

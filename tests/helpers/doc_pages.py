@@ -1,0 +1,188 @@
+"""Pages in Markdown as a reader meets them: blocks of code with their marks, links, headings and sentences.
+
+How code blocks are written is told in CONTRIBUTING.md, "Documentation".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+RUN = ("bash", "console", "python")
+SHOWN = ("text", "json", "yaml", "toml")
+REASONS = (
+    "needs weights", "needs a GPU", "needs a cluster", "needs a bucket", "needs official data", "needs the network",
+    "needs the clone",
+)  # fmt: skip
+MARKS = ("soak", "fails", *(f"not run: {reason}" for reason in REASONS))
+SETUPS = ("toy photos", "toy store")
+_COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
+_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]”]*\s+")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block. `mark` is one of `MARKS`, or "" for what simply runs; `line` counts from 1."""
+
+    line: int
+    language: str
+    text: str
+    mark: str
+
+    @property
+    def shell(self) -> str:
+        """Its commands: all of `bash`, of `console` the lines after `$ ` and what goes on from them."""
+        if self.language != "console":
+            return self.text
+        commands, goes_on = [], False
+        for line in self.text.splitlines():
+            if line.startswith("$ ") or goes_on:
+                commands.append(line.removeprefix("$ "))
+            elif line.startswith("> "):
+                commands.append(line.removeprefix("> "))
+            goes_on = line.endswith("\\") and (goes_on or line.startswith(("$ ", "> ")))
+        return "\n".join(commands) + "\n"
+
+
+class Page:
+    """One page.
+
+    Attributes:
+        blocks: fenced ones, in order.
+        setup: of `SETUPS`, or "" for an empty folder.
+        problems: what is not written as it should be, each "line N: what".
+    """
+
+    def __init__(self, text: str) -> None:
+        self._tokens = MarkdownIt("commonmark").enable("table").parse(text)
+        self.blocks: list[Block] = []
+        self.setup = ""
+        self.problems: list[str] = []
+        for before, token in zip([None, *self._tokens], self._tokens, strict=False):
+            if token.type == "fence":
+                self._add(token, before)
+            elif token.type == "code_block":
+                self._found(token, "a block by four spaces: write ``` and a language")
+            elif token.type == "html_block":
+                self._look_at_comments(token)
+        self._look_at_marks_left_alone()
+
+    @classmethod
+    def read(cls, path: Path) -> Page:
+        return _read(path, path.stat().st_mtime_ns)
+
+    def _add(self, token: Token, before: Token | None) -> None:
+        assert token.map is not None
+        mark = ""
+        if before is not None and before.type == "html_block" and before.map and before.map[1] == token.map[0]:
+            found = _COMMENT.findall(before.content)
+            mark = found[-1] if found else ""
+        language = token.info.strip()
+        if not language:
+            self._found(token, f"a block without a language: one of {', '.join(RUN + SHOWN)}")
+        elif language not in RUN + SHOWN:
+            self._found(token, f"the language {language!r} is none of {', '.join(RUN + SHOWN)}")
+        if mark and mark in SETUPS_WRITTEN:
+            mark = ""
+        if mark and language in SHOWN:
+            self._found(token, f"a mark on a {language} block, which is never run")
+        block = Block(token.map[0] + 1, language, token.content, mark if mark in MARKS else "")
+        if language == "console" and not block.shell.strip():
+            self._found(token, "a console block without a line `$ command`")
+        self.blocks.append(block)
+
+    def _look_at_comments(self, token: Token) -> None:
+        for comment in _COMMENT.findall(token.content):
+            if comment in SETUPS_WRITTEN:
+                if self.setup or self.blocks:
+                    self._found(token, "the set-up stands above the first block, once")
+                self.setup = comment.removeprefix("in: ")
+            elif comment not in MARKS:
+                known = ", ".join((*MARKS, *SETUPS_WRITTEN))
+                self._found(token, f"the comment {comment!r} is no mark; there are: {known}")
+
+    def _look_at_marks_left_alone(self) -> None:
+        starts = {block.line for block in self.blocks}
+        for token in self._tokens:
+            if token.type == "html_block" and token.map and set(_COMMENT.findall(token.content)) & set(MARKS):
+                if token.map[1] + 1 not in starts:
+                    self._found(token, "a mark stands on the line before its block")
+
+    def _found(self, token: Token, what: str) -> None:
+        self.problems.append(f"line {token.map[0] + 1 if token.map else 0}: {what}")
+
+    @cached_property
+    def anchors(self) -> set[str]:
+        """What `#...` may name, as GitHub makes it of headings, and ids in HTML."""
+        found: set[str] = set()
+        for before, token in zip(self._tokens, self._tokens[1:], strict=False):
+            if before.type == "heading_open":
+                words = "".join(
+                    child.content for child in token.children or () if child.type in ("text", "code_inline")
+                )
+                slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
+                number = 1
+                anchor = slug
+                while anchor in found:
+                    anchor, number = f"{slug}-{number}", number + 1
+                found.add(anchor)
+            elif "html" in token.type:
+                found.update(re.findall(r"\b(?:id|name)=\"([^\"]+)\"", token.content))
+        return found
+
+    @cached_property
+    def links(self) -> list[tuple[int, str]]:
+        """(line, target) of links and pictures."""
+        found = []
+        for token in self._tokens:
+            line = token.map[0] + 1 if token.map else 0
+            if token.type == "html_block":
+                found += [(line, target) for target in re.findall(r"\b(?:href|src)=\"([^\"]+)\"", token.content)]
+            for child in token.children or ():
+                target = child.attrGet("href") or child.attrGet("src")
+                if target:
+                    found.append((line, str(target)))
+                elif child.type == "html_inline":
+                    found += [(line, there) for there in re.findall(r"\b(?:href|src)=\"([^\"]+)\"", child.content)]
+        return found
+
+    @cached_property
+    def code_spans(self) -> list[tuple[int, str]]:
+        """(line, text) of `code` between words."""
+        return [
+            (token.map[0] + 1 if token.map else 0, " ".join(child.content.split()))
+            for token in self._tokens
+            for child in token.children or ()
+            if child.type == "code_inline"
+        ]
+
+    def long_sentences(self, most_words: int) -> list[str]:
+        """Sentences of more words; code and tables do not count. Each "line N: how many words: how it begins"."""
+        found, in_table = [], False
+        for token in self._tokens:
+            in_table = token.type == "table_open" or (in_table and token.type != "table_close")
+            if token.type != "inline" or in_table:
+                continue
+            words = {"softbreak": " ", "hardbreak": ". "}
+            text = "".join(
+                child.content if child.type == "text" else words.get(child.type, "") for child in token.children or ()
+            )
+            for sentence in _SENTENCE_END.split(text):
+                counted = [word for word in sentence.split() if re.search(r"\w", word)]
+                if len(counted) > most_words:
+                    line = token.map[0] + 1 if token.map else 0
+                    found.append(f"line {line}: {len(counted)} words: {' '.join(counted[:8])} ...")
+        return found
+
+
+SETUPS_WRITTEN = tuple(f"in: {name}" for name in SETUPS)
+
+
+@cache
+def _read(path: Path, changed_ns: int) -> Page:
+    return Page(path.read_text("utf-8"))

@@ -1,0 +1,157 @@
+"""The blocks of a page, run as a reader runs them: in order, in one folder that is fresh or a made one."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from doc_pages import Block, Page
+
+LONGEST_SECONDS = 900  # a block that hangs
+# What `<!-- in: NAME -->` puts into a page's folder, made once by these commands; each is the one before, and more.
+MADE = {
+    "toy photos": """
+roibeam toyworld world --num-images 300
+cp -r world/coco/train2014 photos
+cp world/coco/annotations/captions_train2014.json captions.json
+cp world/vocab.txt .
+cp "$(ls world/coco/val2014/*.jpg | head -1)" photo.jpg
+""",
+    "toy store": """
+roibeam extract photos store --detector toy --captions captions.json
+roibeam pretrain run --store store --captions captions.json --tokenizer vocab.txt --system visualbert --steps 20 \\
+    --batch-size 16
+""",
+}
+# Runs snippet after snippet in one namespace, and says through a pipe how each ended.
+_SNIPPETS = """
+import json, os, sys, traceback
+said = os.fdopen(int(sys.argv[1]), "w")
+names = {"__name__": "__main__"}
+for line in sys.stdin:
+    try:
+        exec(compile(*json.loads(line), "exec"), names)
+    except BaseException:
+        traceback.print_exc()
+        break
+    sys.stdout.flush()
+    said.write("done\\n")
+    said.flush()
+"""
+
+
+def environment() -> dict[str, str]:
+    """Of a reader without a GPU and without a network, whose environment is active."""
+    bin_folder = Path(sys.executable).parent
+    return {
+        **os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg", "PYTHONSAFEPATH": "",
+    }  # fmt: skip
+
+
+def run_page(page: Page, folder: Path, *, with_soak: bool = False) -> None:
+    """Runs what is not marked, with `with_soak` also what takes long.
+
+    Raises:
+        AssertionError: for the first block that does not end as it should, with the end of what it said.
+    """
+    with _python(folder) as run_python:
+        for block in page.blocks:
+            if block.language not in ("bash", "console", "python") or block.mark.startswith("not run"):
+                continue
+            if block.mark == "soak" and not with_soak:
+                continue
+            ended_well, said = run_python(block) if block.language == "python" else _run_shell(block, folder)
+            wanted = block.mark != "fails"
+            how = "failed" if wanted else "did not fail"
+            assert ended_well == wanted, f"line {block.line}: this block {how}\n{block.text}\n{said[-3000:]}"
+
+
+def _run_shell(block: Block, folder: Path) -> tuple[bool, str]:
+    done = subprocess.run(
+        ["bash", "-e", "-c", block.shell],
+        cwd=folder, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        timeout=LONGEST_SECONDS, text=True, errors="replace",
+    )  # fmt: skip
+    return done.returncode == 0, done.stdout
+
+
+class _Snippets:
+    """A Python process, started for the first snippet of a page."""
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        self._folder, self._log = folder, log
+        self._process: subprocess.Popen[str] | None = None
+
+    def __call__(self, block: Block) -> tuple[bool, str]:
+        if self._process is None:
+            self._start()
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(json.dumps([block.text, f"snippet of line {block.line}"]) + "\n")
+        self._process.stdin.flush()
+        ended_well = self._answers.readline() == "done\n"
+        return ended_well, self._log.read_text("utf-8", errors="replace")
+
+    def _start(self) -> None:
+        reading, writing = os.pipe()
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _SNIPPETS, str(writing)],
+                cwd=self._folder, env=environment(), stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
+                pass_fds=[writing], text=True,
+            )  # fmt: skip
+        os.close(writing)
+        self._answers = os.fdopen(reading)
+
+    def close(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            try:
+                self._process.wait(30)
+            finally:
+                self._process.kill()
+                self._process.wait()
+            self._answers.close()
+
+
+@contextmanager
+def _python(folder: Path) -> Iterator[_Snippets]:
+    snippets = _Snippets(folder, folder.with_name(f"{folder.name}.python.log"))
+    try:
+        yield snippets
+    finally:
+        snippets.close()
+
+
+def made_folder(setup: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a set-up, made once for all tests and all processes of pytest. To copy, not to write in."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (base / "made-for-pages.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _made(base, setup)
+
+
+def _made(base: Path, setup: str) -> Path:
+    folder, names = base / f"made-{setup.replace(' ', '-')}", list(MADE)
+    if folder.is_dir():
+        return folder
+    working = folder.with_name(f"{folder.name}-working")
+    if working.exists():
+        shutil.rmtree(working)  # of a test that failed here
+    place = names.index(setup)
+    if place:
+        shutil.copytree(_made(base, names[place - 1]), working)
+    else:
+        working.mkdir()
+    ended_well, said = _run_shell(Block(0, "bash", MADE[setup], ""), working)
+    assert ended_well, f"the set-up {setup!r} failed\n{said[-3000:]}"
+    return working.rename(folder)

@@ -1,0 +1,138 @@
+"""`extract --dry-run`: what is in work at once by each runner's options, the time of a run on it, and what it does
+without the GPU, the cluster and the bucket of the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from roibeam.pipelines.extract.report.dry_run import DryRun, Estimate, estimate
+from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages
+from roibeam.pipelines.extract.requested_work import open_work
+from roibeam.pipelines.extract.runners.slots import Slots, slots_of
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from roibeam.pipelines.toyworld.draw import draw_samples
+
+    folder = tmp_path_factory.mktemp("dry")
+    draw_samples(folder, count=4)
+    return folder / "images"
+
+
+@pytest.mark.parametrize(
+    ("runner", "flags", "given", "shards", "computing"),
+    [
+        ("local", [], {"workers": 4}, 4, 4),
+        ("local", [], {"workers": 8, "device": "cuda", "gpus": 4}, 8, 4),
+        ("local", [], {"workers": 1, "device": "cuda", "gpus": 4}, 1, 1),
+        ("local", [], {"workers": 2, "device": "cuda:1", "gpus": 4}, 2, 1),
+        ("portable", ["--job_endpoint=embed"], {}, 1, 1),
+        ("flink", ["--parallelism=16", "--parallelism=64"], {}, 64, 64),  # Beam takes the last one
+        ("flink", ["--flink_master=h:8081"], {}, None, None),
+        ("spark", ["--spark_master_url=local[6]"], {}, 6, 6),
+        ("spark", ["--spark_master_url=spark://h:7077"], {}, None, None),
+        ("dataflow", ["--num_workers=2", "--max_num_workers=40"], {}, 40, 40),
+        ("dataflow", ["--num_workers=2"], {}, 2, 2),
+        ("dataflow", [], {}, None, None),
+    ],
+)
+def test_shards_at_once_follow_from_the_options(
+    runner: str, flags: list[str], given: dict[str, Any], shards: int | None, computing: int | None
+) -> None:
+    found = slots_of(runner, flags, **given)
+    assert (found.shards, found.computing) == (shards, computing)
+    if given.get("gpus", 0) > given.get("workers", 0) > 0 and ":" not in given["device"]:
+        assert "--workers 4 takes all" in found.words
+
+
+def of(images: int, shard_size: int) -> Estimate:
+    return Estimate(images, 3, "on the CPU", 10.0, 1e4, shard_size, ())
+
+
+@pytest.mark.parametrize(
+    ("images", "shard_size", "slots", "seconds"),
+    [
+        (400, 4000, 1, 4000),
+        (400, 4000, 64, 4000),  # one shard: 63 slots have nothing to do
+        (400, 6, 64, 120),  # 67 shards: two rounds, of at most 6 images
+        (128, 2, 64, 20),
+        (643, 10, 64, 130),  # the 65th shard, of 3 images, is alone in the second round
+        (0, 5, 4, 0),
+    ],
+)
+def test_the_time_is_that_of_the_slot_with_the_most_work(
+    images: int, shard_size: int, slots: int, seconds: float
+) -> None:
+    assert of(images, shard_size).seconds(slots) == seconds
+
+
+def told(found: Estimate, slots: int | None) -> str:
+    return DryRun("cpu", Slots(slots, slots, "slots"), ("--x",), (), found).text()
+
+
+def test_fewer_shards_than_slots_are_a_warning_with_a_shard_size_that_fills_them() -> None:
+    text = told(of(400, 4000), 64)
+    assert "warning: 1 shard for 64 at once: 63 would idle; --shard-size 6 makes 67 shards" in text
+    assert "speed               10 s/image in one process" in text
+    assert "warning" not in told(of(400, 6), 64) and "warning" not in told(of(0, 6), 64)
+    assert "there are no more images" in told(of(3, 1), 64)
+    # Where only the cluster knows how many it has, one shard is too few anyway.
+    assert "--shard-size 6 makes 67" in told(of(400, 4000), None)
+    assert "8 min 20 s with 8" in told(of(400, 10), None)
+
+
+def test_a_run_on_gpus_is_planned_on_a_machine_without_one(
+    roibeam: Cli, photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    network = ("--detector", "small", "--weights", "random:1", *tiny_network[6:])
+    base = ("extract", photos, tmp_path / "store", *network, "--device", "cuda", "--dry-run")
+    here = roibeam(*base, "--precision", "tf32", "--workers", 2)
+    assert here.code == 0, here.err
+    assert "this machine has no GPU, on which it is faster" in here.out and "planned for cuda" in here.err
+    # Neither does a bucket nor the rest of what Dataflow needs keep anybody from seeing the options.
+    cloud = roibeam(*base[:2], "gs://bucket/store", *base[3:], "--runner", "dataflow", "--json")
+    assert cloud.code == 0, cloud.err
+    event = json.loads(cloud.out.splitlines()[-1])
+    assert event["images"] == 4 and event["device"] == "cuda" and event["slots"] is None
+    assert "--machine_type=g2-standard-8" in event["beam_options"]
+    assert [option.partition("=")[0] for option in event["missing_beam_options"]] == [
+        "--project", "--region", "--temp_location", "--sdk_container_image",
+    ]  # fmt: skip
+    cluster = roibeam(*base, "--runner", "flink", "--", "--flink_master=localhost:1", "--parallelism=3")
+    assert cluster.code == 0 and "warning: 1 shard for 3 at once" in cluster.out
+    refused = roibeam(*base[:-1])
+    assert refused.code == 1 and "torch sees no GPU here; --device cpu takes the CPU" in refused.err
+    assert not (tmp_path / "store").exists()
+
+
+def test_photos_at_a_url_that_cannot_be_read_do_not_hide_the_options(
+    roibeam: Cli, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    found = roibeam(
+        "extract", "nosuch://bucket/photos", tmp_path / "store", *tiny_network, "--dry-run", "--runner", "spark"
+    )
+    assert found.code == 0 and "Beam has no filesystem for nosuch://" in found.out
+    assert "--environment_type=EXTERNAL" in found.out and "--spark_master_url=spark://HOST:7077" in found.out
+
+
+def test_a_slow_photo_is_the_only_one_timed(
+    photos: Path, tmp_path: Path, tiny_network: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = dict(zip(tiny_network[::2], tiny_network[1::2], strict=True))
+    settings = tiny_network[7::2]  # each after its --set
+    detector = RequestedDetector(given["--detector"], weights=given["--weights"], settings=settings, device="cpu")
+    work = open_work(ExtractRequest(RequestedImages((str(photos),)), str(tmp_path / "store"), detector), tell=str)
+    assert estimate(work).timed == 3
+    monkeypatch.setattr("roibeam.pipelines.extract.report.dry_run.ENOUGH_SECONDS", 0.0)
+    found = estimate(work)
+    assert (found.timed, found.images) == (1, 4) and found.seconds_per_image > 0
