@@ -42,7 +42,7 @@ from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.selection_policy import SELECTIONS
 from roibeam.features.record.fingerprint import Fingerprint
-from roibeam.pipelines.cli.worker_pool import PIPELINE
+from roibeam.pipelines.cli.developers.worker_pool import PIPELINE
 from roibeam.pipelines.extract.beam_extraction import ExtractShards, _cause, extraction_pipeline
 from roibeam.pipelines.extract.runners import option_sets
 from roibeam.pipelines.extract.runners.flink_job import ended_with_the_run

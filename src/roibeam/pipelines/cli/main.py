@@ -11,12 +11,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from roibeam.pipelines.cli.conformance import conformance_command
 from roibeam.pipelines.cli.convert import convert_command
 from roibeam.pipelines.cli.detector import detector_app
+from roibeam.pipelines.cli.developers.conformance import conformance_command
+from roibeam.pipelines.cli.developers.leaks import leaks_command
+from roibeam.pipelines.cli.developers.worker_pool import worker_pool_command
 from roibeam.pipelines.cli.download import download_command
 from roibeam.pipelines.cli.extract import ExtractCommand, extract_command
-from roibeam.pipelines.cli.leaks import leaks_command
 from roibeam.pipelines.cli.look import look_command
 from roibeam.pipelines.cli.progress import progress_command
 from roibeam.pipelines.cli.store.info import store_app
@@ -29,7 +30,6 @@ from roibeam.pipelines.cli.train.evaluate import evaluate_command
 from roibeam.pipelines.cli.train.pretrain import pretrain_command
 from roibeam.pipelines.cli.train.probe import probe_command
 from roibeam.pipelines.cli.train.recipes import recipes_command
-from roibeam.pipelines.cli.worker_pool import worker_pool_command
 from roibeam.pipelines.foundation.console.our_logs import show_our_logs
 from roibeam.version import __version__
 
