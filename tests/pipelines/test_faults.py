@@ -105,7 +105,7 @@ def test_a_run_stopped_in_its_second_shard_goes_on_there(
     _, errors = process.communicate()
     if disturb == signal.SIGINT:
         assert process.returncode == 130
-        assert_told_what_goes_on(errors, "1 of 6 shards", command)
+        assert_told_what_goes_on(errors, "1 of 3 shards", command)
         assert "Traceback" not in errors
     with pytest.raises(FileNotFoundError, match="has not finished"):
         FeatureStore(stopped)
@@ -138,7 +138,7 @@ def test_a_run_whose_detector_does_not_come_back_ends(
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)  # the call itself would take 60
     assert process.returncode == 130 and "Traceback" not in errors and "terminate" not in errors
-    assert_told_what_goes_on(errors, "1 of 3 shards", [str(HANGING_SCRIPT), *process.args[2:]])
+    assert_told_what_goes_on(errors, "1 of 3 shards", [str(HANGING_SCRIPT), *process.args[3:]])
     assert not list(out.glob(".tmp-*"))
     first = (out / "part-00000.json").read_bytes()
 
