@@ -23,6 +23,12 @@ from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.pipelines.extract.beam_extraction import PIPELINE, run_extraction
 from roibeam.pipelines.extract.new_work import Estimate, estimate, existing_plan, make_plan, source_facts
 from roibeam.pipelines.extract.preset_names import conventions_name, selection_name
+from roibeam.pipelines.extract.report.region_meaning import (
+    DRAWN_WORLD,
+    is_drawn,
+    knows_drawn_world,
+    warning_of_config,
+)
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree, write_run_report
 from roibeam.pipelines.extract.report.run_state import REMOTE_LOOK_SECONDS, ProgressView
 from roibeam.pipelines.extract.report.run_summary import SUMMARY_NAME, RunEnd, write_run_summary
@@ -143,7 +149,8 @@ def extract_work(work: Work, options: RunOptions) -> RunSummary:
         view = ProgressView(folder, plan)
         before = view.read()
         shards_before = list(view.finished.values())
-        all_notes = (*work.source.notes, *notes)
+        warning = warning_of_config(text.config, work.vocabulary.classes)
+        all_notes = (*work.source.notes, *notes, *(() if warning is None else (warning.line,)))
 
         def end(status: str, error: str | None, done: RunSummary | None = None) -> None:
             told = RunEnd(
@@ -163,7 +170,7 @@ def extract_work(work: Work, options: RunOptions) -> RunSummary:
             seconds = time.time() - started
             data = folder.read_bytes(STORE_MANIFEST_NAME)
             manifest = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
-            write_run_report(folder, plan, seconds=seconds if before.images == 0 else None)
+            write_run_report(folder, plan, seconds=seconds, new_images=after.images - before.images)
         except KeyboardInterrupt:
             end("interrupted", "interrupted")
             log.warning("%d of %s finished; those stay, the one in work is dropped and extracted again by the same "
@@ -204,6 +211,8 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         "options": asdict(work.options),
         "max_failures": options.max_failures,
     }
+    if knows_drawn_world(work.detector.weights, work.vocabulary.classes):
+        config[DRAWN_WORLD] = is_drawn(config["source"])
     if work.captions is not None:
         config["captions"] = work.captions.report.to_json()
     if work.leaks is not None:

@@ -35,6 +35,7 @@ from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, write_json_
 from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.model_files.made_vocabulary import made_vocabulary
+from roibeam.pipelines.sources.datasets.drawn_world import WORLD_FORMAT, WORLD_NAME
 from roibeam.pipelines.toyworld.captions import Caption, write_captions
 from roibeam.pipelines.toyworld.contact_sheet import write_contact_sheet
 from roibeam.pipelines.toyworld.draw import draw_chunk
@@ -48,7 +49,6 @@ from roibeam.pipelines.toyworld.splits import CYCLE, PLACES, Place
 from roibeam.pipelines.toyworld.statistics import Statistics
 from roibeam.pipelines.toyworld.world import WORLD_VERSION
 
-WORLD_NAME = "toyworld.json"
 CONTACT_SHEET_NAME = "contact_sheet.jpg"
 CORPUS_NAME = "text/corpus.txt"
 VOCABULARY_NAME = "vocab.txt"
@@ -84,7 +84,7 @@ def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> World
     """
     _check(seed, num_images, workers)
     start = time.monotonic()
-    plan = {"format": "roibeam-toyworld", "world_version": WORLD_VERSION, "seed": seed, "images": num_images}
+    plan = {"format": WORLD_FORMAT, "world_version": WORLD_VERSION, "seed": seed, "images": num_images}
     out.mkdir(parents=True, exist_ok=True)
     _is_ours(out, plan)  # Here too: a lock is a file, and another's folder gets none.
     with store_lock(out):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,7 +24,6 @@ from roibeam.pipelines.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.analysis.probing.probe import ProbeResult
     from roibeam.pipelines.analysis.probing.probe_request import Probed
 
 
@@ -36,8 +34,8 @@ def probe_command(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Picture to write, a new .svg file [default: RUN/probe.svg, then RUN/probe-2.svg; needed where "
-            "the checkpoint is no run's folder].",
+            help="Picture to write, a new .svg or .png file; all numbers go beside it, into a .json file [default: "
+            "RUN/probe.svg, then RUN/probe-2.svg; needed where the checkpoint is no run's folder].",
             show_default=False,
         ),
     ] = None,
@@ -92,7 +90,7 @@ def _print(done: Probed, *, as_json: bool) -> None:
 
     result = done.result
     if as_json:
-        typer.echo(json_line(_facts(result, done.picture)))
+        typer.echo(json_line({**done.numbers, "picture": str(done.picture)}))
         return
     for note in done.notes:
         typer.echo(f"note: {note}")
@@ -108,23 +106,5 @@ def _print(done: Probed, *, as_json: bool) -> None:
     if result.regions_remark:
         typer.echo(f"  no region is guessed: {result.regions_remark}")
     typer.echo(f"  match: {NO_MATCH_HEAD}" if result.match is None else f"  match: {100 * result.match:.1f} %")
-    typer.echo(f"{done.picture}   the photo, and which word looks at which region")
-
-
-def _facts(result: ProbeResult, out: Path) -> dict[str, Any]:
-    looks = result.attention
-    return {
-        "pieces": result.pieces,
-        "words": [asdict(word) for word in result.words],
-        "regions": [asdict(region) for region in result.regions],
-        "regions_remark": result.regions_remark,
-        "match": result.match,
-        "attention": None
-        if looks is None
-        else {
-            "weights": [[round(float(value), 6) for value in row] for row in looks.weights],
-            "layer": looks.layer,
-            "heads": looks.heads,
-        },
-        "picture": str(out),
-    }
+    numbers = done.picture.with_suffix(".json").name
+    typer.echo(f"{done.picture}   the photo, and which word looks at which region; all numbers: {numbers}")

@@ -9,6 +9,7 @@ from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.counted import counted
 from roibeam.features.printable import escaped
 from roibeam.features.record.drawing.palette import colours_by_class
+from roibeam.pipelines.foundation.pages.banner import Banner, banner_html
 from roibeam.pipelines.foundation.pages.charts import Bar, DrawnRegion, bars_of_integers, histogram, photo_with_regions
 
 
@@ -20,9 +21,10 @@ class ReportFacts:
         store_name: the title.
         num_images: images that were to be extracted; each should have become a record or a failure.
         num_records, num_regions, num_failures: of the whole store.
-        seconds: wall time in which all `num_images` were extracted; None when that is not known (a resumed run).
+        seconds: wall time of the last run that extracted something; None when that is not known.
+        timed_images: images that it extracted in that time.
         details: ordered facts, such as ("detector", "vg-r101-c4"), ("weights", ...), ("content digest", "3f2a...").
-        weights_are_random: the page then says that boxes and names mean nothing.
+        banner: what its reader must know first, such as that boxes and names mean nothing.
     """
 
     store_name: str
@@ -31,8 +33,9 @@ class ReportFacts:
     num_regions: int
     num_failures: int
     seconds: float | None
+    timed_images: int
     details: tuple[tuple[str, str], ...]
-    weights_are_random: bool
+    banner: Banner | None
 
 
 @dataclass(frozen=True)
@@ -114,12 +117,7 @@ def _header(facts: ReportFacts) -> Iterator[str]:
 
 
 def _notes(facts: ReportFacts) -> Iterator[str]:
-    if facts.weights_are_random:
-        yield _note(
-            "Random weights.",
-            "The detector was not trained: boxes, names and scores on this page mean nothing. "
-            "It shows that the pipeline runs, no more.",
-        )
+    yield banner_html(facts.banner)
     accounted = facts.num_records + facts.num_failures
     if accounted < facts.num_images:
         missing = facts.num_images - accounted
@@ -144,10 +142,12 @@ def _counts(facts: ReportFacts, figures: RegionFigures) -> str:
     if facts.num_records:
         cells.append(("regions per image", f"{facts.num_regions / facts.num_records:.1f}"))
     if figures.regions_per_image and figures.num_records >= facts.num_records:
-        cells.append(("fewest, most", f"{min(figures.regions_per_image):,}, {max(figures.regions_per_image):,}"))
-    if facts.seconds:
-        cells.append(("time", _duration(facts.seconds)))
-        cells.append(("images/s", _rate(facts.num_images / facts.seconds)))
+        fewest, most = min(figures.regions_per_image), max(figures.regions_per_image)
+        cells.append(("fewest, most", f"{fewest:,}, {most:,}") if fewest != most else ("in each image", f"{most:,}"))
+    if facts.seconds and facts.timed_images:
+        some = facts.timed_images != facts.num_images
+        cells.append((f"time of {facts.timed_images:,}" if some else "time", _duration(facts.seconds)))
+        cells.append(("images/s", _rate(facts.timed_images / facts.seconds)))
     pairs = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in cells)
     return f'<dl class="counts">{pairs}</dl>\n'
 
