@@ -168,8 +168,7 @@ def _placed_labels(
     taken = [Rectangle(0, 0, width, height)] if min(height, width) < 4 * label_height else []
     texts = [label_of(region.name, region.score) for region in regions]
     sizes = [
-        (min(_text_width_em(text) * _LABEL_FONT_CSS_PX * pixel + 7 * pixel, frame.width), label_height)
-        for text in texts
+        (min(text_width_em(text) * _LABEL_FONT_CSS_PX * pixel + 7 * pixel, frame.width), label_height) for text in texts
     ]
     boxes = [_clipped(region.box, width, height) for region in regions]
     places = place_labels(boxes, sizes, frame=frame, line=pixel, taken=taken)
@@ -190,7 +189,7 @@ def _label(region: DrawnRegion, text: str, place: Rectangle, *, colour: str, pix
     )
 
 
-def _text_width_em(text: str) -> float:
+def text_width_em(text: str) -> float:
     """About the width of `text` in a sans-serif font, in units of its size."""
     width = 0.0
     for character in text:
