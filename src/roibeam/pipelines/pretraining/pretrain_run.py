@@ -81,7 +81,7 @@ def pretrain(
     read = dataclasses.replace(read, notes=[*read.notes, *made.notes])
     tasks = tasks_of(read, made, run.settings.data)
     change = _detector_change(run, read, made, config)
-    run.show_first_batch(tasks.trained, made, config, read.store.vocabulary["classes"] or ())
+    run.show_first_batch(tasks.trained, made, config, [each.store for each in read.joined])
     if change is not None:
         change.before()
     data, sampling = run.settings.data, run.settings.sampling

@@ -36,6 +36,7 @@ class DrawnBox:
         label: text beside it; "" for none.
         tooltip: what a pointer over it shows.
         is_filled: whether the box is tinted.
+        is_quiet: a thin line and no more, for one of many that matter less.
         line: width of its line, CSS pixels.
     """
 
@@ -44,6 +45,7 @@ class DrawnBox:
     label: str = ""
     tooltip: str = ""
     is_filled: bool = False
+    is_quiet: bool = False
     line: float = 1.75
 
 
@@ -87,11 +89,11 @@ def _box(each: DrawnBox) -> str:
     x1, y1, x2, y2 = each.box
     place = f'x="{x1:.1f}" y="{y1:.1f}" width="{max(x2 - x1, 0):.1f}" height="{max(y2 - y1, 0):.1f}"'
     fill = f'fill="{each.colour}" fill-opacity="0.35"' if each.is_filled else 'fill="none"'
-    return (
-        f"<g><title>{escaped(each.tooltip or each.label)}</title>"
-        f'<rect class="under" {place} stroke="{text_colour_on(each.colour)}"/>'
-        f'<rect class="box" {place} {fill} stroke="{each.colour}" stroke-width="{each.line:g}px"/></g>'
-    )
+    box = f'<rect class="box" {place} {fill} stroke="{each.colour}" stroke-width="{each.line:g}px"/>'
+    if each.is_quiet:
+        return box
+    under = f'<rect class="under" {place} stroke="{text_colour_on(each.colour)}"/>'
+    return f"<g><title>{escaped(each.tooltip or each.label)}</title>{under}{box}</g>"
 
 
 def _label_width(text: str) -> float:
