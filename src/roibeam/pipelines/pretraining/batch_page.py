@@ -244,7 +244,7 @@ def _targets(batch: VLBatch, row: int, names: Names) -> str:
         hidden = "hidden" if bool(batch.masked_regions[row, number]) else "seen"
         told = escaped(_told(target, names))
         lines.append(f"<tr><th scope='row'>{number}</th><td>{hidden}</td><td><bdi>{told}</bdi></td></tr>")
-    return f'<table class="summary">{"".join(lines)}</table>'
+    return f'<p class="quiet">regions to predict, and as what</p><table class="summary">{"".join(lines)}</table>'
 
 
 def _told(target: Tensor, names: Names) -> str:

@@ -31,6 +31,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, write_json_atomically
 from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
 from roibeam.pipelines.foundation.console.duration import duration
@@ -223,7 +224,8 @@ def _assemble(out: Path, seed: int, num_images: int) -> dict[str, Any]:
     write_corpus(out / CORPUS_NAME, _documents(seed, num_documents))
     write_text(out / VOCABULARY_NAME, "".join(f"{piece}\n" for piece in _word_pieces(out)))
     first = list(islice(read_pictures(out / SCENES_NAME), _SHEET_PICTURES))
-    write_contact_sheet(out / CONTACT_SHEET_NAME, [(picture, _pixels(out, picture)) for picture in first])
+    title = f"Toy world, seed {seed}: the first {len(first)} of {counted(num_images, 'picture')}"
+    write_contact_sheet(out / CONTACT_SHEET_NAME, [(picture, _pixels(out, picture)) for picture in first], title=title)
     return {
         "splits": splits,
         "documents": num_documents,

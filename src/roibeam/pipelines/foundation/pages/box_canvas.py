@@ -15,7 +15,7 @@ _NARROWEST_CSS_PX = 330.0  # letters have 11 px on a canvas of this width, and m
 _TALLEST_CSS_PX = 560.0
 _FONT_CSS_PX = 11.0
 CANVAS_STYLE = """
-.canvas { display: block; width: 100%; max-width: 480px; height: auto; max-height: 560px; margin: 0 auto;
+.canvas { display: block; width: 100%; max-width: 480px; height: auto; max-height: 560px;
   background: var(--frame); }
 .canvas text { font-family: Arial, "Liberation Sans", "Helvetica Neue", "DejaVu Sans", sans-serif; }
 .canvas .under, .canvas .box { vector-effect: non-scaling-stroke; }

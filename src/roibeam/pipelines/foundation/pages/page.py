@@ -88,6 +88,15 @@ class Photo:
     missing: str = ""
 
 
+_STYLE = """
+.axis { font-size: 11px; color: var(--quiet); text-align: center; }
+.bars { table-layout: auto; }
+.bars th { width: 1px; max-width: 13em; }
+.bars .share { width: 100%; }
+.bars .number { width: 1px; padding-left: 10px; white-space: nowrap; }
+"""
+
+
 def page_html(
     facts: ReportFacts,
     figures: RegionFigures,
@@ -98,7 +107,7 @@ def page_html(
     attribute_score: float,
 ) -> Iterator[str]:
     """The page, part by part. `regions_per_photo` and `attribute_score` are limits the page tells its reader."""
-    yield PAGE_HEAD.format(title=escaped(facts.store_name, 120), style=PAGE_STYLE)
+    yield PAGE_HEAD.format(title=escaped(facts.store_name, 120), style=PAGE_STYLE + _STYLE)
     yield from _header(facts)
     yield from _notes(facts)
     yield _counts(facts, figures)
@@ -158,7 +167,10 @@ def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float)
     yield f'<section><h2>Regions{f" <small>{of}</small>" if sampled else ""}</h2>\n<div class="charts">\n<div>'
     bars = bars_of_integers(figures.regions_per_image)
     yield f"<h3>Regions per image <small>{counted(figures.num_records, 'image')}</small></h3>"
-    yield histogram(bars, noun="image", ticks=_integer_ticks(bars), label="Histogram of the regions per image")
+    yield histogram(
+        bars, noun="image", ticks=_integer_ticks(bars), label="Histogram of the regions per image",
+        title="regions in an image",
+    )  # fmt: skip
     num_regions = sum(figures.score_counts)
     if num_regions:
         steps = len(figures.score_counts)
@@ -168,7 +180,10 @@ def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float)
         ]
         ticks = [(0.0, "0"), (0.25, "0.25"), (0.5, "0.5"), (0.75, "0.75"), (1.0, "1")]
         yield f"<h3>Class score <small>{counted(num_regions, 'region')}</small></h3>"
-        yield histogram(scores, noun="region", ticks=ticks, label="Histogram of the class scores")
+        yield histogram(
+            scores, noun="region", ticks=ticks, label="Histogram of the class scores",
+            title="score of the best class, 0 to 1",
+        )  # fmt: skip
     yield "</div>\n"
     if figures.classes:
         yield _bar_list("Most frequent classes", f"{figures.num_classes:,} seen", figures.classes)
@@ -181,11 +196,12 @@ def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float)
 def _bar_list(title: str, remark: str, rows: Sequence[tuple[str, int]]) -> str:
     longest = max(count for _, count in rows)
     lines = "".join(
-        f'<tr><th scope="row">{escaped(name, 60)}</th><td class="share"><i style="width:{100 * count / longest:.1f}%">'
+        f'<tr><th scope="row" title="{escaped(name, 60)}">{escaped(name, 60)}</th>'
+        f'<td class="share"><i style="width:{100 * count / longest:.1f}%">'
         f'</i></td><td class="number">{count:,}</td></tr>'
         for name, count in rows
     )
-    return f'<div><h3>{title} <small>{remark}</small></h3><table class="bars">{lines}</table></div>\n'
+    return f'<div><h3>{title} <small>{remark}; regions of each</small></h3><table class="bars">{lines}</table></div>\n'
 
 
 def _failures(groups: Sequence[FailureGroup], num_failures: int) -> Iterator[str]:
