@@ -27,7 +27,7 @@ from roibeam.pipelines.extract.report.region_meaning import (
     DRAWN_WORLD,
     is_drawn,
     knows_drawn_world,
-    warning_of_config,
+    warning_of_store,
 )
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree, write_run_report
 from roibeam.pipelines.extract.report.run_state import REMOTE_LOOK_SECONDS, ProgressView
@@ -68,6 +68,12 @@ class RunSummary:
     @property
     def succeeded(self) -> bool:
         return self.failed_share <= self.max_failures
+
+    @property
+    def warning(self) -> str | None:
+        """Why the regions mean nothing; None where they may mean something."""
+        found = warning_of_store(self.manifest)
+        return None if found is None else found.line
 
     def __repr__(self) -> str:
         """RunSummary(store: 12 records with 240 regions, 1 image failed; 12 images extracted in 3 s)"""
@@ -149,12 +155,12 @@ def extract_work(work: Work, options: RunOptions) -> RunSummary:
         view = ProgressView(folder, plan)
         before = view.read()
         shards_before = list(view.finished.values())
-        warning = warning_of_config(text.config, work.vocabulary.classes)
-        all_notes = (*work.source.notes, *notes, *(() if warning is None else (warning.line,)))
+        all_notes = (*work.source.notes, *notes)
 
         def end(status: str, error: str | None, done: RunSummary | None = None) -> None:
+            ended = time.time() if done is None else started + done.seconds
             told = RunEnd(
-                status, error, options.runner, options.beam_args, started, time.time(), all_notes,
+                status, error, options.runner, options.beam_args, started, ended, all_notes,
                 None if done is None else done.manifest.content_digest, None if done is None else done.metrics,
             )  # fmt: skip
             write_run_summary(folder, plan, told, shards_before, view)
@@ -167,7 +173,7 @@ def extract_work(work: Work, options: RunOptions) -> RunSummary:
                 )
             after = view.read()
             tidy_store(folder, plan, job.feature_space)
-            seconds = time.time() - started
+            seconds = round(time.time() - started, 3)  # as the summary keeps it, so that a rerun tells the same
             data = folder.read_bytes(STORE_MANIFEST_NAME)
             manifest = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
             write_run_report(folder, plan, seconds=seconds, new_images=after.images - before.images)
@@ -229,6 +235,7 @@ def summary_event(summary: RunSummary) -> str:
             "summary": store.where(SUMMARY_NAME), "images": summary.num_images,
             "new_images": summary.new_images, "records": manifest.num_records, "regions": manifest.num_regions,
             "failures": dict(summary.failures), "seconds": round(summary.seconds, 3), "notes": list(summary.notes),
+            "warning": summary.warning,
             "metrics": summary.metrics, "content_digest": manifest.content_digest, "succeeded": summary.succeeded,
             "join": manifest.config.get("captions"), "held_out": manifest.config.get("held_out"),
         }
@@ -246,4 +253,6 @@ def summary_text(summary: RunSummary) -> str:
     )
     for reason, count in summary.failures.most_common():
         lines.append(f"  {count:>6,} {reason}")
+    if summary.warning is not None:
+        lines.append(f"warning: {summary.warning}")
     return "\n".join([*lines, "", *output_tree(summary.store)])

@@ -36,7 +36,7 @@ def store_facts(manifest: StoreManifest) -> dict[str, str]:
     config, space = manifest.config, manifest.fingerprint.feature_space
     warning = warning_of_store(manifest)
     facts = {
-        "WARNING": None if warning is None else f"{warning.title} {warning.text}",
+        "warning": None if warning is None else f"{warning.title} {warning.text}",
         "records": f"{manifest.num_records:,}",
         "regions": f"{manifest.num_regions:,}, {manifest.num_regions / max(manifest.num_records, 1):.1f} per image",
         "dead letters": f"{manifest.num_dead_letters:,}",

@@ -83,7 +83,7 @@ def _lines(
     text: str, y: float, *, font: float = SMALLEST_FONT, fill: str = "quiet", bold: bool = False, inset: float = 0.0
 ) -> tuple[list[Shape], float]:
     """Text over the whole width, broken into lines."""
-    letters = int((_INNER - 2 * inset) / (0.55 * font))
+    letters = int((_INNER - 2 * inset) / (0.6 * font))
     lines = wrap(printable(text, 1000), letters) or [""]
     step = 1.35 * font
     shapes: list[Shape] = [

@@ -196,7 +196,7 @@ def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float)
 def _bar_list(title: str, remark: str, rows: Sequence[tuple[str, int]]) -> str:
     longest = max(count for _, count in rows)
     lines = "".join(
-        f'<tr><th scope="row" title="{escaped(name, 60)}">{escaped(name, 60)}</th>'
+        f'<tr><th scope="row">{escaped(name, 60)}</th>'
         f'<td class="share"><i style="width:{100 * count / longest:.1f}%">'
         f'</i></td><td class="number">{count:,}</td></tr>'
         for name, count in rows
