@@ -99,7 +99,7 @@ def steps_of(run: Path) -> list[int]:
 
 
 def test_a_store_at_a_url_trains_alike(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
-    places = {"here": [store[0]], "staged": [store[0].as_uri(), "--stage-to", tmp_path / "disk", "--stage-gb", "1"]}
+    places = {"here": [store[0]], "staged": [store[0].as_uri(), "--cache-dir", tmp_path / "disk", "--cache-gb", "1"]}
     lines = {}
     for name, place in places.items():
         done = roibeam("pretrain", tmp_path / name, "--captions", store[1], *TINY_MODEL, "--store", *place)
@@ -179,8 +179,8 @@ def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Pa
         (["--num-classes", "7"], "--num-classes says 7; leave the option out"),
         (["--captions", "missing.json"], "no such file or folder: --captions 'missing.json'"),
         (["--store", "{tmp}"], "no feature store here"),
-        (["--store", "gs://bucket/store"], "need --stage-to FOLDER"),
-        (["--stage-gb", "1"], "need --stage-to FOLDER"),
+        (["--store", "gs://bucket/store"], "need --cache-dir FOLDER"),
+        (["--cache-gb", "1"], "need --cache-dir FOLDER"),
     ],
 )
 def test_user_errors_are_one_clear_line(

@@ -125,9 +125,9 @@ def test_a_model_with_task_tokens_is_told_the_task(tokenizer: Any) -> None:
 
     assert match(0) != match(2)
     for wrong in (None, 3):
-        with pytest.raises(ValueError, match="name one with --task, 0 to 2"):
+        with pytest.raises(ValueError, match="name one with --task-token, 0 to 2"):
             match(wrong)
-    with pytest.raises(ValueError, match="no task tokens; leave --task out"):
+    with pytest.raises(ValueError, match="no task tokens; leave --task-token out"):
         probe(build("ViLBERT"), make_record(), "a cat", tokenizer, Names(CLASSES), task=0)
 
 
@@ -208,7 +208,17 @@ def test_the_picture_fits_a_telephone_and_its_text_is_text(tokenizer: Any) -> No
 def run_folder(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with a tokenizer beside it."""
     folder = tmp_path_factory.mktemp("probed") / "run"
-    command("pretrain", folder, "--store", pictures.store, "--captions", pictures.captions, *tiny_run(2, 2))
+    command(
+        "pretrain",
+        folder,
+        "--store",
+        pictures.store,
+        "--captions",
+        pictures.captions,
+        "--system",
+        "vlbert",
+        *tiny_run(2, 2),
+    )
     return folder
 
 
