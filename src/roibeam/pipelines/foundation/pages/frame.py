@@ -62,6 +62,12 @@ def table(
     return f'<table class="table"><thead><tr>{heads}</tr></thead>\n<tbody>{"".join(lines)}</tbody></table>\n'
 
 
+def verdict_markup(word: str) -> str:
+    """A verdict, plain text, in the colour of good or poor."""
+    look = "good" if word in ("clearly above chance", "better than chance") else "poor"
+    return f'<span class="{look}">{html.escape(word)}</span>' if word else ""
+
+
 def folded(title: str, content: str) -> str:
     """Markup that is shown when its title, plain text, is clicked."""
     return f"<details><summary>{html.escape(title)}</summary>\n{content}</details>\n"
@@ -116,12 +122,12 @@ dl, dd, p, figure { margin: 0; }
 .details dd { min-width: 0; overflow-wrap: anywhere; }
 .note { margin-top: 16px; padding: 8px 12px; background: var(--note); border-left: 3px solid var(--note-line); }
 .summary { margin: 0 0 8px; max-width: 76ch; font-size: 15px; }
-.summary + .summary { color: var(--quiet); font-size: 14px; }
 section > p { max-width: 84ch; }
 a { color: var(--series-0); }
 summary { cursor: pointer; padding: 6px 0; font-weight: 600; }
 .table { font-size: 13px; }
 .table th, .table td { padding: 4px 14px 4px 0; vertical-align: top; overflow-wrap: anywhere; }
+.table tbody th { overflow-wrap: break-word; }
 .table thead th { font-size: 12px; color: var(--quiet); vertical-align: bottom; }
 .table tbody tr { border-top: 1px solid var(--line); }
 .table .number { text-align: right; overflow-wrap: normal; }

@@ -18,7 +18,7 @@ from typing import Any, Literal
 WIDTH_PX = 360
 _LETTERS_PX = 12
 _PX = 72  # an inch: then matplotlib's points are pixels
-_LEFT, _RIGHT, _ABOVE, _BELOW, _AXES_HEIGHT = 58, 10, 26, 42, 150
+_LEFT, _RIGHT, _ABOVE, _BELOW, _AXES_HEIGHT = 62, 10, 26, 42, 150
 _LEGEND_ROW, _LEGEND_COLUMNS = 18, 3
 _PERCENT = 100.0
 
@@ -153,7 +153,7 @@ def plot_svg(plot: Plot, key: str) -> str:
         axes.set_ylim(low * scale, high * scale)
         axes.set_xlabel(plot.x_label)
         axes.set_ylabel(plot.y_label)
-        axes.yaxis.set_label_coords(-(_LEFT - 14) / (WIDTH_PX - _LEFT - _RIGHT), 0.5)
+        axes.yaxis.set_label_coords(-(_LEFT - 17) / (WIDTH_PX - _LEFT - _RIGHT), 0.5)
         axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
         axes.xaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
         axes.locator_params(axis="y", nbins=5)
@@ -313,7 +313,7 @@ def _draw_series(axes: Any, plot: Plot, scale: float) -> None:
         axes.axhline(level.value * scale, color=colour, linewidth=1.5, linestyle=(0, (4, 3)), label=level.name)
     for x, name in plot.marks:
         axes.axvline(x, color=_COLOUR_OF["quiet"], linewidth=1)
-        axes.text(x, 0.98, f" {name}", transform=axes.get_xaxis_transform(), va="top", color=_COLOUR_OF["quiet"])
+        axes.text(x, 0.03, f" {name}", transform=axes.get_xaxis_transform(), color=_COLOUR_OF["quiet"])
 
 
 def _y_range(plot: Plot) -> tuple[float, float]:
