@@ -165,7 +165,7 @@ class Browser:
             ready, _, _ = select.select([self._answers], [], [], max(deadline - time.monotonic(), 0))
             told = os.read(self._answers, 1 << 20) if ready else b""
             if not told:
-                raise AssertionError(f"Chromium says nothing within {_PATIENCE_S} s, or is gone; waiting for {waiting_for}")
+                raise AssertionError(f"Chromium is gone, or silent for {_PATIENCE_S} s; waiting for {waiting_for}")
             self._rest += told
         line, _, self._rest = self._rest.partition(b"\0")
         message: dict[str, Any] = json.loads(line)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from xml.etree import ElementTree
 
-from roibeam.pipelines.foundation.pages.plot import Interval, Level, Plot, Series, intervals_svg, plot_svg, svg_file
+from roibeam.pipelines.foundation.pages.plot import Level, Plot, Series, plot_svg, svg_file
 
 SVG = "{http://www.w3.org/2000/svg}"
 PLOT = Plot(
@@ -49,11 +49,6 @@ def test_two_plots_share_no_name_and_the_same_plot_is_the_same_text() -> None:
 def test_what_a_user_named_is_shown_as_it_is() -> None:
     shown = texts(plot_svg(Plot("a <b> & $x_1$", "step", "loss", [Series("", [1], [float("nan")])]), "a"))
     assert "a <b> & $x_1$" in shown
-
-
-def test_intervals_have_a_row_each() -> None:
-    svg = intervals_svg("Found", "share (%)", [Interval("Words", 0.3, 0.2, 0.4, 0.1), Interval("Pairs", 0.5)], "i")
-    assert {"Words", "Pairs", "chance", "95 % interval", "share (%)"} <= set(texts(svg))
 
 
 def test_a_file_of_plots_stands_for_itself() -> None:

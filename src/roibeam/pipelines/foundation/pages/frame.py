@@ -59,13 +59,30 @@ def table(
         )
         look = ' class="strong"' if row_number in strong else ""
         lines.append(f'<tr{look}><th scope="row"{_number(0 in numbers)}>{first}</th>{cells}</tr>')
-    return f'<table class="table"><thead><tr>{heads}</tr></thead>\n<tbody>{"".join(lines)}</tbody></table>\n'
+    kind = "table pairs" if len(head) == 2 else "table"
+    return f'<table class="{kind}"><thead><tr>{heads}</tr></thead>\n<tbody>{"".join(lines)}</tbody></table>\n'
 
 
 def verdict_markup(word: str) -> str:
     """A verdict, plain text, in the colour of good or poor."""
     look = "good" if word in ("clearly above chance", "better than chance") else "poor"
     return f'<span class="{look}">{html.escape(word)}</span>' if word else ""
+
+
+def interval_bar(value: float, low: float | None, high: float | None, level: float | None, *, label: str) -> str:
+    """Markup: a share on a line from 0 to 1, with its interval and the level that it is compared with.
+
+    Args:
+        value, low, high, level: 0..1; None draws nothing.
+        label: read out in place of the picture.
+    """
+    marks = []
+    if low is not None and high is not None:
+        marks.append(f'<i class="range" style="left:{100 * low:.1f}%;width:{100 * (high - low):.1f}%"></i>')
+    if level is not None:
+        marks.append(f'<i class="level" style="left:{100 * level:.1f}%"></i>')
+    marks.append(f'<i class="value" style="left:{100 * value:.1f}%"></i>')
+    return f'<span class="interval" role="img" aria-label="{html.escape(label)}">{"".join(marks)}</span>'
 
 
 def folded(title: str, content: str) -> str:
@@ -132,6 +149,14 @@ summary { cursor: pointer; padding: 6px 0; font-weight: 600; }
 .table tbody tr { border-top: 1px solid var(--line); }
 .table .number { text-align: right; overflow-wrap: normal; }
 .table .strong > * { font-weight: 650; }
+.interval { display: block; position: relative; min-width: 160px; height: 18px; margin: 0 6px;
+  background: linear-gradient(var(--line), var(--line)) center / 100% 1px no-repeat; border: solid var(--line);
+  border-width: 0 1px; }
+.interval i { position: absolute; }
+.interval .range { top: 6px; height: 6px; min-width: 2px; background: var(--series-0); opacity: .45; }
+.interval .value { top: 4px; width: 10px; height: 10px; margin-left: -5px; border-radius: 5px;
+  background: var(--series-0); }
+.interval .level { top: 0; width: 3px; height: 18px; margin-left: -1.5px; background: var(--series-1); }
 .good { color: var(--series-2); font-weight: 600; }
 .poor { color: var(--series-4); font-weight: 600; }
 .counts { display: grid; grid-template-columns: repeat(auto-fit, minmax(116px, 1fr)); margin-top: 20px;
@@ -188,6 +213,10 @@ figcaption .id { flex: 1 1 100%; color: var(--text); }
     padding: 1px 0; }
   .table td:empty { display: none; }
   .table td.number { text-align: left; }
+  .pairs tr { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 0 10px; padding: 3px 0; }
+  .pairs th[scope], .pairs td[data-head] { display: block; font-weight: 400; }
+  .pairs th[scope] { color: var(--quiet); }
+  .pairs [data-head]::before { display: none; }
   .table [data-head]::before { content: attr(data-head); color: var(--quiet); font-weight: 400; }
   .table th:not([data-head]), .table td:not([data-head]) { display: block; font-weight: 600; }
   .failures thead { display: none; }

@@ -84,23 +84,6 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A value with the ends of its interval, in a plot that has a row for each.
-
-    Attributes:
-        name: of the row.
-        value, low, high: low and high are None where there is no interval.
-        level: to compare with; None for none.
-    """
-
-    name: str
-    value: float
-    low: float | None = None
-    high: float | None = None
-    level: float | None = None
-
-
-@dataclass(frozen=True)
 class Plot:
     """What is drawn.
 
@@ -165,52 +148,6 @@ def plot_svg(plot: Plot, key: str) -> str:
                 columnspacing=1.2, labelspacing=0.3, borderpad=0.3, labelcolor=_COLOUR_OF["text"],
             )  # fmt: skip
         return _element(_markup(figure), key, label=f"{plot.title}: {plot.y_label} over {plot.x_label}")
-
-
-def intervals_svg(title: str, x_label: str, rows: Sequence[Interval], key: str, *, percent: bool = True) -> str:
-    """Values with their intervals, a row for each, beside the level that each is compared with; see `plot_svg`.
-
-    Args:
-        x_label: name of the axis, with its unit.
-        rows: from top to bottom, at least one.
-        percent: the values are shares, 0..1, and shown in percent.
-    """
-    row_height, above = 38, _ABOVE + _LEGEND_ROW
-    height = above + row_height * len(rows) + _BELOW
-    scale = _PERCENT if percent else 1.0
-    with _settings():
-        figure = _figure(height)
-        _heading(figure, title, height)
-        left = 14
-        axes = figure.add_axes(
-            (left / WIDTH_PX, _BELOW / height, (WIDTH_PX - left - 14) / WIDTH_PX, row_height * len(rows) / height)
-        )
-        _axes_look(axes)
-        axes.grid(visible=False, axis="y")
-        axes.grid(visible=True, axis="x", color=_COLOUR_OF["line"], linewidth=1)
-        for place, row in enumerate(rows):
-            y = len(rows) - 1 - place
-            axes.text(0.0, y + 0.22, row.name, transform=axes.get_yaxis_transform(), va="center")
-            first = place == 0
-            if row.low is not None and row.high is not None:
-                axes.plot([row.low * scale, row.high * scale], [y - 0.2] * 2, color=_COLOUR_OF["series-0"],
-                          linewidth=4, alpha=0.45, label="95 % interval" if first else None)  # fmt: skip
-            axes.plot([row.value * scale], [y - 0.2], "o", color=_COLOUR_OF["series-0"], markersize=7,
-                      label="measured" if first else None)  # fmt: skip
-            if row.level is not None:
-                axes.plot([row.level * scale] * 2, [y - 0.45, y + 0.05], color=_COLOUR_OF["series-1"], linewidth=2.5,
-                          label="chance" if first else None)  # fmt: skip
-        axes.set_ylim(-0.6, len(rows) - 0.4)
-        axes.set_yticks([])
-        if percent:
-            axes.set_xlim(0, _PERCENT)
-        axes.set_xlabel(x_label)
-        axes.locator_params(axis="x", nbins=5)
-        axes.legend(
-            loc="lower left", bbox_to_anchor=(-0.02, 1.0), frameon=False, ncols=3, borderaxespad=0, handlelength=1.2,
-            handletextpad=0.5, columnspacing=1.2, borderpad=0.3, labelcolor=_COLOUR_OF["text"],
-        )  # fmt: skip
-        return _element(_markup(figure), key, label=f"{title}: {', '.join(row.name for row in rows)}")
 
 
 def svg_file(plots: Sequence[str], *, columns: int = 3) -> str:

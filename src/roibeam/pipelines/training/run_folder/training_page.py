@@ -29,7 +29,6 @@ from roibeam.pipelines.training.run_folder.run_words import (
     how_good_rows,
     how_good_sentence,
     model_sentence,
-    short_number,
 )
 from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, LOG_NAME, read_lines
 
@@ -125,7 +124,7 @@ def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
             ("steps/s", f"{steps:.3g}"),
             ("samples/s", f"{samples:.3g}"),
             ("epochs", f"{last['epoch']:,.4g}"),
-            *([] if run.weights is None else [("weights", short_number(run.weights))]),
+            *([] if run.weights is None else [("weights", f"{run.weights / 1e6:.3g} M")]),
             ("last loss", f"{last['loss']:.4g}"),
         ]
     )
