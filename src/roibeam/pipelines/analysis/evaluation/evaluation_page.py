@@ -122,7 +122,8 @@ def _asked(facts: Mapping[str, Any]) -> str:
         f"15 % of the words and of the regions were hidden, by seed {question['seed']}, and each was to be guessed. "
         f"For matching, each caption stood once beside its image and once beside another one. For retrieval, all "
         f"captions stood beside all images{folds}. Intervals are of a bootstrap over images: draws of other images "
-        f"would fall into them 95 times in 100. Chance is what always guessing the commonest answer, or a draw, reaches."
+        f"would fall into them 95 times in 100. Chance is what a guess reaches that is always the commonest answer, or "
+        f"drawn."
     )
     named = {
         "checkpoint": facts["checkpoint"]["source"],

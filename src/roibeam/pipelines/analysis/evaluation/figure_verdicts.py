@@ -19,8 +19,10 @@ def sentence_of(figure: Figure) -> str:
     """ "masked words 33.1 % right (clearly above chance, which is 12.2 %)"."""
     called = measure_name(figure.name)
     name, _, what = called.title.partition(": ")
-    told = what if called.is_share and not what.startswith("R@") else ""
-    shown = f"{name.lower()}{f' {what}' if not told else ''} {called.shown(figure.value)}{f' {told}' if told else ''}"
+    words = [name.lower(), called.shown(figure.value), what]
+    if what.startswith("R@"):
+        words = [name.lower(), what, called.shown(figure.value)]
+    shown = " ".join(words)
     word = verdict_of(figure)
     return f"{shown} ({word}, which is {called.shown(figure.chance)})" if word else shown
 
@@ -29,9 +31,5 @@ def verdict_of_difference(difference: Difference) -> str:
     """Which of two models is better in this figure, "the first" or "the second", where the interval tells."""
     if not difference.excludes_zero:
         return "no clear difference"
-    first_is_more = difference.low > 0
-    return (
-        "the first is better"
-        if first_is_more != measure_name(difference.name).lower_is_better
-        else "the second is better"
-    )
+    first_is_better = (difference.low > 0) != measure_name(difference.name).lower_is_better
+    return f"the {'first' if first_is_better else 'second'} is better"
