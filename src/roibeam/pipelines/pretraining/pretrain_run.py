@@ -29,6 +29,7 @@ from roibeam.pipelines.pretraining.validation import told
 from roibeam.pipelines.training.checkpoint import checkpoint_step
 from roibeam.pipelines.training.loop import is_main_process
 from roibeam.pipelines.training.run_folder.folder import defaults_of
+from roibeam.pipelines.training.run_folder.run_figures import RunSummary, write_summary
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -98,6 +99,13 @@ def pretrain(
     evaluation, detector = training.evaluation or tasks.trained.evaluate(), None
     if change is not None:
         detector = change.after()
+    asked = "the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows)
+    if is_main_process():
+        of_asked = tasks.asked()
+        summary = RunSummary(
+            run.choice.system.name, asked, read.asked is not None, evaluation, of_asked.chance, of_asked.items
+        )
+        write_summary(run.run_dir, summary)
         write_training_page(run.run_dir, best_step=None if training.best is None else checkpoint_step(training.best))
     return PretrainResult(
         run_dir=run.run_dir,
@@ -107,7 +115,7 @@ def pretrain(
         vocab_size=tokenizer.vocab_size,
         training=training,
         evaluation=dict(evaluation),
-        asked="the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows),
+        asked=asked,
         left_out={**read.missing, **tasks.skipped()},
         detector=detector,
     )

@@ -58,7 +58,8 @@ from roibeam.pipelines.training.run_folder.folder import (
     check_same_run,
     write_config,
 )
-from roibeam.pipelines.training.run_folder.train_log import TrainLog
+from roibeam.pipelines.training.run_folder.run_figures import training_seconds
+from roibeam.pipelines.training.run_folder.train_log import LOG_NAME, TrainLog, read_lines
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.task import EvaluatedTask, TrainTask, steps_of
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -73,7 +74,8 @@ class TrainResult:
     step: last step that ran.
     checkpoint: folder of the newest checkpoint.
     last: the last line of log.jsonl.
-    seconds: time in the loop, by the clock.
+    seconds: that the steps of log.jsonl took, those of earlier calls with them; of this call, where this process has
+        no log.
     best: folder of the best checkpoint by `TrainConfig.best_by`, or None.
     evaluation: after the last step; None where this call made none there.
     """
@@ -340,6 +342,8 @@ class _Run:
 
     def result(self, position: Position, checkpoint: Path, seconds: float) -> TrainResult:
         best = self._best()
+        if self._log is not None:
+            seconds = training_seconds(read_lines(self._run_dir / LOG_NAME))
         return TrainResult(
             position.step,
             checkpoint,

@@ -23,6 +23,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import check_new
 from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, pretraining_model
 from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
+from roibeam.pipelines.analysis.evaluation.evaluation_page import write_evaluation_page
 from roibeam.pipelines.analysis.evaluation.evaluation_results import (
     Figure,
     figure_of,
@@ -65,6 +66,7 @@ class EvaluationResult:
     join: how captions met records.
     num_captions, num_images: that were evaluated.
     results: the file written.
+    page: report.html beside it.
     seconds: it took.
     """
 
@@ -74,6 +76,7 @@ class EvaluationResult:
     num_captions: int
     num_images: int
     results: Path
+    page: Path
     seconds: float
 
 
@@ -90,7 +93,8 @@ def evaluate_checkpoint(
     asked: dict[str, Any] | None = None,
     tell: Callable[[str], None] = lambda remark: None,
 ) -> EvaluationResult:
-    """Evaluates a model on the captions whose images the store has, and writes `OUT/results.json`.
+    """Evaluates a model on the captions whose images the store has, and writes `OUT/results.json` and
+    `OUT/report.html`.
 
     A `JointCheckpoint` reads their photos: boxes and targets are the store's, features its own encoder's.
 
@@ -139,8 +143,18 @@ def evaluate_checkpoint(
         "torch": torch.__version__,
         "seconds": round(time.monotonic() - start, 1),
     }
-    path, seconds = write_results(out, facts, figures, chosen.image_ids, measures), time.monotonic() - start
-    return EvaluationResult(figures, (*remarks, *skipped), join, len(chosen.rows), len(chosen.image_ids), path, seconds)
+    path = write_results(out, facts, figures, chosen.image_ids, measures)
+    page = write_evaluation_page(out, facts, figures)
+    return EvaluationResult(
+        figures=figures,
+        remarks=(*remarks, *skipped),
+        join=join,
+        num_captions=len(chosen.rows),
+        num_images=len(chosen.image_ids),
+        results=path,
+        page=page,
+        seconds=time.monotonic() - start,
+    )
 
 
 def _features(

@@ -11,6 +11,7 @@ from roibeam.features.printable import escaped
 from roibeam.features.record.drawing.palette import colours_by_class
 from roibeam.pipelines.foundation.pages.banner import Banner, banner_html
 from roibeam.pipelines.foundation.pages.charts import Bar, DrawnRegion, bars_of_integers, histogram, photo_with_regions
+from roibeam.pipelines.foundation.pages.frame import PAGE_HEAD, PAGE_STYLE
 
 
 @dataclass(frozen=True)
@@ -298,105 +299,3 @@ def _duration(seconds: float) -> str:
 
 def _rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
-
-
-PAGE_HEAD = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-"""
-
-PAGE_STYLE = """
-:root { --page: #fff; --text: #1b1f24; --quiet: #5b6470; --line: #d9dee4; --frame: #eef1f4; --bar: #4a7ab5;
-  --note: #fff4d6; --note-line: #c58a00; }
-@media screen and (prefers-color-scheme: dark) {
-  :root { --page: #14171b; --text: #e4e8ec; --quiet: #98a2ae; --line: #2d333b; --frame: #1f242a; --bar: #6c9bd4;
-    --note: #332a10; --note-line: #d9a520; } }
-* { box-sizing: border-box; }
-html { -webkit-text-size-adjust: 100%; }
-body { margin: 0 auto; max-width: 1280px; padding: 24px 24px 48px; background: var(--page); color: var(--text);
-  font: 14px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
-  font-variant-numeric: tabular-nums; }
-h1 { margin: 0 0 10px; font-size: 22px; line-height: 1.25; font-weight: 650; overflow-wrap: anywhere; }
-h2 { margin: 32px 0 12px; padding-top: 12px; border-top: 1px solid var(--line); font-size: 16px; font-weight: 650; }
-h3 { margin: 0 0 8px; font-size: 13px; font-weight: 600; }
-h2 small, h3 small { margin-left: 6px; font-size: 12px; font-weight: 400; color: var(--quiet); }
-dl, dd, p, figure { margin: 0; }
-.quiet { color: var(--quiet); }
-.id { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: 12px;
-  overflow-wrap: anywhere; }
-.details { display: flex; flex-wrap: wrap; gap: 2px 20px; font-size: 13px; }
-.details div { display: flex; gap: 6px; min-width: 0; }
-.details dt { color: var(--quiet); white-space: nowrap; }
-.details dd { min-width: 0; overflow-wrap: anywhere; }
-.note { margin-top: 16px; padding: 8px 12px; background: var(--note); border-left: 3px solid var(--note-line); }
-.counts { display: grid; grid-template-columns: repeat(auto-fit, minmax(116px, 1fr)); margin-top: 20px;
-  border: solid var(--line); border-width: 1px 0 0 1px; }
-.counts div { padding: 8px 12px; border: solid var(--line); border-width: 0 1px 1px 0; }
-.counts dt { font-size: 12px; color: var(--quiet); white-space: nowrap; }
-.counts dd { font-size: 18px; font-weight: 600; white-space: nowrap; }
-.counts + section h2 { border-top: 0; padding-top: 0; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(320px, 100%), 1fr)); gap: 28px 40px; }
-.histogram { position: relative; margin-bottom: 26px; padding-top: 18px; }
-.histogram svg { display: block; width: 100%; height: 130px; border-bottom: 1px solid var(--quiet); }
-.histogram .bar { fill: var(--bar); }
-.histogram .hit { fill: transparent; }
-.histogram g:hover .hit { fill: var(--frame); }
-.highest { position: absolute; top: 0; left: 0; right: 0; height: 18px; border-bottom: 1px dotted var(--line);
-  font-size: 11px; color: var(--quiet); }
-.ticks { position: relative; height: 18px; font-size: 11px; color: var(--quiet); }
-.ticks span { position: absolute; top: 2px; white-space: nowrap; }
-.ticks .inner { transform: translateX(-50%); }
-.ticks .last { transform: translateX(-100%); }
-table { border-collapse: collapse; width: 100%; }
-th { text-align: left; font-weight: 400; }
-.bars { table-layout: fixed; font-size: 13px; line-height: 20px; }
-.bars th { width: 42%; padding: 0 8px 0 0; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
-.bars .share i { display: block; min-width: 1px; height: 10px; background: var(--bar); }
-.bars .number { width: 76px; text-align: right; }
-.failures { font-size: 13px; }
-.failures td, .failures th { padding: 4px 16px 4px 0; vertical-align: top; overflow-wrap: anywhere; }
-.failures thead th { font-size: 12px; color: var(--quiet); }
-.failures tbody { border-top: 1px solid var(--line); }
-.failures tbody th { width: 18%; font-weight: 600; }
-.failures tbody th b { margin-left: 4px; font-weight: 400; color: var(--quiet); }
-.failures td:nth-last-child(3) { width: 26%; }
-.failures td:nth-last-child(2) { width: 8%; overflow-wrap: normal; }
-.photos { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(340px, 100%), 1fr)); gap: 20px 16px; }
-figure { min-width: 0; break-inside: avoid; }
-.photo, .missing { display: block; width: 100%; aspect-ratio: 4 / 3; background: var(--frame); }
-.photo text { font-family: Arial, "Liberation Sans", "Helvetica Neue", "DejaVu Sans", sans-serif; }
-.photo .enlarged { image-rendering: pixelated; }
-.photo .under, .photo .box { fill: none; vector-effect: non-scaling-stroke; }
-.photo .under { stroke-opacity: .55; stroke-width: 3.5px; }
-.photo .box { stroke-width: 1.75px; }
-.missing { display: flex; align-items: center; justify-content: center; padding: 24px; border: 1px dashed var(--line);
-  color: var(--quiet); font-size: 13px; text-align: center; overflow: hidden; }
-.missing p { min-width: 0; overflow-wrap: anywhere; }
-figcaption { display: flex; flex-wrap: wrap; gap: 0 12px; padding-top: 5px; font-size: 12px; color: var(--quiet); }
-figcaption .id { flex: 1 1 100%; color: var(--text); }
-@media (max-width: 640px) {
-  body { padding: 16px 14px 32px; }
-  .failures thead { display: none; }
-  .failures tbody { display: block; padding: 6px 0; }
-  .failures tr, .failures tbody th, .failures td, .failures td:nth-last-child(n) { display: block; width: auto;
-    padding: 1px 0; }
-  .failures tr + tr { margin-top: 6px; } }
-@media print {
-  body { max-width: none; padding: 0; font-size: 12px; }
-  h2, h3 { break-after: avoid; }
-  .charts { grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); column-gap: 24px; }
-  .charts > div, .failures tr { break-inside: avoid; }
-  .counts div { padding: 5px 8px; }
-  .counts dd { font-size: 14px; }
-  .failures, .bars { font-size: 12px; }
-  .photos { grid-template-columns: repeat(2, 1fr); }
-  * { -webkit-print-color-adjust: exact; print-color-adjust: exact; } }
-"""
