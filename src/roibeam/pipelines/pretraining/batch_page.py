@@ -13,7 +13,7 @@ from roibeam.features.printable import escaped
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.pipelines.foundation.pages.banner import Banner, banner_html
 from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
-from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE
+from roibeam.pipelines.foundation.pages.frame import PAGE_HEAD, PAGE_STYLE
 from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.inputs.shown_photos import Shown
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer

@@ -14,7 +14,7 @@ from roibeam.features.counted import counted
 from roibeam.features.printable import escaped, printable
 from roibeam.pipelines.foundation.pages.banner import Banner, banner_html
 from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
-from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE
+from roibeam.pipelines.foundation.pages.frame import PAGE_HEAD, PAGE_STYLE
 
 _MATCHED, _UNMATCHED = "#a1caf1", "#ff3ea5"
 _NAMED = 10  # boxes of a picture with class and score beside them: more labels hide the photo
