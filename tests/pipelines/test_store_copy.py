@@ -179,6 +179,8 @@ def test_subset_by_ids_and_by_split(roibeam: Roibeam, whole: Path, tmp_path: Pat
         "give one of them"
         in roibeam("store", "copy", whole, tmp_path / "x", "--split-file", "a", "--split", "val", "--ids", "b").err
     )
+    for half in (("--split", "val"), ("--split-file", split)):
+        assert "go together" in roibeam("store", "copy", whole, tmp_path / "x", *half).err
     with pytest.raises(ValueError, match="no image of the split"):
         split.write_text(json.dumps({"images": images[:1]}))
         read_split(str(split), "val")

@@ -59,11 +59,11 @@ def train_command(
     """Trains a detector on photos with labelled objects.
 
     It is a Faster R-CNN that also predicts attributes. OUT/checkpoints/STEP/model is what `roibeam extract --detector`
-    takes. On several GPUs: torchrun --no-python --nproc-per-node N roibeam detector train ...
+    takes. torchrun starts it on several GPUs, as it does for pretrain.
 
     Examples:
         roibeam detector train run/ --labels vg/train.txt --photos vg/images
-        roibeam detector train run/ --labels toy/visual_genome/train.txt --detector toy
+        roibeam detector train run/ --labels coco/instances_train2017.json
     """
     from roibeam.pipelines.detector.train_request import DetectorTrainRequest, train_requested_detector
 
@@ -110,7 +110,7 @@ def evaluate_command(
     Measures mAP as Visual Genome and as COCO do, attributes, calibration, and recall of the kept regions.
 
     Examples:
-        roibeam detector evaluate toy --labels toy/visual_genome/test.txt
+        roibeam detector evaluate toy --labels world/visual_genome/test.txt
     """
     from roibeam.extraction.choice.detector_folder import read_detector_folder
     from roibeam.pipelines.detector.photos import open_labelled_photos

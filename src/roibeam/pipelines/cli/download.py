@@ -36,10 +36,11 @@ def download_command(
     max_pixels: Annotated[int, option("max-pixels")] = 120_000_000,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Downloads the images of a caption list, and writes OUT/local.tsv for extract.
+    """Downloads the images of a caption list.
 
-    Run the same command again to continue. Images that fail are listed with the reason in OUT/dead_letters.parquet.
-    Images whose site does not want them used (X-Robots-Tag) are left out.
+    It also writes OUT/local.tsv, their captions with local paths, which extract reads. Run the same command again to
+    continue. Images that fail are listed with the reason in OUT/dead_letters.parquet. Images whose site does not want
+    them used (X-Robots-Tag) are left out.
 
     Examples:
         roibeam download Train_GCC-training.tsv cc/

@@ -20,7 +20,6 @@ from roibeam.pipelines.cli.options import (
 )
 from roibeam.pipelines.cli.surface.command import HelpedCommand
 from roibeam.pipelines.cli.surface.option import argument, option
-from roibeam.pipelines.cli.surface.option_names import OUTPUT
 from roibeam.pipelines.extract.request import (
     ExtractRequest,
     RequestedDetector,
@@ -51,17 +50,17 @@ def extract_command(
         list[str],
         argument(
             "SOURCE",
-            "Photos, a folder, a pattern in quotes, a .tar or .zip, or a list or annotation file (COCO, Karpathy, SBU, "
-            "Visual Genome, Flickr30k, VCR, .csv, ...), also at a URL; docs/extract.md names all.",
+            "Photos, a folder, a pattern in quotes, a .tar or .zip, a list or annotation file (COCO, .csv, ...), here "
+            "or at a URL; docs/extract.md names all.",
         ),
     ],
     out: Annotated[str, argument("OUT", "Store to write: a folder, or a URL (s3://, gs://, hdfs://).")],
     preset: Annotated[str | None, PRESET] = None,
-    weights: Annotated[str | None, option("weights", default="those of a detector's folder")] = None,
+    weights: Annotated[str | None, option("weights", default="those of the detector")] = None,
     detector: Annotated[str | None, DETECTOR] = None,
     vocab: Annotated[
         str | None,
-        option("vocab", default="those of a detector's folder"),
+        option("vocab", default="those of the detector"),
     ] = None,
     conventions: Annotated[str | None, CONVENTIONS] = None,
     selection: Annotated[str | None, SELECTION] = None,
@@ -70,11 +69,11 @@ def extract_command(
     captions: Annotated[str | None, option("captions")] = None,
     boxes: Annotated[
         str | None,
-        option("boxes", "COCO instances .json, .jsonl, bottom-up-attention .tsv, or VCR's folder vcr1images."),
+        option("boxes", "docs/extract.md names the formats."),
     ] = None,
     photos: Annotated[
         str | None,
-        option("photos", "For a SOURCE that is a list or annotation file.", default="found near that file"),
+        option("photos", "For a list or annotation file.", default="found near it"),
     ] = None,
     min_match: Annotated[float, option("min-match")] = MIN_MATCH,
     held_out: Annotated[list[str] | None, HELD_OUT] = None,
@@ -87,22 +86,23 @@ def extract_command(
         int | None,
         option("shard-size", "Older shards stay as they are.", default="ten minutes of work, at most 4,000"),
     ] = None,
-    device: Annotated[str, option("device", "With cuda, each process takes a GPU of its own.")] = "auto",
+    device: Annotated[str, option("device")] = "auto",
     precision: Annotated[
-        str, option("precision", values="float32, or tf32 (NVIDIA GPUs) and bf16, faster and less exact")
+        str,
+        option("precision", values="float32, or tf32 (NVIDIA GPUs) and bf16, faster and less exact", is_advanced=True),
     ] = "float32",
-    workers: Annotated[int, option("workers", "For the local runner. Each holds a detector.")] = 1,
-    runner: Annotated[str, option("runner", "Options after -- are for the runner.")] = "local",
+    workers: Annotated[int, option("workers", "Here: of the local runner.")] = 1,
+    runner: Annotated[str, option("runner", "Options after -- are for it.", is_advanced=True)] = "local",
     batched: Annotated[bool, option("batched", "Only with --precision float32.", is_advanced=True)] = False,
     threads: Annotated[int | None, THREADS] = None,
     decode_threads: Annotated[int, option("decode-threads")] = 2,
     scratch: Annotated[str | None, option("scratch", "For an OUT at a URL.", default="the temporary folder")] = None,
-    retry_dead_letters: Annotated[bool, option("retry-dead-letters", group=OUTPUT)] = False,
+    retry_dead_letters: Annotated[bool, option("retry-dead-letters", is_advanced=True)] = False,
     max_failures: Annotated[float, option("max-failures")] = 0.05,
     max_pixels: Annotated[int, option("max-pixels")] = 120_000_000,
     load_timeout: Annotated[float, option("load-timeout")] = 120.0,
     detect_timeout: Annotated[float, option("detect-timeout")] = 900.0,
-    dry_run: Annotated[bool, option("dry-run", "Times three photos.")] = False,
+    dry_run: Annotated[bool, option("dry-run")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Extracts region features of all photos of SOURCE into a store.

@@ -23,7 +23,7 @@ def leaks_command(
     id_rule: Annotated[str, ID_RULE] = "no-extension",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Tells which images of a source or store are test images of a benchmark.
+    """Tells which images are test images of a benchmark.
 
     The exit code is 1 if there are any.
 

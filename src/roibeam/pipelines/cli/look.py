@@ -37,7 +37,7 @@ def look_command(
 
     Examples:
         roibeam look photo.jpg
-        roibeam look photo.jpg --preset butd-36 --weights vg.pkl --vocab vg -o regions.png
+        roibeam look photo.jpg --weights vg.pkl --vocab vg --out regions.png
     """
     from roibeam.pipelines.analysis.look import look_at_photo
     from roibeam.pipelines.extract.request import RequestedDetector

@@ -65,9 +65,9 @@ def _root(
 def demo_command(
     out: Annotated[Path, argument("OUT", "Folder to write.")],
 ) -> None:
-    """Shows the whole chain on drawn pictures: extracts, trains a small VL-BERT, asks it.
+    """Shows the whole chain on drawn pictures, without a download.
 
-    Needs no download and takes a few minutes on two cores.
+    It extracts regions, trains a small VL-BERT and asks it, which takes a few minutes on two cores.
 
     Examples:
         roibeam demo demo/

@@ -19,7 +19,7 @@ def progress_command(
     every: Annotated[float, option("every", "With --watch.")] = 15.0,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Shows how far an extraction is: images, rate, time left and failures.
+    """Shows how far an extraction is, and the time left.
 
     It reads what the run has written, on any runner and from any machine, and writes nothing.
 

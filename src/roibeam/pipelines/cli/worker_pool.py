@@ -15,7 +15,7 @@ def worker_pool_command(
         str, option("host", "Everybody who reaches it can run code here: keep it local, one pool on each machine.")
     ] = "localhost",
 ) -> None:
-    """Starts Beam workers on this machine for Flink, Spark or another runner.
+    """Starts Beam workers on this machine, for Flink or Spark.
 
     Start one beside each TaskManager, with the same Python and the same roibeam. It runs until Ctrl-C.
 

@@ -35,7 +35,7 @@ def copy_command(
     ] = 0.05,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Copies stores into a new one: merged, cut anew, or a part of them.
+    """Copies stores into a new one: merged, cut anew, or in part.
 
     An image that several sources hold is copied once; it is an error if they differ. Captions and labels come along.
     Every record is checked. Run the same command again to continue. See docs/stores.md.

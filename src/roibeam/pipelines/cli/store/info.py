@@ -31,7 +31,7 @@ def info_command(
     store: Annotated[str, argument("STORE", "Store: a folder, or its URL (s3://, gs://, ...).")],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Shows what is in a store: counts, sizes, and how its features were made.
+    """Shows what is in a store, and how its features were made.
 
     Examples:
         roibeam store info store/

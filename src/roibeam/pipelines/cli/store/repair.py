@@ -25,11 +25,11 @@ def repair_command(
     retry_dead_letters: Annotated[bool, option("retry-dead-letters")] = False,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Lists broken and missing images of a store; with --photos extracts them again.
+    """Lists broken images of a store, and extracts them again.
 
-    Reads every record. Whole records stay as they are. The new features must be made in the same way (detector,
-    conventions, selection, dtype), else nothing is written. The exit code is 1 if the store needs a repair, or if
-    images could not be extracted again.
+    Without --photos it only lists them, and those that are missing. It reads every record. Whole records stay as they
+    are. The new features must be made in the same way (detector, conventions, selection, dtype), else nothing is
+    written. The exit code is 1 if the store needs a repair, or if images could not be extracted again.
 
     Examples:
         roibeam store repair store/

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from roibeam.pipelines.cli.surface.help_page import command_page, group_page
+from roibeam.pipelines.cli.surface.help_page import called, command_page, group_page
 
 HELP_NAMES = ["-h", "--help"]
 
 # What people type who know other tools, and what it is called here.
-_OTHER_WORDS = {
+OTHER_WORDS = {
     "images": "photos", "image": "photo", "image-root": "photos", "image-dir": "photos", "data-dir": "photos",
     "mode": "precision", "fp16": "precision", "bf16": "precision", "amp": "precision", "gpu": "device",
     "gpus": "device", "output": "out", "output-dir": "out", "lr": "learning-rate", "bs": "batch-size",
@@ -21,11 +21,11 @@ _OTHER_WORDS = {
     "resume-from-checkpoint": "resume", "num-workers": "workers", "regions": "max-regions", "stage-to": "cache-dir",
     "weight": "store-weight", "validation": "validation-captions", "num": "num-images", "task": "task-token",
 }  # fmt: skip
-_OTHER_COMMANDS = {
+OTHER_COMMANDS = {
     "inspect-batch": "pretrain RUN --inspect-batch 8", "inspect": "pretrain RUN --inspect-batch 8",
     "train": "pretrain", "fit": "pretrain", "eval": "evaluate", "test": "evaluate", "detect": "look",
     "predict": "look", "draw": "look", "visualize": "look", "features": "extract", "run": "extract",
-    "status": "progress", "merge": "store copy", "split": "store copy", "attention": "probe",
+    "status": "progress", "help": "--help", "merge": "store copy", "split": "store copy", "attention": "probe",
 }  # fmt: skip
 
 
@@ -40,9 +40,11 @@ class HelpedCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):  # no unknown option
+            # Which class it is of, depends on the version of typer.
+            if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):
                 raise
-            ctx.fail(_no_such_option(self, error.option_name))
+            name = str(error.option_name)
+        return cast(list[str], ctx.fail(_no_such_option(self, name)))
 
     def get_help(self, ctx: Any) -> str:
         return command_page(self, ctx, everything=False)
@@ -69,22 +71,24 @@ class HelpedGroup(TyperGroup):
 def _no_such_option(command: Any, name: str) -> str:
     known = [each for parameter in command.params for each in (*parameter.opts, *parameter.secondary_opts)]
     known = [each for each in known if each.startswith("--")]
-    other = f"--{_OTHER_WORDS.get(name.lstrip('-'), '')}"
-    near = [other] if other in known else get_close_matches(name, known, n=3)
-    return f"there is no option {name}{_did_you_mean(near)}"
+    meant = {each: each for each in known} | {
+        f"--{word}": f"--{ours}" for word, ours in OTHER_WORDS.items() if f"--{ours}" in known
+    }
+    near = [name] if name in meant else get_close_matches(name, meant, n=2, cutoff=0.7)
+    return f"there is no option {name}{_did_you_mean(list(dict.fromkeys(meant[each] for each in near)))}"
 
 
 def _no_such_command(group: Any, context: Any, name: str) -> str:
     """Names near to it, of this group, and of groups below."""
-    before = context.command_path
+    before = called(context)
     below = [
         f"{before} {other} {each}"
         for other, command in group.commands.items()
         for each in getattr(command, "commands", ())
         if each == name
     ]
-    if context.parent is None and name in _OTHER_COMMANDS:
-        near = [f"{before} {_OTHER_COMMANDS[name]}"]
+    if context.parent is None and name in OTHER_COMMANDS:
+        near = [f"{before} {OTHER_COMMANDS[name]}"]
     else:
         near = below or [f"{before} {each}" for each in get_close_matches(name, group.commands, n=2)]
     return f"there is no command `{before} {name}`{_did_you_mean([f'`{each}`' for each in near])}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -14,6 +15,12 @@ from roibeam.pipelines.cli.surface.option_names import COMMAND_GROUPS, GROUPS
 _WIDEST, _NARROWEST = 100, 40
 _COLUMN = 28  # of the names, with the space before and after them
 _EXAMPLES = "Examples:"
+_NO_BREAK = "\x00"  # in place of a space
+# Of options that typer adds, in our words.
+_OTHERS = {
+    "--install-completion": "Complete commands and options by the Tab key, in this shell.",
+    "--show-completion": "Print what --install-completion would set up.",
+}
 
 
 def command_page(command: Any, context: Any, *, everything: bool) -> str:
@@ -26,11 +33,11 @@ def command_page(command: Any, context: Any, *, everything: bool) -> str:
     arguments = [each for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option"]
     shown = [each for each in options if everything or not each.hidden or each.required]
-    names = " ".join([context.command_path, "[OPTIONS]", *map(_in_usage, arguments)])
+    names = " ".join([called(context), "[OPTIONS]", *map(_in_usage, arguments)])
     page = [*_usage(names), "", *_paragraphs(text), *_examples(examples)]
-    page += _section("Arguments", [(_called(each), _sentence(each)) for each in arguments])
+    page += _section("Arguments", [(_name_of(each), _sentence(each)) for each in arguments])
     for group in sorted({_group(each) for each in shown}, key=_place):
-        page += _section(group, [(_called(each), _sentence(each)) for each in shown if _group(each) == group])
+        page += _section(group, [(_name_of(each), _sentence(each)) for each in shown if _group(each) == group])
     help_row = [("-h, --help", "Show this page.")]
     if left := len(options) - len(shown):
         help_row.append(("--help-all", f"Show {left} more options, which few need."))
@@ -41,7 +48,7 @@ def command_page(command: Any, context: Any, *, everything: bool) -> str:
 def group_page(group: Any, context: Any) -> str:
     """The page of a command that has commands below it: all of them, in groups."""
     text, examples = _parts(group.help)
-    page = [*_usage(f"{context.command_path} COMMAND ..."), "", *_paragraphs(text), *_examples(examples)]
+    page = [*_usage(f"{called(context)} COMMAND [OPTIONS]"), "", *_paragraphs(text), *_examples(examples)]
     rows: dict[str, list[tuple[str, str]]] = {}
     for words, command, panel in _commands(group):
         rows.setdefault(panel, []).append((words, _first_sentence(command)))
@@ -49,10 +56,19 @@ def group_page(group: Any, context: Any) -> str:
         page += _section(panel, rows[panel])
     options = [each for each in group.params if each.param_type_name == "option"]
     page += _section(
-        "Options", [*((_called(each), _sentence(each)) for each in options), ("-h, --help", "Show this page.")]
+        "Options", [*((_name_of(each), _sentence(each)) for each in options), ("-h, --help", "Show this page.")]
     )
-    page += ["", f"`{context.command_path} COMMAND --help` shows a command with its options and examples."]
+    page += ["", f"`{called(context)} COMMAND --help` shows a command with its options and examples."]
     return "\n".join(page)
+
+
+def called(context: Any) -> str:
+    """The words that call a command, whatever file the program was started from."""
+    words: list[str] = []
+    while context.parent is not None:
+        words.insert(0, str(context.info_name))
+        context = context.parent
+    return " ".join(["roibeam", *words])
 
 
 def examples_of(command: Any) -> list[str]:
@@ -94,17 +110,17 @@ def _in_usage(argument: Any) -> str:
     return name if argument.required else f"[{name}]"
 
 
-def _called(parameter: Any) -> str:
+def _name_of(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return _in_usage(parameter).strip("[]")
-    names = sorted([*parameter.opts, *parameter.secondary_opts], key=len)
+    names = sorted([*parameter.opts, *parameter.secondary_opts], key=lambda name: name.startswith("--"))
     value = "" if parameter.is_flag or not parameter.metavar else f" {parameter.metavar}"
     return ", ".join(names) + value
 
 
 def _sentence(parameter: Any) -> str:
     """What is said of a parameter, and its default."""
-    said = [parameter.help or ""]
+    said = [_OTHERS.get(parameter.opts[0], parameter.help or "")]
     if parameter.param_type_name == "argument":
         return said[0]
     if parameter.required:
@@ -130,13 +146,14 @@ def _width() -> int:
 
 
 def _usage(names: str) -> list[str]:
-    return textwrap.wrap(names, _width(), initial_indent=_bold("Usage: "), subsequent_indent=" " * 7)
+    lines = _wrapped(names, _width() - 7)
+    return [_bold("Usage: ") + lines[0], *(" " * 7 + line for line in lines[1:])]
 
 
 def _paragraphs(text: str) -> list[str]:
     lines: list[str] = []
     for paragraph in text.split("\n\n") if text else []:
-        lines += [*([""] if lines else []), *textwrap.wrap(" ".join(paragraph.split()), _width())]
+        lines += [*([""] if lines else []), *_wrapped(" ".join(paragraph.split()), _width())]
     return lines
 
 
@@ -153,7 +170,7 @@ def _rows(rows: Sequence[tuple[str, str]], before: str | None = None) -> list[st
     lines = [] if before is None else [before]
     column = min(_COLUMN, 4 + max(len(name) for name, _ in rows))
     for name, said in rows:
-        beside = textwrap.wrap(said, _width() - column) or [""]
+        beside = _wrapped(said, _width() - column) or [""]
         first = f"  {name}"
         if len(first) + 2 > column:
             lines.append(first)
@@ -161,6 +178,13 @@ def _rows(rows: Sequence[tuple[str, str]], before: str | None = None) -> list[st
             lines.append(f"{first:<{column}}{beside.pop(0)}".rstrip())
         lines += [" " * column + line for line in beside]
     return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of a text. A name with hyphens stays whole, and so does a short default."""
+    kept = re.sub(r"\[[^]]{,24}\]", lambda found: found[0].replace(" ", _NO_BREAK), text)
+    lines = textwrap.wrap(kept, width, break_on_hyphens=False, break_long_words=False)
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def _bold(text: str) -> str:

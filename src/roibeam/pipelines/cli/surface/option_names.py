@@ -135,7 +135,7 @@ _DETECTORS = {
     "preset": _text("Whose published features to make.", "NAME", DETECTOR),
     "weights": _text("Weights of the detector: a file, a URL, hf:REPO or random:SEED.", "FILE", DETECTOR),
     "detector": _text(
-        "Detector: toy, a folder of `roibeam detector train`, or network sizes: vg-r101-c4, vg-r101-c4-600 or small.",
+        "toy, a folder of `roibeam detector train`, or network sizes: vg-r101-c4, vg-r101-c4-600 or small.",
         "NAME", DETECTOR,
     ),
     "conventions": _text(
@@ -150,7 +150,7 @@ _DETECTORS = {
         DETECTOR,
     ),
     "image-feature": _text(
-        "Also store a feature of the whole photo: none, region, or NETWORK=WEIGHTS of torchvision.", "KIND", DETECTOR,
+        "Also store a feature of the whole photo: none, region, or NETWORK=FILE of torchvision.", "KIND", DETECTOR,
         is_advanced=True,
     ),
     "resnet": _text("Start from the ResNet of this file only.", "FILE", DETECTOR),
@@ -272,7 +272,7 @@ _OUTPUTS = {
     "draw": _path("Also draw the regions on the photo, into this .png file.", "FILE", OUTPUT),
     "html": _path("Also write a page that shows the images side by side.", "FILE", OUTPUT),
     "to": _text("Format to write.", "FORMAT", OUTPUT),
-    "dry-run": _flag("Show the plan and the runner's options, and write nothing.", OUTPUT),
+    "dry-run": _flag("Show the plan, and write nothing.", OUTPUT),
     "json": _flag("Print the result as JSON lines on standard output.", OUTPUT),
 }  # fmt: skip
 

@@ -86,7 +86,7 @@ def evaluate_command(
     Examples:
         roibeam evaluate run/ --store store/ --captions test.json
         roibeam evaluate run/ --store store/ --captions dataset_coco.json --split val
-        roibeam evaluate --compare run-a/evaluation/results.json run-b/evaluation/results.json
+        roibeam evaluate --compare a/results.json b/results.json
     """
     if compare is not None:
         if checkpoint is not None or store is not None or captions is not None:

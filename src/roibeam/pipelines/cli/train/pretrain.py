@@ -162,18 +162,19 @@ def pretrain_command(
         str | None, option("precision", values="float32, bf16 or fp16", default="that of the recipe, else float32")
     ] = None,
     threads: Annotated[int | None, THREADS] = None,
-    inspect_batch: Annotated[int, option("inspect-batch")] = 0,
+    inspect_batch: Annotated[int, option("inspect-batch", default="no page")] = 0,
     as_json: Annotated[bool, JSON] = False,
 ) -> PretrainRequest | None:
-    """Trains a vision-language model on captions and the regions of a store.
+    """Trains a model on captions and the regions of a store.
 
-    It learns to guess masked words and masked regions, and which captions and images match. On several GPUs: torchrun
-    --no-python --nproc-per-node N roibeam pretrain ...
+    It learns to guess masked words and masked regions, and which captions and images match. torchrun starts it
+    on several GPUs.
 
     Examples:
-        roibeam pretrain run/ --store store/ --captions captions.json --system visualbert
+        roibeam pretrain run/ --store store/ --captions captions.json
         roibeam pretrain run/ --store store/ --recipe vlbert-paper --toy
-        roibeam pretrain run/ --store store/ --end-to-end --photos photos/ --system vlbert
+        roibeam pretrain run/ --store store/ --system vlbert --end-to-end
+        torchrun --no-python --nproc-per-node 8 roibeam pretrain run/ --store store/
     """
     request = PretrainRequest(
         out,

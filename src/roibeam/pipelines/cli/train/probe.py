@@ -65,14 +65,14 @@ def probe_command(
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Asks a trained model about an image and a text, and draws the answers.
+    """Asks a trained model about an image and a text.
 
-    It guesses each [MASK] and each hidden region, says whether image and text match, and shows which word looks at
+    It guesses each [MASK] and each hidden region, says whether image and text match, and draws which word looks at
     which region.
 
     Examples:
         roibeam probe run/ photo.jpg "a dog on a [MASK]" --detector toy
-        roibeam probe run/ 000000391895 "a man on a [MASK]" --store store/ --photo photo.jpg
+        roibeam probe run/ 000000391895 "a man on a [MASK]" --store store/
     """
     from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest, write_probe
 

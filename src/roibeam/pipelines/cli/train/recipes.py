@@ -20,7 +20,9 @@ def recipes_command(
     name: Annotated[str | None, argument("NAME", "Recipe to show in full.")] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Lists the published training runs that `roibeam pretrain --recipe` can repeat.
+    """Lists the published training runs that can be repeated.
+
+    `roibeam pretrain --recipe NAME` repeats one.
 
     Examples:
         roibeam recipes
