@@ -178,7 +178,8 @@ def _evaluations(run: _Run) -> str:
     what += f", on {counted(held_out['captions'], 'held-out caption')}" if held_out else ""
     names = names_of(lines)
     shown = {round(index * (len(lines) - 1) / (_ROWS - 1)) for index in range(_ROWS)}
-    rows, strong = [], []
+    rows: list[list[str]] = []
+    strong: list[int] = []
     for index, line in enumerate(lines):
         if len(lines) <= _ROWS or index in shown or line["step"] == run.best_step:
             if line["step"] == run.best_step:
