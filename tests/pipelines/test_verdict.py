@@ -56,5 +56,5 @@ def test_the_interval_of_a_share_is_the_published_one() -> None:
 
 
 def test_unknown_numbers_keep_their_name() -> None:
-    assert measure_name("proposal_boxes").title == "Proposal boxes" and measure_name("proposal_boxes").unit == ""
+    assert measure_name("own_number").title == "Own number" and measure_name("own_number").unit == ""
     assert measure_name("proposal_recall").shown(0.5) == "50.0 %"

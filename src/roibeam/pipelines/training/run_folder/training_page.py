@@ -124,7 +124,7 @@ def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
             ("steps/s", f"{steps:.3g}"),
             ("samples/s", f"{samples:.3g}"),
             ("epochs", f"{last['epoch']:,.4g}"),
-            *([] if run.weights is None else [("weights", f"{run.weights / 1e6:.3g} M")]),
+            *([] if run.weights is None else [("weights", _in_millions(run.weights))]),
             ("last loss", f"{last['loss']:.4g}"),
         ]
     )
@@ -229,6 +229,10 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(part, f"{name}.{key}" if name else key)
     else:
         yield name, value
+
+
+def _in_millions(number: int) -> str:
+    return f"{number / 1e6:.3g} M" if number >= 1e6 else f"{number:,}"
 
 
 def _number(value: float | None) -> str:
