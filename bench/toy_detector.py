@@ -144,7 +144,7 @@ Weights: {weights:,} bytes, matrices as float16, digest `{digest}`.
 
 `make toy-detector`, which runs
 
-    roibeam toyworld world --seed {TRAIN_SEED} --images {TRAIN_IMAGES}
+    roibeam toyworld world --seed {TRAIN_SEED} --num-images {TRAIN_IMAGES}
     {command}
 
 From scratch, on the photos that the world has for Visual Genome's train. {seconds / 60:.0f} minutes in the training
@@ -152,8 +152,8 @@ loop on {PROCESSES} cores ({_processor()}), {date.today().isoformat()}, torch {t
 
 ## Measured
 
-On the photos for Visual Genome's train of worlds of other seeds (`roibeam toyworld --seed 1 --images {UNSEEN_IMAGES}`),
-with the shipped weights:
+On the photos for Visual Genome's train of worlds of other seeds
+(`roibeam toyworld --seed 1 --num-images {UNSEEN_IMAGES}`), with the shipped weights:
 
 {chr(10).join(table)}
 """

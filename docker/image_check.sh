@@ -72,7 +72,7 @@ inside() { buildah run "$container" -- "$@"; }
 [ "$(inside id -u)" != 0 ] || stop "the process inside is root"
 inside sh -c 'echo "raise SystemExit(\"a file of the working directory was imported\")" | tee model.py >features.py'
 inside "$entry" --help | grep -q extract || stop "roibeam --help does not name its commands"
-inside "$entry" toyworld toy --images 40
+inside "$entry" toyworld toy --num-images 40
 inside sh -c 'mkdir photos && cp $(find toy -name "*.jpg" | sort | head -n 2) photos'
 inside "$entry" extract photos store --detector toy --threads 1
 inside "$entry" store verify store --deep

@@ -166,7 +166,7 @@ def test_a_wheel_runs_away_from_the_checkout(wheel: Path, tmp_path: Path) -> Non
     assert Path(run(python, "-c", every_name).strip()).is_relative_to(packages)
     assert run(roibeam, "--version") == f"roibeam {PROJECT['project']['version']}\n"
     assert "extract" in run(python, "-m", "roibeam", "--help")
-    run(roibeam, "toyworld", "toy", "--images", 40)
+    run(roibeam, "toyworld", "toy", "--num-images", 40)
     shutil.copytree(next((work / "toy" / "coco").glob("val*")), work / "photos")
     run(roibeam, "extract", "photos", "store", "--detector", "toy", "--threads", 1)
     run(roibeam, "store", "verify", "store", "--deep")

@@ -462,7 +462,8 @@ def test_no_image_on_both_sides(stores: Callable[..., StoreComparison]) -> None:
     found = stores([make_record("COCO_000012", 2)], [make_record("12", 2)])
     assert not found.equal
     assert found.differences[0] == (
-        "no image is on both sides (ids such as 'COCO_000012', '12'); pairing ids by number may help (--ids number)"
+        "no image is on both sides (ids such as 'COCO_000012', '12'); "
+        "pairing ids by number may help (--match-ids number)"
     )
 
 

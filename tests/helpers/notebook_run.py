@@ -43,7 +43,12 @@ def executed(notebook: Path, folder: Path) -> NotebookNode:
         specs = KernelSpecManager(kernel_dirs=[kernels], ensure_native_kernel=False)
         manager = AsyncKernelManager(kernel_name=KERNEL, kernel_spec_manager=specs)
         client = NotebookClient(
-            read, km=manager, timeout=CELL_SECONDS, record_timing=False, resources={"metadata": {"path": str(folder)}}
+            read,
+            km=manager,
+            timeout=CELL_SECONDS,
+            coalesce_streams=True,
+            record_timing=False,
+            resources={"metadata": {"path": str(folder)}},
         )
         client.execute()
     for cell in read.cells:

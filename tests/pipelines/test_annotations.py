@@ -237,7 +237,7 @@ def test_pretraining_on_a_stores_own_captions_is_that_on_their_file(
 ) -> None:
     places: dict[str, list[object]] = {
         "own": [store[0]],
-        "staged": [store[0].as_uri(), "--stage-to", tmp_path / "disk"],
+        "staged": [store[0].as_uri(), "--cache-dir", tmp_path / "disk"],
         "file": [store[0], "--captions", ordered(samples[1])],
     }
     losses = {}
@@ -275,7 +275,7 @@ def test_a_store_without_captions_asks_for_a_file(
 def test_a_staged_table_that_arrives_damaged_is_refused(roibeam: Cli, store: tuple[Path, Any], tmp_path: Path) -> None:
     there = tmp_path / "there"
     shutil.copytree(store[0], there)
-    command = ("pretrain", tmp_path / "run", "--store", there.as_uri(), "--stage-to", tmp_path / "disk", *TINY_MODEL)
+    command = ("pretrain", tmp_path / "run", "--store", there.as_uri(), "--cache-dir", tmp_path / "disk", *TINY_MODEL)
     data = (there / ANNOTATIONS_NAME).read_bytes()
     (there / ANNOTATIONS_NAME).write_bytes(data[:-1])
     assert "annotations.parquet: ends after" in one_line(roibeam(*command))

@@ -177,7 +177,7 @@ def test_pretrain_starts_from_it(tmp_path: Path, roibeam: Callable[..., Any], pi
     theirs = save_bert(tmp_path / "bert")
     done = roibeam(
         "pretrain", tmp_path / "run", "--store", pictures.store, "--captions", pictures.captions, "--steps", 1,
-        "--batch-size", 2, "--learning-rate", 1e-12, "--from-bert", tmp_path / "bert",
+        "--batch-size", 2, "--learning-rate", 1e-12, "--from-bert", tmp_path / "bert", "--system", "vlbert",
     )  # fmt: skip
     assert done.code == 0, done.err
     config = json.loads((tmp_path / "run" / "config.json").read_text())

@@ -44,14 +44,14 @@ def test_the_eight_photos_are_learned_by_heart(roibeam: Any, shared_data: Path, 
     coco.write_text(json.dumps(instances))
     write_visual_genome(tmp_path, instances)
     run = roibeam(
-        "detector", "train", tmp_path / "run", "--labels", visual_genome, "--images", photos, *OPTIONS, "--json"
+        "detector", "train", tmp_path / "run", "--labels", visual_genome, "--photos", photos, *OPTIONS, "--json"
     )
     assert run.code == 0, run.err
     found = {}
     for labels in (coco, visual_genome):
         model = json.loads(run.out)["detector"]
         judged = roibeam(
-            "detector", "evaluate", model, "--labels", labels, "--images", photos, "--nms-iou", 0.5, "--json"
+            "detector", "evaluate", model, "--labels", labels, "--photos", photos, "--nms-iou", 0.5, "--json"
         )
         assert judged.code == 0, judged.err
         found[labels] = json.loads(judged.out)

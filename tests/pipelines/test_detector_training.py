@@ -332,7 +332,7 @@ def test_train_evaluate_extract(roibeam, world, tmp_path, command_options):
     [
         (["--labels", "none.json"], "no such file or folder: --labels 'none.json'"),
         (["--labels", __file__], "expected the instances .json of COCO, or a list .txt of Visual Genome"),
-        (["--labels", "GENOME", "--images", str(Path(__file__).parent)], "--images names the folder of the photos"),
+        (["--labels", "GENOME", "--photos", str(Path(__file__).parent)], "--photos names the folder of the photos"),
         (["--labels", "GENOME", "--frozen-stages", "one"], "expected whole numbers with commas between"),
         (["--labels", "GENOME", "--weights", "random:1", "--resnet", "random:1"], "not both"),
         (["--labels", "GENOME", "--set", "photos.short_edges=[9000]"], "over the detector's long_edge"),

@@ -73,7 +73,7 @@ def test_two_processes_are_two_micro_batches(made: PhotoStore, tmp_path: Path, w
 
 def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, tmp_path: Path) -> None:
     made = make(tmp_path)
-    options = ("--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_JOINT)
+    options = ("--system", "vlbert", "--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_JOINT)
     done = roibeam("pretrain", tmp_path / "run", *options, "--json")
     assert done.code == 0, done.err
     facts = json.loads(done.out)
@@ -82,11 +82,11 @@ def test_a_run_and_what_becomes_of_missing_photos(roibeam: Cli, tmp_path: Path) 
     _ask(roibeam, made, tmp_path)
     moved = tmp_path / "moved"
     made.photos.rename(moved)
-    assert "--images" in one_line(roibeam("pretrain", tmp_path / "other", *options))
+    assert "--photos" in one_line(roibeam("pretrain", tmp_path / "other", *options))
     (moved / "photo-2.png").write_bytes(b"no photo")
-    refused = one_line(roibeam("pretrain", tmp_path / "other", *options, "--images", moved))
+    refused = one_line(roibeam("pretrain", tmp_path / "other", *options, "--photos", moved))
     assert "photo-2.png: not an image" in refused and "--skip-missing-photos" in refused
-    done = roibeam("pretrain", tmp_path / "third", *options, "--images", moved, "--skip-missing-photos")
+    done = roibeam("pretrain", tmp_path / "third", *options, "--photos", moved, "--skip-missing-photos")
     assert done.code == 0, done.err
     assert "1 image left out, such as 'photo-2'" in done.out
 
@@ -98,7 +98,7 @@ def test_the_first_batch_can_be_looked_at(
 ) -> None:
     """Its page shows the rows that are trained on first, and changes no step."""
     options: list[object] = ["--store", made.path, "--captions", captions_of(made), *TINY_ENCODER, *TINY_JOINT]
-    options += ["--device", "cpu"]
+    options += ["--device", "cpu", "--system", "vlbert"]
     if with_labels:
         labels = write_instances(write_labelled(tmp_path / "labelled"), tmp_path / "labelled" / "labels.json")
         options += ["--labels", labels, "--set=labelled.heads=new", "--set=labelled.photos_per_caption=0.75"]
@@ -175,14 +175,14 @@ def test_from_drawn_photos_to_a_run(roibeam: Cli, tmp_path: Path, pictures: Pict
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--images", "{tmp}"], "--images is for --end-to-end; stored features need no photos"),
+        (["--photos", "{tmp}"], "--photos is for --end-to-end; stored features need no photos"),
         (["--detector", "toy"], "--detector is for --end-to-end"),
         (["--skip-missing-photos"], "--skip-missing-photos is for --end-to-end"),
         (["--set", "photos.flip=false"], "no section 'photos'"),
         (["--end-to-end"], "weights are missing: vg-r101-c4-600 brings none"),
         (["--end-to-end", "--detector", "huge"], "give a detector's folder or one of"),
         (["--end-to-end", "--detector", "toy"], "those of record 'photo-0' have 128; name the detector"),
-        ([*TINY_ENCODER, "--images", "{tmp}/nowhere"], "no such file or folder: --images"),
+        ([*TINY_ENCODER, "--photos", "{tmp}/nowhere"], "no such file or folder: --photos"),
         ([*TINY_ENCODER, "--weights", "{tmp}/none.pth"], "none.pth"),
         ([*TINY_ENCODER, "--set", "end_to_end.blank_pixels=never"], "must be one of 'after_resize', 'before_resize'"),
         ([*TINY_ENCODER, "--set", "end_to_end.masked_pixels=whole"], "set masked_pixels='blank'"),

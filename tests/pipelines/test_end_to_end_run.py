@@ -184,7 +184,7 @@ def test_missing_photos_stop_the_run_or_are_counted(tmp_path: Path) -> None:
     assert done.left_out.keys() == {image_id(2), image_id(5)} and "not an image" in done.left_out[image_id(5)]
     recorded = json.loads((done.run_dir / "config.json").read_text())["recorded"]
     assert recorded["missing_photos"] == 1
-    with pytest.raises(ValueError, match=r"8 captioned images of 8 without a photo.* with --images"):
+    with pytest.raises(ValueError, match=r"8 captioned images of 8 without a photo.* with --photos"):
         run(made, tmp_path / "other", end_to_end=dataclasses.replace(skipping, images=str(tmp_path / "store")))
 
 

@@ -31,7 +31,17 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...
     shutil.copy(captions, folder / f"captions{captions.suffix}")
     commands: list[tuple[object, ...]] = [
         ("extract", folder / "samples" / "images", folder / "store", *tiny_network),
-        ("pretrain", folder / "run", "--store", folder / "store", "--captions", captions, *TINY_MODEL),
+        (
+            "pretrain",
+            folder / "run",
+            "--system",
+            "vlbert",
+            "--store",
+            folder / "store",
+            "--captions",
+            captions,
+            *TINY_MODEL,
+        ),
     ]
     for command in commands:
         assert run_roibeam(*command) == 0
@@ -147,7 +157,7 @@ def test_another_detectors_store_is_refused(
         (["--store", "{tmp}"], "no feature store here"),
         (["--device", "tpu"], "device must be auto or cpu"),
         (["--folds", "2", "--no-retrieval"], "folds are of retrieval"),
-        (["--task", "0"], "no task tokens"),
+        (["--task-token", "0"], "no task tokens"),
         (["--tokenizer", "{vocab}"], "is not the one that"),
         (["--out", "{vocab}"], "is a file; nothing is replaced"),
         (["--out", "{tmp}"], "is there already and is not empty ('captions.tsv' is in it)"),

@@ -417,7 +417,7 @@ def test_a_caption_that_two_images_share_limits_what_is_possible(tokenizer: Any,
         ({"vocab_size": 20}, "the model was made for 20; name the tokenizer it was trained with"),
         ({"region_feature_size": 13}, "features have width 12, the model was made for 13"),
         ({"region_target_size": 9}, "9 region labels, this store has 3 classes and background"),
-        ({"num_task_tokens": 2}, "name one with --task, 0 to 1"),
+        ({"num_task_tokens": 2}, "name one with --task-token, 0 to 1"),
     ],
 )
 def test_what_does_not_fit(change: dict[str, Any], message: str, tokenizer: Any, tmp_path: Path) -> None:

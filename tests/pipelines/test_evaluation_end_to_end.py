@@ -219,14 +219,14 @@ def test_a_run_end_to_end_is_evaluated(roibeam: Cli, made: PhotoStore, tmp_path:
     assert results["checkpoint"]["end_to_end"]["masked_pixels"] == "blank" and results["checkpoint"]["step"] == 2
     with pytest.raises(ValueError, match="roibeam probe, evaluate, convert and pretrain --from-run take it"):
         load_model(str(tmp_path / "run"))
-    again = roibeam(*asked, tmp_path / "again", "--images", made.photos)
+    again = roibeam(*asked, tmp_path / "again", "--photos", made.photos)
     assert again.code == 0, again.err
     assert read_results(tmp_path / "again")["images"] == results["images"]
     (tmp_path / "few").mkdir()
-    assert "8 images of 8 without a photo" in one_line(roibeam(*asked, tmp_path / "no", "--images", tmp_path / "few"))
+    assert "8 images of 8 without a photo" in one_line(roibeam(*asked, tmp_path / "no", "--photos", tmp_path / "few"))
     assert not (tmp_path / "no").exists()
     stored = roibeam("pretrain", tmp_path / "stored", *given, *TINY_JOINT, "--device", "cpu")
     assert stored.code == 0, stored.err
-    refused = roibeam("evaluate", tmp_path / "stored", *asked[2:], tmp_path / "no", "--images", made.photos)
-    assert "reads stored features; leave --images out" in one_line(refused)
+    refused = roibeam("evaluate", tmp_path / "stored", *asked[2:], tmp_path / "no", "--photos", made.photos)
+    assert "reads stored features; leave --photos out" in one_line(refused)
     assert json.loads((tmp_path / "e" / "results.json").read_text())["settings"]["batch_size"] == 64

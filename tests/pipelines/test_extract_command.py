@@ -116,16 +116,16 @@ def test_photos_become_a_store_in_one_call_of_python(samples: Path, tmp_path: Pa
 
 
 def test_help_names_every_preset() -> None:
-    told = re.findall(r"[a-z0-9-]+", str(PRESET.help).partition(".")[0])
-    assert told[2:] == [*list(PRESETS)[:-1], "or", list(PRESETS)[-1]]
+    told = re.findall(r"[a-z0-9-]+", str(PRESET.help).partition(": ")[2].partition(".")[0])
+    assert told == [*list(PRESETS)[:-1], "or", list(PRESETS)[-1]]
 
 
 def test_the_mode_is_recorded_beside_an_equal_feature_space(
     roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
     fingerprints = {}
-    for mode in ("exact", "bf16"):
-        done = roibeam("extract", samples, tmp_path / mode, *tiny_network, "--mode", mode)
+    for mode, options in (("exact", ()), ("batched", ("--batched",)), ("bf16", ("--precision", "bf16"))):
+        done = roibeam("extract", samples, tmp_path / mode, *tiny_network, *options)
         assert done.code == 0, done.err
         assert f"mode {mode}" in (tmp_path / mode / "report.html").read_text("utf-8")
         with FeatureStore(tmp_path / mode) as store:
@@ -134,9 +134,15 @@ def test_the_mode_is_recorded_beside_an_equal_feature_space(
     assert fingerprints["exact"].feature_space == fingerprints["bf16"].feature_space
 
 
-def test_a_mode_that_there_is_not(roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]) -> None:
-    for mode, words in (("fp8", "choose one of exact, batched, tf32, bf16"), ("tf32", "one of CUDA devices")):
-        refused = roibeam("extract", samples, tmp_path / "store", *tiny_network, "--mode", mode)
+def test_a_precision_that_there_is_not(
+    roibeam: Cli, samples: Path, tmp_path: Path, tiny_network: tuple[str, ...]
+) -> None:
+    for options, words in (
+        (("--precision", "fp8"), "--precision 'fp8': choose one of float32, tf32, bf16"),
+        (("--precision", "tf32"), "tf32 needs a GPU"),
+        (("--precision", "bf16", "--batched"), "--batched goes with --precision float32"),
+    ):
+        refused = roibeam("extract", samples, tmp_path / "store", *tiny_network, *options)
         assert refused.code != 0 and words in refused.err and not (tmp_path / "store").exists()
 
 
@@ -230,7 +236,7 @@ def test_vocabulary_names_travel_into_store_and_report(
     with FeatureStore(out) as store:
         assert store.vocabulary["classes"] == [f"thing{i}" for i in range(20)]
     assert "thing" in (out / "report.html").read_text()
-    shown = roibeam("store", "show", out, "sample_00002", "--regions", 3)
+    shown = roibeam("store", "show", out, "sample_00002", "--max-regions", 3)
     assert shown.code == 0 and "thing" in shown.out and len(shown.out.splitlines()) == 6
     info = roibeam("store", "info", out)
     assert info.code == 0 and "20: thing0, thing1" in info.out
@@ -281,11 +287,11 @@ def one_line(result: Any) -> str:
             ["{samples}", "{out}", "--weights", "random:1", "--max-failures", "2"],
             "'--max-failures': Input should be less",
         ),
-        (["{samples}", "{out}", "--weights", "random:1", "--colour", "x"], "No such option"),
+        (["{samples}", "{out}", "--weights", "random:1", "--colour", "x"], "there is no option --colour"),
         (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depht=50"], "near: depth"),
         (["{samples}", "{out}", "--weights", "random:1", "--set", "depth=50"], "expected section.field=value"),
         (["{samples}", "{out}", "--weights", "random:1", "--set", "detector.depth=x"], "expected int"),
-        (["{samples}", "{out}", "--weights", "random:1", "--image-root", "{tmp}"], "--image-root goes with"),
+        (["{samples}", "{out}", "--weights", "random:1", "--photos", "{tmp}"], "--photos goes with"),
         (["{samples}", "{out}", "--weights", "random:1", "--vocab", "{tmp}/v.txt"], "v.txt"),
         (["{samples}", "{out}", "--weights", "random:1", "--detector", "small", "--vocab", "{three}"], "3 classes"),
         (["{samples}", "{samples}", "--weights", "random:1"], "is not empty and no store of ours"),

@@ -264,7 +264,7 @@ def test_pipes_are_dead_letters_not_a_wait(
 ) -> None:
     os.mkfifo(photos / "pipe.jpg")
     (tmp_path / "list.tsv").write_text("a\tsample_00000.jpg\nb\tpipe.jpg\n")
-    options = ("--image-root", photos, "--max-failures", "0.5", *tiny_network)
+    options = ("--photos", photos, "--max-failures", "0.5", *tiny_network)
     done = roibeam("extract", tmp_path / "list.tsv", tmp_path / "store", *options)
     assert done.code == 0 and "1 unreadable" in done.out
 

@@ -100,7 +100,7 @@ def test_a_list_that_changes_between_plan_and_work(faulty_photos: Path, undistur
     rows = [f"a drawing\t{name}\n" for name in names]
     captions = tmp_path / "list.tsv"
     captions.write_text("".join(rows[:-1]))
-    options = ("--shard-size", "2", "--image-root", str(faulty_photos))
+    options = ("--shard-size", "2", "--photos", str(faulty_photos))
     extraction = Extraction(captions, tmp_path / "store", tmp_path, options)
     planned(extraction)
     captions.write_text("")

@@ -220,7 +220,7 @@ def coco_like(tmp_path: Path) -> tuple[Path, Path, str]:
 
 def test_leaks_of_a_source(roibeam: Cli, coco_like: tuple[Path, Path, str]) -> None:
     photos, captions, rule = coco_like
-    for images in ([photos], [captions, "--image-root", photos]):
+    for images in ([photos], [captions, "--photos", photos]):
         done = roibeam("leaks", *images, "--held-out", rule)
         assert done.code == 1
         assert done.out.splitlines() == [
@@ -233,7 +233,7 @@ def test_leaks_of_a_source(roibeam: Cli, coco_like: tuple[Path, Path, str]) -> N
     (photos / f"{coco(2)}.png").unlink()
     (photos / f"{coco(4)}.png").unlink()
     assert roibeam("leaks", photos, "--held-out", rule).code == 0
-    wrong = roibeam("leaks", photos, "--held-out", rule, "--images-of", "imagenet")
+    wrong = roibeam("leaks", photos, "--held-out", rule, "--numbers-of", "imagenet")
     assert wrong.code == 1 and "choose one of coco, flickr30k, visual-genome" in wrong.err
 
 
@@ -245,7 +245,7 @@ def test_extract_refuses_held_out_images_or_leaves_them_out(
     refused = roibeam(*command, "--held-out", rule)
     assert refused.code == 1 and "2 images of 4 must not enter pre-training: karpathy: 2 of 3" in refused.err
     assert not (tmp_path / "store").exists()
-    done = roibeam(*command, "--held-out", rule, "--leave-out-held-out")
+    done = roibeam(*command, "--held-out", rule, "--drop-held-out")
     assert done.code == 0 and "note: 2 images left out as held out" in done.out and "2 records" in done.out
     assert roibeam("leaks", tmp_path / "store", "--held-out", rule).code == 0
     # The same store without the rule would take them in as new images.
@@ -255,7 +255,7 @@ def test_extract_refuses_held_out_images_or_leaves_them_out(
     assert stated["leaked"] == 2
     everything = ["extract", photos, tmp_path / "none", *tiny_network]
     (tmp_path / "all.txt").write_text("\n".join(map(coco, range(1, 5))))
-    none = roibeam(*everything, "--held-out", f"list={tmp_path}/all.txt", "--leave-out-held-out")
+    none = roibeam(*everything, "--held-out", f"list={tmp_path}/all.txt", "--drop-held-out")
     assert none.code == 1 and "all of its 4 images are held out" in none.err
 
 
@@ -273,9 +273,9 @@ def test_pretrain_refuses_held_out_images_or_leaves_them_out(
     refused = roibeam("pretrain", tmp_path / "b", *command, "--held-out", rule)
     assert refused.code == 1 and "2 images of 4 must not enter pre-training" in refused.err
     assert not (tmp_path / "b" / "log.jsonl").exists()
-    done = roibeam("pretrain", tmp_path / "b", *command, "--held-out", rule, "--leave-out-held-out")
+    done = roibeam("pretrain", tmp_path / "b", *command, "--held-out", rule, "--drop-held-out")
     assert done.code == 0 and "2 captioned images left out as held out" in done.out, done.err
-    told = roibeam("pretrain", tmp_path / "c", *command, "--held-out", rule, "--leave-out-held-out", "--json")
+    told = roibeam("pretrain", tmp_path / "c", *command, "--held-out", rule, "--drop-held-out", "--json")
     facts = json.loads(told.out)
     assert facts["sources"][0]["held_out"]["leaked"] == 2 and facts["sources"][0]["join"]["joined"] == 4
     assert facts["notes"] == []

@@ -233,7 +233,7 @@ def test_a_run_by_the_command_line(roibeam: Cli, made: PhotoStore, world: Path) 
         "--set",
         "detection_sampling.regions_per_image=8",
     )
-    done = roibeam("pretrain", world / "run", *options, *TINY_ENCODER, *labels, *new, "--judge-photos", 2)
+    done = roibeam("pretrain", world / "run", *options, *TINY_ENCODER, *labels, *new, "--max-judge-images", 2)
     assert done.code == 0, done.err
     assert "the detector on 2 held-out photos, before and after" in done.out and "  mAP@0.5   " in done.out
     config = json.loads((world / "run" / "config.json").read_text())["task"]
@@ -261,8 +261,8 @@ def test_a_run_by_the_command_line(roibeam: Cli, made: PhotoStore, world: Path) 
     ("options", "words"),
     [
         (["--labels", "{labels}"], "--labels is for --end-to-end"),
-        ([*TINY_ENCODER, "--labels-images", "{tmp}"], "--labels-images is for --labels; name the labels"),
-        ([*TINY_ENCODER, "--judge-photos", "3"], "--judge-photos is for --judge-labels"),
+        ([*TINY_ENCODER, "--labels-photos", "{tmp}"], "--labels-photos is for --labels; name the labels"),
+        ([*TINY_ENCODER, "--max-judge-images", "3"], "--max-judge-images is for --judge-labels"),
         ([*TINY_ENCODER, "--set", "detection.classes=2"], "no section 'detection'"),
         (
             [*TINY_ENCODER, "--labels", "{labels}"],
@@ -295,5 +295,5 @@ def test_labelled_photos_that_are_held_out(roibeam: Cli, made: PhotoStore, world
     options += ("--held-out", f"list={world / 'ids.txt'}")
     refused = one_line(roibeam("pretrain", world / "run", *options))
     assert "2 images of 5 must not enter pre-training" in refused and "the labelled photos of" in refused
-    done = roibeam("pretrain", world / "run", *options, "--leave-out-held-out")
+    done = roibeam("pretrain", world / "run", *options, "--drop-held-out")
     assert done.code == 0, done.err

@@ -36,14 +36,14 @@ def photo(pictures: Pictures) -> Path:
 
 def test_one_photo(photo: Path, folder: Path, roibeam: Run, tiny_network: tuple[str, ...]) -> None:
     """The regions are those that `extract` stores; the picture is the photo but for what was drawn."""
-    done = roibeam("look", photo, "--regions", 3, *tiny_network)
+    done = roibeam("look", photo, "--max-regions", 3, *tiny_network)
     assert done.code == 0, done.err
     assert f"{photo.stem}.regions.png   the photo with the best regions" in done.out
     assert "note: weights random:1: boxes, names and scores mean nothing" in done.out
     drawn, pixels = cv2.imread(str(folder / f"{photo.stem}.regions.png")), cv2.imread(str(photo))
     changed = (drawn != pixels).any(axis=2).mean()
     assert drawn.shape == pixels.shape and 0.002 < changed < 0.6
-    again = roibeam("look", photo, "out.png", "--json", "--regions", 12, *tiny_network)
+    again = roibeam("look", photo, "--out", "out.png", "--json", "--max-regions", 12, *tiny_network)
     said = json.loads(again.out)
     assert said["photo"] == str(photo) and said["picture"] == "out.png" and said["note"].startswith("weights random:1")
     assert len(said["regions"]) == said["num_regions"] > 3 and said["regions"][0].keys() >= {"box", "class", "score"}
@@ -61,7 +61,7 @@ def test_the_regions_are_those_that_a_store_of_the_photo_has(pictures: Pictures,
 
 
 def test_the_toy_detector_is_the_default_and_says_what_it_knows(photo: Path, folder: Path, roibeam: Run) -> None:
-    done = roibeam("look", photo, "out.png")
+    done = roibeam("look", photo, "--out", "out.png")
     assert done.code == 0, done.err
     (note,) = [line for line in done.out.splitlines() if line.startswith("note: ")]
     assert "the toy detector knows only the drawn shapes" in note and "on photos its names mean nothing" in note
@@ -70,15 +70,16 @@ def test_the_toy_detector_is_the_default_and_says_what_it_knows(photo: Path, fol
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("PHOTO", "PHOTO"), "the picture to write must end in .png"),  # what a shell makes of *.jpg
-        (("PHOTO", "taken.png"), "taken.png: is there already, and roibeam did not draw it"),
-        (("PHOTO", "folder.png"), "folder.png: is there already"),
-        (("PHOTO", "no/a.png"), "no/a.png: there is no folder no"),
-        (("nosuch.jpg", "a.png"), "no such file or folder: PHOTO 'nosuch.jpg'"),
-        ((".", "a.png"), ".: is a folder; name one photo"),
-        (("broken.jpg", "a.png"), "broken.jpg: not an image (decode)"),
-        (("PHOTO", "a.png", "--detector", "vg-r101-c4"), "weights are missing"),
-        (("PHOTO", "a.png", "--detector", "nobody"), "give a detector's folder or one of toy, "),
+        (("PHOTO", "PHOTO"), "unexpected extra argument"),  # what a shell makes of *.jpg
+        (("PHOTO", "-o", "a.jpg"), "the picture to write must end in .png"),
+        (("PHOTO", "-o", "taken.png"), "taken.png: is there already, and roibeam did not draw it"),
+        (("PHOTO", "-o", "folder.png"), "folder.png: is there already"),
+        (("PHOTO", "-o", "no/a.png"), "no/a.png: there is no folder no"),
+        (("nosuch.jpg", "-o", "a.png"), "no such file or folder: PHOTO 'nosuch.jpg'"),
+        ((".", "-o", "a.png"), ".: is a folder; name one photo"),
+        (("broken.jpg", "-o", "a.png"), "broken.jpg: not an image (decode)"),
+        (("PHOTO", "-o", "a.png", "--detector", "vg-r101-c4"), "weights are missing"),
+        (("PHOTO", "-o", "a.png", "--detector", "nobody"), "give a detector's folder or one of toy, "),
     ],
 )
 def test_what_cannot_be_is_one_line_and_writes_nothing(

@@ -81,13 +81,13 @@ def test_coco_and_tsv_sources_of_the_pack(
     roibeam: Cli, shared_data: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
     captions = shared_data / "coco" / "captions_train2014.json"
-    root = ("--image-root", shared_data / "images")
+    root = ("--photos", shared_data / "images")
     assert roibeam("extract", captions, tmp_path / "coco", *root, *tiny_network).code == 0
     with FeatureStore(tmp_path / "coco") as store:
         assert len(store) == 8
     tsv = shared_data / "cc" / "local.tsv"
     limit = ("--max-failures", "0.3")
-    done = roibeam("extract", tsv, tmp_path / "tsv", "--image-root", shared_data, *limit, *tiny_network)
+    done = roibeam("extract", tsv, tmp_path / "tsv", "--photos", shared_data, *limit, *tiny_network)
     assert done.code == 0
     letters = {
         row["image_id"]: row["reason"] for row in pq.read_table(tmp_path / "tsv/dead_letters.parquet").to_pylist()
@@ -107,7 +107,7 @@ def test_eight_real_pairs_are_learned_by_heart(roibeam: Cli, shared_data: Path, 
     first = {row["image_id"]: row for row in reversed(content["annotations"])}
     (tmp_path / "eight.json").write_text(json.dumps({**content, "annotations": list(first.values())}))
     store, run = tmp_path / "store", tmp_path / "run"
-    small = ("--detector", "small", "--weights", "random:1", "--image-root", shared_data / "images")
+    small = ("--detector", "small", "--weights", "random:1", "--photos", shared_data / "images")
     assert roibeam("extract", tmp_path / "eight.json", store, *small).code == 0
     options = (
         "--store", store, "--captions", tmp_path / "eight.json", "--tokenizer", shared_data / "bert" / "vocab.txt",

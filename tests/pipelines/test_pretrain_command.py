@@ -37,11 +37,12 @@ def test_a_second_stage_takes_over_configuration_and_tokenizer(
 ) -> None:
     options = ("--store", store[0], "--captions", store[1])
     assert roibeam("pretrain", tmp_path / "one", *options, *TINY_MODEL).code == 0
-    share = ("--steps", 2, "--batch-size", 4, "--set", "data.share=0.5")
+    share = ("--steps", 2, "--batch-size", 4, "--set", "data.share=0.5", "--precision", "bf16")
     done = roibeam("pretrain", tmp_path / "two", *options, *share, "--from-run", tmp_path / "one", "--json")
     assert done.code == 0, done.err
     facts = json.loads(done.out.splitlines()[-1])
     resolved = json.loads((tmp_path / "two" / "config.json").read_text())
+    assert resolved["train"]["precision"] == "bf16"
     assert resolved["task"]["model"]["hidden_size"] == 32 and facts["captions"] == 8
     assert (tmp_path / "two" / "tokenizer" / "tokenizer.json").read_bytes() == (
         tmp_path / "one" / "tokenizer" / "tokenizer.json"
@@ -99,7 +100,7 @@ def steps_of(run: Path) -> list[int]:
 
 
 def test_a_store_at_a_url_trains_alike(roibeam: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
-    places = {"here": [store[0]], "staged": [store[0].as_uri(), "--stage-to", tmp_path / "disk", "--stage-gb", "1"]}
+    places = {"here": [store[0]], "staged": [store[0].as_uri(), "--cache-dir", tmp_path / "disk", "--cache-gb", "1"]}
     lines = {}
     for name, place in places.items():
         done = roibeam("pretrain", tmp_path / name, "--captions", store[1], *TINY_MODEL, "--store", *place)
@@ -176,11 +177,13 @@ def test_one_image_has_no_mismatched_caption(roibeam: Cli, store: tuple[Path, Pa
         (["--model", "huge"], "choose one of small, base"),
         (["--tokenizer", "nowhere"], "neither a vocab.txt"),
         (["--device", "tpu"], "device must be auto or cpu"),
+        (["--precision", "tf32"], "--precision 'tf32': choose one of float32, bf16, fp16"),
+        (["--precision", "bf16", "--set", "train.precision=fp32"], "--set train.precision both say the precision"),
         (["--num-classes", "7"], "--num-classes says 7; leave the option out"),
         (["--captions", "missing.json"], "no such file or folder: --captions 'missing.json'"),
         (["--store", "{tmp}"], "no feature store here"),
-        (["--store", "gs://bucket/store"], "need --stage-to FOLDER"),
-        (["--stage-gb", "1"], "need --stage-to FOLDER"),
+        (["--store", "gs://bucket/store"], "need --cache-dir FOLDER"),
+        (["--cache-gb", "1"], "need --cache-dir FOLDER"),
     ],
 )
 def test_user_errors_are_one_clear_line(

@@ -1,4 +1,4 @@
-"""`roibeam pretrain` on several stores: `--store`, `--captions` and `--weight`, paired in their order."""
+"""`roibeam pretrain` on several stores: `--store`, `--captions` and `--store-weight`, paired in their order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,20 @@ def stores(
 
 def test_two_stores_by_weight(roibeam: Cli, stores: tuple[Path, Path, Path], tmp_path: Path) -> None:
     own, bare, captions = stores
-    given = ("--store", own, "--captions", "own", "--weight", 1, "--store", bare, "--captions", captions, "--weight", 3)
+    given = (
+        "--store",
+        own,
+        "--captions",
+        "own",
+        "--store-weight",
+        1,
+        "--store",
+        bare,
+        "--captions",
+        captions,
+        "--store-weight",
+        3,
+    )
     done = roibeam("pretrain", tmp_path / "run", *given, *TINY_MODEL, "--json", "--inspect-batch", 2)
     assert done.code == 0, done.err
     facts = json.loads(done.out.splitlines()[-1])
@@ -45,7 +58,7 @@ def test_stores_at_urls_are_staged_side_by_side(roibeam: Cli, stores: tuple[Path
     own, bare, captions = stores
     given = ("--captions", captions, "--captions", captions, *TINY_MODEL)
     here = roibeam("pretrain", tmp_path / "here", "--store", own, "--store", bare, *given)
-    staged = ("--store", own.as_uri(), "--store", bare.as_uri(), "--stage-to", tmp_path / "disk", "--stage-gb", "1")
+    staged = ("--store", own.as_uri(), "--store", bare.as_uri(), "--cache-dir", tmp_path / "disk", "--cache-gb", "1")
     there = roibeam("pretrain", tmp_path / "there", *staged, *given)
     assert here.code == 0 and there.code == 0, there.err
     losses = [
@@ -64,13 +77,19 @@ def test_what_does_not_pair_is_one_clear_line(roibeam: Cli, stores: tuple[Path, 
             "2 --store but 1 --captions: give one --captions for each --store, in the same order",
         ),
         (("--captions", captions), "(own names those that a store keeps), or none at all"),
-        (("--weight", 1, "--weight", 2, "--weight", 3), "2 --store but 3 --weight: give one --weight for each --store"),
+        (
+            ("--store-weight", 1, "--store-weight", 2, "--store-weight", 3),
+            "2 --store but 3 --store-weight: give one --store-weight for each --store",
+        ),
         ((), f"{bare} has no captions of its own; name a caption file with --captions"),
-        (("--captions", "own", "--captions", captions, "--weight", 1, "--weight", 0), "positive numbers, got 1, 0"),
+        (
+            ("--captions", "own", "--captions", captions, "--store-weight", 1, "--store-weight", 0),
+            "positive numbers, got 1, 0",
+        ),
         (("--captions", "own", "--captions", captions, "--end-to-end"), "end to end a run reads one store, got 2"),
     ):
         end = ("--detector", "small", "--weights", "random:1") if "--end-to-end" in more else ()
         assert words in one_line(roibeam("pretrain", tmp_path / "run", *both, *more, *end, *TINY_MODEL)), words
-    alone = one_line(roibeam("pretrain", tmp_path / "run", "--store", own, "--weight", 2, *TINY_MODEL))
+    alone = one_line(roibeam("pretrain", tmp_path / "run", "--store", own, "--store-weight", 2, *TINY_MODEL))
     assert "a weight says how several stores are mixed; one store needs none" in alone
     assert not (tmp_path / "run" / "log.jsonl").exists()

@@ -122,9 +122,9 @@ def test_a_model_with_task_tokens_is_told_the_task(tokenizer: Any) -> None:
 
     assert match(0) != match(2)
     for wrong in (None, 3):
-        with pytest.raises(ValueError, match="name one with --task, 0 to 2"):
+        with pytest.raises(ValueError, match="name one with --task-token, 0 to 2"):
             match(wrong)
-    with pytest.raises(ValueError, match="no task tokens; leave --task out"):
+    with pytest.raises(ValueError, match="no task tokens; leave --task-token out"):
         probe(build("ViLBERT"), make_record(), "a cat", tokenizer, Names(CLASSES), task=0)
 
 
@@ -169,7 +169,17 @@ def test_the_matrix_is_pale_where_words_look_everywhere_alike(tokenizer: Any) ->
 def run_folder(pictures: Pictures, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with a tokenizer beside it."""
     folder = tmp_path_factory.mktemp("probed") / "run"
-    command("pretrain", folder, "--store", pictures.store, "--captions", pictures.captions, *tiny_run(2, 2))
+    command(
+        "pretrain",
+        folder,
+        "--store",
+        pictures.store,
+        "--captions",
+        pictures.captions,
+        "--system",
+        "vlbert",
+        *tiny_run(2, 2),
+    )
     return folder
 
 

@@ -91,7 +91,7 @@ def test_photos_are_turned_as_the_records_were(tmp_path: Path, orientation: str)
 
 def test_a_store_that_does_not_say_where_photos_lie(made: PhotoStore) -> None:
     (made.path / "plan.json").unlink()
-    with pytest.raises(ValueError, match=r"does not say where its photos lie .* name their folder with --images"):
+    with pytest.raises(ValueError, match=r"does not say where its photos lie .* name their folder with --photos"):
         photos_of(made)
     assert photos_of(made, made.photos).missing() == {}
     with pytest.raises(ValueError, match="no such folder"):

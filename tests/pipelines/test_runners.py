@@ -83,7 +83,7 @@ def test_threads_of_a_process_share_one_model(
     monkeypatch.setattr(job, "build_detector", lambda *args, **named: built.append(args) or build(*args, **named))
     monkeypatch.setattr(job, "_detectors", {})
     threads = ("--", "--direct_running_mode=multi_threading", "--direct_num_workers=3")
-    done = roibeam("extract", photos, tmp_path / "store", *options, "--mode", "bf16", *threads)
+    done = roibeam("extract", photos, tmp_path / "store", *options, "--precision", "bf16", *threads)
     assert done.code == 0, done.err
     assert len(manifests(tmp_path / "store")) == 5 and len(built) == 1
 

@@ -141,7 +141,7 @@ def test_the_same_photos_in_any_form_give_the_same_store(
     for name, (write, kind, has_captions) in FORMS.items():
         (tmp_path / name).mkdir()
         location, store = write(photos, tmp_path / name), tmp_path / f"store-{name}"
-        root = ("--image-root", photos) if kind == "image-list" else ()
+        root = ("--photos", photos) if kind == "image-list" else ()
         done = roibeam("extract", location, store, *root, *tiny_network, "--shard-size", 4)
         assert done.code == 0, done.err
         plan = read_plan(store)
@@ -230,10 +230,10 @@ def test_lists_name_images_below_the_root_and_tell_of_them(tmp_path: Path) -> No
         ImageRef("b", f"{tmp_path}/b.jpg", captions=("one", "two"), labels=("x", "3")),
     ]
     assert source.notes == [
-        "7 rows left out: 1 URL outside the image folder: give the one that it begins with as --image-root, "
+        "7 rows left out: 1 URL outside the image folder: give the one that it begins with as --photos, "
         "1 URL: download it and give the local path, 1 caption is no text, "
         "1 image_id is neither text nor a whole number, 1 no image path, 1 path leaves the image folder, "
-        "1 path outside the image folder: give the one that it begins with as --image-root "
+        "1 path outside the image folder: give the one that it begins with as --photos "
         "(lines 4, 5, 6, 7, 8, 9, 10)"
     ]
 
@@ -374,7 +374,7 @@ def test_a_source_at_a_url_gives_the_store_of_the_folder(
     sources = far_sources(photos, testfs / "bucket", tmp_path) | {str(photos): ""}
     for number, (location, root) in enumerate(sources.items()):
         store = tmp_path / f"store{number}"
-        options = ("--image-root", root) if root else ()
+        options = ("--photos", root) if root else ()
         done = roibeam("extract", location, store, *options, *tiny_network)
         assert done.code == 0, (location, done.err)
         with FeatureStore(store) as opened:

@@ -142,7 +142,7 @@ def test_unusable_sources_are_one_clear_error(tmp_path: Path, make: object, word
 
 def test_a_wrong_image_folder_is_noticed_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_text("".join(f"caption {i}\timages/{i}.jpg\n" for i in range(300)))
-    with pytest.raises(ValueError, match=r"none of 50 images looked for is there.*images/0\.jpg.*--image-root"):
+    with pytest.raises(ValueError, match=r"none of 50 images looked for is there.*images/0\.jpg.*--photos"):
         check_images_are_there(open_source(str(tmp_path / "c.tsv")))
     touch(tmp_path, "images/0.jpg")
     check_images_are_there(open_source(str(tmp_path / "c.tsv")))

@@ -171,14 +171,19 @@ def test_subset_by_ids_and_by_split(roibeam: Roibeam, whole: Path, tmp_path: Pat
     ]
     split = tmp_path / "dataset.json"
     split.write_text(json.dumps({"images": images}))
-    done = roibeam("store", "copy", whole, tmp_path / "val", "--split", f"{split}:restval,val", "--json")
+    done = roibeam("store", "copy", whole, tmp_path / "val", "--split-file", split, "--split", "restval,val", "--json")
     assert done.code == 0 and json.loads(done.out)["records"] == 12
     assert read(tmp_path / "val").keys() == {f"image{i:02}" for i in range(24) if i % 4 in (1, 2)}
-    assert roibeam("store", "copy", whole, tmp_path / "x", "--split", f"{split}:best").code == 1
-    assert "give one of them" in roibeam("store", "copy", whole, tmp_path / "x", "--split", "a", "--ids", "b").err
+    assert roibeam("store", "copy", whole, tmp_path / "x", "--split-file", split, "--split", "best").code == 1
+    assert (
+        "give one of them"
+        in roibeam("store", "copy", whole, tmp_path / "x", "--split-file", "a", "--split", "val", "--ids", "b").err
+    )
+    for half in (("--split", "val"), ("--split-file", split)):
+        assert "go together" in roibeam("store", "copy", whole, tmp_path / "x", *half).err
     with pytest.raises(ValueError, match="no image of the split"):
         split.write_text(json.dumps({"images": images[:1]}))
-        read_split(f"{split}:val")
+        read_split(str(split), "val")
     ids.write_bytes(b"\xff\n")
     with pytest.raises(ValueError, match="line 1: not UTF-8"):
         read_id_list(ids)
@@ -263,7 +268,7 @@ def test_distributions_become_top_k_or_none(whole: Path, tmp_path: Path) -> None
         copied("five", tmp_path / "four", "top-5")
     with pytest.raises(ValueError, match="no class distribution to take the best 2 of"):
         copied("of none", tmp_path / "none", "top-2")
-    with pytest.raises(ValueError, match="choose keep, none or top-<k>"):
+    with pytest.raises(ValueError, match="choose none or top-K"):
         RecordChange(None, "top-0")
 
 

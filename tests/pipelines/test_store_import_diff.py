@@ -249,13 +249,13 @@ def test_diff_exit_codes_and_text(roibeam: Roibeam, two_stores: tuple[Path, Path
     [
         (["left", "none"], "no such store or file"),
         (["left", "."], "no feature store here"),
-        (["left", "right", "--ids", "fuzzy"], "choose one of exact, number"),
-        (["left", "right", "--images", "."], "give --html FILE too"),
-        (["left", "right", "--images", "none", "--html", "page.html"], "no such folder"),
+        (["left", "right", "--match-ids", "fuzzy"], "choose one of exact, number"),
+        (["left", "right", "--photos", "."], "give --html FILE too"),
+        (["left", "right", "--photos", "none", "--html", "page.html"], "no such folder"),
         (["left", "right", "--html", "none/page.html"], "--html none/page.html: there is no folder none"),
         (["left", "right", "--html", "left"], "--html left: is a folder"),
         (["left", "right", "--max-error", "7"], "less than or equal to 1"),
-        (["left"], "right"),
+        (["left"], "RIGHT"),
     ],
 )
 def test_diff_says_in_one_line_why_it_cannot_compare(
@@ -318,7 +318,7 @@ def test_page(roibeam: Roibeam, two_stores: tuple[Path, Path], tmp_path: Path) -
     for i, height in enumerate((480, 480, 470)):  # the last one is another photo by now
         assert cv2.imwrite(str(photos / f"photo{i}.jpg"), np.full((height, 640, 3), 99, np.uint8))
     html = tmp_path / "page.html"
-    done = roibeam("store", "diff", *two_stores, "--html", html, "--images", photos, "--worst", 3)
+    done = roibeam("store", "diff", *two_stores, "--html", html, "--photos", photos, "--worst", 3)
     assert done.code == 1 and f"page: {html}" in done.out
     page = Page(html.read_text(encoding="utf-8"))
     canvases = [attributes for tag, attributes in page.tags if tag == "svg"]
@@ -351,7 +351,7 @@ def test_text_of_files_never_becomes_markup_and_ids_never_leave_the_photo_folder
         (tmp_path / name).write_bytes(b"".join([*lines, bad, line(LXMERT, fields("\x1b[31mred", seed=seed))]))
     html = tmp_path / "page.html"
     done = roibeam(
-        "store", "diff", tmp_path / "a.tsv", tmp_path / "b.tsv", "--html", html, "--images", tmp_path / "photos"
+        "store", "diff", tmp_path / "a.tsv", tmp_path / "b.tsv", "--html", html, "--photos", tmp_path / "photos"
     )
     assert done.code == 1 and "\x1b" not in done.out
     page = Page(html.read_text(encoding="utf-8"))
@@ -390,8 +390,8 @@ def test_the_layouts_of_the_true_output_agree(
     """The smaller files hold the first regions of some images under their bare COCO numbers."""
     html = tmp_path / "page.html"
     done = roibeam(
-        "store", "diff", tsv_folder / other, tsv_folder / "train2014_obj36.tsv", "--ids", "number", "--max-error", 0,
-        "--json", "--html", html, "--images", shared_data / "images",
+        "store", "diff", tsv_folder / other, tsv_folder / "train2014_obj36.tsv", "--match-ids", "number",
+        "--max-error", 0, "--json", "--html", html, "--photos", shared_data / "images",
     )  # fmt: skip
     found = json.loads(done.out)
     assert done.code == 1 and found["num_common"] == common

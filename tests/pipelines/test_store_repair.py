@@ -183,7 +183,7 @@ def test_only_what_is_broken_is_extracted_again(
     moved.mkdir()
     for image_id in broken:
         shutil.copy(whole / "samples" / "images" / f"{image_id}.jpg", moved)
-    done = as_json(store, "--images", moved)
+    done = as_json(store, "--photos", moved)
     copied = sum(len(SHARDS[shard]) for shard in shards) - len(broken)
     assert (done["extracted"], done["copied"], done["lost"]) == (len(broken), copied, [])
     assert done["as_before"] and done["shards"] == len(shards)
@@ -208,7 +208,7 @@ def test_a_whole_store_is_listed_as_such_and_nothing_is_written(whole: Path, sto
     result = repair(store)
     assert result.exit_code == 0 and result.stdout == f"{store}: whole; 6 records, 1 dead letter\n"
     before = {path.name: path.stat().st_mtime_ns for path in store.iterdir()}
-    done = as_json(store, "--images", whole / "samples" / "images")
+    done = as_json(store, "--photos", whole / "samples" / "images")
     assert done["extracted"] == done["copied"] == 0 and done["as_before"]
     assert {path.name: path.stat().st_mtime_ns for path in store.iterdir()} == before
 
@@ -221,7 +221,7 @@ def test_the_list_for_people_names_each_image_and_says_what_to_do(whole: Path, s
     assert lines[2].startswith("broken   sample_00005: part-00002.")
     assert lines[3] == (
         f"{store}: 2 broken images, 0 missing images, 1 dead letter; "
-        f"`roibeam store repair {store} --images {whole / 'samples' / 'images'}` extracts the images again"
+        f"`roibeam store repair {store} --photos {whole / 'samples' / 'images'}` extracts the images again"
     )
 
 
@@ -231,7 +231,7 @@ def test_features_of_another_network_are_refused_before_anything_is_written(whol
     photos = whole / "samples" / "images"
     with pytest.raises(ValueError, match=r"holds other features .*weights.*nothing was written: give the weights"):
         repair_store(store, RepairSource(photos, weights="random:2"))
-    with pytest.raises(ValueError, match=r"none of the photos is there .*--images is the folder that was"):
+    with pytest.raises(ValueError, match=r"none of the photos is there .*--photos is the folder that was"):
         repair_store(store, RepairSource(whole / "samples"))
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
 
@@ -242,13 +242,13 @@ def test_a_photo_that_is_gone_becomes_a_dead_letter_and_the_exit_code_says_so(
     remove_data(store)
     photos = Path(shutil.copytree(whole / "samples" / "images", tmp_path / "photos"))
     (photos / "sample_00001.jpg").unlink()
-    result = repair(store, "--images", photos)
+    result = repair(store, "--photos", photos)
     assert result.exit_code == 1
     assert "lost     sample_00001: not found (no such file)\n" in result.stdout
     assert "5 records, 2 dead letters; its content digest is another one now" in result.stdout
     assert verify_store(store, deep=True) == []
     # The photo is back: the dead letters of its shard are read, and the other one fails again.
-    done = as_json(store, "--images", whole / "samples" / "images", "--retry-dead-letters")
+    done = as_json(store, "--photos", whole / "samples" / "images", "--retry-dead-letters")
     assert (done["extracted"], done["retried"], done["records"], done["dead_letters"]) == (2, 1, 6, 1)
     assert_equal_stores(store, whole / "store")
 
@@ -259,12 +259,12 @@ def test_dead_letters_are_tried_one_by_one_and_change_nothing_when_they_fail_aga
     photos = Path(shutil.copytree(whole / "samples" / "images", tmp_path / "photos"))
     before = {path.name: path.read_bytes() for path in store.glob("*.json")}
     plan = json.loads((store / "plan.json").read_text())
-    done = as_json(store, "--images", plan["source"]["image_root"], "--retry-dead-letters")
+    done = as_json(store, "--photos", plan["source"]["image_root"], "--retry-dead-letters")
     assert (done["extracted"], done["shards"], done["retried"]) == (1, 0, 0)
     assert {path.name: path.read_bytes() for path in store.glob("*.json")} == before and not list(store.glob(".*"))
 
     shutil.copy(photos / "sample_00000.jpg", photos / "bad.jpg")
-    done = as_json(store, "--images", photos, "--retry-dead-letters")
+    done = as_json(store, "--photos", photos, "--retry-dead-letters")
     assert (done["extracted"], done["copied"], done["retried"], done["dead_letters"]) == (1, 2, 1, 0)
     assert not done["as_before"] and verify_store(store, deep=True) == []
     with FeatureStore(store) as opened:
@@ -296,7 +296,7 @@ def test_an_interrupted_repair_leaves_the_store_as_it_was_and_the_next_one_goes_
     assert {path.name: path.read_bytes() for path in store.glob("*.json")} == before
     assert [problem for problem in verify_store(store, deep=True) if not problem.leftover] == problems
 
-    done = as_json(store, "--images", whole / "samples" / "images")
+    done = as_json(store, "--photos", whole / "samples" / "images")
     assert (done["extracted"], done["copied"], done["shards"]) == (1, 0, 2)  # sample 5; shard 1 was waiting
     assert_equal_stores(store, whole / "store")
 
@@ -311,7 +311,7 @@ def test_a_newer_attempt_that_the_store_manifest_does_not_list_counts(whole: Pat
     assert damage.is_stale and not damage.damaged
     result = repair(store)
     assert result.exit_code == 1 and "manifest.json does not list the shards as they are" in result.stdout
-    done = as_json(store, "--images", whole / "samples" / "images")
+    done = as_json(store, "--photos", whole / "samples" / "images")
     assert (done["extracted"], done["copied"]) == (0, 0)
     assert_equal_stores(store, whole / "store")
 
@@ -329,7 +329,7 @@ def test_planned_images_without_record_or_dead_letter_are_missing(whole: Path, s
     found = as_json(store)
     assert (found["broken"], found["missing"]) == (0, 1)
     assert found["shards"][0]["missing"] == ["sample_00005"]
-    done = as_json(store, "--images", whole / "samples" / "images")
+    done = as_json(store, "--photos", whole / "samples" / "images")
     assert (done["extracted"], done["copied"], done["records"]) == (1, 0, 6)
     assert_equal_stores(store, whole / "store")
 
@@ -387,7 +387,7 @@ def test_without_plan_or_store_manifest_one_line_says_so(
 
 
 def test_options_of_a_repair_need_the_photos(store: Path) -> None:
-    assert "--retry-dead-letters is for a repair: give --images" in str(repair(store, "--retry-dead-letters").exception)
+    assert "--retry-dead-letters is for a repair: give --photos" in str(repair(store, "--retry-dead-letters").exception)
     assert "--device is for a repair" in str(repair(store, "--device", "cpu").exception)
 
 

@@ -353,5 +353,6 @@ def test_statements_are_trained_on(
         refused = roibeam("pretrain", tmp_path / "wrong", *options, *wrong)
         assert refused.code == 1 and message in refused.err, refused.err
         assert refused.err.count("\n") == 1 or "Traceback" not in refused.err
-    other = roibeam("pretrain", tmp_path / "w", "--store", tmp_path / "store", "--task-text", folder / "train.json")
+    store = ("--system", "vlbert", "--store", tmp_path / "store")
+    other = roibeam("pretrain", tmp_path / "w", *store, "--task-text", folder / "train.json")
     assert "VL-BERT was not pre-trained on a task's own text" in other.err

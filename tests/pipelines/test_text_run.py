@@ -129,7 +129,7 @@ def test_text_first_then_images(roibeam: Cli, books: Path, tmp_path: Path, pictu
         ((), "for text without images, --text-corpus"),
         (("--captions", "captions.json"), "that --captions is for"),
         (("--recipe", "vlbert-base"), "that --recipe is for"),
-        (("--validation", "val.json"), "that --validation is for"),
+        (("--validation-captions", "val.json"), "that --validation-captions is for"),
         (("--end-to-end",), "that --end-to-end is for"),
         (("--system", "vilbert"), "ViLBERT reads no text without images; name a --store"),
         (("--min-match", "0.5"), "that --min-match is for"),

@@ -1,4 +1,4 @@
-"""Held-out captions that the evaluations of a run ask about: `roibeam pretrain --validation`."""
+"""Held-out captions that the evaluations of a run ask about: `roibeam pretrain --validation-captions`."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_model_that_cannot_match_is_not_searched_with(tmp_path: Path) -> None:
     data = DataConfig(batch_size=4, validation_retrieval=3)
     with pytest.raises(ValueError, match=r"validation_retrieval: this model has no match head"):
         run(tmp_path / "run", data=data)
-    with pytest.raises(ValueError, match=r"name them with --validation"):
+    with pytest.raises(ValueError, match=r"name them with --validation-captions"):
         run(tmp_path / "run", data=data, asked=None)
     with pytest.raises(ValueError, match="0, or 2 images or more, got 1"):
         DataConfig(validation_retrieval=1)
@@ -246,7 +246,7 @@ def given(pictures: Pictures, world: Path) -> Given:
 
 
 def test_on_the_command_line(roibeam: Cli, pictures: Pictures, world: Path, given: Given) -> None:
-    done = roibeam("pretrain", world / "run", *given("--validation", world / "val.json"))
+    done = roibeam("pretrain", world / "run", *given("--validation-captions", world / "val.json"))
     assert done.code == 0, done.err
     assert "asked about 3 held-out captions of 3 images:" in done.out
     assert "3 images not trained on: the evaluations ask about images of the same file" in done.out
@@ -282,7 +282,7 @@ def test_of_a_karpathy_file_the_split_val_is_asked_about(roibeam: Cli, pictures:
     options = ("--store", pictures.store, "--captions", splits, *tiny_run(4))
     found = {}
     for name, asked in (("both", splits), ("alone", world / "val-alone.json")):
-        done = roibeam("pretrain", world / name, *options, "--validation", asked)
+        done = roibeam("pretrain", world / name, *options, "--validation-captions", asked)
         assert done.code == 0, done.err
         assert "asked about 2 held-out captions of 2 images:" in done.out
         assert "not trained on: the evaluations" not in done.out  # no image of val is a training image
@@ -296,7 +296,7 @@ def test_of_a_karpathy_file_the_split_val_is_asked_about(roibeam: Cli, pictures:
 
 def test_a_store_of_their_own(roibeam: Cli, world: Path, given: Given, tiny_network: tuple[str, ...]) -> None:
     held = draw_pictures(world / "held", tiny_network, count=3, seed=5)
-    validation = ("--validation", held.captions, "--validation-store", held.store)
+    validation = ("--validation-captions", held.captions, "--validation-store", held.store)
     done = roibeam("pretrain", world / "run", *given(*validation))
     assert done.code == 0, done.err
     assert "asked about 3 held-out captions of 3 images:" in done.out
@@ -304,7 +304,9 @@ def test_a_store_of_their_own(roibeam: Cli, world: Path, given: Given, tiny_netw
 
 def test_through_the_encoder(roibeam: Cli, world: Path, given: Given) -> None:
     searched = ("--system", "imagebert", "--set", "data.validation_retrieval=2")
-    done = roibeam("pretrain", world / "run", *given(*END_TO_END, *searched, "--validation", world / "val.json"))
+    done = roibeam(
+        "pretrain", world / "run", *given(*END_TO_END, *searched, "--validation-captions", world / "val.json")
+    )
     assert done.code == 0, done.err
     assert "asked about 3 held-out captions of 3 images:" in done.out
     lines = evaluations(world / "run")
@@ -317,7 +319,7 @@ def test_a_broken_photo_is_left_out_of_the_search(roibeam: Cli, pictures: Pictur
     photo = next(photos.glob("*00006*"))
     photo.write_bytes(photo.read_bytes()[:200])
     searched = ("--system", "imagebert", "--set", "data.validation_retrieval=3")
-    common = given(*END_TO_END, *searched, "--images", photos, "--validation", world / "val.json")
+    common = given(*END_TO_END, *searched, "--photos", photos, "--validation-captions", world / "val.json")
     stopped = roibeam("pretrain", world / "run", *common)
     assert stopped.code == 1 and "leave such out with --skip-missing-photos" in stopped.err, stopped.err
     done = roibeam("pretrain", world / "run", *common, "--skip-missing-photos")
@@ -332,11 +334,11 @@ def test_a_broken_photo_is_left_out_of_the_search(roibeam: Cli, pictures: Pictur
 
 def test_what_does_not_fit_is_told(roibeam: Cli, pictures: Pictures, world: Path, given: Given) -> None:
     for more, expected in (
-        (("--leave-out-held-out",), "--leave-out-held-out: name what is held out, with --held-out"),
-        (("--validation-store", pictures.store), "name the captions too, with --validation"),
-        (("--validation", world / "none.json"), "no such file or folder: --validation"),
-        (("--validation", world / "train.json"), "nothing is left to train on"),
-        (("--validation", world / "val.json", "--set", "data.validation_captions=-1"), "must not be negative"),
+        (("--drop-held-out",), "--drop-held-out: name what is held out, with --held-out"),
+        (("--validation-store", pictures.store), "name the captions too, with --validation-captions"),
+        (("--validation-captions", world / "none.json"), "no such file or folder: --validation-captions"),
+        (("--validation-captions", world / "train.json"), "nothing is left to train on"),
+        (("--validation-captions", world / "val.json", "--set", "data.validation_captions=-1"), "must not be negative"),
     ):
         done = roibeam("pretrain", world / "run", *given(*more))
         assert done.code == 1 and expected in done.err, done.err

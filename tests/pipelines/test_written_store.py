@@ -119,7 +119,7 @@ def test_a_broken_written_store_says_how_it_is_mended(roibeam: Roibeam, tmp_path
     manifest = write(tmp_path / "store", images(3))
     data = tmp_path / "store" / str(manifest.shards[0].data_file)
     data.write_bytes(data.read_bytes()[:-4096])
-    done = roibeam("store", "repair", tmp_path / "store", "--images", tmp_path)
+    done = roibeam("store", "repair", tmp_path / "store", "--photos", tmp_path)
     assert done.code == 1 and "was written by StoreWriter: delete part-*.json of a broken shard" in done.err
 
 

@@ -257,4 +257,18 @@ FAULTS = (
         "num_bytes, fingerprint.feature_space",
         _test("store_import_diff.py::test_a_killed_import_of_a_file_that_changed_is_refused"),
     ),
+    Fault(
+        "a command gives an option a meaning of its own",
+        "src/roibeam/pipelines/cli/surface/option.py",
+        'help=f"{meaning} {here}".strip(),',
+        "help=here or meaning,",
+        _test("help.py::test_an_option_means_the_same_in_every_command"),
+    ),
+    Fault(
+        "an example of the help has a name that an option had before",
+        "src/roibeam/pipelines/cli/extract.py",
+        "roibeam extract instances_val2017.json store/ --photos val2017/",
+        "roibeam extract instances_val2017.json store/ --image-root val2017/",
+        _test("help.py::test_examples_are_of_the_command_and_parse"),
+    ),
 )

@@ -79,14 +79,14 @@ def mode_named(name: str, device: torch.device | str | None = None) -> Mode:
     if name not in MODES:
         raise ValueError(f"mode {name!r}: choose one of {', '.join(MODES)}")
     if device is not None and MODES[name].tf32 and _kind(device) != "cuda":
-        raise ValueError(f"mode {name!r} is one of CUDA devices, not of {str(device)!r}: choose exact or bf16")
+        raise ValueError(f"{name} needs a GPU, and the device is {str(device)!r}: choose bf16, or float32 (mode exact)")
     return MODES[name]
 
 
 def warn_if_slow(mode: Mode, device: torch.device | str) -> None:
     """Says so when a CPU has no instructions for the mode, which is slower than exact then."""
     if mode.bf16 and _kind(device) == "cpu" and bf16_instructions() == "none":
-        _log.warning("mode %s: this CPU has no bfloat16 instructions, exact is faster here", mode.name)
+        _log.warning("%s: this CPU has no bfloat16 instructions; float32 (mode exact) is faster here", mode.name)
 
 
 def bf16_instructions() -> str:

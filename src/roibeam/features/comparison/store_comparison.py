@@ -250,7 +250,7 @@ def _differences(found: StoreComparison, scope: ComparisonScope, id_rule: str) -
     """One sentence for each kind of difference; none when the sources are equal within `found.max_error`."""
     if not found.num_common and not found.num_unreadable:
         shown = ", ".join(repr(ids[0]) for ids in (found.examples_only_left, found.examples_only_right) if ids)
-        other = "; pairing ids by number may help (--ids number)" if id_rule == "exact" and shown else ""
+        other = "; pairing ids by number may help (--match-ids number)" if id_rule == "exact" and shown else ""
         yield f"no image is on both sides (ids such as {shown or 'none'}){other}"
     for side, count in (("left", found.num_only_left), ("right", found.num_only_right)):
         if count:

@@ -41,7 +41,9 @@ class RecordChange:
         if self.dtype is not None and self.dtype not in COPY_DTYPES:
             raise ValueError(f"--dtype {self.dtype!r}: choose one of {', '.join(COPY_DTYPES)}")
         if self.distribution not in ("keep", "none") and self.top_k is None:
-            raise ValueError(f"--distribution {self.distribution!r}: choose keep, none or top-<k>, such as top-20")
+            raise ValueError(
+                f"--distribution {self.distribution!r}: choose none or top-K, such as top-20, or leave it out"
+            )
 
     @property
     def top_k(self) -> int | None:
@@ -133,7 +135,10 @@ def _top_k(distribution: np.ndarray | TopKDistribution | None, k: int, image_id:
     """The k best; ties go to the lower class id. The rest mass is what they lack to 1, so the way there (at once, or
     over a larger k) does not matter."""
     if distribution is None:
-        raise ValueError(f"record {image_id!r} has no class distribution to take the best {k} of; keep or none it is")
+        raise ValueError(
+            f"record {image_id!r} has no class distribution to take the best {k} of; leave --distribution out, or "
+            f"choose none"
+        )
     if isinstance(distribution, TopKDistribution):
         ids, best, num_classes = distribution.class_ids, distribution.probabilities, distribution.num_classes
     else:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from roibeam.pipelines.cli.json_output import json_line
+from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.surface.option import argument, option
 
 if TYPE_CHECKING:
     from roibeam.pipelines.conformance.checks import Check
@@ -18,21 +20,20 @@ if TYPE_CHECKING:
 def conformance_command(
     folder: Annotated[
         Path | None,
-        typer.Argument(
-            help="Tree of reference arrays, <family>/<case>.npz, or one family's folder; without it, tests/goldens of "
-            "the clone. Photos are read from the arrays' folder or from ../shared/goldens/detector of the clone.",
-            show_default=False,
-        ),
+        argument("DIR", "Reference arrays, as FAMILY/CASE.npz, or the folder of one family [default: tests/goldens]."),
     ] = None,
-    only: Annotated[
-        str | None, typer.Option(help="Run the cases whose family, name, file or <family>/<name> fits this pattern.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json/--no-json", help="JSON on standard output, at the end.")] = False,
+    only: Annotated[str | None, option("only")] = None,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Runs every case of a folder of reference arrays through our code; exit 1 on a miss and on an unknown case.
+    """Compares our code with reference arrays of the published codes.
 
-    Prints for each array its largest error, what is allowed and the verdict. Cases of the true size take up to a minute
-    each. A case whose photos are not there is listed as not run. See docs/conformance.md.
+    Prints for each array its largest error, what is allowed, and whether it fits. A case of true size takes up to a
+    minute. A case whose photos are missing is listed as not run. The exit code is 1 if an array does not fit or a case
+    is not known. See docs/fidelity.md.
+
+    Examples:
+        roibeam conformance
+        roibeam conformance tests/goldens --only "vilbert/*"
     """
     from roibeam.pipelines.conformance.places import check_some_file_matches, default_folder
     from roibeam.pipelines.foundation.files.named_files import check_named_files

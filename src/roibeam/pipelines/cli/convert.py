@@ -9,53 +9,42 @@ from typing import Annotated
 import typer
 
 from roibeam.pipelines.cli.json_output import json_line
-from roibeam.pipelines.cli.options import JSON_OUTPUT
+from roibeam.pipelines.cli.options import CONFIG, JSON
+from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.foundation.files.named_files import check_named_files
 
 
 def convert_command(
     weights: Annotated[
         str,
-        typer.Argument(
-            help="A detector's file of any family (Hugging Face, detectron2 .pkl, MILVLG .pth, Caffe .caffemodel, "
-            "VL-BERT .model), a model's official checkpoint or our folder of one; or hf:<repo>, "
-            "https://...[#sha256=<hex>], gs://..."
+        argument(
+            "WEIGHTS",
+            "Weight file of a detector (Hugging Face, detectron2 .pkl, MILVLG .pth, Caffe .caffemodel, VL-BERT "
+            ".model), checkpoint of a model, or a run's folder; a path or a URL.",
         ),
     ],
-    out: Annotated[
-        Path,
-        typer.Argument(
-            help="File to write: .safetensors, .pkl, .bin, .pth or .model; with --to roibeam or detector a folder. "
-            "Must not be there yet."
-        ),
-    ],
+    out: Annotated[Path, argument("OUT", "File or folder to write. It must not exist yet.")],
     to: Annotated[
         str | None,
-        typer.Option(
-            help="Of a detector: safetensors, detectron2, hf, milvlg or vlbert [default: what the suffix of OUT says]. "
-            "Of a model: roibeam (our folder) or official (its authors' names); of a run end to end with --labels also "
-            "detector: a detector's folder."
+        option(
+            "to",
+            "Of a detector: safetensors, detectron2, hf, milvlg or vlbert. Of a model: roibeam (a folder), official "
+            "(its authors' names), or detector (of a run with --labels).",
+            default="by the suffix of OUT",
         ),
     ] = None,
-    detector: Annotated[
-        str, typer.Option(help="Network sizes that the file must have: vg-r101-c4 (Visual Genome, true size) or small.")
-    ] = "vg-r101-c4",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="detector.field=value, such as detector.num_classes=1000.")
-    ] = None,
-    config_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", help="Official JSON configuration of a model, where its sizes are not the published ones."
-        ),
-    ] = None,
-    as_json: Annotated[bool, JSON_OUTPUT] = False,
+    detector: Annotated[str, option("detector", "Here: network sizes that the file must have.")] = "vg-r101-c4",
+    settings: Annotated[list[str] | None, option("set", "Section: detector.")] = None,
+    config_file: Annotated[Path | None, CONFIG] = None,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Converts a weight file, checks that nothing is missing or damaged, and reads the result back.
+    """Converts a weight file to another format, and checks the result.
 
-    With --to roibeam or official: checkpoints of VL-BERT, ViLBERT, VisualBERT and InterBERT (docs/checkpoints.md).
-    safetensors has Hugging Face's names and layout. docs/weights.md tells what is converted, and what is lost (nothing,
-    but for the last digit of box deltas where their scale changes).
+    docs/detectors.md lists the formats of detectors, docs/models.md those of models.
+
+    Examples:
+        roibeam convert faster_rcnn.pkl vg.safetensors
+        roibeam convert vl-bert-base.model vlbert/ --to roibeam
     """
     from roibeam.pipelines.model_files.converted_output import DIRECTIONS
 

@@ -8,73 +8,71 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from roibeam.pipelines.cli.json_output import json_line
-from roibeam.pipelines.cli.options import JSON_LINE, RESUME, run_folder_lines
+from roibeam.pipelines.cli.options import JSON, RESUME, THREADS, run_folder_lines
+from roibeam.pipelines.cli.surface.command import HelpedCommand, HelpedGroup
+from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.cli.surface.option_names import INPUT, MODEL
+from roibeam.pipelines.cli.train.precision import precision_setting
 
 if TYPE_CHECKING:
     from roibeam.pipelines.detector.photos import LabelledPhotos
 
-detector_app = typer.Typer(help="Train and judge detectors.", no_args_is_help=True)
+detector_app = typer.Typer(cls=HelpedGroup, help="Detectors: trained and judged.", rich_markup_mode=None)
 
-_LABELS = "Labels: instances .json of COCO, or a split's .txt of Visual Genome with its xml files beside it."
-_IMAGES = "Folder of the photos [default: that of the labels]."
-_VOCAB = "Folder of objects_vocab.txt and attributes_vocab.txt, for Visual Genome [default: that of the labels]."
-_DEVICE = "auto (an accelerator if there is one) or cpu."
+_LABELS = option("labels", group=INPUT)
+_PHOTOS = option("photos", default="the folder of the labels")
+_VOCAB = option("vocab", "For labels of Visual Genome.", group=INPUT, default="the folder of the labels")
 
 
-@detector_app.command("train")
+@detector_app.command("train", cls=HelpedCommand)
 def train_command(
-    out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints with the detector.")],
-    labels: Annotated[str, typer.Option(help=_LABELS)],
-    images: Annotated[str | None, typer.Option(help=_IMAGES)] = None,
-    vocab: Annotated[str | None, typer.Option(help=_VOCAB)] = None,
-    detector: Annotated[
-        str,
-        typer.Option(help="Network sizes: vg-r101-c4, vg-r101-c4-600, toy or small; classes are those of the labels."),
-    ] = "vg-r101-c4",
-    conventions: Annotated[str, typer.Option(help="Whose arithmetic: hf, d2, caffe, milvlg or vlbert-e2e.")] = "hf",
+    out: Annotated[Path, argument("OUT", "Run folder to write.")],
+    labels: Annotated[str, _LABELS],
+    photos: Annotated[str | None, _PHOTOS] = None,
+    vocab: Annotated[str | None, _VOCAB] = None,
+    detector: Annotated[str, option("detector", "Here: sizes, or toy for those of the toy detector.")] = "vg-r101-c4",
+    conventions: Annotated[str, option("conventions")] = "hf",
     weights: Annotated[
-        str | None, typer.Option(help="Start from a whole detector of these classes: file, URL or hf:<repo>.")
+        str | None, option("weights", "Start from them; they must be of these classes.", default="new weights")
     ] = None,
-    resnet: Annotated[
-        str | None, typer.Option(help="Start from the ResNet of this file only (ImageNet's, another detector's).")
-    ] = None,
+    resnet: Annotated[str | None, option("resnet", "Such as ImageNet's, or another detector's.")] = None,
     frozen_stages: Annotated[
-        str | None, typer.Option(help='Without gradients, such as "1,2" [default: 1,2 with a file, none from scratch].')
+        str | None, option("frozen-stages", default="1,2 with a file, none without", is_advanced=True)
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 90_000,
-    batch_size: Annotated[int, typer.Option(min=1, help="Photos per step and process.")] = 2,
-    learning_rate: Annotated[
-        float, typer.Option(help="Of SGD at its peak; never scaled by batch or processes.")
-    ] = 0.0025,
-    warmup_steps: Annotated[int, typer.Option(min=0, help="Steps of linear warm-up.")] = 1000,
+    steps: Annotated[int, option("steps")] = 90_000,
+    batch_size: Annotated[int, option("batch-size", "Here: photos.")] = 2,
+    learning_rate: Annotated[float, option("learning-rate", "Not scaled by batch or processes.")] = 0.0025,
+    warmup_steps: Annotated[int, option("warmup-steps", is_advanced=True)] = 1000,
     decay_steps: Annotated[
-        str | None, typer.Option(help="Steps after which the rate falls to a tenth [default: 2/3 and 8/9 of --steps].")
+        str | None, option("decay-steps", default="2/3 and 8/9 of --steps", is_advanced=True)
     ] = None,
-    device: Annotated[str, typer.Option(help=_DEVICE)] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, order, sizes and sampled regions.")] = 0,
+    seed: Annotated[int, option("seed", is_advanced=True)] = 0,
     settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="section.field=value; sections: train, photos, sampling, losses, detector, conventions.",
-        ),
+        list[str] | None, option("set", "Sections: train, photos, sampling, losses, detector, conventions.")
     ] = None,
     resume: Annotated[bool | None, RESUME] = None,
-    as_json: Annotated[bool, JSON_LINE] = False,
+    device: Annotated[str, option("device")] = "auto",
+    precision: Annotated[str | None, option("precision", values="float32, bf16 or fp16", default="float32")] = None,
+    threads: Annotated[int | None, THREADS] = None,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Trains a Faster R-CNN with an attribute head on labelled photos.
+    """Trains a detector on photos with labelled objects.
 
-    The folder model of a checkpoint is what `roibeam extract --detector` and `roibeam detector evaluate` take. On
-    several GPUs, or CPU processes: torchrun --no-python --nproc-per-node <n> roibeam detector train ...
+    It is a Faster R-CNN that also predicts attributes. OUT/checkpoints/STEP/model is what `roibeam extract --detector`
+    takes. torchrun starts it on several GPUs, as it does for pretrain.
+
+    Examples:
+        roibeam detector train run/ --labels vg/train.txt --photos vg/images
+        roibeam detector train run/ --labels coco/instances_train2017.json
     """
     from roibeam.pipelines.detector.train_request import DetectorTrainRequest, train_requested_detector
 
     request = DetectorTrainRequest(
-        labels=labels, images=images, vocab=vocab, detector=detector, conventions=conventions, weights=weights,
+        labels=labels, images=photos, vocab=vocab, detector=detector, conventions=conventions, weights=weights,
         resnet=resnet, frozen_stages=_numbers("frozen-stages", frozen_stages), steps=steps, batch_size=batch_size,
         learning_rate=learning_rate, warmup_steps=warmup_steps, decay_steps=_numbers("decay-steps", decay_steps),
-        device=device, threads=threads, seed=seed, settings=tuple(settings or ()),
+        device=device, threads=threads, seed=seed,
+        settings=(*precision_setting(precision, settings or ()), *(settings or ())),
         resume="auto" if resume is None else resume,
     )  # fmt: skip
     trained = train_requested_detector(request, out)
@@ -95,31 +93,32 @@ def train_command(
     typer.echo("\n".join(run_folder_lines(out, result)))
 
 
-@detector_app.command("evaluate")
+@detector_app.command("evaluate", cls=HelpedCommand)
 def evaluate_command(
-    detector: Annotated[str, typer.Argument(help="Detector's folder (the folder model of a checkpoint), or toy.")],
-    labels: Annotated[str, typer.Option(help=_LABELS)],
-    images: Annotated[str | None, typer.Option(help=_IMAGES)] = None,
-    vocab: Annotated[str | None, typer.Option(help=_VOCAB)] = None,
-    nms_iou: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, help="Boxes of one class suppress each other above it; detectron2's numbers are made at 0.5."
-        ),
-    ] = 0.3,
-    max_images: Annotated[int | None, typer.Option(min=1, help="Judge the first so many photos only.")] = None,
-    device: Annotated[str, typer.Option(help="auto (a GPU where there is one), cpu, cuda or cuda:<n>.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
-    as_json: Annotated[bool, JSON_LINE] = False,
+    detector: Annotated[str, argument("DETECTOR", "Folder of a detector (model of a checkpoint), or toy.")],
+    labels: Annotated[str, _LABELS],
+    photos: Annotated[str | None, _PHOTOS] = None,
+    vocab: Annotated[str | None, _VOCAB] = None,
+    max_images: Annotated[int | None, option("max-images", "Here: the first ones.", default="all")] = None,
+    nms_iou: Annotated[float, option("nms-iou", "detectron2's figures are made at 0.5.", group=MODEL)] = 0.3,
+    device: Annotated[str, option("device")] = "auto",
+    threads: Annotated[int | None, THREADS] = None,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Judges a detector: mAP as Visual Genome's and as COCO's, attributes, calibration, recall of the kept regions."""
+    """Judges a detector on photos with labelled objects.
+
+    Measures mAP as Visual Genome and as COCO do, attributes, calibration, and recall of the kept regions.
+
+    Examples:
+        roibeam detector evaluate toy --labels world/visual_genome/test.txt
+    """
     from roibeam.extraction.choice.detector_folder import read_detector_folder
     from roibeam.pipelines.detector.photos import open_labelled_photos
     from roibeam.pipelines.foundation.files.named_files import check_named_files
 
-    check_named_files([("--labels", labels), ("--images", images), ("--vocab", vocab)])
+    check_named_files([("--labels", labels), ("--photos", photos), ("--vocab", vocab)])
     read_detector_folder(detector)
-    photos = open_labelled_photos(labels, image_root=images, vocab=vocab)
+    labelled = open_labelled_photos(labels, image_root=photos, vocab=vocab)
     # Torch comes now, when nothing is wrong with the names.
     import torch
 
@@ -132,13 +131,13 @@ def evaluate_command(
     chosen, words = choose_device(device)
     typer.echo(words, err=True)
     report = evaluate_folder(
-        detector, photos, device=chosen, nms_iou=nms_iou, max_images=max_images,
+        detector, labelled, device=chosen, nms_iou=nms_iou, max_images=max_images,
         tell=lambda line: typer.echo(line, err=True),
     )  # fmt: skip
     if as_json:
         typer.echo(json_line({"detector": detector, "labels": labels, **report.as_json()}, event="evaluation"))
         return
-    _echo_left_out(photos)
+    _echo_left_out(labelled)
     typer.echo("\n".join(report_lines(report)))
 
 

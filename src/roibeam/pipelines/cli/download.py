@@ -9,54 +9,42 @@ from typing import Annotated
 import typer
 
 from roibeam.pipelines.cli.json_output import json_line
+from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.surface.option import argument, option
 
 
 def download_command(
-    rows: Annotated[str, typer.Argument(help="List of URLs: Conceptual Captions .tsv (3M or 12M) or SBU .json.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write; run again to continue.")],
-    connections: Annotated[int, typer.Option(min=1, help="Connections open at once.")] = 64,
-    per_host: Annotated[int, typer.Option(min=1, help="Of these, to one host.")] = 8,
-    attempts: Annotated[
-        int, typer.Option(min=1, help="Tries of a URL whose failure may pass (no connection, 429, 5xx, cut off).")
-    ] = 3,
-    connect_timeout: Annotated[float, typer.Option(help="Seconds until a connection stands.")] = 10.0,
-    stall_timeout: Annotated[float, typer.Option(help="Seconds a server may be silent.")] = 15.0,
-    timeout: Annotated[float, typer.Option(help="Seconds for one answer in all.")] = 60.0,
-    max_wait: Annotated[
-        float,
-        typer.Option(min=0, help="Longest Retry-After, in seconds, that is waited for; a longer one is a failure."),
-    ] = 60.0,
-    backoff: Annotated[
-        float, typer.Option(min=0, help="Seconds before the second attempt; doubled each time, times 0.5 to 1.5.")
-    ] = 1.0,
-    max_redirects: Annotated[int, typer.Option(min=0, help="Redirects followed for one URL.")] = 5,
-    max_bytes: Annotated[int, typer.Option(min=1, help="Largest image file, also once decompressed.")] = 20_000_000,
-    max_pixels: Annotated[int, typer.Option(min=1, help="Largest image, by its header.")] = 120_000_000,
-    allow_private: Annotated[
-        list[str] | None,
-        typer.Option(help="Network such as 10.0.0.0/8 that may be connected to although it is not public; repeatable."),
-    ] = None,
-    user_agent: Annotated[
-        str | None, typer.Option(help="What we call ourselves [default: roibeam and its version].")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the waits between attempts.")] = 0,
-    retry_dead_letters: Annotated[
-        bool, typer.Option("--retry-dead-letters/--no-retry-dead-letters", help="Try failed URLs again.")
-    ] = False,
+    rows: Annotated[str, argument("ROWS", "List of URLs: Conceptual Captions .tsv (3M or 12M) or SBU .json.")],
+    out: Annotated[Path, argument("OUT", "Folder to write.")],
+    connections: Annotated[int, option("connections")] = 64,
+    per_host: Annotated[int, option("per-host")] = 8,
+    attempts: Annotated[int, option("attempts")] = 3,
+    connect_timeout: Annotated[float, option("connect-timeout")] = 10.0,
+    stall_timeout: Annotated[float, option("stall-timeout")] = 15.0,
+    timeout: Annotated[float, option("timeout")] = 60.0,
+    max_wait: Annotated[float, option("max-wait")] = 60.0,
+    backoff: Annotated[float, option("backoff")] = 1.0,
+    max_redirects: Annotated[int, option("max-redirects")] = 5,
+    allow_private: Annotated[list[str] | None, option("allow-private")] = None,
+    user_agent: Annotated[str | None, option("user-agent", default="roibeam and its version")] = None,
+    seed: Annotated[int, option("seed", "Here: the waits between tries.", is_advanced=True)] = 0,
+    retry_dead_letters: Annotated[bool, option("retry-dead-letters")] = False,
     max_failures: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, help="Share of rows without an image above which the command fails: dead links are normal."
-        ),
+        float, option("max-failures", "Dead links are normal: by default no share is too many.")
     ] = 1.0,
-    as_json: Annotated[
-        bool, typer.Option("--json/--no-json", help="Progress and result as JSON lines on standard output.")
-    ] = False,
+    max_bytes: Annotated[int, option("max-bytes")] = 20_000_000,
+    max_pixels: Annotated[int, option("max-pixels")] = 120_000_000,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Downloads the images that ROWS names into OUT, and writes their captions with local paths: OUT/local.tsv.
+    """Downloads the images of a caption list.
 
-    `roibeam extract OUT/local.tsv STORE` reads them. A rerun does only what is missing. What gave no image is a dead
-    letter with a reason. Sites that opt out (X-Robots-Tag) are left alone. docs/downloads.md tells more.
+    It also writes OUT/local.tsv, their captions with local paths, which extract reads. Run the same command again to
+    continue. Images that fail are listed with the reason in OUT/dead_letters.parquet. Images whose site does not want
+    them used (X-Robots-Tag) are left out.
+
+    Examples:
+        roibeam download Train_GCC-training.tsv cc/
+        roibeam extract cc/local.tsv store/ --preset vl-bert --weights vg.model
     """
     from roibeam.pipelines.sources.download.download_run import DownloadOptions, run_download
     from roibeam.pipelines.sources.download.limits import DownloadLimits

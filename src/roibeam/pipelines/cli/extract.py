@@ -5,9 +5,21 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from roibeam.pipelines.cli.options import CONVENTIONS, DETECTOR, HELD_OUT, IMAGES_OF, LEAVE_OUT, PRESET, SELECTION
+from roibeam.pipelines.cli.options import (
+    CONVENTIONS,
+    DETECTOR,
+    DROP_HELD_OUT,
+    HELD_OUT,
+    ID_RULE,
+    JSON,
+    NUMBERS_OF,
+    PRESET,
+    SELECTION,
+    THREADS,
+)
+from roibeam.pipelines.cli.surface.command import HelpedCommand
+from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.extract.request import (
     ExtractRequest,
     RequestedDetector,
@@ -18,8 +30,11 @@ from roibeam.pipelines.extract.request import (
 from roibeam.pipelines.extract.shard.allocator_arenas import use_one_arena
 from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 
+# `--precision`, and what the store calls it.
+_MODES = {"float32": "exact", "tf32": "tf32", "bf16": "bf16"}
 
-class ExtractCommand(TyperCommand):
+
+class ExtractCommand(HelpedCommand):
     """What follows -- is for the Beam runner: neither a source nor the store."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -33,159 +48,72 @@ def extract_command(
     context: typer.Context,
     sources: Annotated[
         list[str],
-        typer.Argument(
-            metavar="SOURCE...",
-            help="A photo, a folder, or several of these (photos/*.jpg); a glob pattern in quotes, .tar (WebDataset) "
-            "or .zip read in place, folder or pattern of these, output of img2dataset, .json of COCO, Karpathy, SBU or "
-            "Visual Genome, caption .tsv (local paths), .token or folder Sentences of Flickr30k, VCR .jsonl, or a list "
-            "as .parquet, .csv or .jsonl; also at gs://, s3://, hdfs://. docs/datasets.md tells each.",
+        argument(
+            "SOURCE",
+            "Photos, a folder, a pattern in quotes, a .tar or .zip, a list or annotation file (COCO, .csv, ...), here "
+            "or at a URL; docs/extract.md names all.",
         ),
     ],
-    out: Annotated[
-        str,
-        typer.Argument(
-            metavar="OUT",
-            help="Store to write, a folder or a URL (s3://, gs://, hdfs://, ...); run again to continue, or to add "
-            "what a folder gained.",
-        ),
-    ],
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            help="File (.safetensors, .pkl, .pth, .bin, .caffemodel; local path or gs://, s3://, hdfs:// URL), "
-            "hf:<repo>[@revision], https://...[#sha256=<hex>], or random:<seed> (load tests: regions mean nothing) "
-            "[default: those of the detector's folder]."
-        ),
-    ] = None,
+    out: Annotated[str, argument("OUT", "Store to write: a folder, or a URL (s3://, gs://, hdfs://).")],
     preset: Annotated[str | None, PRESET] = None,
+    weights: Annotated[str | None, option("weights", default="those of the detector")] = None,
     detector: Annotated[str | None, DETECTOR] = None,
-    conventions: Annotated[str | None, CONVENTIONS] = None,
-    selection: Annotated[str | None, SELECTION] = None,
-    boxes: Annotated[
-        str | None,
-        typer.Option(
-            help="Describe these boxes instead of proposing regions: COCO instances .json, .jsonl of "
-            '{"image_id", "boxes": [[x1, y1, x2, y2]]}, bottom-up-attention .tsv, or VCR\'s folder vcr1images. Pixels '
-            "of the photo; order and number stay. Images without an entry are left out."
-        ),
-    ] = None,
-    captions: Annotated[
-        str | None,
-        typer.Option(
-            help="Captions of the images of a folder, pattern or archive: .json of COCO, Karpathy (train and restval) "
-            "or SBU, .tsv or .token; the store keeps them, see docs/captions.md."
-        ),
-    ] = None,
-    min_match: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the images in --captions that SOURCE must have.")
-    ] = MIN_MATCH,
-    held_out: Annotated[list[str] | None, HELD_OUT] = None,
-    leave_out_held_out: Annotated[bool, LEAVE_OUT] = False,
-    images_of: Annotated[str | None, IMAGES_OF] = None,
-    image_feature: Annotated[
-        str,
-        typer.Option(
-            help="Also a feature of the whole photo: none, region (as one box, by the detector) or <network>=<weights> "
-            "(torchvision's densenet121, resnet50, googlenet, ...)."
-        ),
-    ] = "none",
     vocab: Annotated[
         str | None,
-        typer.Option(
-            help="Class and attribute names: folder with objects_vocab.txt and attributes_vocab.txt, file, or vg "
-            "[default: those of the detector's folder, else none]."
-        ),
+        option("vocab", default="those of the detector"),
     ] = None,
-    image_root: Annotated[
+    conventions: Annotated[str | None, CONVENTIONS] = None,
+    selection: Annotated[str | None, SELECTION] = None,
+    image_feature: Annotated[str, option("image-feature")] = "none",
+    settings: Annotated[list[str] | None, option("set", "Sections: detector, conventions, selection.")] = None,
+    captions: Annotated[str | None, option("captions")] = None,
+    boxes: Annotated[
         str | None,
-        typer.Option(
-            help="Folder or URL that the image paths of an annotation file or list are below [default: its own folder, "
-            "or one near it that holds the images]."
-        ),
+        option("boxes", "docs/extract.md names the formats."),
     ] = None,
-    id_rule: Annotated[str, typer.Option(help="Image id from path: no-extension or with-extension.")] = "no-extension",
-    dtype: Annotated[str, typer.Option(help="Stored features: float16, bfloat16 or float32.")] = "float16",
-    distribution: Annotated[str, typer.Option(help="Stored class probabilities: full, top-<k> or none.")] = "full",
-    device: Annotated[
-        str,
-        typer.Option(
-            help="auto (a GPU where this machine has one), cpu, cuda:<n>, or cuda: of several GPUs each process takes "
-            "its own."
-        ),
-    ] = "auto",
-    mode: Annotated[
-        str,
-        typer.Option(
-            help="exact: float32, a feature depends on its photo and box only, bit for bit. Faster, rounding more: "
-            "bf16, tf32 (CUDA), batched (photos of one size share calls); BENCHMARKS.md says by how much. The store "
-            "records it."
-        ),
-    ] = "exact",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads of the detector [default: torch's choice].")
+    photos: Annotated[
+        str | None,
+        option("photos", "For a list or annotation file.", default="found near it"),
     ] = None,
-    decode_threads: Annotated[int, typer.Option(min=1, help="Threads that read and decode ahead.")] = 2,
-    load_timeout: Annotated[
-        float, typer.Option(help="Seconds after which an image that is still being read or decoded is a dead letter.")
-    ] = 120.0,
-    detect_timeout: Annotated[
-        float, typer.Option(help="Seconds after which a detector call that does not come back stops the run.")
-    ] = 900.0,
-    max_pixels: Annotated[int, typer.Option(min=1, help="Images of more pixels become dead letters.")] = 120_000_000,
-    max_failures: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of failed images above which the run fails.")
-    ] = 0.05,
+    min_match: Annotated[float, option("min-match")] = MIN_MATCH,
+    held_out: Annotated[list[str] | None, HELD_OUT] = None,
+    drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
+    numbers_of: Annotated[str | None, NUMBERS_OF] = None,
+    id_rule: Annotated[str, ID_RULE] = "no-extension",
+    dtype: Annotated[str, option("dtype", values="float16, bfloat16 or float32", is_advanced=True)] = "float16",
+    distribution: Annotated[str, option("distribution", is_advanced=True)] = "full",
     shard_size: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Images per new shard; shards of earlier runs stay [default: about ten minutes of work, at most "
-            "4,000].",
-        ),
+        option("shard-size", "Older shards stay as they are.", default="ten minutes of work, at most 4,000"),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="section.field=value, lists as [1,2]; sections: detector, conventions, selection."),
-    ] = None,
-    retry_dead_letters: Annotated[
-        bool, typer.Option("--retry-dead-letters/--no-retry-dead-letters", help="Redo shards that hold failed images.")
-    ] = False,
-    runner: Annotated[
+    device: Annotated[str, option("device")] = "auto",
+    precision: Annotated[
         str,
-        typer.Option(
-            help="local, portable (a job service and a worker process on this machine), flink, spark, dataflow, or a "
-            "Beam runner's own name. What a runner needs beside our defaults follows after --; --dry-run shows all."
-        ),
-    ] = "local",
-    workers: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Processes of the local runner, each with a model. They share the CPU's threads unless --threads "
-            "says how many each has.",
-        ),
-    ] = 1,
-    scratch: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder of each worker in which a shard is written before it is uploaded, where OUT is a URL "
-            "[default: the temporary folder]."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run/--no-dry-run", help="Time three photos, print the plan and the runner's options, write nothing."
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json/--no-json", help="Progress and result as JSON lines on standard output.")
-    ] = False,
+        option("precision", values="float32, or tf32 (NVIDIA GPUs) and bf16, faster and less exact", is_advanced=True),
+    ] = "float32",
+    workers: Annotated[int, option("workers", "Here: of the local runner.")] = 1,
+    runner: Annotated[str, option("runner", "Options after -- are for it.", is_advanced=True)] = "local",
+    batched: Annotated[bool, option("batched", "Only with --precision float32.", is_advanced=True)] = False,
+    threads: Annotated[int | None, THREADS] = None,
+    decode_threads: Annotated[int, option("decode-threads")] = 2,
+    scratch: Annotated[str | None, option("scratch", "For an OUT at a URL.", default="the temporary folder")] = None,
+    retry_dead_letters: Annotated[bool, option("retry-dead-letters", is_advanced=True)] = False,
+    max_failures: Annotated[float, option("max-failures")] = 0.05,
+    max_pixels: Annotated[int, option("max-pixels")] = 120_000_000,
+    load_timeout: Annotated[float, option("load-timeout")] = 120.0,
+    detect_timeout: Annotated[float, option("detect-timeout")] = 900.0,
+    dry_run: Annotated[bool, option("dry-run")] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Extracts region features of all images of SOURCE into OUT.
+    """Extracts region features of all photos of SOURCE into a store.
 
-    A rerun does only what is missing. Images that cannot be used become dead letters with a reason; the exit code is
-    non-zero only when more than --max-failures of them do.
+    Run the same command again to continue, or to add new photos. Photos that fail are listed with the reason in
+    OUT/dead_letters.parquet.
+
+    Examples:
+        roibeam extract photos/ store/ --detector toy
+        roibeam extract photos/ store/ --preset butd-36 --weights vg.pkl --vocab vg
+        roibeam extract instances_val2017.json store/ --photos val2017/ --dry-run
     """
     use_one_arena()  # before what is imported here starts threads
     # Heavy imports wait until a command needs them, so that --help is quick.
@@ -193,13 +121,14 @@ def extract_command(
 
     request = ExtractRequest(
         RequestedImages(
-            tuple(sources), image_root=image_root, id_rule=id_rule, boxes=boxes, captions=captions, min_match=min_match,
-            held_out=tuple(held_out or ()), leave_out_held_out=leave_out_held_out, images_of=images_of,
+            tuple(sources), image_root=photos, id_rule=id_rule, boxes=boxes, captions=captions, min_match=min_match,
+            held_out=tuple(held_out or ()), leave_out_held_out=drop_held_out, images_of=numbers_of,
         ),
         out,
         RequestedDetector(
             detector, preset=preset, weights=weights, conventions=conventions, selection=selection,
-            settings=tuple(settings or ()), vocabulary=vocab, device=device, mode=mode, threads=threads,
+            settings=tuple(settings or ()), vocabulary=vocab, device=device, mode=_mode(precision, batched=batched),
+            threads=threads,
         ),
         RequestedRecords(
             dtype=dtype, distribution=distribution, max_pixels=max_pixels, decode_threads=decode_threads,
@@ -229,6 +158,17 @@ def extract_command(
             f"ones, --retry-dead-letters tries them again"
         )
         raise typer.Exit(1)
+
+
+def _mode(precision: str, *, batched: bool) -> str:
+    """What the store calls it."""
+    if precision not in _MODES:
+        raise ValueError(f"--precision {precision!r}: choose one of {', '.join(_MODES)}")
+    if not batched:
+        return _MODES[precision]
+    if precision != "float32":
+        raise ValueError(f"--batched goes with --precision float32, got {precision}; leave one of them out")
+    return "batched"
 
 
 def _tell(line: str) -> None:

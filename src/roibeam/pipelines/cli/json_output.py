@@ -22,6 +22,5 @@ def print_error(message: str, exit_code: int) -> None:
     """Prints `error_line` where this process's command line asks for JSON, also one that could not be parsed."""
     words = sys.argv[1:]
     words = words[: words.index("--")] if "--" in words else words
-    asked = [word for word in words if word in ("--json", "--no-json")]
-    if asked and asked[-1] == "--json":
+    if "--json" in words:
         print(error_line(message, exit_code), flush=True)

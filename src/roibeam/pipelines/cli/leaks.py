@@ -8,21 +8,31 @@ import typer
 
 from roibeam.features.counted import counted
 from roibeam.pipelines.cli.json_output import json_line
-from roibeam.pipelines.cli.options import HELD_OUT, IMAGES_OF, JSON_OUTPUT
+from roibeam.pipelines.cli.options import HELD_OUT_NEEDED, ID_RULE, JSON, NUMBERS_OF
+from roibeam.pipelines.cli.surface.option import argument, option
 
 
 def leaks_command(
-    images: Annotated[str, typer.Argument(metavar="SOURCE_OR_STORE", help="What extract takes, or a store's folder.")],
-    held_out: Annotated[list[str], HELD_OUT],
-    images_of: Annotated[str | None, IMAGES_OF] = None,
-    image_root: Annotated[str | None, typer.Option(help="As in extract.")] = None,
-    id_rule: Annotated[str, typer.Option(help="As in extract: no-extension or with-extension.")] = "no-extension",
-    as_json: Annotated[bool, JSON_OUTPUT] = False,
+    images: Annotated[str, argument("SOURCE_OR_STORE", "What extract takes, or a store's folder.")],
+    held_out: Annotated[list[str], HELD_OUT_NEEDED],
+    photos: Annotated[
+        str | None,
+        option("photos", "For a list or annotation file.", default="found near that file"),
+    ] = None,
+    numbers_of: Annotated[str | None, NUMBERS_OF] = None,
+    id_rule: Annotated[str, ID_RULE] = "no-extension",
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Which images of a source or store are held out: those that results are reported on. Exit 1 if there are any."""
+    """Tells which images are test images of a benchmark.
+
+    The exit code is 1 if there are any.
+
+    Examples:
+        roibeam leaks store/ --held-out karpathy=dataset_coco.json
+    """
     from roibeam.pipelines.sources.held_out import find_leaks
 
-    report = find_leaks(images, held_out, image_root=image_root, id_rule=id_rule, images_of=images_of)
+    report = find_leaks(images, held_out, image_root=photos, id_rule=id_rule, images_of=numbers_of)
     if as_json:
         typer.echo(json_line({"source": images, **report.to_json()}))
     else:

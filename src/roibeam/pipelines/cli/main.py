@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -20,6 +21,9 @@ from roibeam.pipelines.cli.leaks import leaks_command
 from roibeam.pipelines.cli.look import look_command
 from roibeam.pipelines.cli.progress import progress_command
 from roibeam.pipelines.cli.store.info import store_app
+from roibeam.pipelines.cli.surface.command import HELP_NAMES, HelpedCommand, HelpedGroup
+from roibeam.pipelines.cli.surface.option import argument
+from roibeam.pipelines.cli.surface.option_names import DEVELOPERS, FEATURES, LOOKING, SETUP, STORES, TRAIN
 from roibeam.pipelines.cli.toyworld import toyworld_command
 from roibeam.pipelines.cli.train.evaluate import evaluate_command
 from roibeam.pipelines.cli.train.pretrain import pretrain_command
@@ -35,33 +39,22 @@ THREADS_SECONDS = 1.0  # for threads to end by themselves before the process end
 
 app = typer.Typer(
     name="roibeam",
-    help="Region features for vision-language models: photos in, region shards out, and the training that reads them.",
-    no_args_is_help=True,
-    add_completion=False,
+    cls=HelpedGroup,
+    help="Region features for vision-language models: extract them from photos, keep them in stores, train on them.",
+    context_settings={"help_option_names": HELP_NAMES},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("extract", cls=ExtractCommand)(extract_command)
-app.command("look")(look_command)
-app.command("progress")(progress_command)
-app.command("download")(download_command)
-app.command("pretrain")(pretrain_command)
-app.command("recipes")(recipes_command)
-app.command("evaluate")(evaluate_command)
-app.command("probe")(probe_command)
-app.command("leaks")(leaks_command)
-app.command("conformance")(conformance_command)
-app.command("convert")(convert_command)
-app.command("toyworld")(toyworld_command)
-app.command("worker-pool")(worker_pool_command)
-app.add_typer(store_app, name="store")
-app.add_typer(detector_app, name="detector")
+
+
+def _add(group: str, name: str, command: Callable[..., object], cls: type[HelpedCommand] = HelpedCommand) -> None:
+    app.command(name, cls=cls, rich_help_panel=group)(command)
 
 
 @app.callback(invoke_without_command=True)
 def _root(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    debug: Annotated[bool, typer.Option("--debug/--no-debug", help="Show tracebacks and debug logs.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug logs.")] = False,
 ) -> None:
     if show_version:
         typer.echo(f"roibeam {__version__}")
@@ -69,11 +62,16 @@ def _root(
     show_our_logs(debug=debug)
 
 
-@app.command("demo")
 def demo_command(
-    out: Annotated[Path, typer.Argument(help="Folder to write pictures, store, report and training run into.")],
+    out: Annotated[Path, argument("OUT", "Folder to write.")],
 ) -> None:
-    """Draws small pictures with captions, extracts their regions, trains a small VL-BERT on them."""
+    """Shows the whole chain on drawn pictures, without a download.
+
+    It extracts regions, trains a small VL-BERT and asks it, which takes a few minutes on two cores.
+
+    Examples:
+        roibeam demo demo/
+    """
     from roibeam.pipelines.foundation.files.named_files import check_output_is_no_file
 
     check_output_is_no_file(out)
@@ -81,6 +79,25 @@ def demo_command(
 
     # A clone's environment is often not on the path: then the command is told as it was called.
     run_demo(out, tell=typer.echo, command="roibeam" if shutil.which("roibeam") else sys.argv[0])
+
+
+# In the order of the help.
+_add(FEATURES, "extract", extract_command, ExtractCommand)
+_add(FEATURES, "download", download_command)
+app.add_typer(store_app, name="store", rich_help_panel=STORES)
+_add(TRAIN, "pretrain", pretrain_command)
+_add(TRAIN, "recipes", recipes_command)
+app.add_typer(detector_app, name="detector", rich_help_panel=TRAIN)
+_add(LOOKING, "look", look_command)
+_add(LOOKING, "probe", probe_command)
+_add(LOOKING, "evaluate", evaluate_command)
+_add(LOOKING, "progress", progress_command)
+_add(SETUP, "demo", demo_command)
+_add(SETUP, "toyworld", toyworld_command)
+_add(SETUP, "convert", convert_command)
+_add(DEVELOPERS, "conformance", conformance_command)
+_add(DEVELOPERS, "leaks", leaks_command)
+_add(DEVELOPERS, "worker-pool", worker_pool_command)
 
 
 def main() -> None:

@@ -9,18 +9,23 @@ from typing import Annotated
 
 import typer
 
+from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.surface.option import argument, option
+
 
 def progress_command(
-    store: Annotated[str, typer.Argument(help="Store that a run writes: a folder, or a URL (s3://, gs://, ...).")],
-    watch: Annotated[bool, typer.Option("--watch/--no-watch", help="Look again until the store is complete.")] = False,
-    every: Annotated[float, typer.Option(min=1, help="Seconds between two looks with --watch.")] = 15.0,
-    as_json: Annotated[
-        bool, typer.Option("--json/--no-json", help="A JSON line for each look on standard output.")
-    ] = False,
+    store: Annotated[str, argument("STORE", "Store that a run writes: a folder, or a URL (s3://, gs://, ...).")],
+    watch: Annotated[bool, option("watch")] = False,
+    every: Annotated[float, option("every", "With --watch.")] = 15.0,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """How far a run is, whatever runner does it: images, rate, time left, failures, and which shards are in work.
+    """Shows how far an extraction is, and the time left.
 
-    Reads shard manifests and heartbeats and writes nothing. The rate is that of the shards in work.
+    It reads what the run has written, on any runner and from any machine, and writes nothing.
+
+    Examples:
+        roibeam progress store/
+        roibeam progress s3://bucket/store --watch
     """
     from roibeam.features.folders.folder_choice import output_folder
     from roibeam.pipelines.extract.report.store_status import StatusView, status_json, status_text

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from roibeam.pipelines.cli.surface.option import option
 
 PIPELINE = "roibeam.pipelines.extract.beam_extraction"  # by its name: the pool does not need torch, its workers do
 
 
 def worker_pool_command(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port that runners ask for workers at.")] = 50000,
+    port: Annotated[int, option("port")] = 50000,
     host: Annotated[
-        str,
-        typer.Option(
-            help="Address to listen at. Whoever reaches it can run code here: leave it local, one pool per machine."
-        ),
+        str, option("host", "Everybody who reaches it can run code here: keep it local, one pool on each machine.")
     ] = "localhost",
 ) -> None:
-    """Starts Beam workers for Flink, Spark or another portable runner on this machine, until Ctrl-C.
+    """Starts Beam workers on this machine, for Flink or Spark.
 
-    One runs beside each TaskManager, with this Python and this roibeam. A runner asks it for a worker per job and
-    TaskManager; each is a process with one model that its threads share. Workers end with their job, with their
-    TaskManager, and with this process.
+    Start one beside each TaskManager, with the same Python and the same roibeam. It runs until Ctrl-C.
+
+    Examples:
+        roibeam worker-pool --port 50000
     """
     from roibeam.pipelines.extract.runners.worker_pool import serve_worker_pool
 

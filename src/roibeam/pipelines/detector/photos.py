@@ -102,8 +102,8 @@ def read_photo(image: LabelledImage, root: str, exif_orientation: str) -> np.nda
         pixels = decode_image(read_local_file(path), exif_orientation=exif_orientation)
     except OSError as error:
         raise ValueError(
-            f"{path}: {error.strerror or error}; --images names the folder of the photos "
-            f"(of pretrain --labels-images and --judge-images)"
+            f"{path}: {error.strerror or error}; --photos names the folder of the photos "
+            f"(of pretrain --labels-photos and --judge-photos)"
         ) from None
     except DecodeError as error:
         raise ValueError(f"{path}: {error}; mend the file or take it out of the list") from None

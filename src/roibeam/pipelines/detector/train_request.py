@@ -99,7 +99,7 @@ def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
     check_named_files(
         [
             ("--labels", request.labels),
-            ("--images", request.images),
+            ("--photos", request.images),
             ("--vocab", request.vocab),
             ("--weights", request.weights),
             ("--resnet", request.resnet),

@@ -63,7 +63,7 @@ def _check_files(request: ExtractRequest) -> None:
     check_named_files(
         [
             ("SOURCE", None if more or is_pattern(source) else source),
-            ("--image-root", images.image_root),
+            ("--photos", images.image_root),
             ("--boxes", images.boxes),
             ("--captions", images.captions),
             ("--weights", detector.weights),

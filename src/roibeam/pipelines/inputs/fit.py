@@ -99,7 +99,7 @@ def check_task(config: Any, task: int | None) -> None:
     """
     count = getattr(config, "num_task_tokens", 0)
     if not count and task is not None:
-        raise ValueError("this model has no task tokens; leave --task out")
+        raise ValueError("this model has no task tokens; leave --task-token out")
     if count and (task is None or not 0 <= task < count):
         asked = "" if task is None else f", {task} is none of them"
-        raise ValueError(f"this model has a token for each task; name one with --task, 0 to {count - 1}{asked}")
+        raise ValueError(f"this model has a token for each task; name one with --task-token, 0 to {count - 1}{asked}")

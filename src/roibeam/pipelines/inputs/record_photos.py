@@ -58,13 +58,13 @@ class RecordPhotos:
             if plan is None:
                 raise ValueError(
                     f"{store.path} does not say where its photos lie (an imported, copied or staged store); name their "
-                    f"folder with --images"
+                    f"folder with --photos"
                 )
             self.root = plan.source.get("image_root", "")
             wanted = set(image_ids)
             found = ((one.image_id, one.location) for one in planned_members(store.path, plan))
             rows: Iterator[tuple[str, str | None, str]] = (
-                (image_id, location, f"no file {location}; name the folder of the photos with --images")
+                (image_id, location, f"no file {location}; name the folder of the photos with --photos")
                 for image_id, location in found
                 if image_id in wanted
             )

@@ -185,7 +185,9 @@ def _check_kinds(
             f"stored features"
         )
     if validation is None and data.validation_retrieval:
-        raise ValueError("data.validation_retrieval searches among held-out images: name them with --validation")
+        raise ValueError(
+            "data.validation_retrieval searches among held-out images: name them with --validation-captions"
+        )
 
 
 def _with_labelled(
@@ -224,8 +226,8 @@ def _searched(
         if len(rows.captioned_ids()) < 2:
             raise ValueError(
                 f"{asked.store.path}: {len(left_out):,} photos of the held-out captions cannot be used, so a search "
-                f"has no two images; the first: {next(iter(left_out.values()))}; give --validation of others, or leave "
-                f"data.validation_retrieval at 0"
+                f"has no two images; the first: {next(iter(left_out.values()))}; give --validation-captions of "
+                f"others, or leave data.validation_retrieval at 0"
             )
         asked = dataclasses.replace(asked, rows=rows)
 

@@ -157,7 +157,7 @@ class KeptOut:
         if len(asked) == len(captioned):
             raise ValueError(
                 f"{source.store.path}: all of {len(asked):,} captioned images are validated on; nothing is left to "
-                f"train on: give --captions and --validation of different images"
+                f"train on: give --captions and --validation-captions of different images"
             )
         note = f"{counted(len(asked), 'image')} not trained on: the evaluations ask about images of the same file"
         return dataclasses.replace(source, rows=source.rows.without(asked), notes=(*source.notes, note))

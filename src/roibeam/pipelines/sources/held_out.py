@@ -92,7 +92,7 @@ class LeakReport:
         if self.bare_numbers:
             lines.append(
                 f"bare numbers of no known data set: {counted(self.bare_numbers, 'id')}, compared as they stand; "
-                f"--images-of coco, flickr30k or visual-genome says whose numbers they are"
+                f"--numbers-of coco, flickr30k or visual-genome says whose numbers they are"
             )
         return lines
 
@@ -174,7 +174,7 @@ def refuse_leaks(report: LeakReport, where: str) -> None:
         lines = "; ".join(rule.line() for rule in report.rules if rule.found)
         raise ValueError(
             f"{where}: {counted(len(report.leaked), 'image')} of {report.images:,} must not enter pre-training: "
-            f"{lines}; --leave-out-held-out drops them"
+            f"{lines}; --drop-held-out drops them"
         )
 
 

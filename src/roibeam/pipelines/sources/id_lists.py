@@ -38,22 +38,20 @@ def read_id_list(path: Path) -> AskedIds:
     return AskedIds(str(path), frozenset(ids))
 
 
-def read_split(spec: str) -> AskedIds:
-    """The images of "dataset_coco.json:val", or of several splits, "dataset_coco.json:train,restval"; ids by the id
-    rule of `roibeam.pipelines.sources.datasets.karpathy`.
+def read_split(path: str, names: str) -> AskedIds:
+    """The images of a split of a Karpathy file, "val", or of several, "train,restval"; ids by the id rule of
+    `roibeam.pipelines.sources.datasets.karpathy`.
 
     Raises:
-        ValueError: when `spec` has no such form, or the file is no Karpathy split, or has no image of these splits.
+        ValueError: for another split, or when the file is no Karpathy split, or has no image of these splits.
         OSError: if the file cannot be read.
     """
-    path, _, names = spec.rpartition(":")
     wanted = names.split(",")
-    if not path or not set(wanted) <= set(SPLITS):
+    if not set(wanted) <= set(SPLITS):
         raise ValueError(
-            f"--split {spec!r}: expected FILE:NAME with a Karpathy json and one of {', '.join(SPLITS)}, or several of "
-            f"them with commas between"
+            f"--split {names!r}: choose one of {', '.join(SPLITS)}, or several of them with commas between"
         )
     ids = frozenset(image.image_id for image in read_karpathy(path) if image.split in wanted)
     if not ids:
         raise ValueError(f"{path} has no image of the split {names}")
-    return AskedIds(spec, ids)
+    return AskedIds(f"{path}:{names}", ids)

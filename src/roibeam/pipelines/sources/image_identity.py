@@ -80,7 +80,7 @@ def data_set_of_store(manifest: StoreManifest) -> str | None:
 def checked_data_set(images_of: str | None, known: str | None) -> str | None:
     """The data set that bare numbers belong to: as the user says, else as is known of the source or store."""
     if images_of is not None and images_of not in DATA_SETS:
-        raise ValueError(f"--images-of {images_of!r}: choose one of {', '.join(DATA_SETS)}")
+        raise ValueError(f"--numbers-of {images_of!r}: choose one of {', '.join(DATA_SETS)}")
     return images_of or known
 
 

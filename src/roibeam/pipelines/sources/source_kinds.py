@@ -212,14 +212,14 @@ def _image_root(given: str | None, otherwise: str) -> str:
     if is_web(root):
         raise ValueError(f"{root!r}: images of the web are fetched by `roibeam download`; give its folder")
     if not is_url(root) and not os.path.isdir(root):
-        raise ValueError(f"no such image folder: {root!r} (--image-root)")
+        raise ValueError(f"no such image folder: {root!r} (--photos)")
     return root
 
 
 def _refuse_root(location: str, image_root: str | None) -> None:
     if image_root is not None:
         what = "an archive" if os.path.splitext(location)[1].lower() in ARCHIVE_EXTENSIONS else "a folder or pattern"
-        raise ValueError(f"--image-root goes with an annotation file; {location!r} is {what}")
+        raise ValueError(f"--photos goes with an annotation file; {location!r} is {what}")
 
 
 def _parent(where: str) -> str:
@@ -234,13 +234,13 @@ def check_images_are_there(source: Source) -> None:
     several = _other_roots(source)
     if len(several) > 1:
         raise ValueError(
-            f"{source.location!r}: its images are in {' and in '.join(map(repr, several))}; say which with --image-root"
+            f"{source.location!r}: its images are in {' and in '.join(map(repr, several))}; say which with --photos"
         )
     looked = [] if is_url(source.location) else folders_to_try(source.location, source.kind)
     also = f"; looked also in {', '.join(map(repr, looked))}" if looked else ""
     raise ValueError(
         f"{source.location!r}: none of {len(probes)} images looked for is there (the first: {probes[0]!r}){also}; give "
-        f"the folder that their paths start from with --image-root"
+        f"the folder that their paths start from with --photos"
     )
 
 

@@ -60,7 +60,7 @@ def damage_text(store: Path, damage: StoreDamage) -> str:
 def _advice(store: Path, damage: StoreDamage) -> str:
     if damage.plan is None:
         return "it has no plan of its images: import or copy it again from its source"
-    return f"`roibeam store repair {store} --images {damage.plan.source['image_root']}` extracts the images again"
+    return f"`roibeam store repair {store} --photos {damage.plan.source['image_root']}` extracts the images again"
 
 
 def repair_json(store: Path, summary: RepairSummary) -> dict[str, Any]:

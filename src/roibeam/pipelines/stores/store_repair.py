@@ -211,7 +211,7 @@ def _check_photos(store: Path, plan: Plan, states: list[ShardState], source: Rep
     check_named_files([("--weights", source.weights)])
     images = _folder(source)
     if not is_url(images) and not os.path.isdir(images):
-        raise ValueError(f"no such folder: {str(source.images)!r} (--images)")
+        raise ValueError(f"no such folder: {str(source.images)!r} (--photos)")
     first = None
     for state in states:
         assert state.planned is not None
@@ -227,7 +227,7 @@ def _check_photos(store: Path, plan: Plan, states: list[ShardState], source: Rep
                 first = first or member.location
     if first is not None:
         raise ValueError(
-            f"none of the photos is there (the first: {first!r}); --images is the folder that was "
+            f"none of the photos is there (the first: {first!r}); --photos is the folder that was "
             f"{plan.source['image_root']!r} when the store was made"
         )
 

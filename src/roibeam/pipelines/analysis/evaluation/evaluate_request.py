@@ -109,7 +109,7 @@ def _check_files(request: EvaluateRequest) -> None:
             ("the checkpoint", request.checkpoint),
             ("--store", request.store),
             ("--captions", request.captions),
-            ("--images", request.images),
+            ("--photos", request.images),
             ("--config", request.options),
         ]
     )

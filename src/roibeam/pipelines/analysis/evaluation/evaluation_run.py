@@ -170,7 +170,7 @@ def _features(
         photos = open_photos(store, rows.captioned_ids(), images)
         return PhotoFeatures(found.joint, photos, scratch=scratch, device=device)
     if images is not None:
-        raise ValueError(f"{found.source} reads stored features; leave --images out")
+        raise ValueError(f"{found.source} reads stored features; leave --photos out")
     return None
 
 

@@ -146,6 +146,6 @@ def open_photos(store: FeatureStore, image_ids: Iterable[str], folder: str | Non
         image_id, why = next(iter(missing.items()))
         raise ValueError(
             f"{counted(len(missing), 'image')} of {len(ids):,} without a photo, such as {image_id!r}: {why}; this "
-            f"model reads photos: name their folder with --images"
+            f"model reads photos: name their folder with --photos"
         )
     return photos

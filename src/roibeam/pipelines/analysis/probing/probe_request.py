@@ -44,6 +44,7 @@ class ProbeRequest:
         options: official JSON configuration beside an official checkpoint.
         background_first: as of `Names`.
         hide, layer, head, top, task: as of `probe`.
+        device: as of `choose_device`.
     """
 
     checkpoint: str
@@ -67,6 +68,7 @@ class ProbeRequest:
     head: int | None = None
     top: int = 5
     task: int | None = None
+    device: str = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +192,7 @@ def _stored(request: ProbeRequest) -> _Seen:
 def _requested_detector(request: ProbeRequest) -> RequestedDetector:
     return RequestedDetector(
         request.detector, preset=request.preset, weights=request.weights, conventions=request.conventions,
-        selection=request.selection, settings=request.settings, vocabulary=request.vocab, device="cpu",
+        selection=request.selection, settings=request.settings, vocabulary=request.vocab, device=request.device,
     )  # fmt: skip
 
 

@@ -9,45 +9,41 @@ import typer
 
 from roibeam.features.counted import counted
 from roibeam.pipelines.cli.json_output import json_line
-from roibeam.pipelines.cli.options import JSON_OUTPUT
+from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.surface.option import argument, option
 
 
 def copy_command(
-    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...", help="Stores of one feature space.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write the store into; new, empty, or of this copy, killed.")],
-    ids: Annotated[Path | None, typer.Option(help="Only these images: a file with one image id a line.")] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Only these images: FILE:NAME, a Karpathy json and train, restval, val or test.")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Features as float16 or float32 [default: as they are].", show_default=False)
-    ] = None,
+    sources: Annotated[list[Path], argument("SOURCE", "Stores whose features were made in the same way.")],
+    out: Annotated[Path, argument("OUT", "Folder to write the new store into.")],
+    ids: Annotated[Path | None, option("ids")] = None,
+    split_file: Annotated[Path | None, option("split-file")] = None,
+    split: Annotated[str | None, option("split", "Several with commas between.")] = None,
+    dtype: Annotated[str | None, option("dtype", values="float16 or float32", default="as it is")] = None,
     distribution: Annotated[
-        str, typer.Option(help="Class distributions: keep, none, or top-<k> for the k best and the rest mass.")
-    ] = "keep",
-    min_score: Annotated[float, typer.Option(min=0, max=1, help="Only regions of this class score.")] = 0.0,
-    min_regions: Annotated[int, typer.Option(min=0, help="But at least so many per image, the best ones.")] = 0,
-    max_regions: Annotated[
-        int | None, typer.Option(min=1, help="At most so many per image, the best ones [default: all].")
+        str | None,
+        option("distribution", "A copy cannot make them full.", default="as they are"),
     ] = None,
-    shard_size: Annotated[int, typer.Option(min=1, help="Images per shard, at most.")] = 4000,
-    shard_mb: Annotated[
-        int | None, typer.Option(min=1, help="A shard ends near so many MB (10^6 bytes) [default: no such limit].")
-    ] = None,
-    drop_damaged: Annotated[
-        bool, typer.Option("--drop-damaged/--stop-at-damaged", help="A damaged record: a dead letter, or the end.")
-    ] = False,
+    min_score: Annotated[float, option("min-score")] = 0.0,
+    min_regions: Annotated[int, option("min-regions", "With --min-score.")] = 0,
+    max_regions: Annotated[int | None, option("max-regions", default="all")] = None,
+    shard_size: Annotated[int, option("shard-size", is_advanced=False)] = 4000,
+    shard_mb: Annotated[int | None, option("shard-mb", is_advanced=False, default="no such limit")] = None,
+    drop_damaged: Annotated[bool, option("drop-damaged", "They count as failures.")] = False,
     max_failures: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Share of failed records and missing ids above which the exit code is 1."),
+        float, option("max-failures", "Ids that no source has count as failures.", is_advanced=False)
     ] = 0.05,
-    as_json: Annotated[bool, JSON_OUTPUT] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Copies stores into a new one: merges them, cuts other shards, takes a subset, changes dtype, distribution or
-    regions. Every record that is read is checked.
+    """Copies stores into a new one: merged, cut anew, or in part.
 
-    The same image in several sources counts once when they agree and is an error when they do not. Dead letters,
-    captions and labels travel. A killed copy goes on with the same command. See docs/stores.md.
+    An image that several sources hold is copied once; it is an error if they differ. Captions and labels come along.
+    Every record is checked. Run the same command again to continue. See docs/stores.md.
+
+    Examples:
+        roibeam store copy store-a/ store-b/ both/
+        roibeam store copy store/ val/ --split-file dataset_coco.json --split val
+        roibeam store copy store/ small/ --max-regions 36 --distribution none
     """
     from roibeam.features.region_filter import RegionFilter
     from roibeam.features.shard.record_change import RecordChange
@@ -56,12 +52,17 @@ def copy_command(
 
     if ids is not None and split is not None:
         raise ValueError("--ids and --split both say which images; give one of them")
+    if (split is None) != (split_file is None):
+        raise ValueError("--split NAME and --split-file FILE go together: a split, and the Karpathy file that it is of")
     if min_regions and not min_score:
         raise ValueError("--min-regions is the least that --min-score may leave; give --min-score too")
     asked = None if ids is None else read_id_list(ids)
-    asked = asked if split is None else read_split(split)
+    if split is not None:
+        asked = read_split(str(split_file), split)
     regions = RegionFilter(min_score, min_regions, max_regions)
-    change = RecordChange(dtype, distribution, None if regions == RegionFilter() else regions)
+    change = RecordChange(
+        dtype, "keep" if distribution is None else distribution, None if regions == RegionFilter() else regions
+    )
     shard_bytes = None if shard_mb is None else shard_mb * 10**6
     options = CopyOptions(change, asked, shard_size, shard_bytes, drop_damaged)
     summary = copy_store(sources, out, options)
@@ -76,11 +77,17 @@ def copy_command(
 
 
 def plan_command(
-    store: Annotated[Path, typer.Argument(help="Store whose shards are shared out.")],
-    ranks: Annotated[int, typer.Option(min=1, help="Ranks that read the store.")],
-    as_json: Annotated[bool, JSON_OUTPUT] = False,
+    store: Annotated[Path, argument("STORE", "Folder of the store.")],
+    ranks: Annotated[int, option("ranks")],
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Which rank reads which shards, so that each has about as many bytes to fetch and to read."""
+    """Shows which shards each training process would read.
+
+    Shards are shared out so that every process reads about as many bytes.
+
+    Examples:
+        roibeam store plan store/ --ranks 64
+    """
     from roibeam.features.reading.rank_plan import imbalance, plan_ranks
     from roibeam.features.store import FeatureStore
 

@@ -12,47 +12,38 @@ import typer
 from roibeam.features.counted import counted
 from roibeam.features.record.imported import has_classes, num_classes_of
 from roibeam.pipelines.cli.json_output import error_line, json_line
-from roibeam.pipelines.cli.options import JSON_OUTPUT
+from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.cli.surface.option_names import INPUT, OUTPUT
 
 logger = logging.getLogger(__name__)
 _DIFFERENT, _TROUBLE = 1, 2  # exit codes of diff(1)
 
 
 def import_command(
-    source: Annotated[Path, typer.Argument(help="Feature file or folder of another code base; see docs/exchange.md.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write the store into; new, empty, or of a killed import.")],
-    format_name: Annotated[
-        str | None, typer.Option("--format", help="Format of SOURCE [default: recognised by its content].")
-    ] = None,
-    dtype: Annotated[
-        str, typer.Option(help="Stored features: float16 or float32 (as they are in the file).")
-    ] = "float16",
+    source: Annotated[Path, argument("SOURCE", "Feature file or folder of another code base; see docs/stores.md.")],
+    out: Annotated[Path, argument("OUT", "Folder to write the store into.")],
+    format_name: Annotated[str | None, option("format", default="recognised by its content")] = None,
+    dtype: Annotated[str, option("dtype", values="float16, or float32 as in the file")] = "float16",
     num_classes: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Foreground classes of the detector behind SOURCE (1600 of Visual Genome), for a file that has class "
-            "ids and no probabilities: most systems predict them in pretrain [default: not known].",
-            show_default=False,
+        option(
+            "num-classes",
+            "1600 for Visual Genome. For a file with class ids and no probabilities: most systems need it in pretrain.",
+            default="not known",
         ),
     ] = None,
-    vocab: Annotated[
-        str | None,
-        typer.Option(
-            help="In place of --num-classes, the names of these classes and of attributes: folder with "
-            "objects_vocab.txt and attributes_vocab.txt, file, or vg [default: none]."
-        ),
-    ] = None,
-    shard_size: Annotated[int, typer.Option(min=1, help="Images per shard.")] = 4000,
-    max_failures: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of unusable entries above which the exit code is 1.")
-    ] = 0.05,
-    as_json: Annotated[bool, JSON_OUTPUT] = False,
+    vocab: Annotated[str | None, option("vocab", "In place of --num-classes.", group=INPUT, default="none")] = None,
+    shard_size: Annotated[int, option("shard-size")] = 4000,
+    max_failures: Annotated[float, option("max-failures")] = 0.05,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Makes a store of a published feature file, and prints what was in it.
+    """Makes a store of a published feature file.
 
-    An entry that cannot be used becomes a dead letter with its place. Where an image has several entries, the first
-    usable one counts: later ones are left out when they say the same, and are dead letters when they do not.
+    It tells what was in the file. Entries that cannot be used are listed with the reason in OUT/dead_letters.parquet.
+
+    Examples:
+        roibeam store import trainval_36.tsv store/ --num-classes 1600
     """
     from roibeam.pipelines.stores.store_import import import_features
 
@@ -89,18 +80,19 @@ def import_command(
 
 
 def export_command(
-    store: Annotated[Path, typer.Argument(help="Store to export.")],
-    out: Annotated[Path, typer.Argument(help="New file or folder.")],
-    format_name: Annotated[str, typer.Option("--format", help="Such as lxmert-h5; see docs/exchange.md.")],
-    layout: Annotated[
-        str | None, typer.Option(help="Layout, where the format has several [default: its first].")
-    ] = None,
-    as_json: Annotated[bool, JSON_OUTPUT] = False,
+    store: Annotated[Path, argument("STORE", "Folder of the store.")],
+    out: Annotated[Path, argument("OUT", "File or folder to write. It must not exist yet.")],
+    format_name: Annotated[str, option("format", "Such as lxmert-h5 or butd-tsv; see docs/stores.md.", group=OUTPUT)],
+    layout: Annotated[str | None, option("layout", default="the first of the format")] = None,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Writes a store as a feature file that another code base reads, and checks it by reading it back.
+    """Writes a store as a feature file that another code base reads.
 
-    The file appears under its name when it is whole. Stopped, the same command goes on (lxmert-h5 begins anew).
-    What the format has no place for is listed.
+    The file is checked by reading it back, and appears under its name when it is whole. What the format has no place
+    for is listed.
+
+    Examples:
+        roibeam store export store/ features.h5 --format lxmert-h5
     """
     from roibeam.pipelines.stores.store_export import export_store
 
@@ -128,45 +120,44 @@ def export_command(
 
 
 def diff_command(
-    left: Annotated[Path, typer.Argument(help="Store, or feature file of another code base.")],
-    right: Annotated[Path, typer.Argument(help="Store or feature file to compare it with.")],
-    ids: Annotated[
-        str, typer.Option(help="Which images are the same: exact (equal ids) or number (the number ids end in).")
-    ] = "exact",
-    images: Annotated[
-        str | None, typer.Option(help="Folder of the photos, for --html [default: empty canvases].")
+    left: Annotated[Path, argument("LEFT", "Store, or feature file of another code base.")],
+    right: Annotated[Path, argument("RIGHT", "Store or feature file to compare it with.")],
+    match_ids: Annotated[str, option("match-ids")] = "exact",
+    max_error: Annotated[float, option("max-error")] = 1e-3,
+    worst: Annotated[int, option("worst", "With --html.", group=OUTPUT)] = 8,
+    html: Annotated[Path | None, option("html")] = None,
+    photos: Annotated[
+        str | None, option("photos", "With --html; without it, boxes are drawn on a blank page.", group=OUTPUT)
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with the worst images side by side here.")] = None,
-    worst: Annotated[int, typer.Option(min=0, help="How many of the worst images to show.")] = 8,
-    max_error: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Features (of the largest value), scores, distributions may differ by this."),
-    ] = 1e-3,
-    as_json: Annotated[bool, JSON_OUTPUT] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Compares two stores, or a store with a published feature file: images, boxes, features, classes, attributes.
+    """Compares two stores, or a store with a published feature file.
 
-    Regions are matched by the overlap of their boxes, whatever their order. Exit code 0: equal, that is, the same
-    images and sizes, every region matched within 0.1 px, features and scores within --max-error, the same classes and
-    attributes where both sides have them. 1: they differ. 2: they could not be compared.
+    Compares images, boxes, features, classes and attributes. Regions are matched by the overlap of their boxes, in any
+    order. The exit code is 0 if all are equal (boxes within 0.1 px, numbers within --max-error), 1 if they differ, and
+    2 if they cannot be compared.
+
+    Examples:
+        roibeam store diff store-a/ store-b/
+        roibeam store diff store/ trainval_36.tsv --match-ids number --html page.html
     """
     from roibeam.features.comparison.record_source import RecordSource
     from roibeam.features.comparison.store_comparison import compare
     from roibeam.pipelines.stores.comparison_report import comparison_text
 
     try:
-        if images is not None and html is None:
-            raise ValueError("--images is for the page: give --html FILE too")
+        if photos is not None and html is None:
+            raise ValueError("--photos is for the page: give --html FILE too")
         if html is not None:
             # Not above: photos need the packages that decode them, which take seconds to import.
             from roibeam.pipelines.stores.diff_store import check_page_path, write_comparison_page
 
             check_page_path(html)
         with RecordSource(left) as first, RecordSource(right) as second:
-            found = compare(first, second, id_rule=ids, max_error=max_error, worst=worst)
+            found = compare(first, second, id_rule=match_ids, max_error=max_error, worst=worst)
             typer.echo(json_line(found.to_json()) if as_json else comparison_text(found))
             if html is not None:
-                write_comparison_page(html, found, first, second, images=images)
+                write_comparison_page(html, found, first, second, images=photos)
     except Exception as error:  # whatever it is: 1 would tell a script that the stores were compared and differ
         logger.debug("the comparison stopped", exc_info=True)
         expected = isinstance(error, ValueError | OSError)

@@ -10,25 +10,32 @@ import typer
 
 from roibeam.features.counted import counted
 from roibeam.pipelines.cli.json_output import json_line
-from roibeam.pipelines.cli.options import JSON_OUTPUT
+from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.store.copy import copy_command, plan_command
 from roibeam.pipelines.cli.store.exchange import diff_command, export_command, import_command
 from roibeam.pipelines.cli.store.repair import repair_command
+from roibeam.pipelines.cli.surface.command import HelpedCommand, HelpedGroup
+from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.cli.surface.option_names import OUTPUT
 
 store_app = typer.Typer(
-    help="Look at a store, repair, copy, merge or cut it, compare two, exchange features with other code bases.",
-    no_args_is_help=True,
+    cls=HelpedGroup,
+    help="Stores of region features: looked at, repaired, copied, compared, exchanged with other code bases.",
     rich_markup_mode=None,
 )
-_STORE = typer.Argument(help="Folder that `roibeam extract`, `store import` or `store copy` wrote.")
+_STORE = argument("STORE", "Folder of the store.")
 
 
-@store_app.command("info")
+@store_app.command("info", cls=HelpedCommand)
 def info_command(
-    store: Annotated[str, typer.Argument(help="Store: a folder, or its URL (s3://, gs://, ...).")],
-    as_json: Annotated[bool, JSON_OUTPUT] = False,
+    store: Annotated[str, argument("STORE", "Store: a folder, or its URL (s3://, gs://, ...).")],
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """What is in a store: counts, sizes, and what its features mean."""
+    """Shows what is in a store, and how its features were made.
+
+    Examples:
+        roibeam store info store/
+    """
     from roibeam.pipelines.stores.store_facts import data_bytes, read_manifest, store_facts
 
     manifest = read_manifest(store)
@@ -39,18 +46,22 @@ def info_command(
     typer.echo("\n".join([str(store), *(f"  {name:<15} {value}" for name, value in store_facts(manifest).items())]))
 
 
-@store_app.command("verify")
+@store_app.command("verify", cls=HelpedCommand)
 def verify_command(
     store: Annotated[Path, _STORE],
-    deep: Annotated[bool, typer.Option("--deep/--no-deep", help="Also read every record: checksums, digests.")] = False,
-    shards: Annotated[
-        str | None,
-        typer.Option(help="Shards that --deep reads, <first>-<last> or <first>-: to go on, to share work [all]."),
-    ] = None,
-    as_json: Annotated[bool, JSON_OUTPUT] = False,
+    deep: Annotated[bool, option("deep")] = False,
+    shards: Annotated[str | None, option("shards", "With --deep.", default="all")] = None,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Checks manifests, sizes, indexes and the table of captions (seconds); with --deep every byte of every record and
-    every row; exit 1 on a problem."""
+    """Checks that a store is whole.
+
+    Without --deep it checks manifests, sizes, indexes and captions, which takes seconds. The exit code is 1 if there is
+    a problem.
+
+    Examples:
+        roibeam store verify store/
+        roibeam store verify store/ --deep
+    """
     from roibeam.pipelines.stores.store_check import check_store
 
     problems = check_store(store, deep=deep, shards=shards, tell=lambda line: typer.echo(f"roibeam: {line}", err=True))
@@ -70,32 +81,28 @@ def verify_command(
         raise typer.Exit(1)
 
 
-@store_app.command("show")
+@store_app.command("show", cls=HelpedCommand)
 def show_command(
     store: Annotated[Path, _STORE],
-    image_id: Annotated[str | None, typer.Argument(help="Image to show [default: the first].")] = None,
-    regions: Annotated[int, typer.Option(min=1, help="Regions to list, best first.")] = 10,
-    draw: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also draw these regions on the photo, into this .png file; takes the place of an older one that was "
-            "drawn so, of no other file.",
-            show_default=False,
-        ),
-    ] = None,
-    photo: Annotated[
-        Path | None, typer.Option(help="With --draw: the photo [default: where the store says].", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, JSON_OUTPUT] = False,
+    image_id: Annotated[str | None, argument("IMAGE_ID", "Image to show [default: the first].")] = None,
+    max_regions: Annotated[int, option("max-regions")] = 10,
+    draw: Annotated[Path | None, option("draw", "It replaces an older picture of ours.")] = None,
+    photo: Annotated[Path | None, option("photo", "With --draw.", group=OUTPUT, default="where the store says")] = None,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """One record: size, captions, labels, boxes, classes, attributes, feature statistics; a picture with --draw."""
+    """Shows one image of a store: its captions, regions and features.
+
+    Examples:
+        roibeam store show store/
+        roibeam store show store/ 000000391895 --draw regions.png
+    """
     from roibeam.pipelines.stores.record_view import draw_stored, view_record
 
     if photo is not None and draw is None:
         raise ValueError("--photo is for --draw")
-    view = view_record(store, image_id, num_regions=regions)
+    view = view_record(store, image_id, num_regions=max_regions)
     if draw is not None:
-        draw_stored(store, view.record.image_id, draw, photo, num_regions=regions)
+        draw_stored(store, view.record.image_id, draw, photo, num_regions=max_regions)
     if as_json:
         typer.echo(json_line(view.to_json() if draw is None else {**view.to_json(), "picture": str(draw)}))
         return
@@ -105,9 +112,9 @@ def show_command(
 
 
 # Below the others, so that `--help` lists those first.
-store_app.command("repair")(repair_command)
-store_app.command("copy")(copy_command)
-store_app.command("plan")(plan_command)
-store_app.command("diff")(diff_command)
-store_app.command("import")(import_command)
-store_app.command("export")(export_command)
+store_app.command("repair", cls=HelpedCommand)(repair_command)
+store_app.command("copy", cls=HelpedCommand)(copy_command)
+store_app.command("plan", cls=HelpedCommand)(plan_command)
+store_app.command("diff", cls=HelpedCommand)(diff_command)
+store_app.command("import", cls=HelpedCommand)(import_command)
+store_app.command("export", cls=HelpedCommand)(export_command)

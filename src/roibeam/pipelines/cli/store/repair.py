@@ -8,46 +8,39 @@ from typing import Annotated
 import typer
 
 from roibeam.pipelines.cli.json_output import json_line
+from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.surface.option import argument, option
 
 
 def repair_command(
-    store: Annotated[Path, typer.Argument(help="Folder that `roibeam extract` wrote.")],
-    images: Annotated[
-        str | None,
-        typer.Option(
-            help="Repair, with the photos or archives below this folder or URL: the one that `roibeam extract` read, "
-            "or where it is now [default: only list]."
-        ),
+    store: Annotated[Path, argument("STORE", "Folder of the store that `roibeam extract` wrote.")],
+    photos: Annotated[
+        str | None, option("photos", "Where they are now, or the archives that hold them. Without it: only report.")
     ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(help="The store's weights, where they have moved; as for extract [default: where they were]."),
-    ] = None,
+    weights: Annotated[str | None, option("weights", default="where they were")] = None,
     detector: Annotated[
-        str | None,
-        typer.Option(help="The store's detector, where its folder has moved: a folder, or toy [default: none]."),
+        str | None, option("detector", "Here: toy or a folder, if it has moved.", default="that of the store")
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda or cuda:<n> [default: that of the run that made the store].")
-    ] = None,
-    retry_dead_letters: Annotated[
-        bool,
-        typer.Option("--retry-dead-letters/--no-retry-dead-letters", help="Also try images again that failed."),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json/--no-json", help="JSON on standard output, with all ids.")] = False,
+    device: Annotated[str | None, option("device", default="that of the run that made the store")] = None,
+    retry_dead_letters: Annotated[bool, option("retry-dead-letters")] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Lists broken and missing images of a store; with --images extracts these again, and no others.
+    """Lists broken images of a store, and extracts them again.
 
-    Reads every record. Whole records are copied; the new features must be of the store's own kind (the same detector,
-    conventions, selection, dtype), or nothing is written. Exit code 0: the store is whole. 1: it needs a repair, or
-    images could not be extracted again.
+    Without --photos it only lists them, and those that are missing. It reads every record. Whole records stay as they
+    are. The new features must be made in the same way (detector, conventions, selection, dtype), else nothing is
+    written. The exit code is 1 if the store needs a repair, or if images could not be extracted again.
+
+    Examples:
+        roibeam store repair store/
+        roibeam store repair store/ --photos photos/
     """
-    if images is None:
+    if photos is None:
         given = {"--weights": weights, "--detector": detector, "--device": device}
         names = [name for name, value in given.items() if value is not None]
         names += ["--retry-dead-letters"] if retry_dead_letters else []
         if names:
-            raise ValueError(f"{names[0]} is for a repair: give --images FOLDER too")
+            raise ValueError(f"{names[0]} is for a repair: give --photos DIR too")
         _list_damage(store, as_json=as_json)
         return
     if weights is not None and detector is not None:
@@ -55,7 +48,7 @@ def repair_command(
     from roibeam.pipelines.stores.damage_text import repair_json, repair_text
     from roibeam.pipelines.stores.store_repair import RepairSource, repair_store
 
-    source = RepairSource(images, weights, detector, device)
+    source = RepairSource(photos, weights, detector, device)
     summary = repair_store(store, source, retry_dead_letters=retry_dead_letters)
     typer.echo(json_line(repair_json(store, summary)) if as_json else repair_text(store, summary))
     if summary.lost:

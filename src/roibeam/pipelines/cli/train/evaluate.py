@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from roibeam.pipelines.cli.json_output import json_line
-from roibeam.pipelines.cli.options import BACKGROUND_FIRST, CHECKPOINT_HELP, CONFIG, JSON_LINE, TASK, TOKENIZER
+from roibeam.pipelines.cli.options import (
+    BACKGROUND_FIRST,
+    CHECKPOINT_HELP,
+    CONFIG,
+    ID_RULE,
+    JSON,
+    TASK_TOKEN,
+    THREADS,
+    TOKENIZER,
+)
+from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.cli.surface.option_names import QUESTION, SPEED
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.evaluation.evaluation_results import Figure
@@ -37,70 +48,45 @@ _LABELS = {
 
 
 def evaluate_command(
-    checkpoint: Annotated[str | None, typer.Argument(help=CHECKPOINT_HELP, show_default=False)] = None,
-    store: Annotated[
-        str | None, typer.Option(help="Folder that `roibeam extract` wrote, of the images to evaluate on.")
+    checkpoint: Annotated[str | None, argument("CHECKPOINT", CHECKPOINT_HELP)] = None,
+    store: Annotated[str | None, option("store", "Its images are evaluated on.")] = None,
+    captions: Annotated[str | None, option("captions", default="those that the store keeps")] = None,
+    split: Annotated[str | None, option("split", default="test")] = None,
+    photos: Annotated[
+        str | None, option("photos", "For a model trained end to end.", default="where the store says")
     ] = None,
-    captions: Annotated[
-        str | None,
-        typer.Option(help="Captions, files as in pretrain [default: the store's own].", show_default=False),
-    ] = None,
-    images: Annotated[
-        str | None,
-        typer.Option(
-            help="Of a model trained end to end: folder of the photos, as in pretrain [default: where the store says].",
-            show_default=False,
-        ),
-    ] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(help="Of a Karpathy file: train, restval, val or test [default: test].", show_default=False),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder to write results.json into, new or empty [default: RUN/evaluation, then RUN/evaluation-2; "
-            "needed where the checkpoint is no run's folder].",
-            show_default=False,
-        ),
-    ] = None,
-    retrieval: Annotated[
-        bool, typer.Option("--retrieval/--no-retrieval", help="Score every caption with every image.")
-    ] = True,
-    max_images: Annotated[
-        int, typer.Option(min=0, help="A subset of so many images, the same for one seed; 0 = all.")
+    max_images: Annotated[int | None, option("max-images", "Drawn by --seed.", default="all")] = None,
+    min_match: Annotated[float, option("min-match")] = 1.0,
+    id_rule: Annotated[str, ID_RULE] = "no-extension",
+    no_retrieval: Annotated[bool, option("no-retrieval")] = False,
+    folds: Annotated[int, option("folds", "5 for COCO's 1K.")] = 1,
+    compare: Annotated[tuple[Path, Path] | None, option("compare", "Shows A less B.")] = None,
+    seed: Annotated[
+        int, option("seed", "Here: masks, wrong images, subset and intervals.", group=QUESTION, is_advanced=True)
     ] = 0,
-    folds: Annotated[
-        int,
-        typer.Option(min=1, help="Search in so many equal parts of the images, each by itself: 5 for COCO's 1K."),
-    ] = 1,
-    max_regions: Annotated[int, typer.Option(min=0, help="Of an image, those with the best scores; 0 = all.")] = 0,
-    min_match: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the captioned images that the store must have.")
-    ] = 1.0,
     tokenizer: Annotated[str | None, TOKENIZER] = None,
     config: Annotated[Path | None, CONFIG] = None,
     background_first: Annotated[bool, BACKGROUND_FIRST] = False,
-    task: Annotated[int | None, TASK] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Captions, and pairs of retrieval, at once.")] = 64,
-    device: Annotated[str, typer.Option(help="auto (an accelerator if there is one) or cpu.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of masks, wrong images, subset and intervals.")] = 0,
-    id_rule: Annotated[str, typer.Option(help="As in extract: no-extension or with-extension.")] = "no-extension",
-    compare: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(
-            metavar="A B",
-            help="Instead of evaluating: what two results.json of the same captions differ by, A less B.",
-            show_default=False,
-        ),
+    task_token: Annotated[int | None, TASK_TOKEN] = None,
+    max_regions: Annotated[int | None, option("max-regions", group=QUESTION, is_advanced=True, default="all")] = None,
+    device: Annotated[str, option("device")] = "auto",
+    batch_size: Annotated[int, option("batch-size", "Here: captions, and pairs of retrieval.", group=SPEED)] = 64,
+    threads: Annotated[int | None, THREADS] = None,
+    out: Annotated[
+        Path | None,
+        option("out", "A new folder, for results.json.", default="RUN/evaluation, then RUN/evaluation-2, ..."),
     ] = None,
-    as_json: Annotated[bool, JSON_LINE] = False,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Masked words, masked regions, matching and zero-shot retrieval on held-out captions, with intervals and chance.
+    """Measures a trained model on captions that it has not seen.
 
-    Works for pre-trained VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on stored features or, of a run end to
-    end, on photos through its own region encoder. The cost of retrieval is told before it starts.
+    Masked words, masked regions, matching and retrieval, each with its interval and with what guessing would give.
+    Works for VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT.
+
+    Examples:
+        roibeam evaluate run/ --store store/ --captions test.json
+        roibeam evaluate run/ --store store/ --captions dataset_coco.json --split val
+        roibeam evaluate --compare a/results.json b/results.json
     """
     if compare is not None:
         if checkpoint is not None or store is not None or captions is not None:
@@ -113,11 +99,12 @@ def evaluate_command(
     from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 
     how = EvaluationConfig(
-        seed=seed, batch_size=batch_size, max_images=max_images, max_regions=max_regions, retrieval=retrieval,
-        folds=folds, task=task, background_first=background_first, device=device,
+        seed=seed, batch_size=batch_size, max_images=max_images or 0, max_regions=max_regions or 0,
+        retrieval=not no_retrieval,
+        folds=folds, task=task_token, background_first=background_first, device=device,
     )  # fmt: skip
     request = EvaluateRequest(
-        checkpoint=checkpoint, store=store, out=out, captions=captions, split=split, id_rule=id_rule, images=images,
+        checkpoint=checkpoint, store=store, out=out, captions=captions, split=split, id_rule=id_rule, images=photos,
         min_match=min_match, tokenizer=tokenizer, options=config, config=how,
         threads=threads,
     )  # fmt: skip

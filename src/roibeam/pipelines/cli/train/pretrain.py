@@ -11,20 +11,20 @@ import typer
 from roibeam.features.counted import counted
 from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import (
+    DROP_HELD_OUT,
     HELD_OUT,
-    IMAGES_OF,
-    JSON_LINE,
-    JUDGE_IMAGES,
-    JUDGE_LABELS,
-    JUDGE_PHOTOS,
-    LABELS,
-    LABELS_IMAGES,
-    LABELS_VOCAB,
-    LEAVE_OUT,
+    ID_RULE,
+    JSON,
+    NUMBERS_OF,
     RESUME,
+    THREADS,
     run_folder_lines,
 )
+from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.cli.surface.option_names import END_TO_END, TRAINING
+from roibeam.pipelines.cli.train.precision import precision_setting
 from roibeam.pipelines.cli.train.stages import REQUEST_ALONE, options_given, stages_of
+from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SYSTEM
 from roibeam.pipelines.pretraining.requests.request import (
     DEFAULT_ENCODER,
     PretrainRequest,
@@ -42,266 +42,149 @@ if TYPE_CHECKING:
 
 def pretrain_command(
     context: typer.Context,
-    out: Annotated[Path, typer.Argument(help="Run folder to write: config, log, checkpoints, tokenizer.")],
+    out: Annotated[Path, argument("OUT", "Run folder to write.")],
     store: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Store that `roibeam extract` wrote: a folder, or a URL with --stage-to. Needed, but for stages that "
-            "name their own and for --text-corpus alone. May be given more than once: stores of one feature space are "
-            "mixed.",
-            show_default=False,
-        ),
+        list[str] | None, option("store", "Given again, stores of one kind are mixed. Not needed with --text-corpus.")
     ] = None,
     captions: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Captions: .json of COCO, Karpathy (train and restval) or SBU, .tsv or .token; joined by image id, "
-            "path or number, see docs/captions.md. With several stores one for each, in their order; own means those "
-            "that a store keeps [default: the stores' own].",
-            show_default=False,
-        ),
+        option("captions", "One for each --store; own means those of the store.", default="the stores' own"),
     ] = None,
-    weight: Annotated[
+    validation_captions: Annotated[
+        str | None, option("validation-captions", "Of a Karpathy file its split val.")
+    ] = None,
+    validation_store: Annotated[
+        str | None, option("validation-store", default="the first --store", is_advanced=True)
+    ] = None,
+    store_weight: Annotated[
         list[float] | None,
-        typer.Option(
-            help="How much of what is trained on comes from a store, over the sum of all weights: one for each "
-            "--store, in their order [default: every caption of all stores as likely].",
-            show_default=False,
-        ),
+        option("store-weight", "One for each --store.", default="every caption is as likely", is_advanced=True),
     ] = None,
     num_classes: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Foreground classes of the stores' detector (1600 of Visual Genome), for imported stores that do not "
-            "tell; without it their masked regions are not predicted by class [default: what the stores say].",
-            show_default=False,
+        option(
+            "num-classes",
+            "For imported stores that do not tell; without it, region classes are not predicted.",
+            default="what the stores say",
+            is_advanced=True,
         ),
     ] = None,
     task_text: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="In place of captions, a task's own text for a VisualBERT: VQA's questions and its annotations (both, "
-            "each with the option), VCR's train.jsonl or NLVR2's train.json; other splits are refused.",
-        ),
-    ] = None,
-    min_match: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Share of the images in --captions or --task-text that the store must have."),
-    ] = MIN_MATCH,
-    validation: Annotated[
-        str | None,
-        typer.Option(
-            help="Held-out captions, a file as in --captions, of a Karpathy file its split val: evaluations "
-            "(train.evaluate_every) ask about data.validation_captions of them, and their images are not trained on.",
-            show_default=False,
-        ),
-    ] = None,
-    validation_store: Annotated[
-        str | None,
-        typer.Option(help="Store of their images [default: the first --store].", show_default=False),
-    ] = None,
-    held_out: Annotated[list[str] | None, HELD_OUT] = None,
-    leave_out_held_out: Annotated[bool, LEAVE_OUT] = False,
-    images_of: Annotated[str | None, IMAGES_OF] = None,
-    from_bert: Annotated[
-        str | None,
-        typer.Option(
-            help="BERT to start from: hf:<repo>, or a folder with config.json, weights and tokenizer; none for new "
-            "weights. Its sizes take the place of --model's [default: the recipe's, else none].",
-            show_default=False,
-        ),
-    ] = None,
-    from_run: Annotated[
-        str | None,
-        typer.Option(
-            help="Run, or model of the same system, to start from as a second stage does: its configuration and "
-            "tokenizer are taken over, its weights go on with a new optimizer.",
-            show_default=False,
-        ),
-    ] = None,
-    background_first: Annotated[
-        bool | None,
-        typer.Option(
-            "--background-first/--background-last",
-            help="Where a model of --from-run that is no run's has background among its classes of regions: first in "
-            "most published ones. It is moved to the end, where our stores have it [needed for such a model].",
-            show_default=False,
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            help="BERT vocab.txt, tokenizer folder, hf:<repo>, or captions: a vocabulary made from the captions "
-            "[default: that of --from-run or --from-bert, else captions; needed for a --from-run without one].",
-            show_default=False,
-        ),
-    ] = None,
-    end_to_end: Annotated[
-        bool,
-        typer.Option(
-            "--end-to-end/--stored-features",
-            help="Train through the region encoder: photos and stored boxes instead of stored features "
-            "(docs/end-to-end.md).",
-        ),
-    ] = False,
-    images: Annotated[
-        str | None,
-        typer.Option(
-            help="End to end: folder of the photos, found by id, path or number [default: where the store says that "
-            "they lie].",
-            show_default=False,
-        ),
-    ] = None,
-    detector: Annotated[
-        str | None,
-        typer.Option(
-            help="End to end: sizes of the encoder, as in extract: vg-r101-c4-600, toy, small, or a detector's folder "
-            f"[default: {DEFAULT_ENCODER}; with --toy: toy].",
-            show_default=False,
-        ),
-    ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            help="End to end: what the encoder starts from: a Visual Genome detector's file, "
-            "resnet101-pt-vgbua-0000.model, or random:<seed> [default: those of the detector's folder].",
-            show_default=False,
-        ),
-    ] = None,
-    conventions: Annotated[
-        str | None,
-        typer.Option(
-            help="End to end: how the encoder computes, a preset as in extract [default: vlbert-e2e; those of a "
-            "detector's folder].",
-            show_default=False,
-        ),
-    ] = None,
-    skip_missing_photos: Annotated[
-        bool,
-        typer.Option(
-            "--skip-missing-photos/--need-all-photos",
-            help="End to end: leave out, and count, samples whose photo is missing, broken or of another size than "
-            "its record's, instead of stopping.",
-        ),
-    ] = False,
-    labels: Annotated[str | None, LABELS] = None,
-    labels_images: Annotated[str | None, LABELS_IMAGES] = None,
-    labels_vocab: Annotated[str | None, LABELS_VOCAB] = None,
-    judge_labels: Annotated[str | None, JUDGE_LABELS] = None,
-    judge_images: Annotated[str | None, JUDGE_IMAGES] = None,
-    judge_photos: Annotated[int | None, JUDGE_PHOTOS] = None,
-    stage_to: Annotated[
-        Path | None, typer.Option(help="Local folder that shards of a store at a URL are copied to as they are read.")
-    ] = None,
-    stage_gb: Annotated[
-        float | None, typer.Option(min=0.001, help="Room for --stage-to, 10^9 bytes [default: no limit].")
+        option("task-text", "For VisualBERT: files of VQA (both), VCR's train.jsonl or NLVR2's train.json."),
     ] = None,
     text_corpus: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="Text without images that a VL-BERT learns words from as well: UTF-8, a sentence or paragraph a line. "
-            "One row of it for each caption, or data.texts_per_caption; without a --store, it is all that is learned "
-            "from. May be given more than once.",
-        ),
+        option("text-corpus", "For VL-BERT. Without --store, train on text only.", is_advanced=True),
     ] = None,
-    recipe: Annotated[
+    min_match: Annotated[float, option("min-match")] = MIN_MATCH,
+    held_out: Annotated[list[str] | None, HELD_OUT] = None,
+    drop_held_out: Annotated[bool, DROP_HELD_OUT] = False,
+    numbers_of: Annotated[str | None, NUMBERS_OF] = None,
+    id_rule: Annotated[str, ID_RULE] = "no-extension",
+    cache_dir: Annotated[Path | None, option("cache-dir")] = None,
+    cache_gb: Annotated[float | None, option("cache-gb", default="no limit")] = None,
+    system: Annotated[str | None, option("system", default=DEFAULT_SYSTEM)] = None,
+    model: Annotated[str | None, option("model", default="small")] = None,
+    recipe: Annotated[str | None, option("recipe")] = None,
+    toy: Annotated[bool, option("toy", "With --recipe.")] = False,
+    from_bert: Annotated[
+        str | None, option("from-bert", "Its sizes replace those of --model.", default="the recipe's, else none")
+    ] = None,
+    from_run: Annotated[
+        str | None, option("from-run", "Its configuration and tokenizer are taken over; the optimizer is new.")
+    ] = None,
+    background_first: Annotated[
+        bool | None, option("background-first", "With --from-run.", default="needed for a model that is no run's")
+    ] = None,
+    tokenizer: Annotated[
         str | None,
-        typer.Option(
-            help="A published run, see `roibeam recipes`: model, samples, optimiser, batch and steps as it has them, "
-            "after the stages that come before it, or after --from-run; "
-            "--batch-size is then what a process takes at once, the rest of its batch is accumulated.",
-            show_default=False,
-        ),
+        option("tokenizer", "Or captions: made from them.", default="that of --from-run or --from-bert, else captions"),
     ] = None,
-    stage: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Several stages in a row, given once for each, with the options that it has of its own: --stage "
-            "'--store web/' --stage '--store coco/ --steps 5000'. Other options are of all stages; --set adds to them. "
-            "They run in OUT/stage-1, OUT/stage-2, ..., each from the weights of the one before, with a new optimizer "
-            "and schedule. A recipe that goes on from another one is such stages by itself.",
-            show_default=False,
-        ),
-    ] = None,
-    toy: Annotated[
-        bool, typer.Option("--toy/--no-toy", help="The recipe's choices in a small model, for some minutes on 2 cores.")
-    ] = False,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            help="Whose model and rules: vlbert, vilbert, vilbert-single-stream, visualbert, imagebert or interbert "
-            "[default: vlbert].",
-            show_default=False,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Size of the model: small or base; a wrong name lists what else the system has [default: small].",
-            show_default=False,
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Optimizer steps [default: 1000].", show_default=False)
-    ] = None,
+    steps: Annotated[int | None, option("steps", default="1,000")] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Captions per micro-batch and process; with data.max_tokens the most of them [default: 32, or of a "
-            "recipe's batch what divides it].",
-            show_default=False,
-        ),
+        option("batch-size", "Here: captions.", default="32; with --recipe the largest divisor of its batch up to 32"),
     ] = None,
     learning_rate: Annotated[
-        float | None,
-        typer.Option(help="Peak; never scaled by batch or processes [default: 0.0001].", show_default=False),
+        float | None, option("learning-rate", "Not scaled by batch or processes.", default="0.0001")
     ] = None,
-    warmup_steps: Annotated[
-        int | None, typer.Option(min=0, help="Steps of linear warm-up [default: 0].", show_default=False)
+    warmup_steps: Annotated[int | None, option("warmup-steps", default="0", is_advanced=True)] = None,
+    seed: Annotated[int, option("seed", is_advanced=True)] = 0,
+    stage: Annotated[
+        list[str] | None,
+        option(
+            "stage",
+            "Such as --stage '--store web/' --stage '--store coco/ --steps 5000'. Each stage starts from the weights "
+            "of the one before; its folder is OUT/stage-N.",
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto (an accelerator if there is one) or cpu.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: torch's choice].")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, order, masks and dropout.")] = 0,
-    id_rule: Annotated[str, typer.Option(help="As in extract: no-extension or with-extension.")] = "no-extension",
+    resume: Annotated[bool | None, RESUME] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            help="section.field=value; sections: train, data, sampling, model; end to end also detector (sizes), "
-            "encoder (frozen_stages, recompute, region_chunk), photos (flip, swap_left_right, short_edges, "
-            "aspect_buckets, read_ahead) and end_to_end (masked_pixels, blank_pixels, whole_image); with --labels also "
-            "labelled (photos_per_caption, flip, short_edges, heads), detection (weights of the losses), "
-            "detection_sampling and detection_losses.",
+        option(
+            "set",
+            "Sections: train, data, sampling, model; end to end also detector, encoder, photos, end_to_end; with "
+            "--labels also labelled, detection, detection_sampling, detection_losses. docs/train.md tells more.",
+            group=TRAINING,
         ),
     ] = None,
-    inspect_batch: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Before the first step, show so many rows of the first batch in OUT/batch.html: pieces, masks, boxes, "
-            "targets, the order of the sequence, what each loss is averaged over.",
-        ),
-    ] = 0,
-    resume: Annotated[bool | None, RESUME] = None,
-    as_json: Annotated[bool, JSON_LINE] = False,
+    end_to_end: Annotated[bool, option("end-to-end")] = False,
+    photos: Annotated[str | None, option("photos", default="where the store says", group=END_TO_END)] = None,
+    detector: Annotated[
+        str | None,
+        option("detector", default=f"{DEFAULT_ENCODER}; with --toy: toy", group=END_TO_END, is_advanced=True),
+    ] = None,
+    weights: Annotated[
+        str | None, option("weights", default="those of the detector's folder", group=END_TO_END, is_advanced=True)
+    ] = None,
+    conventions: Annotated[
+        str | None,
+        option("conventions", default="vlbert-e2e, or those of the detector's folder", group=END_TO_END),
+    ] = None,
+    skip_missing_photos: Annotated[bool, option("skip-missing-photos", is_advanced=True)] = False,
+    labels: Annotated[
+        str | None, option("labels", "With --end-to-end: the detector learns from them, too.", is_advanced=True)
+    ] = None,
+    labels_photos: Annotated[
+        str | None, option("labels-photos", default="the folder of the labels", is_advanced=True)
+    ] = None,
+    labels_vocab: Annotated[
+        str | None, option("labels-vocab", default="the folder of the labels", is_advanced=True)
+    ] = None,
+    judge_labels: Annotated[str | None, option("judge-labels", is_advanced=True)] = None,
+    judge_photos: Annotated[
+        str | None, option("judge-photos", default="the folder of the labels", is_advanced=True)
+    ] = None,
+    max_judge_images: Annotated[int | None, option("max-judge-images", default="all", is_advanced=True)] = None,
+    device: Annotated[str, option("device")] = "auto",
+    precision: Annotated[
+        str | None, option("precision", values="float32, bf16 or fp16", default="that of the recipe, else float32")
+    ] = None,
+    threads: Annotated[int | None, THREADS] = None,
+    inspect_batch: Annotated[int, option("inspect-batch", default="no page")] = 0,
+    as_json: Annotated[bool, JSON] = False,
 ) -> PretrainRequest | None:
-    """Pre-trains one of the systems on captions and stored regions, or on photos and stored boxes: masked words, masked
-    regions, pairs that match.
+    """Trains a model on captions and the regions of a store.
 
-    On several GPUs: torchrun --no-python --nproc-per-node <n> roibeam pretrain ... (--no-python keeps the working
-    directory off the import path).
+    It learns to guess masked words and masked regions, and which captions and images match. torchrun starts it
+    on several GPUs.
+
+    Examples:
+        roibeam pretrain run/ --store store/ --captions captions.json
+        roibeam pretrain run/ --store store/ --recipe vlbert-paper --toy
+        roibeam pretrain run/ --store store/ --system vlbert --end-to-end
+        torchrun --no-python --nproc-per-node 8 roibeam pretrain run/ --store store/
     """
     request = PretrainRequest(
         out,
         RequestedData(
-            stores=store or (), captions=captions or (), weights=weight or (), task_texts=task_text or (),
+            stores=store or (), captions=captions or (), weights=store_weight or (), task_texts=task_text or (),
             text_corpus=text_corpus or (), num_classes=num_classes,
             min_match=min_match if "min_match" in options_given(context) else None,
-            validation=validation, validation_store=validation_store, held_out=held_out or (),
-            leave_out_held_out=leave_out_held_out, images_of=images_of, id_rule=id_rule, stage_to=stage_to,
-            stage_gb=stage_gb,
+            validation=validation_captions, validation_store=validation_store, held_out=held_out or (),
+            leave_out_held_out=drop_held_out, images_of=numbers_of, id_rule=id_rule, stage_to=cache_dir,
+            stage_gb=cache_gb,
         ),
         RequestedModel(
             recipe=recipe, toy=toy, system=system, size=model, from_bert=from_bert, from_run=from_run,
@@ -309,13 +192,16 @@ def pretrain_command(
         ),
         RequestedTraining(
             steps=steps, batch_size=batch_size, learning_rate=learning_rate, warmup_steps=warmup_steps, device=device,
-            threads=threads, seed=seed, settings=settings or (), inspect_batch=inspect_batch, resume=resume,
+            threads=threads, seed=seed,
+            settings=[*precision_setting(precision, settings or ()), *(settings or ())],
+            inspect_batch=inspect_batch, resume=resume,
         ),
         end_to_end=end_to_end,
         encoder=RequestedEncoder(
-            images=images, detector=detector, weights=weights, conventions=conventions,
-            skip_missing_photos=skip_missing_photos, labels=labels, labels_images=labels_images,
-            labels_vocab=labels_vocab, judge_labels=judge_labels, judge_images=judge_images, judge_photos=judge_photos,
+            images=photos, detector=detector, weights=weights, conventions=conventions,
+            skip_missing_photos=skip_missing_photos, labels=labels, labels_images=labels_photos,
+            labels_vocab=labels_vocab, judge_labels=judge_labels, judge_images=judge_photos,
+            judge_photos=max_judge_images,
         ),
     )  # fmt: skip
     if context.obj is REQUEST_ALONE:

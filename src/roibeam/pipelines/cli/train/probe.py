@@ -16,13 +16,14 @@ from roibeam.pipelines.cli.options import (
     CONVENTIONS,
     DETECTOR,
     DETECTOR_SET,
+    JSON,
     PRESET,
     SELECTION,
-    TASK,
+    TASK_TOKEN,
     TOKENIZER,
-    VOCAB,
     WEIGHTS,
 )
+from roibeam.pipelines.cli.surface.option import argument, option
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.probing.probe import ProbeResult
@@ -30,50 +31,46 @@ if TYPE_CHECKING:
 
 
 def probe_command(
-    checkpoint: Annotated[str, typer.Argument(help=CHECKPOINT_HELP)],
-    image: Annotated[str, typer.Argument(help="Photo; with --store the id of a record.")],
-    text: Annotated[str, typer.Argument(help='Text, with [MASK] where words are to be guessed: "a dog on a [MASK]".')],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Picture to write, a new .svg file [default: RUN/probe.svg, then RUN/probe-2.svg; needed where "
-            "the checkpoint is no run's folder].",
-            show_default=False,
-        ),
-    ] = None,
+    checkpoint: Annotated[str, argument("CHECKPOINT", CHECKPOINT_HELP)],
+    image: Annotated[str, argument("IMAGE", "A photo; with --store the id of an image of the store.")],
+    text: Annotated[str, argument("TEXT", 'Text, with [MASK] for words to guess: "a dog on a [MASK]".')],
     store: Annotated[
-        str | None, typer.Option(help="Store to take the regions from [default: a detector finds them].")
+        str | None, option("store", "Its regions are shown to the model.", default="a detector finds regions")
     ] = None,
     photo: Annotated[
         Path | None,
-        typer.Option(
-            help="With --store: the record's photo, for the picture [default: boxes on grey]; needed by a model that "
-            "reads photos."
-        ),
+        option("photo", "With --store, for the picture; a model trained end to end needs it.", default="a blank page"),
     ] = None,
-    weights: Annotated[str | None, WEIGHTS] = None,
+    hide: Annotated[list[int] | None, option("hide", default="the five best regions")] = None,
+    top: Annotated[int, option("top")] = 5,
+    layer: Annotated[int | None, option("layer", default="the last", is_advanced=True)] = None,
+    head: Annotated[int | None, option("head", default="the mean of all", is_advanced=True)] = None,
     preset: Annotated[str | None, PRESET] = None,
+    weights: Annotated[str | None, WEIGHTS] = None,
     detector: Annotated[str | None, DETECTOR] = None,
+    vocab: Annotated[str | None, option("vocab", default="that of the detector's folder, else none")] = None,
     conventions: Annotated[str | None, CONVENTIONS] = None,
     selection: Annotated[str | None, SELECTION] = None,
-    vocab: Annotated[str | None, VOCAB] = None,
     settings: Annotated[list[str] | None, DETECTOR_SET] = None,
     tokenizer: Annotated[str | None, TOKENIZER] = None,
     config: Annotated[Path | None, CONFIG] = None,
-    hide: Annotated[
-        list[int] | None,
-        typer.Option(help="Region to hide and let the model name; again for more [default: the five best]."),
-    ] = None,
     background_first: Annotated[bool, BACKGROUND_FIRST] = False,
-    task: Annotated[int | None, TASK] = None,
-    layer: Annotated[int | None, typer.Option(min=1, help="Layer of the attention [default: the last].")] = None,
-    head: Annotated[int | None, typer.Option(min=1, help="Head of the attention [default: the mean].")] = None,
-    top: Annotated[int, typer.Option(min=1, max=20, help="Guesses for each word and region.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json/--no-json", help="All numbers as a JSON line.")] = False,
+    task_token: Annotated[int | None, TASK_TOKEN] = None,
+    device: Annotated[str, option("device")] = "auto",
+    out: Annotated[
+        Path | None,
+        option("out", "A new .svg picture.", default="RUN/probe.svg, then RUN/probe-2.svg, ..."),
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Top words for each [MASK], classes of hidden regions, match score, and a picture of who looks at what.
+    """Asks a trained model about an image and a text.
 
-    Works for pre-trained VL-BERT, ViLBERT, VisualBERT, ImageBERT and InterBERT, on a photo or a stored record.
+    It guesses each [MASK] and each hidden region, says whether image and text match, and draws which word looks at
+    which region.
+
+    Examples:
+        roibeam probe run/ photo.jpg "a dog on a [MASK]" --detector toy
+        roibeam probe run/ 000000391895 "a man on a [MASK]" --store store/
     """
     from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest, write_probe
 
@@ -81,7 +78,8 @@ def probe_command(
         checkpoint=checkpoint, image=image, text=text, out=out, store=store, photo=photo, preset=preset,
         detector=detector, weights=weights, conventions=conventions, selection=selection, vocab=vocab,
         settings=tuple(settings or ()), tokenizer=tokenizer, options=config, background_first=background_first,
-        hide=None if hide is None else tuple(hide), layer=layer, head=head, top=top, task=task,
+        hide=None if hide is None else tuple(hide), layer=layer, head=head, top=top, task=task_token,
+        device=device,
     )  # fmt: skip
     _print(write_probe(request), as_json=as_json)
 

@@ -9,16 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from roibeam.pipelines.cli.json_output import json_line
+from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.surface.option import argument
 
 if TYPE_CHECKING:
     from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 
 
 def recipes_command(
-    name: Annotated[str | None, typer.Argument(help="One of them, in full.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json/--no-json", help="As JSON.")] = False,
+    name: Annotated[str | None, argument("NAME", "Recipe to show in full.")] = None,
+    as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Lists the published pre-training runs that `roibeam pretrain --recipe` knows."""
+    """Lists the published training runs that can be repeated.
+
+    `roibeam pretrain --recipe NAME` repeats one.
+
+    Examples:
+        roibeam recipes
+        roibeam recipes vlbert-paper
+    """
     from roibeam.pipelines.pretraining.recipes.published import RECIPES, recipe_named
 
     chosen = dict(RECIPES) if name is None else {name: recipe_named(name)}

@@ -1,5 +1,5 @@
-"""`--store`, `--captions` and `--weight` of one command: the sources that they name together, in their order; and
-`--validation`, what is asked about them."""
+"""`--store`, `--captions` and `--store-weight` of one command: the sources that they name together, in their order; and
+`--validation-captions`, what is asked about them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GivenStores:
             raise ValueError("--store is missing: the folder that `roibeam extract` wrote")
         if captions and texts is not None:
             raise ValueError("--captions and --task-text: a run reads one of them")
-        for option, given in (("--captions", captions), ("--weight", weights)):
+        for option, given in (("--captions", captions), ("--store-weight", weights)):
             if given and len(given) != len(stores):
                 own = f" ({OWN_CAPTIONS} names those that a store keeps)" if option == "--captions" else ""
                 raise ValueError(
@@ -96,7 +96,7 @@ class GivenStores:
 
 
 class GivenValidation:
-    """`--validation` and `--validation-store`.
+    """`--validation-captions` and `--validation-store`.
 
     Args:
         captions: a caption file, of a Karpathy file its split val; None for no held-out captions.
@@ -107,7 +107,7 @@ class GivenValidation:
 
     def __init__(self, captions: str | None, store: str | None, *, id_rule: str) -> None:
         if captions is None and store is not None:
-            raise ValueError("--validation-store: name the captions too, with --validation")
+            raise ValueError("--validation-store: name the captions too, with --validation-captions")
         self._store, self._file = store, None if captions is None else CaptionFile(captions, id_rule=id_rule)
         if captions is not None and self._file is not None and self._file.kind == "karpathy":
             self._file = CaptionFile(captions, id_rule=id_rule, split="val")
@@ -148,5 +148,5 @@ def _open_store(store: str, stage_to: Path | None, stage_gb: float | None) -> Fe
     if stage_to is not None:
         return StagedStore(store, stage_to, max_bytes=None if stage_gb is None else int(stage_gb * 1e9))
     if "://" in store or stage_gb is not None:
-        raise ValueError(f"--store {store}: a URL, and --stage-gb, need --stage-to FOLDER on a local disk")
+        raise ValueError(f"--store {store}: a URL, and --cache-gb, need --cache-dir FOLDER on a local disk")
     return FeatureStore(store)

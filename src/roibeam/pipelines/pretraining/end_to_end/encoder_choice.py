@@ -99,10 +99,10 @@ class EndToEnd:
             image_id, why = next(iter(missing.items()))
             told = f"{counted(len(missing), 'captioned image')} of {len(ids):,} without a photo, such as {image_id!r}"
             if len(missing) == len(ids):
-                raise ValueError(f"{told}: {why}; name their folder with --images")
+                raise ValueError(f"{told}: {why}; name their folder with --photos")
             if not self.photos.skip_broken:
                 raise ValueError(
-                    f"{told}: {why}; name their folder with --images, or leave them out with --skip-missing-photos"
+                    f"{told}: {why}; name their folder with --photos, or leave them out with --skip-missing-photos"
                 )
             logger.warning("%s: %s; left out", told, why)
             rows = rows.without(missing)

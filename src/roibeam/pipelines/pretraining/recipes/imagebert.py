@@ -24,7 +24,8 @@ _OPEN = (
 )
 _SETTINGS = {"optimizer": "adamw", "betas": (0.9, 0.999), "weight_decay": 0.01, "clip_norm": 1.0}
 _MIXED = (
-    "In which shares the data sets are mixed is not said: every pair as likely, a --store for each without --weight."
+    "In which shares the data sets are mixed is not said: every pair as likely, a --store for each without "
+    "--store-weight."
 )
 _REGRESSION_OPEN = (
     "Whether it has the regression is not said: section 4.2 has all four tasks in both stages, but Table 3's CC row is "

@@ -23,7 +23,8 @@ _OPEN = (
     "Whether masked words and regions of mismatched pairs are predicted is not said: words are, regions are not, as in "
     'the release; and "categories" of regions are the detector\'s distributions, as there.',
     "Which 117 k images of COCO are meant is not said: those of the caption file.",
-    "In which shares the data sets are mixed is not said: every pair as likely, a --store for each without --weight.",
+    "In which shares the data sets are mixed is not said: every pair as likely, a --store for each without "
+    "--store-weight.",
 )
 
 

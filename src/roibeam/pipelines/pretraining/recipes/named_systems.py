@@ -17,7 +17,9 @@ from roibeam.model.visualbert.presets import visualbert_fields
 from roibeam.model.vlbert.presets import vlbert_fields
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
 
-DEFAULT_SYSTEM, DEFAULT_SIZE = "vlbert", "small"
+# ImageBERT decides whether a caption belongs to a picture, finds pictures by captions, and learns from one caption at a
+# time. VL-BERT's release can do neither; of those that can, ImageBERT gains most from its picture (docs/evidence.md).
+DEFAULT_SYSTEM, DEFAULT_SIZE = "imagebert", "small"
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,12 @@ class NamedSystem:
     """
     Attributes:
         title: for people.
+        architecture: class of the model with its pre-training heads, as config.json names it.
         sizes: name of a preset -> the model's configuration.
     """
 
     title: str
+    architecture: str
     sizes: Mapping[str, ModelFields]
 
 
@@ -40,6 +44,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
     {
         "vlbert": NamedSystem(
             "VL-BERT",
+            "VLBertForPreTraining",
             _sizes(
                 "roibeam.model.vlbert.config.VLBertConfig",
                 small=vlbert_fields("release-captions", size="small"),
@@ -51,6 +56,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
         ),
         "visualbert": NamedSystem(
             "VisualBERT",
+            "VisualBertForPreTraining",
             _sizes(
                 "roibeam.model.visualbert.model.VisualBertConfig",
                 small=SMALL_SIZES,
@@ -59,10 +65,13 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
             ),
         ),
         "imagebert": NamedSystem(
-            "ImageBERT", _sizes("roibeam.model.imagebert.model.ImageBertConfig", small=SMALL_SIZES, base={})
+            "ImageBERT",
+            "ImageBertForPreTraining",
+            _sizes("roibeam.model.imagebert.model.ImageBertConfig", small=SMALL_SIZES, base={}),
         ),
         "vilbert": NamedSystem(
             "ViLBERT",
+            "ViLbertForPreTraining",
             _sizes(
                 "roibeam.model.vilbert.config.ViLbertConfig",
                 small=SMALL_VILBERT,
@@ -74,10 +83,12 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
         ),
         "vilbert-single-stream": NamedSystem(
             "ViLBERT's single-stream baseline",
+            "SingleStreamForPreTraining",
             _sizes("roibeam.model.vilbert.single_stream.SingleStreamConfig", small=SMALL_SIZES, base={}),
         ),
         "interbert": NamedSystem(
             "InterBERT",
+            "InterBertForPreTraining",
             _sizes(
                 "roibeam.model.interbert.config.InterBertConfig",
                 small=SMALL_INTERBERT,

@@ -11,12 +11,20 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.foundation.files.named_files import check_named_files, check_output_is_no_file
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS, GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, DEFAULT_SYSTEM, model_size
+from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
+from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedEncoder, RequestedModel
 
 NO_BERT = "none"  # in place of one
+# How the command line calls fields that have another name here.
+_OPTIONS = {
+    "images": "photos",
+    "labels_images": "labels-photos",
+    "judge_images": "judge-photos",
+    "judge_photos": "max-judge-images",
+}
 _ENCODER_FILES = ("images", "weights", "labels", "labels_images", "labels_vocab", "judge_labels", "judge_images")
 
 
@@ -29,7 +37,7 @@ def check_request(request: PretrainRequest) -> None:
     data, asked = request.data, request.model
     _check_stores(request)
     recipe = None if asked.recipe is None else recipe_named(asked.recipe)
-    _check_model(asked, recipe)
+    _check_model(request, recipe)
     _check_start(asked, recipe)
     if request.end_to_end:
         _check_labels(request.encoder)
@@ -37,7 +45,7 @@ def check_request(request: PretrainRequest) -> None:
         _refuse_encoder(request, recipe)
     _check_texts(request, recipe)
     if data.leave_out_held_out and not data.held_out:
-        raise ValueError("--leave-out-held-out: name what is held out, with --held-out")
+        raise ValueError("--drop-held-out: name what is held out, with --held-out")
     _check_files(request)
     if not data.stores:
         return
@@ -48,13 +56,14 @@ def check_request(request: PretrainRequest) -> None:
         FeatureStore(store).close()
 
 
-def _check_model(asked: RequestedModel, recipe: Recipe | None) -> None:
+def _check_model(request: PretrainRequest, recipe: Recipe | None) -> None:
+    asked = request.model
     if recipe is not None and (asked.system or asked.size):
         raise ValueError(f"--recipe {asked.recipe} says which system and model; leave --system and --model out")
     if asked.toy and recipe is None:
         raise ValueError("--toy is the small variant of a --recipe; name one (roibeam recipes lists them)")
     if recipe is None:
-        model_size(asked.system or DEFAULT_SYSTEM, asked.size or DEFAULT_SIZE)
+        model_size(chosen_system(request), asked.size or DEFAULT_SIZE)
 
 
 def _refuse_encoder(request: PretrainRequest, recipe: Recipe | None) -> None:
@@ -66,9 +75,7 @@ def _refuse_encoder(request: PretrainRequest, recipe: Recipe | None) -> None:
     asked = request.encoder
     given = [field.name for field in fields(asked) if getattr(asked, field.name)]
     if given:
-        raise ValueError(
-            f"--{given[0].replace('_', '-')} is for --end-to-end; stored features need no photos and no encoder"
-        )
+        raise ValueError(f"{_option(given[0])} is for --end-to-end; stored features need no photos and no encoder")
 
 
 def _check_files(request: PretrainRequest) -> None:
@@ -80,12 +87,12 @@ def _check_files(request: PretrainRequest) -> None:
             *(("--captions", file) for file in data.captions if file != OWN_CAPTIONS),
             *(("--task-text", file) for file in data.task_texts),
             *(("--text-corpus", file) for file in data.text_corpus),
-            ("--validation", data.validation),
+            ("--validation-captions", data.validation),
             ("--validation-store", data.validation_store),
             *(("--held-out", rule.partition("=")[2] or None) for rule in data.held_out),
             ("--from-run", model.from_run),
             ("--from-bert", from_bert),
-            *((f"--{name.replace('_', '-')}", getattr(encoder, name)) for name in _ENCODER_FILES),
+            *((_option(name), getattr(encoder, name)) for name in _ENCODER_FILES),
         ]
     )
     check_output_is_no_file(request.out)
@@ -97,10 +104,10 @@ def _check_stores(request: PretrainRequest) -> None:
     if data.stores:
         return
     of_stores = {
-        "--captions": data.captions, "--weight": data.weights, "--task-text": data.task_texts,
-        "--validation": data.validation, "--validation-store": data.validation_store, "--held-out": data.held_out,
-        "--images-of": data.images_of, "--leave-out-held-out": data.leave_out_held_out,
-        "--end-to-end": request.end_to_end, "--stage-to": data.stage_to, "--stage-gb": data.stage_gb,
+        "--captions": data.captions, "--store-weight": data.weights, "--task-text": data.task_texts,
+        "--validation-captions": data.validation, "--validation-store": data.validation_store,
+        "--held-out": data.held_out, "--numbers-of": data.images_of, "--drop-held-out": data.leave_out_held_out,
+        "--end-to-end": request.end_to_end, "--cache-dir": data.stage_to, "--cache-gb": data.stage_gb,
         "--recipe": model.recipe, "--min-match": data.min_match is not None,
         "--num-classes": data.num_classes,
     }  # fmt: skip
@@ -128,7 +135,11 @@ def _check_labels(asked: RequestedEncoder) -> None:
     ):
         if getattr(asked, option) is not None and needed is None:
             name = "--labels" if option.startswith("labels") else "--judge-labels"
-            raise ValueError(f"--{option.replace('_', '-')} is for {name}; name the labels, or leave it out")
+            raise ValueError(f"{_option(option)} is for {name}; name the labels, or leave it out")
+
+
+def _option(field: str) -> str:
+    return f"--{_OPTIONS.get(field, field.replace('_', '-'))}"
 
 
 def _check_texts(request: PretrainRequest, recipe: Recipe | None) -> None:

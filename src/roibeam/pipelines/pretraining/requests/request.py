@@ -58,7 +58,7 @@ class RequestedModel:
     Attributes:
         recipe: a published run, see `RECIPES`; says system, size, sampling and training.
         toy: the recipe's choices in a small model.
-        system, size: without a recipe; None for vlbert and small.
+        system, size: without a recipe; None as of `chosen_system`, and small.
         from_bert: hf:<repo>, or a folder; "none" for new weights; None for the recipe's, else new weights.
         from_run: run, or model of the same system, to go on from as a second stage does.
         background_first: where the classes of such a model have background, see `continued_model`.

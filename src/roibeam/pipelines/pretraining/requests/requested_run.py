@@ -17,10 +17,11 @@ from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
-from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, DEFAULT_SYSTEM, model_size
+from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER, ModelFields, Recipe
 from roibeam.pipelines.pretraining.requests.checked_request import NO_BERT, check_request
+from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedModel
 from roibeam.pipelines.pretraining.requests.requested_encoder import (
     encoder_sections,
@@ -54,7 +55,7 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
     check_request(request)
     asked, training = request.model, request.training
     recipe = None if asked.recipe is None else recipe_named(asked.recipe)
-    system, build = _system(asked, recipe)
+    system, build = _system(request, recipe)
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     sections = default_sections(request, recipe, system)
@@ -126,11 +127,12 @@ def _pretrain_on_stores(
     return replace(result, notes=[*notes, *validated.notes(), *result.notes])
 
 
-def _system(asked: RequestedModel, recipe: Recipe | None) -> tuple[System, ModelFields]:
+def _system(request: PretrainRequest, recipe: Recipe | None) -> tuple[System, ModelFields]:
     """The system, and its model's configuration."""
+    asked = request.model
     if recipe is not None:
         return system_named(recipe.system), recipe.toy_build if asked.toy else recipe.build
-    name = asked.system or DEFAULT_SYSTEM
+    name = chosen_system(request)
     return system_named(name), model_size(name, asked.size or DEFAULT_SIZE)
 
 

@@ -15,6 +15,7 @@ from roibeam.pipelines.inputs.captioned.captioned_store import check_pair_agrees
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS
 from roibeam.pipelines.inputs.captioned.task_corpus import check_given_boxes
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
+from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedData
 from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
@@ -121,7 +122,7 @@ def _check_settings(request: PretrainRequest) -> bool:
     Settings of the model and of the encoder are left to the stage.
     """
     recipe = None if request.model.recipe is None else recipe_named(request.model.recipe)
-    system = system_named(recipe.system if recipe else request.model.system or "vlbert")
+    system = system_named(recipe.system if recipe else chosen_system(request))
     sections = {
         "train": TrainConfig(steps=2**40),
         "data": DataConfig(),
@@ -136,7 +137,7 @@ def _check_files(data: RequestedData) -> None:
         ("--captions", data.captions),
         ("--task-text", data.task_texts),
         ("--text-corpus", data.text_corpus),
-        ("--validation", () if data.validation is None else (data.validation,)),
+        ("--validation-captions", () if data.validation is None else (data.validation,)),
     ):
         for file in map(str, files):
             if file != OWN_CAPTIONS and not os.path.isfile(file):

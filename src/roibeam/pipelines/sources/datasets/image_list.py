@@ -108,9 +108,9 @@ def _without_root(name: str, root: str) -> str:
     if is_web_url(name):
         raise ValueError("URL: download it and give the local path")
     if "://" in name:
-        raise ValueError("URL outside the image folder: give the one that it begins with as --image-root")
+        raise ValueError("URL outside the image folder: give the one that it begins with as --photos")
     if os.path.isabs(name):
-        raise ValueError("path outside the image folder: give the one that it begins with as --image-root")
+        raise ValueError("path outside the image folder: give the one that it begins with as --photos")
     return name
 
 

@@ -1,0 +1,98 @@
+"""Commands and groups of commands that show our own pages of help, and say what a wrong name was near to."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from roibeam.pipelines.cli.surface.help_page import called, command_page, group_page
+
+HELP_NAMES = ["-h", "--help"]
+
+# What people type who know other tools, and what it is called here.
+OTHER_WORDS = {
+    "images": "photos", "image": "photo", "image-root": "photos", "image-dir": "photos", "data-dir": "photos",
+    "mode": "precision", "fp16": "precision", "bf16": "precision", "amp": "precision", "gpu": "device",
+    "gpus": "device", "output": "out", "output-dir": "out", "lr": "learning-rate", "bs": "batch-size",
+    "per-device-train-batch-size": "batch-size", "max-steps": "steps", "num-train-steps": "steps", "epochs": "steps",
+    "resume-from-checkpoint": "resume", "num-workers": "workers", "regions": "max-regions", "stage-to": "cache-dir",
+    "weight": "store-weight", "validation": "validation-captions", "num": "num-images", "task": "task-token",
+}  # fmt: skip
+OTHER_COMMANDS = {
+    "inspect-batch": "pretrain RUN --inspect-batch 8", "inspect": "pretrain RUN --inspect-batch 8",
+    "train": "pretrain", "fit": "pretrain", "eval": "evaluate", "test": "evaluate", "detect": "look",
+    "predict": "look", "draw": "look", "visualize": "look", "features": "extract", "run": "extract",
+    "status": "progress", "help": "--help", "merge": "store copy", "split": "store copy", "attention": "probe",
+}  # fmt: skip
+
+
+class HelpedCommand(TyperCommand):
+    """A command with our page of help, and `--help-all`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = args[: args.index("--")] if "--" in args else args
+        if "--help-all" in own and not ctx.resilient_parsing:
+            typer.echo(command_page(self, ctx, everything=True))
+            ctx.exit()
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # Which class it is of, depends on the version of typer.
+            if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):
+                raise
+            name = str(error.option_name)
+        return cast(list[str], ctx.fail(_no_such_option(self, name)))
+
+    def get_help(self, ctx: Any) -> str:
+        return command_page(self, ctx, everything=False)
+
+
+class HelpedGroup(TyperGroup):
+    """Commands below a command. Called alone, it shows its help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            typer.echo(self.get_help(ctx))
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            ctx.fail(_no_such_command(self, ctx, args[0]))
+        return super().resolve_command(ctx, args)
+
+    def get_help(self, ctx: Any) -> str:
+        return group_page(self, ctx)
+
+
+def _no_such_option(command: Any, name: str) -> str:
+    known = [each for parameter in command.params for each in (*parameter.opts, *parameter.secondary_opts)]
+    known = [each for each in known if each.startswith("--")]
+    meant = {each: each for each in known} | {
+        f"--{word}": f"--{ours}" for word, ours in OTHER_WORDS.items() if f"--{ours}" in known
+    }
+    near = [name] if name in meant else get_close_matches(name, meant, n=2, cutoff=0.7)
+    return f"there is no option {name}{_did_you_mean(list(dict.fromkeys(meant[each] for each in near)))}"
+
+
+def _no_such_command(group: Any, context: Any, name: str) -> str:
+    """Names near to it, of this group, and of groups below."""
+    before = called(context)
+    below = [
+        f"{before} {other} {each}"
+        for other, command in group.commands.items()
+        for each in getattr(command, "commands", ())
+        if each == name
+    ]
+    if context.parent is None and name in OTHER_COMMANDS:
+        near = [f"{before} {OTHER_COMMANDS[name]}"]
+    else:
+        near = below or [f"{before} {each}" for each in get_close_matches(name, group.commands, n=2)]
+    return f"there is no command `{before} {name}`{_did_you_mean([f'`{each}`' for each in near])}"
+
+
+def _did_you_mean(near: list[str]) -> str:
+    return f"; did you mean {' or '.join(near)}?" if near else ""
