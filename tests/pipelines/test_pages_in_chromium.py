@@ -62,7 +62,7 @@ def written(browser: Browser, tmp_path_factory: pytest.TempPathFactory, tiny_net
         command("extract", photos, out / name, *network, "--max-failures", 1.0)
     command("extract", photos, out / "few", "--detector", "toy", "--device", "cpu", "--max-failures", 1.0,
             "--set", "selection.min_regions=1", "--set", "selection.max_regions=4")  # fmt: skip
-    told = ("--store", out / "store", "--captions", out / "train.json", "--validation", out / "held_out.json",
+    told = ("--store", out / "store", "--captions", out / "train.json", "--validation-captions", out / "held_out.json",
             "--min-match", 0.1, "--batch-size", 4, "--threads", 1, *TINY_SIZES,
             "--set", "train.evaluate_every=6")  # fmt: skip
     command("pretrain", out / "run", *told, "--system", "imagebert", "--steps", 24, "--inspect-batch", 4)

@@ -26,11 +26,8 @@ from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, Ru
 from roibeam.pipelines.pretraining.run_tasks import tasks_of
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.validation import told
-from roibeam.pipelines.training.checkpoint import checkpoint_step
 from roibeam.pipelines.training.loop import is_main_process
 from roibeam.pipelines.training.run_folder.folder import defaults_of
-from roibeam.pipelines.training.run_folder.run_figures import RunSummary, write_summary
-from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
@@ -100,13 +97,7 @@ def pretrain(
     if change is not None:
         detector = change.after()
     asked = "the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows)
-    if is_main_process():
-        of_asked = tasks.asked()
-        summary = RunSummary(
-            run.choice.system.name, asked, read.asked is not None, evaluation, of_asked.chance, of_asked.items
-        )
-        write_summary(run.run_dir, summary)
-        write_training_page(run.run_dir, best_step=None if training.best is None else checkpoint_step(training.best))
+    run.tell_how_good(training, evaluation, tasks.asked(), of=asked, held_out=read.asked is not None)
     return PretrainResult(
         run_dir=run.run_dir,
         sources=tuple(read.joined),

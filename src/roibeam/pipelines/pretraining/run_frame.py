@@ -26,10 +26,13 @@ from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
 from roibeam.pipelines.pretraining.start import ModelChoice
-from roibeam.pipelines.pretraining.task import DataConfig, RowsTask
+from roibeam.pipelines.pretraining.task import Asked, DataConfig, RowsTask
+from roibeam.pipelines.training.checkpoint import checkpoint_step
 from roibeam.pipelines.training.loop import TrainResult, is_main_process, num_processes, train
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, check_run_folder, saved_config
+from roibeam.pipelines.training.run_folder.run_figures import RunSummary, write_summary
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
+from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
@@ -244,6 +247,21 @@ class RunFrame:
             resume=self.settings.resume,
             stop_at_step=self.settings.stop_at_step,
         )
+
+    def tell_how_good(
+        self, training: TrainResult, evaluation: Mapping[str, float | None], asked: Asked, *, of: str, held_out: bool
+    ) -> None:
+        """Writes down what the last evaluation found beside chance, and the run's page with it.
+
+        Args:
+            asked: what it asked, `of` what, for people.
+            held_out: whether the run was not trained on it.
+        """
+        if is_main_process():
+            name = self.choice.system.name
+            write_summary(self.run_dir, RunSummary(name, of, held_out, evaluation, asked.chance, asked.items))
+            best = None if training.best is None else checkpoint_step(training.best)
+            write_training_page(self.run_dir, best_step=best)
 
 
 def _first_photos(

@@ -48,6 +48,7 @@ def table(
         strong: rows to be seen first.
     """
     heads = "".join(f"<th{_number(place in numbers)}>{html.escape(name)}</th>" for place, name in enumerate(head))
+    heading = f' class="number" data-first="{html.escape(head[0])} "' if 0 in numbers else ""
     lines = []
     for row_number, row in enumerate(rows):
         first, *others = row
@@ -58,7 +59,7 @@ def table(
             for place, cell in enumerate(others, start=1)
         )
         look = ' class="strong"' if row_number in strong else ""
-        lines.append(f'<tr{look}><th scope="row"{_number(0 in numbers)}>{first}</th>{cells}</tr>')
+        lines.append(f'<tr{look}><th scope="row"{heading}>{first}</th>{cells}</tr>')
     kind = "table pairs" if len(head) == 2 else "table"
     return f'<table class="{kind}"><thead><tr>{heads}</tr></thead>\n<tbody>{"".join(lines)}</tbody></table>\n'
 
@@ -212,7 +213,8 @@ figcaption .id { flex: 1 1 100%; color: var(--text); }
   .table td, .table th { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 0 10px;
     padding: 1px 0; }
   .table td:empty { display: none; }
-  .table td.number { text-align: left; }
+  .table td.number, .table th.number { text-align: left; }
+  .table [data-first]::before { content: attr(data-first); }
   .pairs tr { display: grid; grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); gap: 0 10px; padding: 3px 0; }
   .pairs th[scope], .pairs td[data-head] { display: block; font-weight: 400; }
   .pairs th[scope] { color: var(--quiet); }

@@ -114,7 +114,7 @@ def plot_svg(plot: Plot, key: str) -> str:
     Args:
         key: no two plots of a page have the same; letters, digits and "-".
     """
-    named = [each.name for each in (*plot.series, *plot.levels) if each.name]
+    named = [name for name in (*(each.name for each in plot.series), *(each.name for each in plot.levels)) if name]
     rows = -(-len(named) // _LEGEND_COLUMNS)
     above = _ABOVE + rows * _LEGEND_ROW
     height = above + _AXES_HEIGHT + _BELOW

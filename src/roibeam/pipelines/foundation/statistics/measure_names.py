@@ -17,7 +17,17 @@ _TITLES = {
     "matching_accuracy": "Matching",
     "image_to_text": "Image to text",
     "text_to_image": "Text to image",
+    # Of a detector.
+    "objectness": "Objectness of proposals",
+    "proposal_boxes": "Boxes of proposals",
+    "classes": "Classes of regions",
+    "region_boxes": "Boxes of regions",
+    "attributes": "Attributes of regions",
+    "object_accuracy": "Objects",
+    "attribute_accuracy": "Attributes",
+    "proposal_recall": "Objects among the proposals",
 }
+_IN_NATS = ("masked_words", "masked_regions", "matching", "objectness", "classes", "attributes")
 _SHARES = ("accuracy", "recall")
 _RECALLS = {"r1": "R@1", "r5": "R@5", "r10": "R@10"}
 _NO_LOSSES = ("learning_rate", "gradient_norm", "loss")
@@ -61,13 +71,12 @@ def measure_name(name: str) -> MeasureName:
     if last in _SHARES:
         what = "right" if last == "accuracy" else "found"
         return MeasureName(f"{_title(name) if name in _TITLES else _title(stem)}: {what}", f"{what} (%)", is_share=True)
-    if name == "learning_rate":
-        return MeasureName(_TITLES[name], "learning rate")
     if name in _NO_LOSSES:
-        return MeasureName(_title(name), "norm" if name == "gradient_norm" else "loss (nats)")
-    return MeasureName(
-        f"{_title(name)}: loss" if name in _TITLES else _title(name), "loss (nats)" if name in _TITLES else ""
-    )
+        units = {"learning_rate": "learning rate", "gradient_norm": "norm", "loss": "loss"}
+        return MeasureName(_title(name), units[name])
+    if name not in _TITLES:
+        return MeasureName(_title(name), "")
+    return MeasureName(f"{_title(name)}: loss", "loss (nats)" if name in _IN_NATS else "loss")
 
 
 def _title(name: str) -> str:

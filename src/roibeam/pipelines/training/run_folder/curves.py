@@ -181,8 +181,8 @@ def _thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _smoothed(values: np.ndarray) -> np.ndarray:
-    """Means over as many points before as after, fewer at the ends."""
+    """Means over a few points before and after, of one side alone at the ends."""
     sums = np.concatenate([[0.0], values.cumsum()])
     places = np.arange(len(values))
-    reach = np.minimum(np.minimum(places, len(values) - 1 - places), _SMOOTH // 2)
-    return (sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1)
+    starts, ends = np.maximum(places - _SMOOTH // 2, 0), np.minimum(places + _SMOOTH // 2 + 1, len(values))
+    return (sums[ends] - sums[starts]) / (ends - starts)

@@ -124,7 +124,7 @@ def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
             ("steps/s", f"{steps:.3g}"),
             ("samples/s", f"{samples:.3g}"),
             ("epochs", f"{last['epoch']:,.4g}"),
-            *([] if run.weights is None else [("weights", f"{run.weights / 1e6:.3g} M")]),
+            *([] if run.weights is None else [("weights", _in_millions(run.weights))]),
             ("last loss", f"{last['loss']:.4g}"),
         ]
     )
@@ -178,7 +178,8 @@ def _evaluations(run: _Run) -> str:
     what += f", on {counted(held_out['captions'], 'held-out caption')}" if held_out else ""
     names = names_of(lines)
     shown = {round(index * (len(lines) - 1) / (_ROWS - 1)) for index in range(_ROWS)}
-    rows, strong = [], []
+    rows: list[list[str]] = []
+    strong: list[int] = []
     for index, line in enumerate(lines):
         if len(lines) <= _ROWS or index in shown or line["step"] == run.best_step:
             if line["step"] == run.best_step:
@@ -228,6 +229,10 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(part, f"{name}.{key}" if name else key)
     else:
         yield name, value
+
+
+def _in_millions(number: int) -> str:
+    return f"{number / 1e6:.3g} M" if number >= 1e6 else f"{number:,}"
 
 
 def _number(value: float | None) -> str:
