@@ -23,7 +23,7 @@ UPGRADE ?= --upgrade
 # All of them; .ci/run leaves out those that `make test` has run.
 FAULTS ?= faults and not soak
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak test-rest detectron2-source flink-packages flink-cluster lint format bench bench-store bench-extraction toy-detector evidence evidence-quick notebook image-check lock
+.PHONY: help setup demo test test-all test-slow test-faults test-cluster test-soak test-rest detectron2-source flink-packages flink-cluster chromium lint format bench bench-store bench-extraction toy-detector evidence evidence-quick notebook image-check lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ test-cluster: flink-packages ## a real Flink (Java 11 or 17), a TaskManager kill
 
 flink-cluster: flink-packages ## start a small Flink on this machine to try `--runner flink` on; COMMAND=stop ends it
 	$(BIN)/python -m roibeam.pipelines.extract.runners.flink_cluster $(COMMAND) $(FLINK)
+
+chromium: ## install Debian's Chromium where there is none (root): the slow tests open every page in it
+	command -v chromium >/dev/null || (apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium)
 
 test-soak: setup ## hours of faults and mutations; with ROIBEAM_SOAK=0.1 a tenth of them
 	$(PYTEST) -m soak $(ARGS)

@@ -66,7 +66,7 @@ class FakeStore(dict):
     """Records by id with what else a store tells about itself."""
 
     path = Path("fake-store")
-    manifest = SimpleNamespace(content_digest="fake content", config={})
+    manifest = SimpleNamespace(content_digest="fake content", config={}, classes=None)
     fingerprint = Fingerprint("imported:fake", numerics={"torch": "any"})
     vocabulary: ClassVar[dict] = {"classes": [f"class {index}" for index in range(NUM_CLASSES)], "attributes": None}
 

@@ -2,11 +2,17 @@
 
 import dataclasses
 
+import cv2
+import numpy as np
 import pytest
 import torch
 
+from roibeam.extraction.network.conventions import Conventions
+from roibeam.model.end_to_end import ImageBatch
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
+from roibeam.pipelines.foundation.pages.banner import Banner
 from roibeam.pipelines.inputs.region_names import Names
+from roibeam.pipelines.inputs.shown_photos import batch_photos
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.batch_page import InspectedBatch, batch_html
 from roibeam.pipelines.pretraining.systems import SYSTEMS
@@ -19,7 +25,7 @@ def tokenizer():
     return load_tokenizer("captions", [CAPTION] * 2)
 
 
-def page_of(tokenizer, *, rows=1, **changes):
+def batch_of(tokenizer):
     ids = torch.from_numpy(tokenizer.encode(CAPTION).ids)
     labels = torch.full_like(ids, IGNORE_INDEX)
     labels[2:5] = ids[2:5]  # "<red>": hidden, replaced, left
@@ -27,7 +33,7 @@ def page_of(tokenizer, *, rows=1, **changes):
     read[2], read[3] = tokenizer.mask_id, ids[6]
     target = torch.zeros(1, 3, 4)
     target[0, 1] = torch.tensor([0.1, 0.7, 0.0, 0.2])
-    batch = VLBatch(
+    return VLBatch(
         text_ids=read[None],
         text_mask=torch.ones(1, len(ids), dtype=torch.bool),
         text_segments=torch.zeros(1, len(ids), dtype=torch.long),
@@ -42,7 +48,10 @@ def page_of(tokenizer, *, rows=1, **changes):
         match_labels=torch.tensor([0]),
         sample_ids=("photo-7",),
     )
-    batch = dataclasses.replace(batch, **changes)
+
+
+def page_of(tokenizer, *, rows=1, **changes):
+    batch = dataclasses.replace(batch_of(tokenizer), **changes)
     inspected = InspectedBatch(batch, rows, (("text", "regions", "end"),), {"masked_words": 3})
     return "".join(batch_html(inspected, tokenizer, Names(["cat", "dog", "tree"]), "First batch"))
 
@@ -62,6 +71,7 @@ def test_boxes_targets_order_and_denominators_are_there(tokenizer):
     assert f"sequence: text {len(tokenizer.encode(CAPTION).ids)}, regions 2, end" in page
     assert "masked words: counted</dt><dd>3</dd>" in page
     assert page.count('fill-opacity="0.35"') == 1 and 'x="20.0" y="20.0" width="20.0" height="30.0"' in page
+    assert "Photo not shown: <bdi>the photo is not known" in page and "<image" not in page
     assert "dog 0.70, background 0.20, cat 0.10" in page
 
 
@@ -71,6 +81,48 @@ def test_a_feature_to_predict_and_rows_that_are_not_asked_for(tokenizer):
     page = page_of(tokenizer, region_targets=target)
     assert "its feature, 5 numbers of length 5.0" in page
     assert "photo-7" not in page_of(tokenizer, rows=0)
+
+
+def test_the_legend_names_the_marks_of_this_page_alone(tokenizer):
+    page = page_of(tokenizer)
+    for mark in ("region as it is", "region that is hidden", "hidden, to predict", "left, to predict"):
+        assert mark in page
+    assert "names region 3" not in page and "region to predict, and seen" not in page
+    quiet = torch.full((1, len(tokenizer.encode(CAPTION).ids)), IGNORE_INDEX)
+    assert "to predict</span>" not in page_of(tokenizer, text_labels=quiet)
+    named = torch.tensor([[[1, -1], [-1, -1], [-1, -1]]])
+    assert "names region 3" in page_of(tokenizer, aligned_words=named)
+
+
+def test_photos_lie_under_the_boxes_and_the_page_stays_small(tokenizer):
+    photos = {(0, 0): (b"jpeg" * 1000, "")}
+    banner = Banner("Random weights.", "No meaning.")
+    inspected = InspectedBatch(batch_of(tokenizer), 1, (("text", "regions"),), {}, photos, banner)
+    page = "".join(batch_html(inspected, tokenizer, Names([]), "First batch"))
+    assert page.index("No meaning.") < page.index("data:image/jpeg;base64,") < page.index('class="box"')
+    photos = {(0, 0): (b"jpeg" * 400_000, "")}
+    page = "".join(batch_html(dataclasses.replace(inspected, photos=photos), tokenizer, Names([]), "First batch"))
+    assert "1 row left out" in page and len(page) < 100_000
+
+
+def test_the_pixels_of_a_batch_are_shown_as_the_encoder_reads_them(tokenizer):
+    """The photo alone, without the padding around it, in its own colours; a text without a photo takes none."""
+    batch = batch_of(tokenizer)
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    two = {name: torch.cat([value, value]) for name, value in fields.items() if isinstance(value, torch.Tensor)}
+    rows = dataclasses.replace(batch, **two, text_only=torch.tensor([True, False]), sample_ids=("text", "photo-7"))
+    conventions = Conventions(channel_order="rgb", pixel_mean=(10.0, 20.0, 30.0), pixel_std=(2.0, 2.0, 2.0))
+    pixels = torch.zeros(1, 3, 160, 200)
+    pixels[:, 0, :120, :160] = 100.0  # the photo, twice its size, is red
+    images = ImageBatch(
+        pixels=pixels, boxes=batch.region_boxes * 2, blanked_regions=torch.zeros(1, 3, dtype=torch.bool)
+    )
+    shown = batch_photos(rows, images, conventions)
+    assert list(shown) == [1]
+    jpeg, _ = shown[1]
+    photo = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
+    assert photo.shape == (120, 160, 3)
+    assert np.abs(photo[60, 80].astype(int) - (30, 20, 210)).max() < 6 and photo[-1, -1, 2] > 190
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from xml.etree import ElementTree
 
 import cv2
 import numpy as np
@@ -304,8 +304,10 @@ def test_train_evaluate_extract(roibeam, world, tmp_path, command_options):
     assert done.code == 0, done.err
     facts = json.loads(done.out)
     assert facts["step"] == 4
-    panels = ElementTree.parse(out / "curves.svg").getroot().findall("{http://www.w3.org/2000/svg}g")
-    assert len(panels) == 11  # rate, norm, loss, its five parts, three metrics
+    page = (out / "report.html").read_text()
+    assert "24 classes, 19 attributes" in page.partition("</header>")[0]
+    # Of each step: its number, rate, norm, loss, its five parts, three metrics.
+    assert len(re.findall("<th[ >]", page.partition("<h2>Steps")[2].partition("</thead>")[0])) == 12
     judged = roibeam("detector", "evaluate", facts["detector"], "--labels", world.genome_val, "--json")
     assert judged.code == 0, judged.err
     assert json.loads(judged.out)["num_images"] == 1

@@ -127,7 +127,8 @@ def test_the_first_batch_can_be_looked_at(
         regions = 3 + number % 6  # of the store
         assert f"sequence: text {pieces}, whole image, regions {regions}, end" in section
         for x1, y1, *_ in trained.rows.region_boxes[row, trained.rows.region_mask[row]].tolist():
-            assert f'<rect x="{x1:.1f}" y="{y1:.1f}"' in section
+            assert f' x="{x1:.1f}" y="{y1:.1f}"' in section
+        assert "data:image/jpeg;base64," in section  # the photo, as the encoder reads it
         texts = [CAPTIONS[number], swap_left_right(CAPTIONS[number])]
         assert restored(section) in [text.split() for text in texts]
     counted = dict(re.findall(r"<dt>([^<]*): counted</dt><dd>([^<]*)</dd>", page))

@@ -161,7 +161,7 @@ def test_the_detector_is_judged_with_the_first_weights_and_the_last(
     last = joint.detection.detector(region_encoder_of(joint))
     assert found["after"] == figures(last, judged) != found["before"]
     page = (whole.run_dir / "report.html").read_text()
-    assert "judged on 4 held-out photos" in page and "<td>mAP@0.5</td>" in page
+    assert "judged on 4 held-out photos" in page and '<th scope="row">mAP@0.5</th>' in page
 
 
 def test_heads_that_are_not_trained_are_judged_around_the_encoder(

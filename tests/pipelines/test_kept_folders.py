@@ -120,7 +120,7 @@ def write(folder: Path) -> None:
     last = folder / "run" / "checkpoints" / "step-00000006"
     norms = {name: float(np.linalg.norm(value)) for name, value in load_file(last / "model/model.safetensors").items()}
     shutil.rmtree(last)  # as a run leaves it that was killed before its last checkpoint
-    for page in ("store/report.html", "store/run_summary.json", "run/report.html", "run/curves.svg"):
+    for page in ("store/report.html", "store/run_summary.json", "run/report.html", "run/summary.json"):
         (folder / page).unlink()
     from roibeam.model.visualbert.model import VisualBertConfig
 

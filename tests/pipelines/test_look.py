@@ -37,13 +37,13 @@ def test_one_photo(photo: Path, folder: Path, roibeam: Run, tiny_network: tuple[
     done = roibeam("look", photo, "--max-regions", 3, *tiny_network)
     assert done.code == 0, done.err
     assert f"{photo.stem}.regions.png   the photo with the best regions" in done.out
-    assert "note: weights random:1: boxes, names and scores mean nothing" in done.out
+    assert "note: Random weights. The detector was not trained: boxes, names and scores mean nothing" in done.out
     drawn, pixels = cv2.imread(str(folder / f"{photo.stem}.regions.png")), cv2.imread(str(photo))
     changed = (drawn != pixels).any(axis=2).mean()
     assert drawn.shape == pixels.shape and 0.002 < changed < 0.6
     again = roibeam("look", photo, "--out", "out.png", "--json", "--max-regions", 12, *tiny_network)
     said = json.loads(again.out)
-    assert said["photo"] == str(photo) and said["picture"] == "out.png" and said["note"].startswith("weights random:1")
+    assert said["photo"] == str(photo) and said["picture"] == "out.png" and said["note"].startswith("Random weights.")
     assert len(said["regions"]) == said["num_regions"] > 3 and said["regions"][0].keys() >= {"box", "class", "score"}
 
 
@@ -62,7 +62,7 @@ def test_the_toy_detector_is_the_default_and_says_what_it_knows(photo: Path, fol
     done = roibeam("look", photo, "--out", "out.png")
     assert done.code == 0, done.err
     (note,) = [line for line in done.out.splitlines() if line.startswith("note: ")]
-    assert "the toy detector knows only the drawn shapes" in note and "on photos its names mean nothing" in note
+    assert "The toy detector knows the drawn world only" in note and "scores mean nothing" in note
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -20,9 +21,11 @@ from roibeam.model.common.bert import BertSizes
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.vilbert.config import ViLbertConfig
 from roibeam.model.vilbert.model import ViLbertForPreTraining
+from roibeam.pipelines.analysis.probing.picture_shapes import Label, Rectangle, svg_text, text_width
 from roibeam.pipelines.analysis.probing.probe import pair_batch, probe, words_to_regions
-from roibeam.pipelines.analysis.probing.probe_picture import probe_svg
+from roibeam.pipelines.analysis.probing.probe_picture import MAX_REGIONS, probe_shapes, shown_regions
 from roibeam.pipelines.analysis.probing.probe_request import ProbeRequest, write_probe
+from roibeam.pipelines.foundation.pages.banner import Banner
 from roibeam.pipelines.inputs.region_names import Names
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 
@@ -152,17 +155,51 @@ def test_the_matrix_is_pale_where_words_look_everywhere_alike(tokenizer: Any) ->
     said = probe(build("ImageBERT"), record, "a cat", tokenizer, Names(CLASSES))
     assert said.attention is not None
 
-    def darkest(weights: np.ndarray) -> int:
+    def darkest(weights: np.ndarray) -> float:
         told = dataclasses.replace(said, attention=dataclasses.replace(said.attention, weights=weights))
-        drawn = ElementTree.fromstring(probe_svg(told, record, Names(CLASSES), text="a cat", photo=None))
-        cells = [each for each in drawn.iter("{http://www.w3.org/2000/svg}rect") if len(each)]  # those with a tooltip
+        shapes, _ = probe_shapes(told, record, Names(CLASSES), text="a cat", photo=None)
+        cells = [each for each in shapes if isinstance(each, Rectangle) and each.fill == "heat" and each.tooltip]
         assert len(cells) == weights.size
-        assert "mark: 5.0 %, an equal share" in {each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")}
-        return min(int(each.attrib["fill"][1:3], 16) for each in cells)
+        told_of = " ".join(each.text for each in shapes if isinstance(each, Label))
+        assert "0.0 % 5.0 % 15.0 %" in told_of and "Mark: 5.0 %, the equal share" in told_of
+        return max(each.opacity for each in cells)
 
     alike = np.full((len(said.pieces), 6), 0.05)
     one = np.where(np.arange(6) == 2, 0.3, 0.0) * np.ones_like(alike)
-    assert darkest(alike) > 160 and darkest(one) == 8
+    assert darkest(alike) < 0.25 and darkest(one) == 1.0
+
+
+def test_every_region_that_is_named_is_drawn(tokenizer: Any) -> None:
+    """Also those that were hidden and that nothing looks at, and more of them than the matrix has columns."""
+    record = make_record(30)
+    for hide in ([29], list(range(9, 29))):
+        said = probe(build("ImageBERT"), record, "a [MASK]", tokenizer, Names(CLASSES), hide=hide)
+        shown = shown_regions(said, record)
+        assert set(hide) <= set(shown) and len(shown) == max(len(hide), MAX_REGIONS)
+        shapes, _ = probe_shapes(said, record, Names(CLASSES), text="a [MASK]", photo=None)
+        numbers = [each.text for each in shapes if isinstance(each, Label) and each.text.isdigit()]
+        assert sorted(numbers) == sorted(2 * [str(number) for number in shown])  # on the photo and over the matrix
+
+
+def test_the_picture_fits_a_telephone_and_its_text_is_text(tokenizer: Any) -> None:
+    """Drawn for 360 CSS pixels: nothing is outside of it or below 11, and it grows with its place."""
+    record = make_record(30)
+    names = Names(("a category of a rather long name", "<b>", "hat"))
+    said = probe(build("ImageBERT"), record, "a [MASK] in a [MASK]", tokenizer, names)
+    text = "a [MASK] in a [MASK], " + "and so on " * 30
+    shapes, height = probe_shapes(said, record, names, text=text, photo=None, banner=Banner("Careful.", "No meaning."))
+    for each in shapes:
+        if isinstance(each, Label):
+            width = text_width(each.text, each.font)
+            left = each.x - {"start": 0.0, "middle": width / 2, "end": width}[each.anchor]
+            reach = left + width * np.cos(np.radians(each.angle))
+            assert each.font >= 11 and 0 < each.y < height and -1 <= left and reach <= 361, each
+        else:
+            assert 0 <= each.x and each.x + each.width <= 361 and each.y + each.height <= height, each
+    svg = svg_text(shapes, height, "a probe")
+    drawn = ElementTree.fromstring(svg)
+    assert drawn.attrib["viewBox"].startswith("0 0 360 ") and drawn.attrib["width"] == "100%"
+    assert "prefers-color-scheme: dark" in svg and "<path" not in svg and "No meaning." in svg
 
 
 @pytest.fixture(scope="module")
@@ -197,14 +234,23 @@ def test_the_command(
     picture = ElementTree.parse(tmp_path / "a.svg").getroot()
     texts = ["".join(element.itertext()) for element in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert texts[0] == text and "[CLS]" in texts
+    assert "Random weights." in " ".join(texts)  # of the detector
     assert any(element.tag.endswith("image") for element in picture.iter())
     stored = roibeam(
         "probe", run_folder, photo.stem, text, "--store", pictures.store, "--photo", photo, "--json",
-        "--out", tmp_path / "b.svg",
+        "--out", tmp_path / "b.png",
     )  # fmt: skip
     assert stored.code == 0, stored.err
     said = json.loads(stored.out)
-    assert said["match"] is None and len(said["words"]) == 1 and said["picture"] == str(tmp_path / "b.svg")
+    assert said["match"] is None and len(said["words"]) == 1 and said["picture"] == str(tmp_path / "b.png")
+    png = cv2.imread(str(tmp_path / "b.png"))
+    assert png.shape[1] == 3 * 360 and png.std() > 10
+    looks = said["attention"]
+    assert looks["scale"] == [0.0, pytest.approx(3 * looks["equal_share"], abs=1e-5)]
+    assert np.mean(looks["weights"]) == pytest.approx(looks["equal_share"], abs=1e-5)
+    assert len(said["seen"]) == len(looks["weights"][0]) and said["warning"].startswith("Random weights.")
+    beside = json.loads((tmp_path / "b.json").read_text())
+    assert {name: said[name] for name in beside} == beside and said.keys() - beside.keys() == {"event", "picture"}
     for name in ("probe.svg", "probe-2.svg"):
         alone = roibeam("probe", run_folder, photo.stem, text, "--store", pictures.store)
         assert alone.code == 0 and "<image" not in (run_folder / name).read_text()
@@ -225,7 +271,7 @@ def test_the_command(
     "image, text, options, words",
     [
         ("ID", "a", ("--store", "STORE", "--out", "PHOTO"), "is a file; nothing is replaced"),
-        ("ID", "a", ("--store", "STORE", "--out", "a.png"), "the picture is an .svg file"),
+        ("ID", "a", ("--store", "STORE", "--out", "a.gif"), "the picture is an .svg or a .png file"),
         ("ID", "a", ("--store", "STORE", "--out", "no/a.svg"), "there is no folder"),
         ("nobody", "a", ("--store", "STORE"), "has no record 'nobody'"),
         ("ID", "a " * 600, ("--store", "STORE"), "pieces; this model takes 510, shorten it"),

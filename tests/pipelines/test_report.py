@@ -17,6 +17,7 @@ from roibeam.features.record.drawing.palette import colours_by_class, text_colou
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.extract.report import store_report as report
 from roibeam.pipelines.extract.report.store_report import ReportFacts, write_report
+from roibeam.pipelines.foundation.pages.banner import Banner
 from roibeam.pipelines.foundation.pages.charts import DrawnRegion, bars_of_integers, photo_with_regions
 
 HOSTILE = "<img src=x onerror=\"alert('1')\"></title></style><script>&amp;"
@@ -27,8 +28,9 @@ FACTS = ReportFacts(
     num_regions=0,
     num_failures=0,
     seconds=None,
+    timed_images=0,
     details=(("detector", "toy"), ("weights", "toy.safetensors")),
-    weights_are_random=False,
+    banner=None,
 )
 
 
@@ -187,7 +189,9 @@ def test_counts(tmp_path: Path) -> None:
     store = FakeStore([record("a", 3), record("b", 5), record("c", 0)])
     failures = [Failure(f"f{i}", "x", "decode", "truncated", f"detail {i}") for i in range(7)]
     failures.append(Failure("g", "x", "read", "not found", "no such file"))
-    page = write(tmp_path / "report.html", store, failures, facts=facts_of(store, failures, seconds=5.5))
+    page = write(
+        tmp_path / "report.html", store, failures, facts=facts_of(store, failures, seconds=5.5, timed_images=11)
+    )
     counts = [page.count(name) for name in ("images", "records", "regions", "failures", "images/s")]
     assert counts == ["11", "3", "8", "8", "2"]
     assert page.count("regions per image") == "2.7" and page.count("regions of an image") == "0 to 5"
@@ -266,10 +270,28 @@ def test_images_without_record_or_failure_are_named(tmp_path: Path) -> None:
     assert "2 images gave neither a record nor a failure" in page.text
 
 
-def test_random_weights_are_said_to_mean_nothing(tmp_path: Path) -> None:
+def test_a_banner_stands_before_the_counts(tmp_path: Path) -> None:
     store = FakeStore([record("a")])
-    page = write(tmp_path / "report.html", store, facts=facts_of(store, [], weights_are_random=True))
-    assert "boxes, names and scores on this page mean nothing" in page.text
+    page = write(
+        tmp_path / "report.html", store, facts=facts_of(store, [], banner=Banner("Careful.", "All <b> drawn."))
+    )
+    assert 0 < page.text.index("Careful.\n All <b> drawn.") < page.text.index("regions per image")
+
+
+def test_the_time_is_that_of_the_images_that_took_it(tmp_path: Path) -> None:
+    """A run that did a part tells of its part: its time over all images would be no rate."""
+    store = FakeStore([record("a"), record("b")])
+    whole = write(tmp_path / "report.html", store, facts=facts_of(store, [], seconds=4.0, timed_images=2))
+    assert (whole.count("time"), whole.count("images/s")) == ("4.0 s", "0.5")
+    part = write(tmp_path / "report.html", store, facts=facts_of(store, [], seconds=4.0, timed_images=1))
+    assert (part.count("time of 1"), part.count("images/s")) == ("4.0 s", "0.25")
+
+
+def test_the_axes_of_charts_have_titles(tmp_path: Path) -> None:
+    page = write(tmp_path / "report.html", FakeStore([record("a", 3), record("b", 3)]))
+    for title in ("images, up to 2", "regions in an image", "score of the best class, 0 to 1"):
+        assert title in page.text
+    assert re.search(r"regions, up to \d", page.text)
 
 
 @pytest.mark.parametrize("height, width", [(1, 1), (200, 4000), (3000, 200)])

@@ -169,7 +169,8 @@ def test_the_second_stage_is_the_run_that_from_run_makes(world: World, tmp_path:
 
 def test_console_and_report(world: World) -> None:
     page = (world.undisturbed / "report.html").read_text()
-    assert "Stage 1 of 2" in page and "Stage 2 of 2" in page and page.count("<svg") == 2
+    assert "trained in 2 stages: 7 steps in" in page.partition("</header>")[0]
+    assert "Stage 1 of 2" in page and "Stage 2 of 2" in page
     assert "4 of 4 steps of 6 samples" in page and "the weights of stage 1, with a new optimizer and schedule" in page
     assert '<a href="stage-2/report.html">' in page and (stage(world.undisturbed, 2) / "report.html").is_file()
     again = world.run(world.command(world.undisturbed))

@@ -10,6 +10,8 @@ import pytest
 from toy_training import ToyTask, config, log_of, run
 
 from roibeam.pipelines.training.loop import train
+from roibeam.pipelines.training.run_folder.curves import run_plots, stage_plots
+from roibeam.pipelines.training.run_folder.run_figures import RunSummary, training_seconds, write_summary
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 
 SCORES = [0.1, 0.5, 0.9, 0.7, None]  # before the first step, then after 3, 6, 9 and 12
@@ -22,22 +24,39 @@ def page(tmp_path: Path) -> str:
     return (tmp_path / "run" / "report.html").read_text()
 
 
-def test_it_shows_curves_evaluations_and_the_best(page: str, tmp_path: Path) -> None:
-    training, evaluations = (part.partition("</section>")[0] for part in page.split("<section>")[1:3])
-    names = [name for name in log_of(tmp_path / "run")[0] if name not in ("step", "samples", "epoch")]
-    titles = re.findall(r'font-weight="bold">([a-z ]+), last', training)
-    assert titles == [name.replace("_", " ") for name in names]
+def cells(page: str, row_head: str) -> list[str]:
+    """Of the first table row that begins with a cell."""
+    found = re.search(rf'<th scope="row"[^>]*>{re.escape(row_head)}</th>(.*?)</tr>', page)
+    assert found is not None, row_head
+    return re.findall(r"<td[^>]*>(.*?)</td>", found[1])
+
+
+def test_it_begins_with_what_was_trained_and_shows_evaluations_and_the_best(page: str, tmp_path: Path) -> None:
+    opening = page.partition("</header>")[0]
+    assert re.search(r"A model, 163 weights, trained on 10 samples: 12 steps of 4 samples in \d+ s\.", opening), opening
+    # A run of few steps has a table of them, each with all of its numbers.
+    assert "<h2>Steps" in page and "<svg" not in page and not (tmp_path / "run" / "curves.svg").exists()
+    twelfth = log_of(tmp_path / "run")[-1]
+    assert cells(page, "12")[:2] == [f"{twelfth[name]:.4g}" for name in ("learning_rate", "loss")]
+    evaluations = page.partition("<h2>Evaluations")[2]
     assert "of the weights' exponential average, best by score after step 6" in evaluations
-    assert "Evaluations <small>5," in evaluations and evaluations.count("<tr") == 6
-    assert re.search(r'<tr class="best"><td>6</td><td>2.4</td><td>0.9</td>', evaluations)
+    assert re.search(r'<tr class="strong"><th scope="row" class="number"[^>]*>6</th>.*?>0.9</td>', evaluations)
     assert "<li>checkpoints/step-00000006 (best)</li>" in page and "<li>checkpoints/step-00000012</li>" in page
 
 
 def test_settings_are_all_there_and_harmless(page: str) -> None:
     assert "&lt;b&gt;bold&lt;/b&gt;" in page and "<b>bold" not in page
+    first, folded = page.partition("<h2>Settings")[2].split("<details>")
+    assert cells(first, "learning rate, at its peak") == ["0.01"] and cells(first, "started from") == ["new weights"]
     for name in ("train.average_rate", "train.best_by", "train.learning_rate", "task.name", "global_batch"):
-        assert f'<th scope="row">{name}</th>' in page
+        assert cells(folded, name)
     assert "Not finished" not in page and "<script" not in page
+
+
+def test_a_long_value_is_whole(tmp_path: Path) -> None:
+    names = [f"class {number}" for number in range(2000)]
+    train(ToyTask(), config(), tmp_path / "run", description={"names": names})
+    assert "class 999&quot;, &quot;class 1000&quot;" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_run_that_stopped_early_says_so(tmp_path: Path) -> None:
@@ -53,5 +72,62 @@ def test_many_evaluations_are_thinned_but_for_the_best(tmp_path: Path) -> None:
     ]
     (tmp_path / "run" / "evaluation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = write_training_page(tmp_path / "run", best_step=7).read_text()
-    steps = [int(step) for step in re.findall(r"<tr[^>]*><td>(\d+)</td>", page)]
+    evaluations = page.partition("<h2>Evaluations")[2].partition("</section>")[0]
+    steps = [int(step) for step in re.findall(r'<th scope="row"[^>]*>(\d+)</th>', evaluations)]
     assert len(steps) == 31 and steps[0] == 0 and 7 in steps and steps[-1] == 499
+
+
+def test_how_good_it_is_stands_beside_chance_in_words(tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    evaluation = {"masked_words": 2.0, "masked_word_accuracy": 0.4, "matching_accuracy": 0.49, "alone_accuracy": 0.9}
+    chance = {"masked_words": 5.5, "masked_word_accuracy": 0.12, "matching_accuracy": 0.5}
+    items = {"masked_word_accuracy": 200, "matching_accuracy": 150}
+    write_summary(tmp_path / "run", RunSummary("VisualBERT", "150 captions", True, evaluation, chance, items))
+    page = write_training_page(tmp_path / "run", best_step=None).read_text()
+    assert "masked words 40.0 % right (clearly above chance, 12.0 %); matching 49.0 % right (at chance, 50.0 %)" in page
+    assert cells(page, "Masked words: loss")[:2] == ["2.000", "5.500"]
+    assert cells(page, "Alone: right") == ["90.0 %", "", "", ""]  # no chance is known, so there is no verdict
+
+
+def test_a_rerun_that_does_nothing_keeps_time_and_rate(tmp_path: Path) -> None:
+    first = run(tmp_path / "run", stop_at_step=5)
+    run(tmp_path / "run", resume=True)
+    page = (tmp_path / "run" / "report.html").read_text()
+    again = run(tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "report.html").read_text() == page
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert again.seconds == training_seconds(lines) >= first.seconds > 0
+
+
+def test_time_is_that_of_all_calls() -> None:
+    assert training_seconds([{"seconds": each} for each in (1.0, 2.5, 0.5, 4.0)]) == 6.5
+
+
+# --- curves ---
+
+LINES = [
+    {"step": step, "samples": step, "epoch": 1.0, "seconds": 1.0, "loss": 5.0 / step, "masked_word_accuracy": None,
+     "learning_rate": 1e-3 * min(step, 50) / 50 if step < 1000 else 0.0}
+    for step in range(1, 1001)
+]  # fmt: skip
+EVALUATIONS = [{"step": 0, "loss": 6.0, "text_to_image_r1": 0.1}, {"step": 1000, "loss": 2.0, "text_to_image_r1": 0.3}]
+
+
+def test_curves_have_held_out_points_chance_and_the_rate_as_it_was() -> None:
+    plots = {plot.title: plot for plot in run_plots(LINES, EVALUATIONS, {"loss": 7.0}, evaluated="held out")}
+    assert list(plots) == ["All losses together", "Text to image: found among the first", "Learning rate"]
+    loss = plots["All losses together"]
+    assert [series.name for series in loss.series] == ["mean of 4 steps", "running mean", "held out"]
+    assert list(loss.series[2].y) == [6.0, 2.0] and [level.value for level in loss.levels] == [7.0]
+    assert loss.y_label == "loss"
+    (rate,) = plots["Learning rate"].series
+    assert max(rate.y) == pytest.approx(1.0) and rate.y[-1] == 0.0 and plots["Learning rate"].y_label == "rate (10⁻³)"
+
+
+def test_stages_share_one_axis() -> None:
+    plots = {plot.title: plot for plot in stage_plots([(LINES, EVALUATIONS), (LINES[:10], ())], evaluated="held out")}
+    loss = plots["All losses together"]
+    assert [(series.name, series.x[0], series.x[-1]) for series in loss.series] == [
+        ("running mean", 4, 1000), ("held out", 0, 1000), ("", 1001, 1010),
+    ]  # fmt: skip
+    assert loss.marks == [(0.0, "stage 1"), (1000.0, "stage 2")]

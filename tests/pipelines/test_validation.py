@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +28,7 @@ from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.pretraining.validation import KeptOut
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.sources.datasets.labelled_image import LabelledImage
+from roibeam.pipelines.training.run_folder.run_figures import read_summary
 from roibeam.pipelines.training.run_folder.trained_images import trained_among
 from roibeam.pipelines.training.train_config import TrainConfig
 
@@ -73,6 +75,12 @@ def test_evaluations_ask_about_them_and_training_never_sees_their_images(tmp_pat
     assert len(names) >= 4 and first["step"] == own["step"] == 0
     for name in names:
         assert first[name] == pytest.approx(own[name], rel=1e-5), name
+    # What was found, what was asked and what chance reaches on it stay in the folder, for its page.
+    told = read_summary(tmp_path / "run")
+    assert told is not None and told.held_out and told.asked == result.asked and told.evaluation == result.evaluation
+    assert told.chance["masked_words"] == pytest.approx(math.log(result.vocab_size))
+    assert told.items["masked_word_accuracy"] >= 1 / told.chance["masked_word_accuracy"]
+    assert "6 held-out captions of 3 images" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_what_is_trained_does_not_depend_on_what_is_asked(tmp_path: Path) -> None:

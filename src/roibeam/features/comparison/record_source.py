@@ -16,7 +16,7 @@ from roibeam.features.exchange.formats import format_of, recognise
 from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint
 from roibeam.features.record.imported import ABSENT, has_classes, num_classes_of
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, DeadLetter
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, DeadLetter, StoreManifest
 from roibeam.features.store import FeatureStore
 
 _KEPT_BAD_ENTRIES = 20
@@ -68,6 +68,11 @@ class RecordSource:
             self.num_classes = file.details.get("num_classes")
             for letter in file.letters:
                 self._note(letter)
+
+    @property
+    def manifest(self) -> StoreManifest | None:
+        """Of a store; None for a feature file."""
+        return self._opened.manifest if isinstance(self._opened, FeatureStore) else None
 
     def __enter__(self) -> Self:
         return self

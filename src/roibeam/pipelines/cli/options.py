@@ -51,10 +51,11 @@ RESUME = option("resume", default="continue where OUT holds this very run")
 def run_folder_lines(run_dir: Path, result: TrainResult) -> list[str]:
     """The files of a run folder that every training writes, with a word on each, for the terminal."""
     best = [] if result.best is None else [f"  {result.best.relative_to(run_dir)}/   the best by its evaluations"]
+    curves = ["  curves.svg   its curves, as a picture"] if (run_dir / "curves.svg").is_file() else []
     return [
         *best,
-        "  report.html   look here first: losses, evaluations, settings",
-        "  curves.svg   its losses, as a picture",
+        "  report.html   look here first: how good, curves, settings",
+        *curves,
         "  log.jsonl   one line per step",
         "  config.json   everything this run was made with",
     ]

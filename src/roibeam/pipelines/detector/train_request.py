@@ -83,8 +83,7 @@ class TrainedDetector:
 
 
 def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> TrainedDetector:
-    """Trains, and draws the run's curves.
-
+    """
     Raises:
         ValueError, OSError: whatever is unknown, does not fit or cannot be read, saying what to do.
     """
@@ -96,14 +95,11 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
         import torch
 
         from roibeam.pipelines.detector.training import train_detector
-        from roibeam.pipelines.training.loop import is_main_process
-        from roibeam.pipelines.training.run_folder.curves import write_curves
+    from roibeam.pipelines.detector.training import train_detector
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     result = train_detector(photos, run_dir, _settings(request, photos), resume=request.resume)
-    if is_main_process():
-        write_curves(run_dir)
     return TrainedDetector(result, result.checkpoint / "model", photos)
 
 

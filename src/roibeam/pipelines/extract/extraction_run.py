@@ -23,6 +23,12 @@ from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.pipelines.extract.beam_extraction import PIPELINE, run_extraction
 from roibeam.pipelines.extract.new_work import existing_plan, make_plan, source_facts
 from roibeam.pipelines.extract.preset_names import conventions_name, selection_name
+from roibeam.pipelines.extract.report.region_meaning import (
+    DRAWN_WORLD,
+    is_drawn,
+    knows_drawn_world,
+    warning_of_store,
+)
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree, write_run_report
 from roibeam.pipelines.extract.report.run_state import REMOTE_LOOK_SECONDS, ProgressView
 from roibeam.pipelines.extract.report.run_summary import SUMMARY_NAME, RunEnd, write_run_summary
@@ -65,6 +71,12 @@ class RunSummary:
     @property
     def succeeded(self) -> bool:
         return self.failed_share <= self.max_failures
+
+    @property
+    def warning(self) -> str | None:
+        """Why the regions mean nothing; None where they may mean something."""
+        found = warning_of_store(self.manifest)
+        return None if found is None else found.line
 
     def __repr__(self) -> str:
         """RunSummary(store: 12 records with 240 regions, 1 image failed; 12 images extracted in 3 s)"""
@@ -115,8 +127,9 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
         all_notes = (*work.source.notes, *notes)
 
         def end(status: str, error: str | None, done: RunSummary | None = None) -> None:
+            ended = time.time() if done is None else started + done.seconds
             told = RunEnd(
-                status, error, options.runner, options.beam_args, started, time.time(), all_notes,
+                status, error, options.runner, options.beam_args, started, ended, all_notes,
                 None if done is None else done.manifest.content_digest, None if done is None else done.metrics,
             )  # fmt: skip
             write_run_summary(folder, plan, told, shards_before, view)
@@ -131,11 +144,11 @@ def extract_work(work: Work, options: RunOptions, *, tell: Callable[[str], None]
                 )
             after = view.read()
             tidy_store(folder, plan, job.feature_space)
-            seconds = time.time() - started
+            seconds = round(time.time() - started, 3)  # as the summary keeps it, so that a rerun tells the same
             data = folder.read_bytes(STORE_MANIFEST_NAME)
             manifest = StoreManifest.from_bytes(data, folder.where(STORE_MANIFEST_NAME))
             with waiting("writing the report"):
-                write_run_report(folder, plan, seconds=seconds if before.images == 0 else None)
+                write_run_report(folder, plan, seconds=seconds, new_images=after.images - before.images)
         except KeyboardInterrupt:
             end("interrupted", "interrupted")
             finished = f"{len(view.finished):,} of {counted(len(plan.shards), 'shard')}"
@@ -183,6 +196,8 @@ def _prepare(work: Work, options: RunOptions) -> tuple[ExtractJob, StoreText]:
         "options": asdict(work.options),
         "max_failures": options.max_failures,
     }
+    if knows_drawn_world(work.detector.weights, work.vocabulary.classes):
+        config[DRAWN_WORLD] = is_drawn(config["source"])
     if work.captions is not None:
         config["captions"] = work.captions.report.to_json()
     if work.leaks is not None:
@@ -199,7 +214,7 @@ def summary_event(summary: RunSummary) -> str:
             "summary": store.where(SUMMARY_NAME), "images": summary.num_images,
             "new_images": summary.new_images, "records": manifest.num_records, "regions": manifest.num_regions,
             "failures": dict(summary.failures), "seconds": round(summary.seconds, 3), "device": summary.device,
-            "notes": list(summary.notes),
+            "notes": list(summary.notes), "warning": summary.warning,
             "metrics": summary.metrics, "content_digest": manifest.content_digest, "succeeded": summary.succeeded,
             "join": manifest.config.get("captions"), "held_out": manifest.config.get("held_out"),
         }
@@ -220,4 +235,6 @@ def summary_text(summary: RunSummary) -> str:
     )
     for reason, count in summary.failures.most_common():
         lines.append(f"  {count:>6,} {reason}")
+    if summary.warning is not None:
+        lines.append(f"warning: {summary.warning}")
     return "\n".join([*lines, "", *output_tree(summary.store)])

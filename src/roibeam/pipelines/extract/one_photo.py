@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
-from roibeam.extraction.choice.detector_folder import SHIPPED
 from roibeam.features.printable import printable
 from roibeam.features.record.drawing.notebook import regions_html
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.extract.preset_names import choice_words
+from roibeam.pipelines.extract.report.region_meaning import warning_of
 from roibeam.pipelines.extract.request import RequestedDetector
 from roibeam.pipelines.foundation.device_choice import DeviceChoice, check_device_name, choose_device
 from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.foundation.pages.banner import Banner
+from roibeam.pipelines.sources.datasets.drawn_world import world_of
 from roibeam.pipelines.sources.vocabulary import Vocabulary, load_vocabulary
 from roibeam.short_repr import short_repr
 
@@ -27,7 +29,7 @@ class DetectedPhoto:
     record: the regions; its id is the name of the file without its suffix.
     vocabulary: what the detector calls its classes and attributes.
     pixels: of the photo, (height, width, 3) uint8, B, G, R, turned as the record was.
-    note: why the names mean nothing, for people; "" where they do.
+    banner: why boxes and names mean nothing; None where they may mean something.
     detector: which detector looked, in a line.
     device: where it computed.
     """
@@ -35,11 +37,16 @@ class DetectedPhoto:
     record: RegionRecord
     vocabulary: Vocabulary
     pixels: np.ndarray
-    note: str
+    banner: Banner | None
     detector: str
     device: DeviceChoice
 
     __repr__ = short_repr
+
+    @property
+    def note(self) -> str:
+        """The banner as a line; "" for none."""
+        return "" if self.banner is None else self.banner.line
 
     def _repr_html_(self) -> str:
         classes, attributes = self.vocabulary.classes, self.vocabulary.attributes
@@ -98,16 +105,6 @@ def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
         raise ValueError(f"{where}: {outcome.reason} ({outcome.stage}): {detail}")
     pixels = decode_image(photo.read_bytes(), exif_orientation=parts["conventions"].exif_orientation)
     words = choice_words(chosen, asked.detector, asked.settings, with_boxes=False)
-    return DetectedPhoto(outcome, names, pixels, _meaning(asked), words, device)
-
-
-def _meaning(asked: RequestedDetector) -> str:
-    weights = asked.weights or ""
-    if weights.startswith("random:"):
-        return f"weights {weights}: boxes, names and scores mean nothing"
-    if asked.detector in SHIPPED and not weights:
-        return (
-            "the toy detector knows only the drawn shapes of `roibeam toyworld`; on photos its names mean nothing: "
-            "--weights names a detector that knows more"
-        )
-    return ""
+    drawn = world_of(str(photo)) is not None
+    warning = warning_of(chosen.weights, names.classes, drawn=drawn)
+    return DetectedPhoto(outcome, names, pixels, warning, words, device)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
+from roibeam.features.counted import counted
 from roibeam.features.printable import escaped
-from roibeam.features.record.drawing.palette import text_colour_on
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
-from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE
+from roibeam.pipelines.foundation.pages.banner import Banner, banner_html
+from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
+from roibeam.pipelines.foundation.pages.frame import PAGE_HEAD, PAGE_STYLE
 from roibeam.pipelines.inputs.region_names import Names
+from roibeam.pipelines.inputs.shown_photos import Shown
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE
 
-_SEEN, _PREDICTED, _HIDDEN = "#8a93a0", "#f3a800", "#c2185b"  # boxes: as they are; predicted but seen; hidden
+_SEEN, _PREDICTED, _HIDDEN = "#aeb6c2", "#f3a800", "#c2185b"  # boxes: as they are; predicted but seen; hidden
 _TOP_TARGETS = 3
+_MOST_BYTES = 1_900_000  # of the rows of a page
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,24 +32,36 @@ class InspectedBatch:
         batch: as the model gets it; `rows` of it are shown.
         layout: parts of the model's sequence, stream by stream, such as (("text", "regions"),).
         counts: what this batch, of one process and before accumulation, adds to what each loss is averaged over.
+        photos: by (row, image of the row), as far as they are known: see `Shown`.
+        banner: why the regions mean nothing.
     """
 
     batch: VLBatch
     rows: int
     layout: tuple[tuple[str, ...], ...]
     counts: Mapping[str, int]
+    photos: Mapping[tuple[int, int], Shown] = field(default_factory=dict)
+    banner: Banner | None = None
 
 
 def batch_html(inspected: InspectedBatch, tokenizer: CaptionTokenizer, names: Names, title: str) -> Iterator[str]:
-    """The page, part by part; it asks for nothing over the network."""
+    """The page, part by part; it asks for nothing over the network. It ends before it has over 2 MB."""
     batch = inspected.batch
-    yield PAGE_HEAD.format(title=escaped(title, 120), style=PAGE_STYLE + _STYLE)
+    rows = range(min(inspected.rows, batch.batch_size))
+    yield PAGE_HEAD.format(title=escaped(title, 120), style=PAGE_STYLE + CANVAS_STYLE + _STYLE)
     yield f"<header><h1>{escaped(title, 200)}</h1>\n<dl class='details'>"
     for name, count in inspected.counts.items():
         yield f"<div><dt>{escaped(name.replace('_', ' '))}: counted</dt><dd>{count:,}</dd></div>"
-    yield "</dl></header>\n<main>\n" + _DENOMINATORS + _legend()
-    for row in range(min(inspected.rows, batch.batch_size)):
-        yield from _row(inspected, row, tokenizer, names)
+    yield "</dl></header>\n<main>\n" + banner_html(inspected.banner) + _DENOMINATORS
+    yield _legend(inspected, rows, tokenizer)
+    room = _MOST_BYTES
+    for row in rows:
+        section = "".join(_row(inspected, row, tokenizer, names))
+        room -= len(section.encode("utf-8"))
+        if room < 0:
+            yield f"<p class='quiet'>{counted(len(rows) - row, 'row')} left out: the page would be too large.</p>\n"
+            break
+        yield section
     yield "</main>\n</body>\n</html>\n"
 
 
@@ -56,21 +72,55 @@ def write_batch_page(run_dir: Path, inspected: InspectedBatch, tokenizer: Captio
 
 
 _DENOMINATORS = (
-    '<p class="quiet">Counts of this micro-batch, of one process. A loss is a mean over their sum in a whole step: of '
-    "all its micro-batches and processes.</p>\n"
+    '<p class="quiet counts-note">Counts of this micro-batch, of one process. A loss is a mean over their sum in a '
+    "whole step: of all its micro-batches and processes.</p>\n"
 )
 
 
-def _legend() -> str:
-    keys = ((_SEEN, "region as it is"), (_PREDICTED, "predicted, and seen"), (_HIDDEN, "predicted, and hidden"))
-    boxes = " ".join(f'<span class="key" style="background:{colour}"></span> {what}' for colour, what in keys)
-    return (
-        f'<p class="quiet">{boxes} &nbsp; '
-        f'<span class="piece hidden">[MASK]<b>word</b></span> hidden, to predict &nbsp; '
-        f'<span class="piece swapped">other<b>word</b></span> replaced, to predict &nbsp; '
-        f'<span class="piece kept">word</span> left, to predict &nbsp; '
-        f'<span class="piece">word<sub>3</sub></span> names region 3</p>\n'
-    )
+def _legend(inspected: InspectedBatch, rows: Sequence[int], tokenizer: CaptionTokenizer) -> str:
+    """What the marks mean that are on this page."""
+    kinds = {kind for row in rows for kind in _kinds(inspected, row, tokenizer)}
+    marks = "".join(f"<span>{text}</span> " for kind, text in _MARKS if kind in kinds)
+    return f'<p class="quiet legend">{marks}</p>\n'
+
+
+def _kinds(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer) -> Iterator[str]:
+    """The marks that a row has, by their names in `_MARKS`."""
+    batch = inspected.batch
+    predicted, there = _predicted(batch, row), batch.region_mask[row]
+    masked = batch.masked_regions[row]
+    for kind, regions in (
+        ("seen", ~predicted & ~masked), ("predicted", predicted & ~masked), ("hidden", masked & there),
+    ):  # fmt: skip
+        if bool((regions & there).any()):
+            yield kind
+    if _named_regions(batch, row):
+        yield "named"
+    if batch.text_labels is not None:
+        labels, pieces = batch.text_labels[row], batch.text_ids[row]
+        asked = labels != IGNORE_INDEX
+        changed = asked & (pieces != labels)
+        for kind, places in (
+            ("word hidden", changed & (pieces == tokenizer.mask_id)),
+            ("word swapped", changed & (pieces != tokenizer.mask_id)), ("word kept", asked & (pieces == labels)),
+        ):  # fmt: skip
+            if bool(places.any()):
+                yield kind
+
+
+def _key(colour: str, text: str) -> str:
+    return f'<i class="key" style="background:{colour}"></i> {text}'
+
+
+_MARKS = (
+    ("seen", _key(_SEEN, "region as it is")),
+    ("predicted", _key(_PREDICTED, "region to predict, and seen")),
+    ("hidden", _key(_HIDDEN, "region that is hidden")),
+    ("word hidden", '<b class="piece hidden">[MASK]<b>word</b></b> hidden, to predict'),
+    ("word swapped", '<b class="piece swapped">other<b>word</b></b> replaced, to predict'),
+    ("word kept", '<b class="piece kept">word</b> left, to predict'),
+    ("named", '<b class="piece">word<sub>3</sub></b> names region 3'),
+)
 
 
 def _row(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer, names: Names) -> Iterator[str]:
@@ -80,7 +130,8 @@ def _row(inspected: InspectedBatch, row: int, tokenizer: CaptionTokenizer, names
     yield f'<p class="quiet">{escaped(_sequence(inspected, row))}</p>\n'
     yield f"<p class='pieces'>{''.join(_pieces(inspected, row, tokenizer))}</p>\n"
     if int(batch.region_mask[row].sum()):
-        yield f'<div class="sides">{"".join(_images(batch, row))}{_targets(batch, row, names)}</div>\n'
+        canvases, targets = "".join(_images(inspected, row)), _targets(batch, row, names)
+        yield f'<div class="canvases">{canvases}<div>{targets}</div></div>\n'
     yield "</section>\n"
 
 
@@ -134,41 +185,45 @@ def _named_regions(batch: VLBatch, row: int) -> dict[int, list[int]]:
     return named
 
 
-def _images(batch: VLBatch, row: int) -> Iterator[str]:
+def _images(inspected: InspectedBatch, row: int) -> Iterator[str]:
     """The regions of each of the row's images. Of others than the first no size is known: as far as boxes reach."""
+    batch = inspected.batch
     numbers = batch.region_mask[row].nonzero()[:, 0]
     images = numbers.new_zeros(len(numbers)) if batch.region_images is None else batch.region_images[row, numbers]
     for image in sorted(set(images.tolist())):
         of_image = numbers[images == image]
         height, width = (float(side) for side in batch.image_hw[row])
+        jpeg, why = inspected.photos.get((row, image), (None, "the photo is not known"))
         if image:
             width, height = (float(side) for side in batch.region_boxes[row, of_image, 2:].amax(dim=0))
-        yield _boxes(batch, row, of_image.tolist(), (height, width), f"regions of image {image + 1}")
+            jpeg, why = None, "the size of a second photo is not in the batch"
+        canvas = box_canvas(
+            _boxes(batch, row, of_image.tolist()), (height, width), jpeg, description=f"regions of image {image + 1}"
+        )
+        told = f'<p class="quiet">Photo not shown: <bdi>{escaped(why, 400)}</bdi></p>' if jpeg is None else ""
+        yield f"<div>{canvas}{told}</div>"
 
 
-def _boxes(batch: VLBatch, row: int, numbers: list[int], image_hw: tuple[float, float], label: str) -> str:
-    height, width = image_hw
-    pixel = max(width, height * 4 / 3) / 600
-    parts = [f'<svg class="photo compared" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{label}">']
-    parts.append(f'<rect class="empty" width="{width:g}" height="{height:g}"/>')
+def _boxes(batch: VLBatch, row: int, numbers: list[int]) -> list[DrawnBox]:
+    """Hidden ones first, then those to predict: on top, and with the best places for their numbers."""
     predicted, masked = _predicted(batch, row), batch.masked_regions[row]
     numbered = {region for regions in _named_regions(batch, row).values() for region in regions}
-    for number in sorted(numbers, key=lambda n: (bool(predicted[n]), bool(masked[n]))):
-        colour = _HIDDEN if bool(masked[number]) else _PREDICTED if bool(predicted[number]) else _SEEN
+    drawn = []
+    for number in sorted(numbers, key=lambda n: (not bool(masked[n]), not bool(predicted[n]))):
+        is_hidden, is_asked = bool(masked[number]), bool(predicted[number])
         x1, y1, x2, y2 = batch.region_boxes[row, number].tolist()
-        fill = f'fill="{colour}" fill-opacity="0.35"' if bool(masked[number]) else 'fill="none"'
-        parts.append(
-            f'<rect x="{x1:.1f}" y="{y1:.1f}" width="{x2 - x1:.1f}" height="{y2 - y1:.1f}" {fill} stroke="{colour}" '
-            f'stroke-width="{(2.5 if bool(predicted[number]) else 1) * pixel:.2f}"/>'
-        )
-        if bool(predicted[number]) or number in numbered:
-            font = 11 * pixel
-            parts.append(
-                f'<rect x="{x1:.1f}" y="{y1:.1f}" width="{(0.62 * len(str(number)) + 0.3) * font:.1f}" '
-                f'height="{1.15 * font:.1f}" fill="{colour}"/><text x="{x1 + 0.15 * font:.1f}" '
-                f'y="{y1 + 0.95 * font:.1f}" font-size="{font:.1f}" fill="{text_colour_on(colour)}">{number}</text>'
+        drawn.append(
+            DrawnBox(
+                (x1, y1, x2, y2),
+                _HIDDEN if is_hidden else _PREDICTED if is_asked else _SEEN,
+                label=f"{number}" if is_hidden or is_asked or number in numbered else "",
+                tooltip=f"region {number}",
+                is_filled=is_hidden,
+                is_quiet=not (is_hidden or is_asked),
+                line=2.5 if is_hidden or is_asked else 1.25,
             )
-    return f"<div>{''.join(parts)}</svg></div>"
+        )
+    return drawn
 
 
 def _predicted(batch: VLBatch, row: int) -> Tensor:
@@ -189,7 +244,7 @@ def _targets(batch: VLBatch, row: int, names: Names) -> str:
         hidden = "hidden" if bool(batch.masked_regions[row, number]) else "seen"
         told = escaped(_told(target, names))
         lines.append(f"<tr><th scope='row'>{number}</th><td>{hidden}</td><td><bdi>{told}</bdi></td></tr>")
-    return f'<table class="summary">{"".join(lines)}</table>'
+    return f'<p class="quiet">regions to predict, and as what</p><table class="summary">{"".join(lines)}</table>'
 
 
 def _told(target: Tensor, names: Names) -> str:
@@ -210,9 +265,11 @@ _STYLE = """
 .piece.kept { background: #f3a800; color: #14171b; font-weight: 650; }
 .segment { font-size: 12px; color: var(--quiet); border-left: 2px solid var(--line); padding-left: 4px; }
 .key { display: inline-block; width: 12px; height: 12px; vertical-align: -1px; border: 1px solid var(--quiet); }
-.sides { display: grid; grid-template-columns: 1fr 1fr; gap: 16px; align-items: start; }
-.photo.compared { aspect-ratio: auto; height: auto; max-height: 480px; width: 100%; }
-.empty { fill: var(--frame); }
-.summary { font-size: 13px; } .summary th { padding: 2px 12px 2px 0; text-align: right; vertical-align: top; }
-.summary td { padding: 2px 12px 2px 0; overflow-wrap: anywhere; vertical-align: top; }
+.counts-note { margin-top: 12px; }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 20px; margin-top: 8px; }
+.legend .piece { font-weight: 400; } .legend b b, .legend .kept { font-weight: 650; }
+.summary { font-size: 13px; width: auto; }
+.summary th { padding: 2px 12px 2px 0; text-align: right; vertical-align: top; white-space: nowrap; }
+.summary td { padding: 2px 12px 2px 0; vertical-align: top; }
+.summary td:nth-child(2) { white-space: nowrap; } .summary td:last-child { overflow-wrap: anywhere; }
 """

@@ -28,10 +28,8 @@ from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, Ru
 from roibeam.pipelines.pretraining.run_tasks import tasks_of
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.validation import told
-from roibeam.pipelines.training.checkpoint import checkpoint_step
 from roibeam.pipelines.training.loop import is_main_process
 from roibeam.pipelines.training.run_folder.folder import defaults_of
-from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
@@ -83,7 +81,7 @@ def pretrain(
     read = dataclasses.replace(read, notes=[*read.notes, *made.notes])
     tasks = tasks_of(read, made, run.settings.data)
     change = _detector_change(run, read, made, config)
-    run.show_first_batch(tasks.trained, made, config, read.store.vocabulary["classes"] or ())
+    run.show_first_batch(tasks.trained, made, config, [each.store for each in read.joined])
     if change is not None:
         change.before()
     data, sampling = run.settings.data, run.settings.sampling
@@ -101,7 +99,8 @@ def pretrain(
         evaluation, detector = training.evaluation or tasks.trained.evaluate(), None
     if change is not None:
         detector = change.after()
-        write_training_page(run.run_dir, best_step=None if training.best is None else checkpoint_step(training.best))
+    asked = "the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows)
+    run.tell_how_good(training, evaluation, tasks.asked(), of=asked, held_out=read.asked is not None)
     return PretrainResult(
         run_dir=run.run_dir,
         sources=tuple(read.joined),
@@ -110,7 +109,7 @@ def pretrain(
         vocab_size=tokenizer.vocab_size,
         training=training,
         evaluation=dict(evaluation),
-        asked="the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows),
+        asked=asked,
         left_out={**read.missing, **tasks.skipped()},
         said=tuple(made.notes),
         detector=detector,

@@ -12,20 +12,28 @@ from typing import Any
 import torch
 
 from roibeam.extraction.training.heads import DetectorHeads
+from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.inputs import VLBatch
+from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
 from roibeam.pipelines.inputs.region_names import Names
+from roibeam.pipelines.inputs.shown_photos import Shown, batch_photos, stored_photos
+from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.tokenizer import MADE_FROM_CAPTIONS, CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.model_files.trained_with import check_tokenizer, trained_with
 from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
 from roibeam.pipelines.pretraining.start import ModelChoice
-from roibeam.pipelines.pretraining.task import DataConfig, RowsTask
+from roibeam.pipelines.pretraining.task import Asked, DataConfig, RowsTask
+from roibeam.pipelines.training.checkpoint import checkpoint_step
 from roibeam.pipelines.training.loop import TrainResult, is_main_process, num_processes, train
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, check_run_folder, saved_config
+from roibeam.pipelines.training.run_folder.run_figures import RunSummary, write_summary
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
+from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
@@ -204,19 +212,25 @@ class RunFrame:
             "tokenizer": made.tokenizer.digest,
         }
 
-    def show_first_batch(self, task: AnyTask, made: RunModel, config: TrainConfig, classes: Sequence[str] = ()) -> None:
+    def show_first_batch(
+        self, task: AnyTask, made: RunModel, config: TrainConfig, stores: Sequence[FeatureStore] = ()
+    ) -> None:
         """Writes batch.html, where it is asked for.
 
         Args:
-            classes: names of the detector's classes.
+            stores: that are trained on; the first names the detector's classes.
         """
         rows = self.settings.inspect_rows
         if rows and is_main_process():
             first = _first_batch(task, config.accumulation)
             shown = first.rows if isinstance(first, EndToEndBatch) else first
             layout = self.choice.system.layout(made.model.config)
-            inspected = InspectedBatch(shown, rows, layout, task.counts(first))
-            write_batch_page(self.run_dir, inspected, made.tokenizer, Names(classes))
+            warnings = (warning_of_store(store.manifest) for store in stores)
+            banner = next((each for each in warnings if each is not None), None)
+            photos = _first_photos(first, made, stores, min(rows, shown.batch_size))
+            inspected = InspectedBatch(shown, rows, layout, task.counts(first), photos, banner)
+            classes = stores[0].vocabulary["classes"] if stores else None
+            write_batch_page(self.run_dir, inspected, made.tokenizer, Names(classes or ()))
 
     def train(
         self,
@@ -238,6 +252,34 @@ class RunFrame:
             resume=self.settings.resume,
             stop_at_step=self.settings.stop_at_step,
         )
+
+    def tell_how_good(
+        self, training: TrainResult, evaluation: Mapping[str, float | None], asked: Asked, *, of: str, held_out: bool
+    ) -> None:
+        """Writes down what the last evaluation found beside chance, and the run's page with it.
+
+        Args:
+            asked: what it asked, `of` what, for people.
+            held_out: whether the run was not trained on it.
+        """
+        if is_main_process():
+            name = self.choice.system.name
+            write_summary(self.run_dir, RunSummary(name, of, held_out, evaluation, asked.chance, asked.items))
+            best = None if training.best is None else checkpoint_step(training.best)
+            write_training_page(self.run_dir, best_step=best)
+
+
+def _first_photos(
+    first: VLBatch | EndToEndBatch, made: RunModel, stores: Sequence[FeatureStore], rows: int
+) -> dict[tuple[int, int], Shown]:
+    """Photos of the rows that are shown, by row and image of the row."""
+    if isinstance(first, EndToEndBatch):
+        assert made.joint is not None
+        conventions = region_encoder_of(made.joint).conventions
+        return {(row, 0): shown for row, shown in batch_photos(first.rows, first.images, conventions).items()}
+    ids = first.sample_ids[:rows]
+    found = stored_photos(stores, dict.fromkeys(ids))
+    return {(row, 0): found[image_id] for row, image_id in enumerate(ids) if image_id in found}
 
 
 def _first_batch(task: Any, accumulation: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
@@ -15,7 +15,7 @@ from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTas
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.run_data import RunData, corpus_of
 from roibeam.pipelines.pretraining.run_frame import RunModel
-from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+from roibeam.pipelines.pretraining.task import Asked, DataConfig, PretrainTask
 from roibeam.pipelines.pretraining.token_budget import RowLengths, count_regions
 from roibeam.pipelines.pretraining.validation import Search, Validation
 
@@ -25,18 +25,26 @@ class StoreTasks:
     """
     Attributes:
         trained: the model on all sources.
-        validated: the same model on the held-out captions that evaluations ask about; None for none.
+        validation: the same model on the held-out captions that evaluations ask about; None for none.
     """
 
     trained: PretrainTask | EndToEndTask
-    validated: PretrainTask | EndToEndTask | None
+    validation: Validation | None
 
     def skipped(self) -> dict[str, str]:
         """Ids of the images that this process could not use so far, each with why."""
         found: dict[str, str] = {}
-        for each in (self.trained, self.validated):
+        for each in (self.trained, None if self.validation is None else self.validation.task):
             found |= each.skipped if isinstance(each, EndToEndTask) else {}
         return found
+
+    def asked(self) -> Asked:
+        """What the last evaluation asked, which there was."""
+        asked = self.trained.asked if self.validation is None else self.validation.task.asked
+        assert asked is not None
+        if self.validation is None or self.validation.search is None:
+            return asked
+        return replace(asked, chance={**asked.chance, **self.validation.search.chance})
 
 
 def tasks_of(read: RunData, made: RunModel, data: DataConfig) -> StoreTasks:
@@ -44,7 +52,7 @@ def tasks_of(read: RunData, made: RunModel, data: DataConfig) -> StoreTasks:
     Raises:
         ValueError: when model and data do not fit, see the tasks; or a search is asked for that the model cannot do.
     """
-    validated, validation = None, None
+    validation = None
     if read.asked is not None:
         search = _search(read, read.asked, made, data)
         validated = _task(read, made, data, [read.asked], photos=read.asked_photos, options={})
@@ -56,7 +64,7 @@ def tasks_of(read: RunData, made: RunModel, data: DataConfig) -> StoreTasks:
     else:
         labelled = read.end_to_end.labelled_stream(seed=made.seed)
     trained = _task(read, made, data, read.joined, photos=read.photos, labelled=labelled, options=options)
-    return StoreTasks(trained, validated)
+    return StoreTasks(trained, validation)
 
 
 def _task(

@@ -12,8 +12,11 @@ import torch
 from torch import nn
 
 from roibeam.model.common.losses import PreTrainingOutput, SumCount
+from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import VLBatch
 from roibeam.model.pretraining import PreTrainingModel
+from roibeam.pipelines.analysis.evaluation.chance import Chance
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import region_objective
 from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate, in_float32
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
@@ -90,6 +93,9 @@ class RowsTask(ABC):
         seed: of sample order, masks and negatives. They follow from it and the number of a sample alone.
         mixture: of sources, see `SampleOrder`.
         validation: of held-out captions, takes the place of its own first ones in `evaluate`.
+
+    Attributes:
+        asked: what the last evaluation of it asked; None before one.
     """
 
     def __init__(
@@ -110,6 +116,7 @@ class RowsTask(ABC):
         self._seed = seed
         self._validation = validation
         self._order = SampleOrder(num_samples, (_ORDER, seed), mixture=mixture)
+        self.asked: Asked | None = None
 
     @abstractmethod
     def samples(self, epoch: int, row: int) -> list[PretrainSample]:
@@ -278,8 +285,23 @@ class Evaluates(Protocol):
         """Numbers by name, None where there was nothing to measure."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What an evaluation asked.
+
+    Attributes:
+        chance: what a model reaches on it that knows nothing, by the name of the loss or accuracy.
+        items: how many words, regions or pairs each accuracy is the mean over.
+    """
+
+    chance: Mapping[str, float]
+    items: Mapping[str, int]
+
+
 class HasEvaluationBatches(Protocol):
-    """What evaluation asks of a task."""
+    """What evaluation asks of a task, and leaves with it."""
+
+    asked: Asked | None
 
     @property
     def model(self) -> nn.Module: ...
@@ -299,10 +321,14 @@ def evaluate(task: HasEvaluationBatches, *, max_samples: int = 256) -> dict[str,
     was_training = model.training
     model.eval()
     sums: dict[str, SumCount] = {}
+    config = cast(PreTrainingModel, model.model if isinstance(model, EndToEndModel) else model).config
+    chance = Chance(config.vocab_size, region_objective(config))
     with torch.no_grad():
         for batch in task.evaluation_batches(max_samples):
+            chance.see(batch if isinstance(batch, VLBatch) else batch.rows)
             output = task.losses(model, batch.to(device))
             for name, term in {**output.losses, **output.metrics}.items():
                 sums[name] = sums[name] + term if name in sums else term
     model.train(was_training)
+    task.asked = Asked(chance.levels(), chance.items())
     return {name: float(term.mean) if int(term.count) else None for name, term in sums.items()}

@@ -69,6 +69,9 @@ def pretrain_on_text(
             "classes": before.classes,
         },
     )
+    evaluation, asked = training.evaluation or task.evaluate(), "the first rows of text trained on, with other masks"
+    assert task.asked is not None
+    run.tell_how_good(training, evaluation, task.asked, of=asked, held_out=False)
     return PretrainResult(
         run_dir=run.run_dir,
         sources=(),
@@ -76,8 +79,8 @@ def pretrain_on_text(
         num_classes=num_classes,
         vocab_size=tokenizer.vocab_size,
         training=training,
-        evaluation=dict(training.evaluation or task.evaluate()),
-        asked="the first rows of text trained on, with other masks",
+        evaluation=dict(evaluation),
+        asked=asked,
     )
 
 

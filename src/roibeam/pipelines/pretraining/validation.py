@@ -7,7 +7,7 @@ import logging
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class Search:
         chosen: images and captions; the first of the search's seed.
         batch_size: pairs at once.
         joint, photos: end to end, the model with its encoder, and where the photos are.
+        chance: what guessing reaches, by name, once it was asked.
     """
 
     model: Any
@@ -76,6 +77,7 @@ class Search:
     batch_size: int
     joint: EndToEndModel | None = None
     photos: RecordPhotos | None = None
+    chance: dict[str, float] = field(default_factory=dict)
 
     def check(self) -> None:
         """
@@ -99,7 +101,9 @@ class Search:
                 scratch=scratch,
             )
         images = len(self.chosen.image_ids)
-        return {measure.name: measure.mean for direction in directions for measure in direction.measures(images)}
+        measures = [measure for direction in directions for measure in direction.measures(images)]
+        self.chance.update((measure.name, measure.chance) for measure in measures if measure.chance is not None)
+        return {measure.name: measure.mean for measure in measures}
 
     @contextmanager
     def _samples(self) -> Iterator[tuple[EvaluationSamples, Path, torch.device]]:

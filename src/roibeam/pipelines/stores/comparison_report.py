@@ -5,19 +5,20 @@ Reads nothing; the page asks for nothing.
 
 from __future__ import annotations
 
-import base64
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from roibeam.features.comparison.store_comparison import ImageComparison, StoreComparison
 from roibeam.features.counted import counted
 from roibeam.features.printable import escaped, printable
-from roibeam.features.record.drawing.palette import text_colour_on
-from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE
+from roibeam.pipelines.foundation.pages.banner import Banner, banner_html
+from roibeam.pipelines.foundation.pages.box_canvas import CANVAS_STYLE, DrawnBox, box_canvas
+from roibeam.pipelines.foundation.pages.frame import PAGE_HEAD, PAGE_STYLE
 
 _MATCHED, _UNMATCHED = "#a1caf1", "#ff3ea5"
-_CANVAS_WIDTH_CSS_PX = 600  # about what a picture gets on the page; the size of the numbers is chosen for it
-_NUMBER_FONT_CSS_PX = 11.0
+_NAMED = 10  # boxes of a picture with class and score beside them: more labels hide the photo
+_HASH = re.compile(r"\b([0-9a-f]{16})[0-9a-f]{48}\b")
 
 
 def comparison_text(found: StoreComparison) -> str:
@@ -49,18 +50,20 @@ class ComparedBox:
     Attributes:
         box: x1, y1, x2, y2 in photo pixels.
         pair: number of its pair, the same on both sides; None when it has no partner.
-        text: tooltip.
+        name: "cat 0.91", class and score; "" for a side without classes.
+        moved_px: how far the furthest edge of its partner is from its own; None without a partner.
     """
 
     box: tuple[float, float, float, float]
     pair: int | None
-    text: str
+    name: str
+    moved_px: float | None
 
 
 @dataclass(frozen=True)
 class ComparedSide:
     """One side's picture: (height, width) of the record, its boxes, and the photo made small; `missing` says why there
-    is none (empty when none was asked for)."""
+    is none."""
 
     image_hw: tuple[int, int]
     boxes: tuple[ComparedBox, ...]
@@ -78,27 +81,45 @@ class ComparedImage:
 
 
 def comparison_html(
-    found: StoreComparison, rows: Sequence[tuple[str, str]], pictures: Sequence[ComparedImage]
+    found: StoreComparison,
+    rows: Sequence[tuple[str, str]],
+    pictures: Sequence[ComparedImage],
+    banners: Sequence[Banner] = (),
 ) -> Iterator[str]:
     """The page, part by part.
 
     Args:
         rows: (what, figure): the summary as the terminal shows it.
-        pictures: of the worst images, worst first.
+        pictures: of the worst images that differ, worst first.
+        banners: why the regions of a side mean nothing.
     """
-    yield PAGE_HEAD.format(title="Comparison of two stores", style=PAGE_STYLE + _OWN_STYLE)
-    yield "<header><h1>Comparison of two stores</h1></header>\n<main>\n"
+    yield PAGE_HEAD.format(title="Comparison of two stores", style=PAGE_STYLE + CANVAS_STYLE + _OWN_STYLE)
+    yield "<header><h1>Comparison of two stores</h1>\n"
+    yield _sides_named(found) + "</header>\n<main>\n"
     yield from _verdict(found)
+    yield from map(banner_html, banners)
     body = "".join(
-        f'<tr><th scope="row">{escaped(what.strip(), 60)}</th><td><bdi>{escaped(figure, 400)}</bdi></td></tr>'
+        f'<tr><th scope="row">{escaped(what.strip(), 60)}</th><td><bdi>{escaped(_short(figure), 400)}</bdi></td></tr>'
         for what, figure in rows
     )
     yield f'<table class="summary">{body}</table>\n'
     for note in found.notes:
-        yield f'<p class="quiet">{escaped(note)}</p>\n'
+        yield f'<p class="quiet remark">{escaped(_short(note), 2000)}</p>\n'
     yield from _bad_entries(found)
     yield from _pictures(found, pictures)
     yield "</main>\n</body>\n</html>\n"
+
+
+def _sides_named(found: StoreComparison) -> str:
+    sides = (("left", found.left.name), ("right", found.right.name))
+    return f"""<dl class="details">{
+        "".join(f"<div><dt>{side}</dt><dd><bdi>{escaped(name, 300)}</bdi></dd></div>" for side, name in sides)
+    }</dl>"""
+
+
+def _short(text: str) -> str:
+    """With the first quarter of each long hash: its whole length says no more to a reader."""
+    return _HASH.sub(r"\1…", text)
 
 
 def _verdict(found: StoreComparison) -> Iterator[str]:
@@ -108,7 +129,7 @@ def _verdict(found: StoreComparison) -> Iterator[str]:
             f"features, scores and distributions within {found.max_error:g}.</p>\n"
         )
         return
-    items = "".join(f"<li>{escaped(difference, 400)}</li>" for difference in found.differences)
+    items = "".join(f"<li>{escaped(_short(difference), 400)}</li>" for difference in found.differences)
     yield f'<div class="note"><b>They differ.</b><ul>{items}</ul></div>\n'
 
 
@@ -125,21 +146,31 @@ def _bad_entries(found: StoreComparison) -> Iterator[str]:
 
 def _pictures(found: StoreComparison, pictures: Sequence[ComparedImage]) -> Iterator[str]:
     if not pictures:
+        if found.num_common:
+            yield f'<p class="quiet remark">No picture is shown: {_all_alike(found)}.</p>\n'
         return
     yield (
-        f"<section><h2>Worst images <small>{len(pictures):,} of {found.num_common:,}; worst first; left, then right; "
-        f'<i class="key" style="background:{_MATCHED}"></i> matched, numbered by pair, '
-        f'<i class="key" style="background:{_UNMATCHED}"></i> no partner of IoU &ge; 0.5</small></h2>\n'
+        f"<section><h2>Worst images <small>{len(pictures):,} of {found.num_common:,}, worst first</small></h2>\n"
+        f'<p class="quiet legend"><i class="key" style="background:{_MATCHED}"></i> a pair, with its number &nbsp; '
+        f'<i class="key" style="background:{_UNMATCHED}"></i> no partner of IoU &ge; 0.5</p>\n'
     )
+    names = (found.left.name, found.right.name)
     for picture in pictures:
         figures = picture.figures
         other_id = f" / {escaped(figures.right_id, 80)}" if figures.right_id != figures.image_id else ""
+        sides = zip(("left", "right"), names, (picture.left, picture.right), strict=True)
         yield (
             f'<figure class="pair"><figcaption><bdi class="id">{escaped(figures.image_id, 80)}{other_id}</bdi>'
             f"{''.join(f'<span>{escaped(fact)}</span>' for fact in _facts(figures))}</figcaption>"
-            f'<div class="sides">{_canvas(picture.left, "left")}{_canvas(picture.right, "right")}</div></figure>\n'
+            f'<div class="canvases">{"".join(_side(*side) for side in sides)}</div>{_regions(picture)}</figure>\n'
         )
     yield "</section>\n"
+
+
+def _all_alike(found: StoreComparison) -> str:
+    if found.equal:
+        return f"the {counted(found.num_common, 'image')} of both sides are equal within the tolerances"
+    return "the images of both sides that were looked at are equal within the tolerances"
 
 
 def _facts(figures: ImageComparison) -> list[str]:
@@ -171,61 +202,71 @@ def _facts(figures: ImageComparison) -> list[str]:
     return facts
 
 
-def _canvas(side: ComparedSide, which: str) -> str:
-    height, width = side.image_hw
-    pixel = max(width, height * 4 / 3) / _CANVAS_WIDTH_CSS_PX
-    parts = [
-        f'<svg class="photo compared" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="boxes of the {which} side, {len(side.boxes):,} of them">'
-    ]
-    if side.thumbnail_jpeg is not None:
-        jpeg = base64.b64encode(side.thumbnail_jpeg).decode("ascii")
-        parts.append(
-            f'<image width="{width}" height="{height}" preserveAspectRatio="none" '
-            f'href="data:image/jpeg;base64,{jpeg}"/>'
-        )
-    else:
-        parts.append(f'<rect class="empty" width="{width}" height="{height}"/>')
-        if side.missing:
-            parts.append(f"<title>{escaped(side.missing)}</title>")
-    for box in sorted(side.boxes, key=lambda box: box.pair is None):  # those without a partner are drawn on top
-        x1, y1, x2, y2 = box.box
-        colour = _MATCHED if box.pair is not None else _UNMATCHED
-        place = f'x="{x1:.2f}" y="{y1:.2f}" width="{x2 - x1:.2f}" height="{y2 - y1:.2f}"'
-        parts.append(
-            f"<g><title>{escaped(box.text)}</title>"
-            f'<rect class="under" {place} stroke="{text_colour_on(colour)}"/>'
-            f'<rect class="box" {place} stroke="{colour}"/>{_number(box, pixel, colour)}</g>'
-        )
-    parts.append("</svg>")
-    missing = f'<figcaption class="quiet"><bdi>{escaped(side.missing)}</bdi></figcaption>' if side.missing else ""
-    return f"<div>{''.join(parts)}{missing}</div>"
+def _side(which: str, name: str, side: ComparedSide) -> str:
+    """The picture of one side with its caption."""
+    # On top and with a label: pairs in their order, so that both sides name the same ones; then what has no partner.
+    pairs = sorted((box for box in side.boxes if box.pair is not None), key=lambda box: box.pair or 0)
+    alone = [box for box in side.boxes if box.pair is None]
+    half = max(_NAMED // 2, _NAMED - len(alone))
+    named = {*map(id, pairs[:half]), *map(id, alone[: _NAMED - min(half, len(pairs))])}
+    drawn = [_drawn(box, is_named=id(box) in named) for box in (*alone, *pairs)]
+    drawn.sort(key=lambda box: not box.label)
+    canvas = box_canvas(
+        drawn, side.image_hw, side.thumbnail_jpeg, description=f"{which}: {counted(len(side.boxes), 'region')}"
+    )
+    missing = f'<p class="quiet"><bdi>{escaped(side.missing)}</bdi></p>' if side.missing else ""
+    caption = f"<b>{which}</b> <bdi>{escaped(name, 200)}</bdi>, {counted(len(side.boxes), 'region')}"
+    return f'<div class="side"><p class="which">{caption}</p>{canvas}{missing}</div>'
 
 
-def _number(box: ComparedBox, pixel: float, colour: str) -> str:
-    """The number of the pair on a ground of its colour, inside the upper left corner."""
-    if box.pair is None:
-        return ""
-    text = str(box.pair)
-    font = _NUMBER_FONT_CSS_PX * pixel
+def _drawn(box: ComparedBox, *, is_named: bool) -> DrawnBox:
+    label = f"{'' if box.pair is None else box.pair} {box.name}".strip() if is_named else ""
+    tooltip = f"{'no partner' if box.pair is None else f'pair {box.pair}'}: {box.name or 'region'}"
+    if box.moved_px is not None:
+        tooltip += f"; the other is {box.moved_px:.2f} px away"
+    return DrawnBox(box.box, _UNMATCHED if box.pair is None else _MATCHED, label, tooltip)
+
+
+def _regions(picture: ComparedImage) -> str:
+    """Every region of both sides with class and score, pairs first, to be unfolded."""
+    sides = (picture.left, picture.right)
+    of_pair = [{box.pair: box for box in side.boxes if box.pair is not None} for side in sides]
+    lines = []
+    for number in sorted(of_pair[0]):
+        left, right = of_pair[0][number], of_pair[1].get(number)
+        moved = "" if left.moved_px is None else f"{left.moved_px:.2f}"
+        lines.append((f"{number}", left.name, "" if right is None else right.name, moved))
+    for place, side in enumerate(sides):
+        for box in side.boxes:
+            if box.pair is None:
+                lines.append(("", *(("", box.name) if place else (box.name, "")), ""))
+    body = "".join(f"<tr>{''.join(f'<td>{escaped(cell, 60)}</td>' for cell in line)}</tr>" for line in lines)
     return (
-        f'<rect x="{box.box[0]:.2f}" y="{box.box[1]:.2f}" width="{(0.62 * len(text) + 0.3) * font:.2f}" '
-        f'height="{1.15 * font:.2f}" fill="{colour}"/>'
-        f'<text x="{box.box[0] + 0.15 * font:.2f}" y="{box.box[1] + 0.95 * font:.2f}" font-size="{font:.2f}" '
-        f'fill="{text_colour_on(colour)}">{text}</text>'
+        f"<details><summary>all regions: {counted(len(of_pair[0]), 'pair')}, "
+        f"{len(lines) - len(of_pair[0]):,} without a partner</summary><table class='regions'>"
+        "<thead><tr><th>pair</th><th>left</th><th>right</th><th>moved, px</th></tr></thead>"
+        f"<tbody>{body}</tbody></table></details>"
     )
 
 
 _OWN_STYLE = """
 .summary { margin-top: 16px; font-size: 13px; }
-.summary th { width: 180px; padding: 3px 16px 3px 0; color: var(--quiet); vertical-align: top; white-space: nowrap; }
+.summary th { width: 180px; padding: 3px 16px 3px 0; color: var(--quiet); vertical-align: top; }
 .summary td { padding: 3px 0; overflow-wrap: anywhere; }
+.remark { margin-top: 12px; overflow-wrap: anywhere; }
 .note ul { margin: 4px 0 0; padding-left: 20px; }
+.note li { overflow-wrap: anywhere; }
 .note.equal { background: var(--frame); border-left-color: var(--bar); }
 .key { display: inline-block; width: 12px; height: 12px; vertical-align: -1px; border: 1px solid var(--quiet); }
+.legend { margin-bottom: 12px; }
 .pair { margin-bottom: 28px; }
 .pair > figcaption { padding: 0 0 6px; }
-.sides { display: grid; grid-template-columns: 1fr 1fr; gap: 12px; align-items: start; }
-.photo.compared { aspect-ratio: auto; height: auto; max-height: 640px; }
-.empty { fill: none; stroke: var(--line); vector-effect: non-scaling-stroke; }
+.side { min-width: 0; }
+.which { margin-bottom: 4px; font-size: 13px; overflow-wrap: anywhere; }
+details { margin-top: 8px; font-size: 13px; }
+summary { color: var(--quiet); cursor: pointer; }
+.regions { margin-top: 6px; max-width: 640px; }
+.regions th { color: var(--quiet); }
+.regions th, .regions td { padding: 1px 12px 1px 0; text-align: left; overflow-wrap: anywhere; }
+@media (max-width: 640px) { .summary th { width: 120px; } }
 """

@@ -11,8 +11,11 @@ from roibeam.extraction.photos.photo_file import read_local_file
 from roibeam.features.comparison.record_source import RecordSource
 from roibeam.features.comparison.region_matching import match_regions
 from roibeam.features.comparison.store_comparison import ImageComparison, StoreComparison
+from roibeam.features.record.drawing.region_labels import label_of, name_of
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.extract.report.store_report import photo_thumbnail, write_page
+from roibeam.pipelines.foundation.pages.banner import Banner
 from roibeam.pipelines.sources.datasets.folder import list_folder
 from roibeam.pipelines.sources.image_finder import ImageFinder
 from roibeam.pipelines.stores.comparison_report import (
@@ -35,12 +38,33 @@ def write_comparison_page(
         OSError: when the page cannot be written, naming `path`.
     """
     photos = _Photos(images)
-    pictures = [_compared_image(image, left, right, photos) for image in found.worst]
-    page = comparison_html(found, found.rows(), pictures)
+    different = [image for image in found.worst if not _is_equal(image, found.max_error)]
+    pictures = [_compared_image(image, left, right, photos) for image in different]
+    page = comparison_html(found, found.rows(), pictures, _banners(left, right))
     try:
         write_page(path, page)
     except OSError as error:
         raise OSError(f"{path}: the page cannot be written: {error.strerror or error}") from None
+
+
+def _is_equal(image: ImageComparison, max_error: float) -> bool:
+    """Whether an image is alike on both sides, within the tolerances of the comparison."""
+    other_size, unmatched, features, moved, other_class, scores = image.badness()
+    same_attributes = image.num_same_attribute in (None, image.num_matched)
+    exact = not (other_size or unmatched or moved or other_class) and same_attributes
+    return exact and features <= max_error and scores <= max_error
+
+
+def _banners(left: RecordSource, right: RecordSource) -> list[Banner]:
+    """Why the regions of a side mean nothing, told once where it holds for both."""
+    sides: dict[Banner, list[str]] = {}
+    for which, source in (("left", left), ("right", right)):
+        found = None if source.manifest is None else warning_of_store(source.manifest)
+        if found is not None:
+            sides.setdefault(found, []).append(which)
+    return [
+        Banner(f"{' and '.join(which).capitalize()}:", f"{each.title} {each.text}") for each, which in sides.items()
+    ]
 
 
 def check_page_path(path: Path) -> None:
@@ -63,7 +87,7 @@ class _Photos:
     def thumbnail(self, image: ImageComparison, image_hw: tuple[int, int]) -> tuple[bytes | None, str]:
         """A JPEG of the photo, or None and why there is none."""
         if self._folder is None:
-            return None, ""
+            return None, "photo not shown: name the folder of the photos with --photos"
         found = self._finder.find(image.image_id) or self._finder.find(image.right_id)
         if found is None:
             return None, f"no photo of this name in {self._folder}"
@@ -89,15 +113,10 @@ def _side(
     boxes = []
     for row in range(own.num_regions):
         x1, y1, x2, y2 = own.boxes[row].tolist()
-        what = f"box {x1:.1f} {y1:.1f} {x2:.1f} {y2:.1f}"
+        name = ""
         if source.has_classes:
-            class_id = int(own.class_ids[row])
-            known = source.classes is not None and class_id < len(source.classes)
-            name = source.classes[class_id] if known and source.classes is not None else f"class {class_id}"
-            what = f"{name} {float(own.class_scores[row]):.3f}, {what}"
+            name = label_of(name_of(int(own.class_ids[row]), source.classes, "class"), float(own.class_scores[row]))
         number, partner = number_of.get(row, (None, None))
-        if partner is not None:
-            moved = float(np.abs(own.boxes[row] - other.boxes[partner]).max())
-            what = f"pair {number}: {what}; the other is {moved:.2f} px away"
-        boxes.append(ComparedBox((x1, y1, x2, y2), number, what))
+        moved = None if partner is None else float(np.abs(own.boxes[row] - other.boxes[partner]).max())
+        boxes.append(ComparedBox((x1, y1, x2, y2), number, name, moved))
     return ComparedSide((own.height, own.width), tuple(boxes), *photo)

@@ -12,6 +12,7 @@ from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.record.imported import ABSENT, GIVEN
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 
 
 def read_manifest(store: str) -> StoreManifest:
@@ -33,7 +34,9 @@ def store_facts(manifest: StoreManifest) -> dict[str, str]:
     left out."""
     num_bytes = data_bytes(manifest)
     config, space = manifest.config, manifest.fingerprint.feature_space
+    warning = warning_of_store(manifest)
     facts = {
+        "warning": None if warning is None else f"{warning.title} {warning.text}",
         "records": f"{manifest.num_records:,}",
         "regions": f"{manifest.num_regions:,}, {manifest.num_regions / max(manifest.num_records, 1):.1f} per image",
         "dead letters": f"{manifest.num_dead_letters:,}",

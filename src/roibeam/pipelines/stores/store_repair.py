@@ -128,7 +128,7 @@ def repair_store(store: Path, source: RepairSource, *, retry_dead_letters: bool 
             vocabulary = Vocabulary(before.classes, before.attributes)
             after = publish_run(store, StoreText(before.config, vocabulary, before.fingerprint))
             if (after.num_records, after.num_dead_letters) != (before.num_records, before.num_dead_letters):
-                write_run_report(store, plan, seconds=None)
+                write_run_report(store, plan)
         else:
             after = before
         tidy_store(store, plan, before.fingerprint.feature_space)

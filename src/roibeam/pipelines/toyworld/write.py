@@ -32,11 +32,13 @@ from typing import Any
 import cv2
 import numpy as np
 
+from roibeam.features.counted import counted
 from roibeam.features.folders.durable_files import TEMPORARY_SUFFIX, write_json_atomically
 from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
 from roibeam.pipelines.foundation.console.progress import Progress, waiting
 from roibeam.pipelines.foundation.console.progress_text import Unit
 from roibeam.pipelines.model_files.made_vocabulary import made_vocabulary
+from roibeam.pipelines.sources.datasets.drawn_world import WORLD_FORMAT, WORLD_NAME
 from roibeam.pipelines.toyworld.captions import Caption, write_captions
 from roibeam.pipelines.toyworld.contact_sheet import write_contact_sheet
 from roibeam.pipelines.toyworld.draw import draw_chunk
@@ -50,7 +52,6 @@ from roibeam.pipelines.toyworld.splits import CYCLE, PLACES, Place
 from roibeam.pipelines.toyworld.statistics import Statistics
 from roibeam.pipelines.toyworld.world import WORLD_VERSION
 
-WORLD_NAME = "toyworld.json"
 CONTACT_SHEET_NAME = "contact_sheet.jpg"
 CORPUS_NAME = "text/corpus.txt"
 VOCABULARY_NAME = "vocab.txt"
@@ -85,7 +86,7 @@ def write_world(out: Path, *, seed: int, num_images: int, workers: int) -> World
     """
     _check(seed, num_images, workers)
     start = time.monotonic()
-    plan = {"format": "roibeam-toyworld", "world_version": WORLD_VERSION, "seed": seed, "images": num_images}
+    plan = {"format": WORLD_FORMAT, "world_version": WORLD_VERSION, "seed": seed, "images": num_images}
     out.mkdir(parents=True, exist_ok=True)
     _is_ours(out, plan)  # Here too: a lock is a file, and another's folder gets none.
     with store_lock(out):
@@ -220,7 +221,8 @@ def _assemble(out: Path, seed: int, num_images: int) -> dict[str, Any]:
     write_corpus(out / CORPUS_NAME, _documents(seed, num_documents))
     write_text(out / VOCABULARY_NAME, "".join(f"{piece}\n" for piece in _word_pieces(out)))
     first = list(islice(read_pictures(out / SCENES_NAME), _SHEET_PICTURES))
-    write_contact_sheet(out / CONTACT_SHEET_NAME, [(picture, _pixels(out, picture)) for picture in first])
+    title = f"Toy world, seed {seed}: the first {len(first)} of {counted(num_images, 'picture')}"
+    write_contact_sheet(out / CONTACT_SHEET_NAME, [(picture, _pixels(out, picture)) for picture in first], title=title)
     return {
         "splits": splits,
         "documents": num_documents,

@@ -63,7 +63,8 @@ from roibeam.pipelines.training.run_folder.folder import (
     check_same_run,
     write_config,
 )
-from roibeam.pipelines.training.run_folder.train_log import TrainLog
+from roibeam.pipelines.training.run_folder.run_figures import training_seconds
+from roibeam.pipelines.training.run_folder.train_log import LOG_NAME, TrainLog, read_lines
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
 from roibeam.pipelines.training.task import EvaluatedTask, TrainTask, steps_of
 from roibeam.pipelines.training.train_config import TrainConfig
@@ -78,7 +79,8 @@ class TrainResult:
     step: last step that ran.
     checkpoint: folder of the newest checkpoint.
     last: the last line of log.jsonl.
-    seconds: time in the loop, by the clock.
+    seconds: that the steps of log.jsonl took, those of earlier calls with them; of this call, where this process has
+        no log.
     new_steps: how many of the steps this call took.
     best: folder of the best checkpoint by `TrainConfig.best_by`, or None.
     evaluation: after the last step; None where this call made none there.
@@ -98,8 +100,8 @@ class TrainResult:
         """For people: how many steps in which time."""
         if not self.new_steps:
             return f"all {counted(self.step, 'step')} are there already; nothing to do"
-        earlier = "" if self.new_steps == self.step else f"; {self.step:,} with those of earlier calls"
-        return f"{counted(self.new_steps, 'step')} in {duration(self.seconds)}{earlier}"
+        earlier = "" if self.new_steps == self.step else f", {self.new_steps:,} of them now"
+        return f"{counted(self.step, 'step')} in {duration(self.seconds)}{earlier}"
 
 
 def train(
@@ -361,6 +363,8 @@ class _Run:
 
     def result(self, position: Position, checkpoint: Path, seconds: float, *, new_steps: int) -> TrainResult:
         best = self._best()
+        if self._log is not None:
+            seconds = training_seconds(read_lines(self._run_dir / LOG_NAME))
         return TrainResult(
             position.step,
             checkpoint,

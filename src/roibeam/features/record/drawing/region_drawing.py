@@ -19,7 +19,7 @@ from roibeam.features.record.drawing.palette import colours_by_class, text_colou
 MAX_REGIONS = 20
 MAX_PIXELS = 400_000_000  # of a picture: beyond it a scale is a slip
 _SHEET = 226  # grey of the sheet that stands for a photo
-_MIN_FONT_PX = 11.0
+SMALLEST_FONT_PX = 11.0
 _FONT_SHARE, _LINE_SHARE = 1 / 42, 1 / 220  # of the square root of the picture's area
 _CASING_OPACITY = 0.55
 _COVERED = 1 / 3  # of the picture: labels beyond it are left out, the weakest first
@@ -34,6 +34,7 @@ def draw_regions(
     scores: np.ndarray,
     max_regions: int = MAX_REGIONS,
     scale: float = 1.0,
+    smallest_font_px: float = SMALLEST_FONT_PX,
 ) -> np.ndarray:
     """Draws boxes with their labels; lines and letters grow with the picture.
 
@@ -49,6 +50,7 @@ def draw_regions(
         scores: (K,), by which regions are ordered; equal ones keep their order.
         max_regions: at most so many, the strongest.
         scale: of the picture against the photo; for photos that are too small or too large to look at.
+        smallest_font_px: of the labels, pixels of the picture; they are larger on a large picture.
     Returns:
         (round(scale * height), round(scale * width), 3) uint8, B, G, R.
     Raises:
@@ -66,7 +68,7 @@ def draw_regions(
     for region, place in reversed(list(zip(order, places, strict=True))):
         _frame(picture, place, line, colours[int(class_ids[region])])
     named = [(p, labels[each], colours[int(class_ids[each])]) for each, p in zip(order, places, strict=True)]
-    return _with_labels(picture, [each for each in named if each[1]], line, edge * _FONT_SHARE)
+    return _with_labels(picture, [each for each in named if each[1]], line, max(edge * _FONT_SHARE, smallest_font_px))
 
 
 def strongest(scores: np.ndarray, max_regions: int) -> list[int]:
@@ -162,7 +164,7 @@ def _with_labels(
     from PIL import Image, ImageDraw, ImageFont
 
     height, width = picture.shape[:2]
-    font = ImageFont.load_default(max(font_px, _MIN_FONT_PX))
+    font = ImageFont.load_default(font_px)
     top, bottom = font.getbbox("Ag|")[1::2]
     pad = max(round(font_px / 5), 2)
     label_height = math.ceil(bottom - top) + 2 * pad

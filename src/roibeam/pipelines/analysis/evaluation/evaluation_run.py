@@ -23,6 +23,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.analysis.answer_place import check_new
 from roibeam.pipelines.analysis.asked_model import NO_MATCH_HEAD, pretraining_model
 from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
+from roibeam.pipelines.analysis.evaluation.evaluation_page import write_evaluation_page
 from roibeam.pipelines.analysis.evaluation.evaluation_results import (
     Figure,
     figure_of,
@@ -66,6 +67,7 @@ class EvaluationResult:
     join: how captions met records.
     num_captions, num_images: that were evaluated.
     results: the file written.
+    page: report.html beside it.
     seconds: it took.
     device: where the model ran, as torch names it.
     """
@@ -76,6 +78,7 @@ class EvaluationResult:
     num_captions: int
     num_images: int
     results: Path
+    page: Path
     seconds: float
     device: str
 
@@ -93,7 +96,8 @@ def evaluate_checkpoint(
     asked: dict[str, Any] | None = None,
     tell: Callable[[str], None] = lambda remark: None,
 ) -> EvaluationResult:
-    """Evaluates a model on the captions whose images the store has, and writes `OUT/results.json`.
+    """Evaluates a model on the captions whose images the store has, and writes `OUT/results.json` and
+    `OUT/report.html`.
 
     A `JointCheckpoint` reads their photos: boxes and targets are the store's, features its own encoder's.
 
@@ -144,9 +148,19 @@ def evaluate_checkpoint(
         "torch": torch.__version__,
         "seconds": round(time.monotonic() - start, 1),
     }
-    path, seconds = write_results(out, facts, figures, chosen.image_ids, measures), time.monotonic() - start
-    counts = (len(chosen.rows), len(chosen.image_ids))
-    return EvaluationResult(figures, (*remarks, *skipped), join, *counts, path, seconds, chosen_device.name)
+    path = write_results(out, facts, figures, chosen.image_ids, measures)
+    page = write_evaluation_page(out, facts, figures)
+    return EvaluationResult(
+        figures=figures,
+        remarks=(*remarks, *skipped),
+        join=join,
+        num_captions=len(chosen.rows),
+        num_images=len(chosen.image_ids),
+        results=path,
+        page=page,
+        seconds=time.monotonic() - start,
+        device=chosen_device.name,
+    )
 
 
 def _features(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +17,9 @@ import torch
 from torch import Tensor
 
 from roibeam.model.common.losses import PreTrainingOutput
-from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
-from roibeam.pipelines.analysis.evaluation.evaluation_samples import (
-    EvaluationRow,
-    EvaluationSamples,
-    RegionObjective,
-)
+from roibeam.model.inputs import VLBatch, VLOutput
+from roibeam.pipelines.analysis.evaluation.chance import Chance
+from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationRow, EvaluationSamples
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 
 _MASKS, _PAIRS = 3, 4  # first number of a seed; training has others
@@ -123,7 +119,7 @@ def masked_measures(
         progress: is called after each caption.
     """
     terms = _Terms(len(chosen.image_ids))
-    chance = _Chance(model.config.vocab_size, samples.objective)
+    chance = Chance(model.config.vocab_size, samples.objective)
     for numbers in _chunks(len(chosen.rows), batch_size):
         randoms = [np.random.default_rng([_MASKS, seed, int(chosen.rows[number])]) for number in numbers]
         rows = [
@@ -211,41 +207,3 @@ def _row_of(output: VLOutput, row: int) -> VLOutput:
         if isinstance(value, Tensor):
             parts[field.name] = value[row : row + 1]
     return dataclasses.replace(output, **parts)
-
-
-class _Chance:
-    """What guessing reaches on the labels seen: in accuracy always the commonest one, in loss all of them alike."""
-
-    def __init__(self, vocab_size: int, objective: RegionObjective | None) -> None:
-        self._vocab_size, self._objective = vocab_size, objective
-        self._words, self._classes = Counter[int](), Counter[int]()
-        self._entropy, self._num_regions = 0.0, 0  # sum over the regions' class distributions
-
-    def see(self, batch: VLBatch) -> None:
-        if batch.text_labels is not None:
-            self._words.update(batch.text_labels[batch.text_labels != IGNORE_INDEX].tolist())
-        if self._objective is None or not self._objective.labels:
-            return
-        assert batch.region_targets is not None
-        targets = batch.targets_of(batch.masked_regions)
-        best, classes = targets[:, : self._objective.labels].max(dim=1)
-        self._classes.update(classes[best > 0].tolist())
-        self._entropy += float(torch.special.entr(targets).sum())
-        self._num_regions += len(targets)
-
-    def levels(self) -> dict[str, float]:
-        levels = {"masked_words": math.log(self._vocab_size)}
-        if self._words:
-            levels["masked_word_accuracy"] = _commonest(self._words)
-        if self._classes:
-            levels["masked_region_accuracy"] = _commonest(self._classes)
-        if self._objective is None or not self._num_regions:
-            return levels
-        uniform = math.log(self._objective.labels)
-        # A divergence is the cross-entropy less what no prediction can avoid.
-        unavoidable = self._entropy / self._num_regions if self._objective.loss == "kl" else 0.0
-        return {**levels, "masked_regions": uniform - unavoidable}
-
-
-def _commonest(labels: Counter[int]) -> float:
-    return labels.most_common(1)[0][1] / labels.total()

@@ -76,6 +76,11 @@ class WordsToRegions:
     heads: tuple[int, ...]
     num_heads: int
 
+    @property
+    def equal_share(self) -> float:
+        """What each region gets of a word's attention, on the mean of all words, from a model that prefers none."""
+        return float(self.weights.mean())
+
     __repr__ = short_repr
 
 

@@ -1,72 +1,72 @@
-"""A probe as one SVG file: the photo with its regions, which word looks at which of them, and the guesses."""
+"""A probe as one picture: the photo with its regions, which word looks at which of them, and the guesses.
+
+One column, so that it can be read on a telephone.
+"""
 
 from __future__ import annotations
 
-import base64
+import math
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
-import cv2
 import numpy as np
 
-from roibeam.features.printable import escaped
+from roibeam.features.printable import printable
 from roibeam.features.record.drawing.palette import PALETTE, text_colour_on
-from roibeam.features.record.drawing.region_drawing import jpeg_bytes
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.pipelines.analysis.probing.picture_shapes import (
+    SMALLEST_FONT,
+    WIDTH,
+    Label,
+    PhotoShape,
+    Rectangle,
+    Shape,
+    text_width,
+)
 from roibeam.pipelines.analysis.probing.probe import Guess, ProbeResult
+from roibeam.pipelines.foundation.pages.banner import Banner
 from roibeam.pipelines.inputs.region_names import Names
 
-MAX_REGIONS = 16  # columns of the matrix and boxes on the photo: those that words look at most
-_PHOTO_WIDTH, _MAX_PHOTO_HEIGHT = 520.0, 560.0
-_CELL, _WORD_WIDTH, _MARGIN, _HEADER = 26.0, 110.0, 24.0, 150.0
-_LINE = 19.0
-_COLOUR_BAR = 40.0  # height below the matrix
+MAX_REGIONS = 14  # columns of the matrix and boxes on the photo: hidden regions, then those that words look at most
+SCALE_SHARES = 3.0  # the darkest colour of the matrix is so many times the equal share
+_MARGIN = 12.0
+_INNER = WIDTH - 2 * _MARGIN
+_MAX_PHOTO_HEIGHT = 336.0
+_LINE = 15.0
+_WORD_WIDTH, _CELL = 72.0, 17.0
+_NAME_ANGLE = 62.0  # of the regions' names over the matrix, degrees
+_PALE = 1.4  # power: colours near the equal share stay pale, the bar shows how
+_BLOCK_GAP = 12.0
+_FULL_BARS = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
-def probe_svg(result: ProbeResult, record: RegionRecord, names: Names, *, text: str, photo: np.ndarray | None) -> str:
-    """
+def probe_shapes(
+    result: ProbeResult,
+    record: RegionRecord,
+    names: Names,
+    *,
+    text: str,
+    photo: np.ndarray | None,
+    banner: Banner | None = None,
+) -> tuple[list[Shape], float]:
+    """The shapes of the picture, and its height.
+
     Args:
         photo: (height, width, 3) uint8 BGR, of the record's size; None draws the boxes on grey.
+        banner: why the regions mean nothing, told first.
     """
-    shown = _shown_regions(result, record)
-    scale = min(_PHOTO_WIDTH / record.width, _MAX_PHOTO_HEIGHT / record.height)
-    photo_height = record.height * scale
-    top = 64.0
-    matrix_left = _MARGIN * 2 + _PHOTO_WIDTH
-    rows = len(result.pieces)
-    matrix_height = _HEADER + rows * _CELL + _COLOUR_BAR if result.attention is not None else 0.0
-    guesses_top = top + max(photo_height, matrix_height) + 40
-    blocks = [*_word_blocks(result), *_region_blocks(result)]
-    block_rows = -(-len(blocks) // 4)
-    block_height = 30 + _LINE * max((len(guesses) for _, guesses in blocks), default=0)
-    width = max(matrix_left + _WORD_WIDTH + len(shown) * _CELL + 60, 4 * 240 + 2 * _MARGIN)
-    height = guesses_top + max(block_rows, 1) * block_height + _MARGIN
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" style="max-width: 100%; height: auto" '
-        'font-family="system-ui, sans-serif" font-size="13">',
-        f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
-        f'<text x="{_MARGIN}" y="30" font-size="17" font-weight="600">{escaped(text, 120)}</text>',
-        f'<text x="{_MARGIN}" y="50" fill="#555555">{escaped(_subtitle(result))}</text>',
-        *_photo(record, shown, scale, top, photo),
-        *_matrix(result, record, names, shown, matrix_left, top),
-    ]
-    for number, (title, guesses) in enumerate(blocks):
-        left = _MARGIN + (number % 4) * 240
-        parts += _guess_block(title, guesses, left, guesses_top + (number // 4) * block_height)
-    return "\n".join([*parts, "</svg>", ""])
+    shown = shown_regions(result, record)
+    heading, y = _heading(result, text, _MARGIN)
+    warning, y = _banner(banner, y)
+    boxes, y = _photo(record, shown, y, photo, asked=result.attention is not None)
+    matrices, y = _matrices(result, record, names, shown, y)
+    guesses, y = _guesses(result, y)
+    return [*heading, *warning, *boxes, *matrices, *guesses], y + _MARGIN / 2
 
 
-def _subtitle(result: ProbeResult) -> str:
-    match = "no match head" if result.match is None else f"match {100 * result.match:.1f} %"
-    looks = result.attention
-    if looks is None:
-        return match
-    heads = "mean of all heads" if len(looks.heads) > 1 else f"head {looks.heads[0]} of {looks.num_heads}"
-    return f"{match}; attention of words to regions, layer {looks.layer} of {looks.num_layers}, {heads}"
-
-
-def _shown_regions(result: ProbeResult, record: RegionRecord) -> list[int]:
-    """Numbers in the record: those that the [MASK]s, else all words, look at most; by score without attention."""
+def shown_regions(result: ProbeResult, record: RegionRecord) -> list[int]:
+    """Numbers in the record: all that were hidden, then those that the [MASK]s, else all words, look at most; by score
+    without attention. The most looked at come first."""
     if result.attention is None:
         weight = np.asarray(record.class_scores, dtype=np.float64)
     else:
@@ -74,124 +74,193 @@ def _shown_regions(result: ProbeResult, record: RegionRecord) -> list[int]:
         weight = result.attention.weights[rows].sum(axis=0)
     hidden = {region.number for region in result.regions}
     order = [int(number) for number in np.argsort(-weight, kind="stable")]
-    best = order[:MAX_REGIONS]
-    # Regions with guesses of their own below are always on the photo.
-    extra = [number for number in order[MAX_REGIONS:] if number in hidden]
-    return best[: MAX_REGIONS - len(extra)] + extra
+    others = [number for number in order if number not in hidden][: max(MAX_REGIONS - len(hidden), 0)]
+    drawn = hidden.union(others)
+    return [number for number in order if number in drawn]
+
+
+def _lines(
+    text: str, y: float, *, font: float = SMALLEST_FONT, fill: str = "quiet", bold: bool = False, inset: float = 0.0
+) -> tuple[list[Shape], float]:
+    """Text over the whole width, broken into lines."""
+    letters = int((_INNER - 2 * inset) / (0.6 * font))
+    lines = wrap(printable(text, 1000), letters) or [""]
+    step = 1.35 * font
+    shapes: list[Shape] = [
+        Label(_MARGIN + inset, y + font + row * step, line, font, fill, bold=bold) for row, line in enumerate(lines)
+    ]
+    return shapes, y + step * len(lines)
+
+
+def _heading(result: ProbeResult, text: str, y: float) -> tuple[list[Shape], float]:
+    shapes, y = _lines(text, y, font=15, fill="text", bold=True)
+    match = "no match head" if result.match is None else f"text and image match: {100 * result.match:.1f} %"
+    more, y = _lines(match, y + 2, font=12)
+    return shapes + more, y + 6
+
+
+def _banner(banner: Banner | None, y: float) -> tuple[list[Shape], float]:
+    if banner is None:
+        return [], y
+    lines, end = _lines(f"{banner.title} {banner.text}", y + 5, fill="text", inset=8)
+    return [Rectangle(_MARGIN, y, _INNER, end + 6 - y, fill="note"), *lines], end + 14
 
 
 def _photo(
-    record: RegionRecord, shown: Sequence[int], scale: float, top: float, photo: np.ndarray | None
-) -> Iterator[str]:
+    record: RegionRecord, shown: Sequence[int], top: float, photo: np.ndarray | None, *, asked: bool
+) -> tuple[list[Shape], float]:
+    scale = min(_INNER / record.width, _MAX_PHOTO_HEIGHT / record.height)
     width, height = record.width * scale, record.height * scale
-    left = _MARGIN
-    if photo is None:
-        yield f'<rect x="{left}" y="{top}" width="{width:.1f}" height="{height:.1f}" fill="#e8e8e8"/>'
-    else:
-        dense = 1.5  # sharp on dense screens, and small enough for a notebook
-        target = (max(round(dense * width), 1), max(round(dense * height), 1))
-        small = photo if photo.shape[1] <= target[0] else cv2.resize(photo, target, interpolation=cv2.INTER_AREA)
-        data = base64.b64encode(jpeg_bytes(small)).decode("ascii")
-        yield (
-            f'<image x="{left}" y="{top}" width="{width:.1f}" height="{height:.1f}" preserveAspectRatio="none" '
-            f'href="data:image/jpeg;base64,{data}"/>'
-        )
+    left = (WIDTH - width) / 2
+    shapes: list[Shape] = [
+        Rectangle(left, top, width, height, fill="frame")
+        if photo is None
+        else PhotoShape(left, top, width, height, photo)
+    ]
     for place in reversed(range(len(shown))):  # the most looked at on top
         x1, y1, x2, y2 = (float(value) * scale for value in record.boxes[shown[place]])
         colour = PALETTE[place % len(PALETTE)]
-        box = f'x="{left + x1:.1f}" y="{top + y1:.1f}" width="{x2 - x1:.1f}" height="{y2 - y1:.1f}" fill="none"'
-        yield f'<rect {box} stroke="{text_colour_on(colour)}" stroke-width="3.5" opacity="0.5"/>'
-        yield f'<rect {box} stroke="{colour}" stroke-width="2"/>'
+        box = (left + x1, top + y1, max(x2 - x1, 0.5), max(y2 - y1, 0.5))
+        shapes.append(Rectangle(*box, stroke=text_colour_on(colour), line=2.5, opacity=0.5))
+        shapes.append(Rectangle(*box, stroke=colour, line=1.25))
     for place in reversed(range(len(shown))):
         x1, y1 = (float(value) * scale for value in record.boxes[shown[place], :2])
-        yield from _tag(left + x1, top + y1, shown[place], PALETTE[place % len(PALETTE)])
+        x = min(left + x1, left + width - _tag_width(shown[place]))
+        shapes += _tag(x, min(top + y1, top + height - 13), shown[place], PALETTE[place % len(PALETTE)])
+    which = "the hidden ones, and those that words look at most" if asked else "the hidden ones, and the best"
+    told = f"{len(shown)} of {record.num_regions} regions: {which}." if len(shown) < record.num_regions else ""
+    if photo is None:
+        told = f"{told} The photo is not shown: none was named.".strip()
+    more, y = _lines(told, top + height + 4) if told else ([], top + height)
+    return shapes + more, y + 10
 
 
-def _tag(x: float, y: float, number: int, colour: str) -> Iterator[str]:
-    width = 8 + 8 * len(str(number))
-    yield f'<rect x="{x:.1f}" y="{y:.1f}" width="{width}" height="16" fill="{colour}"/>'
-    yield (
-        f'<text x="{x + width / 2:.1f}" y="{y + 12:.1f}" font-size="12" text-anchor="middle" '
-        f'fill="{text_colour_on(colour)}">{number}</text>'
-    )
+def _tag_width(number: int) -> float:
+    return 4 + 6.8 * len(str(number))
+
+
+def _tag(x: float, y: float, number: int, colour: str) -> list[Shape]:
+    width = _tag_width(number)
+    label = Label(x + width / 2, y + 10.2, str(number), SMALLEST_FONT, text_colour_on(colour), "middle")
+    return [Rectangle(x, y, width, 13, fill=colour), label]
+
+
+def _matrices(
+    result: ProbeResult, record: RegionRecord, names: Names, shown: Sequence[int], y: float
+) -> tuple[list[Shape], float]:
+    """Which word looks at which region: as many matrices as the regions need, and what their colours mean."""
+    looks = result.attention
+    if looks is None:
+        return [], y
+    heads = "mean of all heads" if len(looks.heads) > 1 else f"head {looks.heads[0]} of {looks.num_heads}"
+    shapes, y = _lines("Which word looks at which region", y + 4, font=13, fill="text", bold=True)
+    more, y = _lines(f"attention, layer {looks.layer} of {looks.num_layers}, {heads}", y)
+    shapes += more
+    places = list(enumerate(shown))
+    for start in range(0, len(places), MAX_REGIONS):
+        columns = places[start : start + MAX_REGIONS]
+        called = [printable(names.of_detector(int(record.class_ids[number])), 13) for _, number in columns]
+        header = 26 + max(map(text_width, called)) * math.sin(math.radians(_NAME_ANGLE))
+        shapes += _matrix(result, columns, called, y + 4 + header)
+        y += 4 + header + len(result.pieces) * _CELL
+    more, y = _colour_bar(looks.equal_share, float(looks.weights[:, list(shown)].max()), y + 12)
+    return shapes + more, y + 10
 
 
 def _matrix(
-    result: ProbeResult, record: RegionRecord, names: Names, shown: Sequence[int], left: float, top: float
-) -> Iterator[str]:
-    looks = result.attention
-    if looks is None:
-        return
-    # A scale to the largest weight alone would paint a model without any preference dark all over.
-    equal_share = float(looks.weights.mean())
-    darkest = max(float(looks.weights[:, list(shown)].max()), 3 * equal_share, 1e-9)
-    first, body = left + _WORD_WIDTH, top + _HEADER
-    for column, number in enumerate(shown):
-        x = first + column * _CELL + _CELL / 2
-        name = names.of_detector(int(record.class_ids[number]))
-        yield from _tag(x - (8 + 8 * len(str(number))) / 2, body - 20, number, PALETTE[column % len(PALETTE)])
-        yield (
-            f'<text transform="translate({x + 4:.1f},{body - 26:.1f}) rotate(-60)" font-size="12">'
-            f"{escaped(name, 20)}</text>"
-        )
+    result: ProbeResult, columns: Sequence[tuple[int, int]], called: Sequence[str], body: float
+) -> Iterator[Shape]:
+    """Args:
+    columns: (place among the shown, number) of each region; `called`: their names.
+    body: top of the first row; names and numbers stand above.
+    """
+    assert result.attention is not None
+    weights, largest = result.attention.weights, SCALE_SHARES * result.attention.equal_share
+    first = _MARGIN + _WORD_WIDTH
+    for column, ((place, number), name) in enumerate(zip(columns, called, strict=True)):
+        x = first + column * _CELL
+        yield from _tag(x + (_CELL - 1 - _tag_width(number)) / 2, body - 16, number, PALETTE[place % len(PALETTE)])
+        yield Label(x + _CELL / 2 + 3, body - 20, name, angle=_NAME_ANGLE)
     masks = {word.position for word in result.words}
     for row, piece in enumerate(result.pieces):
         y = body + row * _CELL
-        weight = ' font-weight="700"' if row in masks else ""
-        yield f'<text x="{first - 8:.1f}" y="{y + 17:.1f}" text-anchor="end"{weight}>{escaped(piece, 16)}</text>'
-        for column, number in enumerate(shown):
-            value = float(looks.weights[row, number])
-            percent = 100 * value
-            yield (
-                f'<rect x="{first + column * _CELL:.1f}" y="{y:.1f}" width="{_CELL - 1}" height="{_CELL - 1}" '
-                f'fill="{_heat(value / darkest)}"><title>{escaped(piece)} to region {number}: {percent:.1f} %</title>'
-                f"</rect>"
-            )
-    yield from _colour_bar(first, body + len(result.pieces) * _CELL + 14, equal_share, darkest)
+        yield Label(first - 6, y + 12.5, printable(piece, 11), anchor="end", bold=row in masks)
+        for column, (_, number) in enumerate(columns):
+            value = float(weights[row, number])
+            told = f"{printable(piece)} to region {number}: {100 * value:.1f} %"
+            cell = (first + column * _CELL, y, _CELL - 1, _CELL - 1)
+            yield Rectangle(*cell, fill="frame", tooltip=told)
+            yield Rectangle(*cell, fill="heat", opacity=heat(value / largest), tooltip=told)
 
 
-def _colour_bar(left: float, top: float, equal_share: float, darkest: float) -> Iterator[str]:
-    """What the colours of the matrix mean, with a mark at the share that every region would have if all were alike."""
-    width, steps = 160.0, 32
-    for step in range(steps):
-        yield (
-            f'<rect x="{left + step * width / steps:.1f}" y="{top:.1f}" width="{width / steps + 0.3:.1f}" height="10" '
-            f'fill="{_heat((step + 0.5) / steps)}"/>'
-        )
-    mark = left + width * equal_share / darkest
-    yield f'<rect x="{mark - 0.75:.1f}" y="{top - 3:.1f}" width="1.5" height="16" fill="#000000"/>'
-    yield f'<text x="{left + width + 8:.1f}" y="{top + 10:.1f}" font-size="12">{100 * darkest:.1f} %</text>'
-    for row, words in enumerate(("of a word's attention", f"mark: {100 * equal_share:.1f} %, an equal share")):
-        yield f'<text x="{left:.1f}" y="{top + 28 + 16 * row:.1f}" font-size="12" fill="#555555">{words}</text>'
+def heat(fraction: float) -> float:
+    """How much colour a cell has, 0 to 1, for a share of the scale."""
+    return min(max(fraction, 0.0), 1.0) ** _PALE if math.isfinite(fraction) else 0.0
 
 
-def _heat(fraction: float) -> str:
-    """White to dark blue."""
-    fraction = min(max(fraction, 0.0), 1.0)
-    low, high = np.array([247, 250, 253]), np.array([8, 64, 129])
-    red, green, blue = (int(value) for value in np.rint(low + (high - low) * fraction))
-    return f"#{red:02x}{green:02x}{blue:02x}"
+def _colour_bar(equal_share: float, highest: float, top: float) -> tuple[list[Shape], float]:
+    """What the colours mean, with a mark at the share that every region would have if all were alike."""
+    left, width, steps = _MARGIN, _INNER, 42
+    step = width / steps
+    shapes: list[Shape] = [Rectangle(left, top, width, 12, fill="frame")]
+    shapes += [
+        Rectangle(left + each * step, top, step + 0.15, 12, fill="heat", opacity=heat((each + 0.5) / steps))
+        for each in range(steps)
+    ]
+    mark = left + width / SCALE_SHARES
+    shapes.append(Rectangle(mark - 0.75, top - 4, 1.5, 20, fill="text"))
+    for x, share, anchor in ((left, 0.0, "start"), (mark, 1.0, "middle"), (left + width, SCALE_SHARES, "end")):
+        shapes.append(Label(x, top + 27, f"{100 * share * equal_share:.1f} %", anchor=anchor))
+    told = (
+        f"Of a word's attention. Mark: {100 * equal_share:.1f} %, the equal share: what each region gets from a model "
+        f"that prefers none. The bar ends at three times that; the highest here is {100 * highest:.1f} %."
+    )
+    more, y = _lines(told, top + 32)
+    return shapes + more, y
+
+
+def _guesses(result: ProbeResult, y: float) -> tuple[list[Shape], float]:
+    """Guesses of words and hidden regions, two blocks beside each other."""
+    blocks = [*_word_blocks(result), *_region_blocks(result)]
+    if not blocks:
+        return [], y
+    best = max((guess.probability for _, guesses in blocks for guess in guesses), default=1.0)
+    full = next((each for each in _FULL_BARS if best <= each), 1.0)
+    shapes, y = _lines("Guesses", y + 4, font=13, fill="text", bold=True)
+    more, y = _lines(f"A bar over the whole column is {100 * full:.0f} %.", y)
+    shapes += more
+    width = (_INNER - _BLOCK_GAP) / 2
+    for start in range(0, len(blocks), 2):
+        heights = [0.0]
+        for column, (title, guesses) in enumerate(blocks[start : start + 2]):
+            drawn, height = _guess_block(title, guesses, _MARGIN + column * (width + _BLOCK_GAP), y + 6, width, full)
+            shapes += drawn
+            heights.append(height)
+        y += 6 + max(heights)
+    return shapes, y
 
 
 def _word_blocks(result: ProbeResult) -> Iterator[tuple[str, tuple[Guess, ...]]]:
     for number, word in enumerate(result.words, start=1):
-        which = "[MASK]" if len(result.words) == 1 else f"[MASK] number {number}"
-        yield which, word.guesses
+        yield ("[MASK]" if len(result.words) == 1 else f"[MASK] number {number}"), word.guesses
 
 
 def _region_blocks(result: ProbeResult) -> Iterator[tuple[str, tuple[Guess, ...]]]:
     for region in result.regions:
-        yield f"region {region.number} hidden ({region.seen_as})", region.guesses
+        yield f"region {region.number} hidden ({printable(region.seen_as, 60)})", region.guesses
 
 
-def _guess_block(title: str, guesses: Sequence[Guess], left: float, top: float) -> Iterator[str]:
-    yield f'<text x="{left:.1f}" y="{top + 14:.1f}" font-weight="600">{escaped(title, 34)}</text>'
+def _guess_block(
+    title: str, guesses: Sequence[Guess], left: float, top: float, width: float, full: float
+) -> tuple[list[Shape], float]:
+    room = int(width / (0.56 * SMALLEST_FONT))
+    shapes: list[Shape] = [Label(left, top + 11, printable(title, room), bold=True)]
     for number, guess in enumerate(guesses):
-        y = top + 22 + number * _LINE
-        width = max(60 * guess.probability, 1)
-        yield f'<rect x="{left:.1f}" y="{y:.1f}" width="{width:.1f}" height="14" fill="#9ecae1"/>'
-        yield (
-            f'<text x="{left + 100:.1f}" y="{y + 11.5:.1f}" font-size="12" text-anchor="end">'
-            f"{100 * guess.probability:.1f} %</text>"
-            f'<text x="{left + 110:.1f}" y="{y + 11.5:.1f}" font-size="12">{escaped(guess.name, 18)}</text>'
-        )
+        y = top + 16 + number * (_LINE + 2)
+        percent = f"{100 * guess.probability:.1f} %"
+        name = printable(guess.name, int((width - 8 - text_width(percent)) / (0.56 * SMALLEST_FONT)))
+        shapes.append(Rectangle(left, y, width, _LINE, fill="frame"))
+        shapes.append(Rectangle(left, y, max(width * min(guess.probability / full, 1), 2), _LINE, fill="bar"))
+        shapes.append(Label(left + 4, y + 11.2, name))
+        shapes.append(Label(left + width - 4, y + 11.2, percent, anchor="end"))
+    return shapes, 20 + len(guesses) * (_LINE + 2)

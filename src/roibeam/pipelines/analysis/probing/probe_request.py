@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roibeam.features.record.drawing.notebook import notebook_html
+from roibeam.features.record.drawing.notebook import image_html, notebook_html
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.analysis.answer_place import answer_place
+from roibeam.pipelines.analysis.answer_place import answer_place, check_new
 from roibeam.pipelines.extract.one_photo import detect_photo, requested_parts
+from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.extract.request import RequestedDetector
 from roibeam.pipelines.extract.requested_detector import need_detector
 from roibeam.pipelines.foundation.device_choice import check_device_name, choose_device
 from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
+from roibeam.pipelines.foundation.pages.banner import Banner
 from roibeam.short_repr import short_repr
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ class ProbeRequest:
         checkpoint: run folder, model folder or official checkpoint.
         image: photo; with `store` the id of a record.
         text: with [MASK] where words are to be guessed.
-        out: .svg file to write, not there yet, in a folder that is; None is as of `answer_place`, "probe.svg".
+        out: .svg or .png file to write, not there yet, in a folder that is; None is as of `answer_place`, "probe.svg".
+            All numbers go beside it, into a .json file of the same name.
         store: that the regions are taken from; None lets a detector find them.
         photo: of the record, for the picture, and for a model that reads photos.
         preset, detector, weights, conventions, selection, vocab, settings: the detector and what `--set` changes of it,
@@ -79,6 +82,7 @@ class Probed:
         result: what the model says.
         record: the regions that it was asked about.
         picture: the file written.
+        numbers: all that the picture shows and more, as in the .json file beside it.
         notes: where the model ran, which detector looked, what was left out or assumed of the checkpoint; for people.
         device: where the model ran, as torch names it.
     """
@@ -86,6 +90,7 @@ class Probed:
     result: ProbeResult
     record: RegionRecord
     picture: Path
+    numbers: dict[str, Any]
     notes: tuple[str, ...]
     device: str
 
@@ -94,9 +99,16 @@ class Probed:
     def _repr_html_(self) -> str:
         """The picture, as long as it is there."""
         title = f"Probe of {self.record.image_id}: {' '.join(self.result.pieces)}"
-        drawn = self.picture.read_text("utf-8") if self.picture.is_file() else ""
+        drawn = _shown(self.picture) if self.picture.is_file() else ""
         note = "; ".join(self.notes) if drawn else f"{self.picture} is not there any more"
         return notebook_html(title, picture=drawn, note=note)
+
+
+def _shown(picture: Path) -> str:
+    """A picture as markup."""
+    if picture.suffix == ".svg":
+        return picture.read_text("utf-8")
+    return image_html(picture.read_bytes(), "png", picture.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,12 +117,14 @@ class _Seen:
     classes: what the detector calls its classes; empty for none.
     pixels: of the photo, (height, width, 3) uint8, B, G, R; None where there is none.
     detector: which one looked, in words; None where nobody did.
+    banner: why the regions mean nothing; None where they may mean something.
     """
 
     record: RegionRecord
     classes: tuple[str, ...]
     pixels: np.ndarray | None
     detector: str | None = None
+    banner: Banner | None = None
 
 
 def write_probe(request: ProbeRequest) -> Probed:
@@ -128,7 +142,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     from roibeam.pipelines.analysis.asked_model import pretraining_model, tokenizer_spec
     from roibeam.pipelines.analysis.probing.photo_model import PhotoModel
     from roibeam.pipelines.analysis.probing.probe import probe
-    from roibeam.pipelines.analysis.probing.probe_picture import probe_svg
+    from roibeam.pipelines.analysis.probing.probe_files import write_probe_files
     from roibeam.pipelines.inputs.region_names import Names
     from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, load_model_or_joint
     from roibeam.pipelines.model_files.tokenizer import load_tokenizer
@@ -148,10 +162,12 @@ def write_probe(request: ProbeRequest) -> Probed:
     names = Names(seen.classes, background_first=request.background_first)
     asked: dict[str, Any] = {name: getattr(request, name) for name in ("hide", "layer", "head", "top", "task")}
     result = probe(model, seen.record, request.text, tokenizer, names, **asked)
-    picture = probe_svg(result, seen.record, names, text=request.text, photo=seen.pixels)
-    out.write_text(picture, "utf-8")
-    notes = (device.words, *((seen.detector,) if seen.detector else ()), *found.changes)
-    return Probed(result, seen.record, out, notes, device.name)
+    numbers = write_probe_files(
+        out, result, seen.record, names, text=request.text, photo=seen.pixels, banner=seen.banner
+    )
+    told = (device.words, seen.detector, None if seen.banner is None else seen.banner.line)
+    notes = (*(line for line in told if line), *found.changes)
+    return Probed(result, seen.record, out, numbers, notes, device.name)
 
 
 def _checked_out(request: ProbeRequest) -> Path:
@@ -159,8 +175,9 @@ def _checked_out(request: ProbeRequest) -> Path:
     if request.store is None and request.photo is not None:
         raise ValueError("--photo is for --store; without it IMAGE is the photo")
     out = answer_place(request.checkpoint, request.out, "probe.svg")
-    if out.suffix != ".svg":
-        raise ValueError(f"--out {out}: the picture is an .svg file")
+    if out.suffix not in (".svg", ".png"):
+        raise ValueError(f"--out {out}: the picture is an .svg or a .png file")
+    check_new(out.with_suffix(".json"))
     if not out.parent.is_dir():
         raise ValueError(f"--out {out}: there is no folder {out.parent}")
     return out
@@ -209,7 +226,9 @@ def _stored(request: ProbeRequest) -> _Seen:
     assert request.store is not None
     with FeatureStore(request.store) as opened:
         record, classes = opened[request.image], tuple(opened.vocabulary["classes"] or ())
-    return _Seen(record, classes, None if request.photo is None else _pixels(request.photo, record))
+        banner = warning_of_store(opened.manifest)
+    pixels = None if request.photo is None else _pixels(request.photo, record)
+    return _Seen(record, classes, pixels, banner=banner)
 
 
 def _requested_detector(request: ProbeRequest) -> RequestedDetector:
@@ -222,7 +241,8 @@ def _requested_detector(request: ProbeRequest) -> RequestedDetector:
 def _detected(request: ProbeRequest, detector: RequestedDetector) -> _Seen:
     """What a detector finds in the photo."""
     found = detect_photo(Path(request.image), detector)
-    return _Seen(found.record, tuple(found.vocabulary.classes or ()), found.pixels, found.detector)
+    classes = tuple(found.vocabulary.classes or ())
+    return _Seen(found.record, classes, found.pixels, found.detector, found.banner)
 
 
 def _pixels(photo: Path, record: RegionRecord) -> np.ndarray:

@@ -114,27 +114,35 @@ def evaluate_command(
 
 def _print(result: EvaluationResult, *, as_json: bool) -> None:
     from roibeam.features.counted import counted
+    from roibeam.pipelines.analysis.evaluation.figure_verdicts import verdict_of
 
     if as_json:
         figures = [asdict(figure) for figure in result.figures]
-        facts = {"results": str(result.results), "captions": result.num_captions, "images": result.num_images}
-        facts["device"] = result.device
+        facts = {
+            "results": str(result.results),
+            "page": str(result.page),
+            "captions": result.num_captions,
+            "images": result.num_images,
+            "device": result.device,
+        }
         joined = {"join": result.join.to_json(), "remarks": result.remarks, "seconds": round(result.seconds, 1)}
         typer.echo(json_line({**facts, **joined, "figures": figures}))
         return
     typer.echo(f"{counted(result.num_captions, 'caption')} of {counted(result.num_images, 'image')}\n")
-    typer.echo(f"{'':<32}{'value':>9}{'95 % interval':>22}{'chance':>10}{'possible':>10}{'of':>12}")
+    typer.echo(f"{'':<30}{'value':>8}{'95 % interval':>18}{'chance':>8}{'possible':>9}{'of':>8}")
     for figure in sorted(result.figures, key=lambda figure: list(_LABELS).index(figure.name)):
         interval = "" if figure.low is None else f"{_shown(figure, figure.low)} .. {_shown(figure, figure.high)}"
         possible = "" if figure.best_possible is None else _shown(figure, figure.best_possible)
         typer.echo(
-            f"{_LABELS[figure.name]:<32}{_shown(figure, figure.value):>9}{interval:>22}"
-            f"{_shown(figure, figure.chance):>10}{possible:>10}{figure.items:>12,}"
+            f"{_LABELS[figure.name]:<30}{_shown(figure, figure.value):>8}{interval:>18}"
+            f"{_shown(figure, figure.chance):>8}{possible:>9}{figure.items:>8,}"
+            f"  {verdict_of(figure).removeprefix('clearly ')}".rstrip()
         )
     recalls = [figure.value for figure in result.figures if _is_recall(figure.name)]
     if recalls:
-        typer.echo(f"{'sum of the six R@K':<32}{100 * sum(value or 0 for value in recalls):>9.1f}")
-    typer.echo(f"\n{result.results}   all of it, image by image; --compare takes two of them")
+        typer.echo(f"{'sum of the six R@K':<30}{100 * sum(value or 0 for value in recalls):>8.1f}")
+    typer.echo(f"\n{result.page}   look here first: each measure beside chance, with its interval")
+    typer.echo(f"{result.results}   all of it, image by image; --compare takes two of them")
 
 
 def _is_recall(name: str) -> bool:
@@ -154,6 +162,7 @@ def _shown(figure: Figure, value: float | None) -> str:
 
 def _compare(first: Path, second: Path, *, as_json: bool) -> None:
     from roibeam.pipelines.analysis.evaluation.evaluation_results import compare_results
+    from roibeam.pipelines.analysis.evaluation.figure_verdicts import verdict_of_difference
 
     found = compare_results(first, second)
     if as_json:
@@ -161,12 +170,11 @@ def _compare(first: Path, second: Path, *, as_json: bool) -> None:
         typer.echo(json_line({"first": str(first), "second": str(second), "differences": rows}))
         return
     typer.echo(f"{first} less {second}\n")
-    typer.echo(f"{'':<32}{'first':>9}{'second':>9}{'difference':>12}{'95 % interval':>22}")
+    typer.echo(f"{'':<30}{'first':>8}{'second':>8}{'difference':>12}{'95 % interval':>18}")
     for each in sorted(found, key=lambda difference: list(_LABELS).index(difference.name)):
         share = each.name.endswith("accuracy") or _is_recall(each.name)
         scale, places = (100, 1) if share else (1, 3)
         numbers = [scale * each.first, scale * each.second, scale * (each.first - each.second)]
-        shown = "".join(f"{number:>{width}.{places}f}" for number, width in zip(numbers, (9, 9, 12), strict=True))
+        shown = "".join(f"{number:>{width}.{places}f}" for number, width in zip(numbers, (8, 8, 12), strict=True))
         interval = f"{scale * each.low:.{places}f} .. {scale * each.high:.{places}f}"
-        sure = "" if each.excludes_zero else "   may be 0"
-        typer.echo(f"{_LABELS[each.name]:<32}{shown}{interval:>22}{sure}")
+        typer.echo(f"{_LABELS[each.name]:<30}{shown}{interval:>18}  {verdict_of_difference(each)}")

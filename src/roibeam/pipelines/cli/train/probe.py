@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,7 +26,6 @@ from roibeam.pipelines.cli.surface.option import argument, option
 from roibeam.pipelines.foundation.console.progress import waiting
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.analysis.probing.probe import ProbeResult
     from roibeam.pipelines.analysis.probing.probe_request import Probed
 
 
@@ -60,7 +58,11 @@ def probe_command(
     device: Annotated[str, option("device")] = "auto",
     out: Annotated[
         Path | None,
-        option("out", "A new .svg picture.", default="RUN/probe.svg, then RUN/probe-2.svg, ..."),
+        option(
+            "out",
+            "A new .svg or .png picture; all numbers go beside it, as .json.",
+            default="RUN/probe.svg, then RUN/probe-2.svg, ...",
+        ),
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -93,7 +95,7 @@ def _print(done: Probed, *, as_json: bool) -> None:
 
     result = done.result
     if as_json:
-        typer.echo(json_line({**_facts(result, done.picture), "device": done.device}))
+        typer.echo(json_line({**done.numbers, "picture": str(done.picture), "device": done.device}))
         return
     for note in done.notes:
         typer.echo(f"note: {note}")
@@ -109,23 +111,5 @@ def _print(done: Probed, *, as_json: bool) -> None:
     if result.regions_remark:
         typer.echo(f"  no region is guessed: {result.regions_remark}")
     typer.echo(f"  match: {NO_MATCH_HEAD}" if result.match is None else f"  match: {100 * result.match:.1f} %")
-    typer.echo(f"{done.picture}   the photo, and which word looks at which region")
-
-
-def _facts(result: ProbeResult, out: Path) -> dict[str, Any]:
-    looks = result.attention
-    return {
-        "pieces": result.pieces,
-        "words": [asdict(word) for word in result.words],
-        "regions": [asdict(region) for region in result.regions],
-        "regions_remark": result.regions_remark,
-        "match": result.match,
-        "attention": None
-        if looks is None
-        else {
-            "weights": [[round(float(value), 6) for value in row] for row in looks.weights],
-            "layer": looks.layer,
-            "heads": looks.heads,
-        },
-        "picture": str(out),
-    }
+    numbers = done.picture.with_suffix(".json").name
+    typer.echo(f"{done.picture}   the photo, and which word looks at which region; all numbers: {numbers}")

@@ -22,7 +22,8 @@ from roibeam.features.shard.manifest import (
 )
 from roibeam.features.shard.remote_reader import ShardObject
 from roibeam.features.store import FeatureStore
-from roibeam.pipelines.extract.report.run_summary import SUMMARY_NAME
+from roibeam.pipelines.extract.report.region_meaning import warning_of_store
+from roibeam.pipelines.extract.report.run_summary import SUMMARY_NAME, last_extraction
 from roibeam.pipelines.extract.report.store_report import ReportFacts, StoredRecords, write_report
 from roibeam.pipelines.extract.shard_plan import PLAN_NAME, Plan, read_members
 from roibeam.pipelines.foundation.files.locations import read_location
@@ -31,28 +32,39 @@ REPORT_NAME = "report.html"
 MAX_RECORDS = 120  # of a store at a URL that its report reads: four small reads each
 
 
-def write_run_report(store: Path | OutputFolder, plan: Plan, *, seconds: float | None) -> None:
+def write_run_report(
+    store: Path | OutputFolder, plan: Plan, *, seconds: float | None = None, new_images: int = 0
+) -> None:
     """Writes OUT/report.html from the published store. Of a store at a URL it reads some records only.
 
     Args:
-        seconds: wall time of the run; None when an earlier run did part of it.
+        seconds: wall time of the run.
+        new_images: images that it extracted; 0 shows the time and the number of the last run that extracted some.
     """
     folder = output_folder(store)
+    if not new_images:
+        last = last_extraction(folder) or {"seconds": None, "images": 0}
+        seconds, new_images = last["seconds"], last["images"]
     manifest = StoreManifest.from_bytes(folder.read_bytes(STORE_MANIFEST_NAME), folder.where(STORE_MANIFEST_NAME))
     if folder.local_path is not None:
         with FeatureStore(folder.local_path) as opened:
-            _write(folder, folder.local_path / REPORT_NAME, plan, manifest, opened, seconds)
+            _write(folder, folder.local_path / REPORT_NAME, plan, manifest, opened, (seconds, new_images))
     else:
         with folder.written_aside(REPORT_NAME) as path:
-            _write(folder, path, plan, manifest, SampledRecords(folder, manifest), seconds)
+            _write(folder, path, plan, manifest, SampledRecords(folder, manifest), (seconds, new_images))
 
 
 def _write(
-    folder: OutputFolder, path: Path, plan: Plan, manifest: StoreManifest, records: StoredRecords, seconds: float | None
+    folder: OutputFolder,
+    path: Path,
+    plan: Plan,
+    manifest: StoreManifest,
+    records: StoredRecords,
+    timed: tuple[float | None, int],
 ) -> None:
     write_report(
         path,
-        _facts(folder, plan, manifest, seconds),
+        _facts(folder, plan, manifest, timed),
         records=records,
         failures=_dead_letters(folder),
         locations=_locations(folder, plan, manifest),
@@ -67,7 +79,7 @@ def _write(
     )
 
 
-def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, seconds: float | None) -> ReportFacts:
+def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, timed: tuple[float | None, int]) -> ReportFacts:
     detector, options = manifest.config["detector"], manifest.config["options"]
     config, selection = detector["config"], detector["selection"]
     numerics = manifest.fingerprint.numerics
@@ -98,9 +110,10 @@ def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, seconds: f
         num_records=manifest.num_records,
         num_regions=manifest.num_regions,
         num_failures=manifest.num_dead_letters,
-        seconds=seconds,
+        seconds=timed[0],
+        timed_images=timed[1],
         details=details,
-        weights_are_random=detector["weights"].startswith("random:"),
+        banner=warning_of_store(manifest),
     )
 
 

@@ -5,6 +5,7 @@ Written at the end of a run, also of one that failed or was interrupted. It is n
 
 from __future__ import annotations
 
+import json
 import logging
 import platform
 import statistics
@@ -62,11 +63,32 @@ def write_run_summary(
     try:
         view.read()
         content = run_summary(str(folder), plan, end, before, view.finished.values())
+        content["last_extraction"] = _extraction(content) or last_extraction(folder)
         folder.put_bytes(SUMMARY_NAME, json_bytes(content))
     except OSError as error:
         if end.error is None:
             raise
         log.warning("no %s: %s", SUMMARY_NAME, error)
+
+
+def last_extraction(folder: OutputFolder) -> dict[str, Any] | None:
+    """`seconds` and `images` of the last run that extracted something, by the summary that is there; None where it does
+    not tell."""
+    if folder.num_bytes(SUMMARY_NAME) is None:
+        return None
+    try:
+        found = json.loads(folder.read_bytes(SUMMARY_NAME))
+        if found.get("format") != SUMMARY_FORMAT:
+            return None
+        told = found["last_extraction"] if "last_extraction" in found else _extraction(found)
+        return None if told is None else {"seconds": float(told["seconds"]), "images": int(told["images"])}
+    except (ValueError, AttributeError, KeyError, TypeError):  # it is no part of the store: a broken one stops no run
+        return None
+
+
+def _extraction(summary: dict[str, Any]) -> dict[str, Any] | None:
+    images = summary["this_run"]["images"]
+    return {"seconds": summary["seconds"], "images": images} if images else None
 
 
 def run_summary(

@@ -1,4 +1,5 @@
-"""HTML pages and charts without a library, for reports.
+"""HTML pages, charts and plots, for reports: nothing is fetched, no script runs.
 
-What a report says is not known here: each report stands in the room whose work it tells of. Read page.py first.
+What a report says is not known here: each report stands in the room whose work it tells of. Read frame.py first;
+plot.py draws curves, charts.py photos and histograms, page.py is the page of a store.
 """

@@ -18,7 +18,7 @@ from roibeam.features.record.drawing.palette import text_colour_on
 from roibeam.features.record.drawing.region_labels import label_of
 
 _FRAME_ASPECT = 4 / 3
-_FRAME_WIDTH_CSS_PX = 400  # about what a photo gets on a page; label sizes are chosen for it
+_FRAME_WIDTH_CSS_PX = 332  # the least that a photo gets on a page: there the letters have their 11 px
 _LARGEST_MAGNIFICATION = 8  # beyond it a 1x1 image would fill its frame with one colour
 _LABEL_HEIGHT_CSS_PX = 15.0
 _LABEL_FONT_CSS_PX = 11.0
@@ -80,14 +80,15 @@ def bars_of_integers(counts: Mapping[int, int], *, min_bars: int = 11, max_bars:
     return bars
 
 
-def histogram(bars: Sequence[Bar], *, noun: str, ticks: Sequence[tuple[float, str]], label: str) -> str:
+def histogram(bars: Sequence[Bar], *, noun: str, ticks: Sequence[tuple[float, str]], label: str, title: str) -> str:
     """A histogram that keeps its height and its letters at every page width.
 
     Args:
         bars: of equal width, at least one.
-        noun: what is counted ("image"), for the tooltips.
+        noun: what is counted ("image"), for the tooltips and the upright axis.
         ticks: (fraction of the width 0..1, text), left to right.
         label: read out in place of the picture.
+        title: of the level axis, with its unit.
     """
     highest = max(max(bar.count for bar in bars), 1)
     rects = []
@@ -105,9 +106,10 @@ def histogram(bars: Sequence[Bar], *, noun: str, ticks: Sequence[tuple[float, st
         for fraction, text in ticks
     )
     return (
-        f'<div class="histogram"><div class="highest"><span>{highest:,}</span></div>'
+        f'<div class="histogram"><div class="highest"><span>{escaped(noun)}s, up to {highest:,}</span></div>'
         f'<svg viewBox="0 0 {len(bars)} 100" preserveAspectRatio="none" role="img" aria-label="{escaped(label)}">'
-        f'{"".join(rects)}</svg><div class="ticks">{tick_marks}</div></div>'
+        f'{"".join(rects)}</svg><div class="ticks">{tick_marks}</div>'
+        f'<div class="axis">{escaped(title)}</div></div>'
     )
 
 
@@ -168,8 +170,7 @@ def _placed_labels(
     taken = [Rectangle(0, 0, width, height)] if min(height, width) < 4 * label_height else []
     texts = [label_of(region.name, region.score) for region in regions]
     sizes = [
-        (min(_text_width_em(text) * _LABEL_FONT_CSS_PX * pixel + 7 * pixel, frame.width), label_height)
-        for text in texts
+        (min(text_width_em(text) * _LABEL_FONT_CSS_PX * pixel + 7 * pixel, frame.width), label_height) for text in texts
     ]
     boxes = [_clipped(region.box, width, height) for region in regions]
     places = place_labels(boxes, sizes, frame=frame, line=pixel, taken=taken)
@@ -190,7 +191,7 @@ def _label(region: DrawnRegion, text: str, place: Rectangle, *, colour: str, pix
     )
 
 
-def _text_width_em(text: str) -> float:
+def text_width_em(text: str) -> float:
     """About the width of `text` in a sans-serif font, in units of its size."""
     width = 0.0
     for character in text:

@@ -9,7 +9,9 @@ from roibeam.extraction.photos.image_ref import Failure
 from roibeam.features.counted import counted
 from roibeam.features.printable import escaped
 from roibeam.features.record.drawing.palette import colours_by_class
+from roibeam.pipelines.foundation.pages.banner import Banner, banner_html
 from roibeam.pipelines.foundation.pages.charts import Bar, DrawnRegion, bars_of_integers, histogram, photo_with_regions
+from roibeam.pipelines.foundation.pages.frame import PAGE_HEAD, PAGE_STYLE
 
 
 @dataclass(frozen=True)
@@ -20,9 +22,10 @@ class ReportFacts:
         store_name: the title.
         num_images: images that were to be extracted; each should have become a record or a failure.
         num_records, num_regions, num_failures: of the whole store.
-        seconds: wall time in which all `num_images` were extracted; None when that is not known (a resumed run).
+        seconds: wall time of the last run that extracted something; None when that is not known.
+        timed_images: images that it extracted in that time.
         details: ordered facts, such as ("detector", "vg-r101-c4"), ("weights", ...), ("content digest", "3f2a...").
-        weights_are_random: the page then says that boxes and names mean nothing.
+        banner: what its reader must know first, such as that boxes and names mean nothing.
     """
 
     store_name: str
@@ -31,8 +34,9 @@ class ReportFacts:
     num_regions: int
     num_failures: int
     seconds: float | None
+    timed_images: int
     details: tuple[tuple[str, str], ...]
-    weights_are_random: bool
+    banner: Banner | None
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,15 @@ class Photo:
     missing: str = ""
 
 
+_STYLE = """
+.axis { font-size: 11px; color: var(--quiet); text-align: center; }
+.bars { table-layout: auto; }
+.bars th { width: 1px; max-width: 13em; }
+.bars .share { width: 100%; }
+.bars .number { width: 1px; padding-left: 10px; white-space: nowrap; }
+"""
+
+
 def page_html(
     facts: ReportFacts,
     figures: RegionFigures,
@@ -95,7 +108,7 @@ def page_html(
     attribute_score: float,
 ) -> Iterator[str]:
     """The page, part by part. `regions_per_photo` and `attribute_score` are limits the page tells its reader."""
-    yield PAGE_HEAD.format(title=escaped(facts.store_name, 120), style=PAGE_STYLE)
+    yield PAGE_HEAD.format(title=escaped(facts.store_name, 120), style=PAGE_STYLE + _STYLE)
     yield from _header(facts)
     yield from _notes(facts)
     yield _counts(facts, figures)
@@ -114,12 +127,7 @@ def _header(facts: ReportFacts) -> Iterator[str]:
 
 
 def _notes(facts: ReportFacts) -> Iterator[str]:
-    if facts.weights_are_random:
-        yield _note(
-            "Random weights.",
-            "The detector was not trained: boxes, names and scores on this page mean nothing. "
-            "It shows that the pipeline runs, no more.",
-        )
+    yield banner_html(facts.banner)
     accounted = facts.num_records + facts.num_failures
     if accounted < facts.num_images:
         missing = facts.num_images - accounted
@@ -146,9 +154,10 @@ def _counts(facts: ReportFacts, figures: RegionFigures) -> str:
     if figures.regions_per_image and figures.num_records >= facts.num_records:
         fewest, most = min(figures.regions_per_image), max(figures.regions_per_image)
         cells.append(("regions of an image", f"{fewest:,} each" if fewest == most else f"{fewest:,} to {most:,}"))
-    if facts.seconds:
-        cells.append(("time", _duration(facts.seconds)))
-        cells.append(("images/s", _rate(facts.num_images / facts.seconds)))
+    if facts.seconds and facts.timed_images:
+        some = facts.timed_images != facts.num_images
+        cells.append((f"time of {facts.timed_images:,}" if some else "time", _duration(facts.seconds)))
+        cells.append(("images/s", _rate(facts.timed_images / facts.seconds)))
     pairs = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in cells)
     return f'<dl class="counts">{pairs}</dl>\n'
 
@@ -159,7 +168,10 @@ def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float)
     yield f'<section><h2>Regions{f" <small>{of}</small>" if sampled else ""}</h2>\n<div class="charts">\n<div>'
     bars = bars_of_integers(figures.regions_per_image)
     yield f"<h3>Regions per image <small>{counted(figures.num_records, 'image')}</small></h3>"
-    yield histogram(bars, noun="image", ticks=_integer_ticks(bars), label="Histogram of the regions per image")
+    yield histogram(
+        bars, noun="image", ticks=_integer_ticks(bars), label="Histogram of the regions per image",
+        title="regions in an image",
+    )  # fmt: skip
     num_regions = sum(figures.score_counts)
     if num_regions:
         steps = len(figures.score_counts)
@@ -169,7 +181,10 @@ def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float)
         ]
         ticks = [(0.0, "0"), (0.25, "0.25"), (0.5, "0.5"), (0.75, "0.75"), (1.0, "1")]
         yield f"<h3>Class score <small>{counted(num_regions, 'region')}</small></h3>"
-        yield histogram(scores, noun="region", ticks=ticks, label="Histogram of the class scores")
+        yield histogram(
+            scores, noun="region", ticks=ticks, label="Histogram of the class scores",
+            title="score of the best class, 0 to 1",
+        )  # fmt: skip
     yield "</div>\n"
     if figures.classes:
         yield _bar_list("Most frequent classes", f"{figures.num_classes:,} seen", figures.classes)
@@ -182,11 +197,12 @@ def _regions(facts: ReportFacts, figures: RegionFigures, attribute_score: float)
 def _bar_list(title: str, remark: str, rows: Sequence[tuple[str, int]]) -> str:
     longest = max(count for _, count in rows)
     lines = "".join(
-        f'<tr><th scope="row">{escaped(name, 60)}</th><td class="share"><i style="width:{100 * count / longest:.1f}%">'
+        f'<tr><th scope="row">{escaped(name, 60)}</th>'
+        f'<td class="share"><i style="width:{100 * count / longest:.1f}%">'
         f'</i></td><td class="number">{count:,}</td></tr>'
         for name, count in rows
     )
-    return f'<div><h3>{title} <small>{remark}</small></h3><table class="bars">{lines}</table></div>\n'
+    return f'<div><h3>{title} <small>{remark}; regions of each</small></h3><table class="bars">{lines}</table></div>\n'
 
 
 def _failures(groups: Sequence[FailureGroup], num_failures: int) -> Iterator[str]:
@@ -283,105 +299,3 @@ def _duration(seconds: float) -> str:
 
 def _rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
-
-
-PAGE_HEAD = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-"""
-
-PAGE_STYLE = """
-:root { --page: #fff; --text: #1b1f24; --quiet: #5b6470; --line: #d9dee4; --frame: #eef1f4; --bar: #4a7ab5;
-  --note: #fff4d6; --note-line: #c58a00; }
-@media screen and (prefers-color-scheme: dark) {
-  :root { --page: #14171b; --text: #e4e8ec; --quiet: #98a2ae; --line: #2d333b; --frame: #1f242a; --bar: #6c9bd4;
-    --note: #332a10; --note-line: #d9a520; } }
-* { box-sizing: border-box; }
-html { -webkit-text-size-adjust: 100%; }
-body { margin: 0 auto; max-width: 1280px; padding: 24px 24px 48px; background: var(--page); color: var(--text);
-  font: 14px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
-  font-variant-numeric: tabular-nums; }
-h1 { margin: 0 0 10px; font-size: 22px; line-height: 1.25; font-weight: 650; overflow-wrap: anywhere; }
-h2 { margin: 32px 0 12px; padding-top: 12px; border-top: 1px solid var(--line); font-size: 16px; font-weight: 650; }
-h3 { margin: 0 0 8px; font-size: 13px; font-weight: 600; }
-h2 small, h3 small { margin-left: 6px; font-size: 12px; font-weight: 400; color: var(--quiet); }
-dl, dd, p, figure { margin: 0; }
-.quiet { color: var(--quiet); }
-.id { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: 12px;
-  overflow-wrap: anywhere; }
-.details { display: flex; flex-wrap: wrap; gap: 2px 20px; font-size: 13px; }
-.details div { display: flex; gap: 6px; min-width: 0; }
-.details dt { color: var(--quiet); white-space: nowrap; }
-.details dd { min-width: 0; overflow-wrap: anywhere; }
-.note { margin-top: 16px; padding: 8px 12px; background: var(--note); border-left: 3px solid var(--note-line); }
-.counts { display: grid; grid-template-columns: repeat(auto-fit, minmax(116px, 1fr)); margin-top: 20px;
-  border: solid var(--line); border-width: 1px 0 0 1px; }
-.counts div { padding: 8px 12px; border: solid var(--line); border-width: 0 1px 1px 0; }
-.counts dt { font-size: 12px; color: var(--quiet); white-space: nowrap; }
-.counts dd { font-size: 18px; font-weight: 600; white-space: nowrap; }
-.counts + section h2 { border-top: 0; padding-top: 0; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(320px, 100%), 1fr)); gap: 28px 40px; }
-.histogram { position: relative; margin-bottom: 26px; padding-top: 18px; }
-.histogram svg { display: block; width: 100%; height: 130px; border-bottom: 1px solid var(--quiet); }
-.histogram .bar { fill: var(--bar); }
-.histogram .hit { fill: transparent; }
-.histogram g:hover .hit { fill: var(--frame); }
-.highest { position: absolute; top: 0; left: 0; right: 0; height: 18px; border-bottom: 1px dotted var(--line);
-  font-size: 11px; color: var(--quiet); }
-.ticks { position: relative; height: 18px; font-size: 11px; color: var(--quiet); }
-.ticks span { position: absolute; top: 2px; white-space: nowrap; }
-.ticks .inner { transform: translateX(-50%); }
-.ticks .last { transform: translateX(-100%); }
-table { border-collapse: collapse; width: 100%; }
-th { text-align: left; font-weight: 400; }
-.bars { table-layout: fixed; font-size: 13px; line-height: 20px; }
-.bars th { width: 42%; padding: 0 8px 0 0; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
-.bars .share i { display: block; min-width: 1px; height: 10px; background: var(--bar); }
-.bars .number { width: 76px; text-align: right; }
-.failures { font-size: 13px; }
-.failures td, .failures th { padding: 4px 16px 4px 0; vertical-align: top; overflow-wrap: anywhere; }
-.failures thead th { font-size: 12px; color: var(--quiet); }
-.failures tbody { border-top: 1px solid var(--line); }
-.failures tbody th { width: 18%; font-weight: 600; }
-.failures tbody th b { margin-left: 4px; font-weight: 400; color: var(--quiet); }
-.failures td:nth-last-child(3) { width: 26%; }
-.failures td:nth-last-child(2) { width: 8%; overflow-wrap: normal; }
-.photos { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(340px, 100%), 1fr)); gap: 20px 16px; }
-figure { min-width: 0; break-inside: avoid; }
-.photo, .missing { display: block; width: 100%; aspect-ratio: 4 / 3; background: var(--frame); }
-.photo text { font-family: Arial, "Liberation Sans", "Helvetica Neue", "DejaVu Sans", sans-serif; }
-.photo .enlarged { image-rendering: pixelated; }
-.photo .under, .photo .box { fill: none; vector-effect: non-scaling-stroke; }
-.photo .under { stroke-opacity: .55; stroke-width: 3.5px; }
-.photo .box { stroke-width: 1.75px; }
-.missing { display: flex; align-items: center; justify-content: center; padding: 24px; border: 1px dashed var(--line);
-  color: var(--quiet); font-size: 13px; text-align: center; overflow: hidden; }
-.missing p { min-width: 0; overflow-wrap: anywhere; }
-figcaption { display: flex; flex-wrap: wrap; gap: 0 12px; padding-top: 5px; font-size: 12px; color: var(--quiet); }
-figcaption .id { flex: 1 1 100%; color: var(--text); }
-@media (max-width: 640px) {
-  body { padding: 16px 14px 32px; }
-  .failures thead { display: none; }
-  .failures tbody { display: block; padding: 6px 0; }
-  .failures tr, .failures tbody th, .failures td, .failures td:nth-last-child(n) { display: block; width: auto;
-    padding: 1px 0; }
-  .failures tr + tr { margin-top: 6px; } }
-@media print {
-  body { max-width: none; padding: 0; font-size: 12px; }
-  h2, h3 { break-after: avoid; }
-  .charts { grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); column-gap: 24px; }
-  .charts > div, .failures tr { break-inside: avoid; }
-  .counts div { padding: 5px 8px; }
-  .counts dd { font-size: 14px; }
-  .failures, .bars { font-size: 12px; }
-  .photos { grid-template-columns: repeat(2, 1fr); }
-  * { -webkit-print-color-adjust: exact; print-color-adjust: exact; } }
-"""

@@ -34,7 +34,7 @@ from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.samples.mirrored_words import swap_left_right
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
-from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, DataConfig, Evaluates, PretrainTask, evaluate
+from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, Asked, DataConfig, Evaluates, PretrainTask, evaluate
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
@@ -178,6 +178,7 @@ class EndToEndTask:
         likeness = self._row_sizes[:, 1] / self._row_sizes[:, 0] if self._rules.aspect_buckets else None
         self._order = SampleOrder(len(corpus), (_ORDER, seed), likeness)
         self._skipped: dict[str, str] = {}
+        self.asked: Asked | None = None  # as of `RowsTask`
         long_edge = self._encoder.config.long_edge
         if too_long := [edge for edge in self._rules.short_edges if edge > long_edge]:
             raise ValueError(f"PhotoRules: short_edges {too_long} are over the encoder's long_edge {long_edge}")

@@ -40,8 +40,6 @@ from roibeam.pipelines.pretraining.systems import System, system_named
 from roibeam.pipelines.pretraining.text_run import pretrain_on_text
 from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 from roibeam.pipelines.sources.held_out import HeldOut
-from roibeam.pipelines.training.loop import is_main_process
-from roibeam.pipelines.training.run_folder.curves import write_curves
 
 
 def run_pretraining(request: PretrainRequest) -> PretrainResult:
@@ -99,8 +97,6 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
         result = _pretrain_on_stores(request, settings, choice, rules, encoder)
     else:
         result = pretrain_on_text(request.data.text_corpus, request.out, settings, choice)
-    if is_main_process():
-        write_curves(request.out)
     return result
 
 

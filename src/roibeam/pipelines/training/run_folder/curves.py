@@ -1,99 +1,188 @@
-"""The curves of a training run as one SVG file: a panel for each loss and metric of log.jsonl, steps to the right."""
+"""The curves of a training run: a plot for each loss, accuracy and rate of log.jsonl and evaluation.jsonl.
+
+RUN/curves.svg has them as one picture. matplotlib draws them (pipelines/foundation/pages/plot.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roibeam.features.printable import escaped
-from roibeam.pipelines.training.run_folder.train_log import LOG_NAME, read_lines
+from roibeam.pipelines.foundation.pages.plot import Level, Plot, Series, plot_svg, svg_file
+from roibeam.pipelines.foundation.statistics.measure_names import MeasureName, measure_name
 
 CURVES_NAME = "curves.svg"
-_NO_CURVES = frozenset({"step", "samples", "epoch", "seconds"})
-_PANEL = (300, 170)  # of one panel with its margins, pixels
-_PLOT = (52, 26, 238, 120)  # x, y, width, height of the curve within it
-_COLUMNS = 3
+FEWEST_STEPS = 20  # a run of fewer has a table of them instead
+_POSITION = ("step", "samples", "epoch", "seconds")
+_RATES = ("learning_rate", "gradient_norm")
 _POINTS = 300  # a longer run is drawn as means over equal parts
-_SMOOTH = 25  # points of the thick line's mean
+_SMOOTH = 25  # points of the running mean
+_RECALLS = ("_r1", "_r5", "_r10")
+
+Lines = Sequence[Mapping[str, Any]]
 
 
-def write_curves(run_dir: Path) -> Path:
-    """Draws RUN/log.jsonl to RUN/curves.svg.
+def write_curves(run_dir: Path, drawn: Sequence[str]) -> Path:
+    """Writes plots to RUN/curves.svg.
 
+    Args:
+        drawn: as `drawn_curves` gives them.
     Returns:
         The path of the file.
     """
     path = run_dir / CURVES_NAME
-    path.write_text(curves_svg(read_lines(run_dir / LOG_NAME)), encoding="utf-8")
+    path.write_text(svg_file(drawn), encoding="utf-8")
     return path
 
 
-def curves_svg(lines: Sequence[Mapping[str, Any]], *, smooth: bool = True) -> str:
-    """A panel for each number of `lines`, over their "step".
+def drawn_curves(lines: Lines, evaluations: Lines, chance: Mapping[str, float], *, evaluated: str) -> list[str]:
+    """The plots of a run as elements of a page.
 
     Args:
-        smooth: draw a running mean over the points; without, the line through them.
+        lines, evaluations: of log.jsonl and evaluation.jsonl.
+        chance: what a model reaches that knows nothing, by name.
+        evaluated: in the legend, for the points of the evaluations: "held out".
     """
-    steps = np.array([line["step"] for line in lines], np.float64)
-    panels: list[str] = []
-    for name in dict.fromkeys(name for line in lines for name in line):
-        if name not in _NO_CURVES:
-            values = np.array([np.nan if line.get(name) is None else line[name] for line in lines], np.float64)
-            if np.isfinite(values).any():
-                panels.append(_panel(name, steps, values, len(panels), smooth=smooth))
-    return _page(panels)
+    plots = run_plots(lines, evaluations, chance, evaluated=evaluated)
+    return [plot_svg(plot, f"curve-{number}") for number, plot in enumerate(plots)]
 
 
-def _page(panels: Sequence[str]) -> str:
-    width, height = _PANEL[0] * min(_COLUMNS, len(panels)), _PANEL[1] * -(-len(panels) // _COLUMNS)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'font-family="sans-serif" font-size="11">\n<rect width="{width}" height="{height}" fill="#fff"/>\n'
-        + "\n".join(panels)
-        + "\n</svg>\n"
-    )
+def run_plots(lines: Lines, evaluations: Lines, chance: Mapping[str, float], *, evaluated: str) -> Iterator[Plot]:
+    """See `drawn_curves`: losses and accuracies first, then what evaluations alone have, then the rates."""
+    of_steps, of_evaluations = names_of(lines), names_of(evaluations)
+    for name in (name for name in of_steps if name not in _RATES):
+        yield _measure_plot(name, lines, evaluations if name in of_evaluations else (), chance, evaluated=evaluated)
+    alone = [name for name in of_evaluations if name not in of_steps]
+    recalls = [name for name in alone if name.endswith(_RECALLS)]
+    for direction in dict.fromkeys(name.rpartition("_")[0] for name in recalls):
+        yield _recall_plot(direction, [name for name in recalls if name.startswith(direction)], evaluations, chance)
+    for name in (name for name in alone if name not in recalls):
+        yield _measure_plot(name, (), evaluations, chance, evaluated=evaluated)
+    for name in _RATES:
+        if name in of_steps:
+            yield _rate_plot(name, lines)
 
 
-def _panel(name: str, steps: np.ndarray, values: np.ndarray, place: int, *, smooth: bool) -> str:
-    steps, values = _thinned(steps, values)
-    mean = _smoothed(values) if smooth else values
-    lowest, highest = float(min(values.min(), 0.0)), float(np.quantile(values, 0.995))
-    highest = highest if highest > lowest else lowest + 1.0
-    left, top, width, height = _PLOT
-    x = left + width * (steps - steps[0]) / max(steps[-1] - steps[0], 1.0)
-    lines = []
-    for row, colour, thickness in ((values, "#9ecae1", 0.8), (mean, "#08519c", 1.6)):
-        y = top + height * (1 - np.clip((row - lowest) / (highest - lowest), 0, 1))
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
-        lines.append(f'<polyline fill="none" stroke="{colour}" stroke-width="{thickness}" points="{points}"/>')
-    origin = (_PANEL[0] * (place % _COLUMNS), _PANEL[1] * (place // _COLUMNS))
-    title = f"{escaped(name.replace('_', ' '))}, last {mean[-1]:.3g}"
-    return (
-        f'<g transform="translate({origin[0]},{origin[1]})"><text x="{left}" y="16" font-weight="bold">{title}</text>'
-        f'<path d="M{left},{top}V{top + height}H{left + width}" fill="none" stroke="#999"/>{"".join(lines)}'
-        f'<text x="{left - 4}" y="{top + 8}" text-anchor="end">{highest:.3g}</text>'
-        f'<text x="{left - 4}" y="{top + height}" text-anchor="end">{lowest:.3g}</text>'
-        f'<text x="{left}" y="{top + height + 14}">{steps[0]:,.0f}</text>'
-        f'<text x="{left + width}" y="{top + height + 14}" text-anchor="end">step {steps[-1]:,.0f}</text></g>'
-    )
+def stage_plots(stages: Sequence[tuple[Lines, Lines]], *, evaluated: str) -> Iterator[Plot]:
+    """The losses and accuracies of stages in a row, on one axis of steps.
+
+    Args:
+        stages: of each its lines of log.jsonl, at least one, and of evaluation.jsonl.
+        evaluated: as of `drawn_curves`.
+    """
+    first_steps = [0]
+    for lines, _ in stages:
+        first_steps.append(first_steps[-1] + int(lines[-1]["step"]))
+    names = dict.fromkeys(name for lines, evaluations in stages for name in (*names_of(lines), *names_of(evaluations)))
+    marks = [(float(step), f"stage {number}") for number, step in enumerate(first_steps[:-1], start=1)]
+    for name in (name for name in names if name not in _RATES):
+        called = measure_name(name)
+        series: list[Series] = []
+        for (lines, evaluations), first_step in zip(stages, first_steps, strict=False):
+            means = [each for each in step_series(name, lines, first_step=first_step) if each.style == "line"]
+            x, y = _column(evaluations, name)
+            points = [Series(evaluated, (x + first_step).tolist(), y.tolist(), 1, "points")] if len(x) else []
+            known = {each.name for each in series}
+            series += [replace(each, name="" if each.name in known else each.name) for each in (*means, *points)]
+        yield Plot(
+            called.title, "step, over all stages", called.unit or "value", series, percent=called.is_share, marks=marks
+        )
+    rates, label = _learning_rates([lines for lines, _ in stages], first_steps)
+    yield Plot(measure_name("learning_rate").title, "step, over all stages", label, rates, marks=marks)
 
 
-def _thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Steps that have a value; many of them as means over equal parts."""
-    known = np.isfinite(values)
-    steps, values = steps[known], values[known]
+def names_of(lines: Lines) -> list[str]:
+    """Names that have a number in some line, in their order, without step, samples, epoch and seconds."""
+    names = dict.fromkeys(name for line in lines for name in line if name not in _POSITION)
+    return [name for name in names if any(line.get(name) is not None for line in lines)]
+
+
+def _measure_plot(name: str, lines: Lines, evaluations: Lines, chance: Mapping[str, float], *, evaluated: str) -> Plot:
+    called = measure_name(name)
+    series = list(step_series(name, lines))
+    if evaluations:
+        x, y = _column(evaluations, name)
+        series.append(Series(evaluated, x.tolist(), y.tolist(), 1, "points"))
+    levels = [_chance_level(called, chance[name])] if name in chance else []
+    return Plot(called.title, "step", called.unit or "value", series, levels, percent=called.is_share)
+
+
+def step_series(name: str, lines: Lines, *, first_step: int = 0, colour: int = 0) -> Iterator[Series]:
+    """A number of log.jsonl as it was at each step, and its running mean.
+
+    Args:
+        first_step: is added to the steps, of a stage that comes after others.
+    """
+    x, y = _column(lines, name)
+    if not len(x):
+        return
+    x, y, in_one = _thinned(x, y)
+    x = x + first_step
+    steps = "each step" if in_one == 1 else f"mean of {in_one:,} steps"
+    yield Series(steps, x.tolist(), y.tolist(), colour, "faint")
+    yield Series("running mean", x.tolist(), _smoothed(y).tolist(), colour)
+
+
+def _recall_plot(direction: str, names: Sequence[str], evaluations: Lines, chance: Mapping[str, float]) -> Plot:
+    series = []
+    for colour, name in enumerate(names):
+        x, y = _column(evaluations, name)
+        short = measure_name(name).title.rpartition(": ")[2]
+        guessed = f" (chance {100 * chance[name]:.1f} %)" if name in chance else ""
+        series.append(Series(short + guessed, x.tolist(), y.tolist(), colour, "points"))
+    title = measure_name(names[0]).title.rpartition(": ")[0]
+    return Plot(f"{title}: found among the first", "step", "found (%)", series, percent=True)
+
+
+def _rate_plot(name: str, lines: Lines) -> Plot:
+    called = measure_name(name)
+    if name != "learning_rate":
+        return Plot(called.title, "step", called.unit, list(step_series(name, lines)))
+    series, label = _learning_rates([lines], [0])
+    return Plot(called.title, "step", label, series)
+
+
+def _learning_rates(logs: Sequence[Lines], first_steps: Sequence[int]) -> tuple[list[Series], str]:
+    """The rate of each log as it was, for a mean would hide its peak; and the name of the axis with its unit."""
+    columns = [_column(lines, "learning_rate") for lines in logs]
+    power = math.floor(math.log10(max([float(y.max()) for _, y in columns if len(y)], default=1.0) or 1.0))
+    series = []
+    for (x, y), first_step in zip(columns, first_steps, strict=False):
+        chosen = np.unique(np.concatenate([np.linspace(0, len(x) - 1, _POINTS).astype(int), [int(y.argmax())]]))
+        series.append(Series("", (x[chosen] + first_step).tolist(), (y[chosen] / 10.0**power).tolist()))
+    exponent = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return series, f"rate (10{exponent})"
+
+
+def _chance_level(called: MeasureName, value: float) -> Level:
+    return Level(f"chance {called.shown(value)}", value)
+
+
+def _column(lines: Lines, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) float64 steps and values, where there is one."""
+    found = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+    steps, values = np.array(found, np.float64).reshape(-1, 2).T
+    finite = np.isfinite(values)
+    return steps[finite], values[finite]
+
+
+def _thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """Many values as means over equal parts, and how many steps a part has at most."""
     if len(values) <= _POINTS:
-        return steps, values
+        return steps, values, 1
     parts = np.array_split(np.arange(len(values)), _POINTS)
-    return np.array([steps[part[-1]] for part in parts]), np.array([values[part].mean() for part in parts])
+    ends = np.array([steps[part[-1]] for part in parts])
+    return ends, np.array([values[part].mean() for part in parts]), len(parts[0])
 
 
 def _smoothed(values: np.ndarray) -> np.ndarray:
-    """Means over as many points before as after, fewer at the ends."""
+    """Means over a few points before and after, of one side alone at the ends."""
     sums = np.concatenate([[0.0], values.cumsum()])
     places = np.arange(len(values))
-    reach = np.minimum(np.minimum(places, len(values) - 1 - places), _SMOOTH // 2)
-    return (sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1)
+    starts, ends = np.maximum(places - _SMOOTH // 2, 0), np.minimum(places + _SMOOTH // 2 + 1, len(values))
+    return (sums[ends] - sums[starts]) / (ends - starts)

@@ -1,132 +1,226 @@
-"""The report of a training run, RUN/report.html: its curves, evaluations, checkpoints and settings on one page."""
+"""The report of a training run, RUN/report.html: what was trained, on what, how long, how good beside chance; then its
+curves, evaluations, checkpoints and settings."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roibeam.features.counted import counted
 from roibeam.features.printable import escaped
-from roibeam.pipelines.foundation.pages.page import PAGE_HEAD, PAGE_STYLE
-from roibeam.pipelines.training.run_folder.curves import curves_svg
+from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.pages.frame import PAGE_END, folded, note, page_start, table, tiles, verdict_markup
+from roibeam.pipelines.foundation.statistics.measure_names import measure_name
+from roibeam.pipelines.training.run_folder.curves import FEWEST_STEPS, drawn_curves, names_of, write_curves
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows
+from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE, CONFIG_NAME
 from roibeam.pipelines.training.run_folder.names import PAGE_NAME
+from roibeam.pipelines.training.run_folder.run_figures import (
+    RunSummary,
+    number_of_weights,
+    read_summary,
+    training_seconds,
+)
+from roibeam.pipelines.training.run_folder.run_words import (
+    data_sentence,
+    how_good_rows,
+    how_good_sentence,
+    model_sentence,
+)
 from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, LOG_NAME, read_lines
 
 _ROWS = 30  # evaluations that the table shows; more are thinned out
-CURVES_STYLE = "\n.curves svg { display: block; max-width: 100%; height: auto; }"
-_OWN_STYLE = """
-.scroll { overflow-x: auto; }
-.evaluations td, .evaluations th { padding: 3px 16px 3px 0; text-align: right; white-space: nowrap; }
-.evaluations .best { font-weight: 650; }
-.settings td, .settings th { padding: 2px 16px 2px 0; vertical-align: top; overflow-wrap: anywhere; }
-.settings th { width: 34%; color: var(--quiet); }
-"""
+# What a reader of a run asks for first: name, and where it stands in config.json.
+_FIRST_SETTINGS = {
+    "steps": "train.steps",
+    "samples a step": "global_batch",
+    "learning rate, at its peak": "train.learning_rate",
+    "warm-up steps": "train.warmup_steps",
+    "schedule": "train.schedule",
+    "optimizer": "train.optimizer",
+    "weight decay": "train.weight_decay",
+    "largest gradient norm": "train.clip_norm",
+    "precision": "train.precision",
+    "seed": "train.seed",
+}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run folder, read.
+
+    Attributes:
+        lines, evaluations: of log.jsonl and evaluation.jsonl.
+        detector: what detector.json holds; None where there is none.
+        best_step: of the best evaluation, which has a checkpoint.
+        weights: numbers in the newest weight file.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    lines: Sequence[Mapping[str, Any]]
+    evaluations: Sequence[Mapping[str, Any]]
+    summary: RunSummary | None
+    detector: Mapping[str, Any] | None
+    best_step: int | None
+    weights: int | None
 
 
 def write_training_page(run_dir: Path, *, best_step: int | None) -> Path:
-    """Writes RUN/report.html from the run folder.
+    """Writes RUN/report.html from the run folder, and RUN/curves.svg of a run that has enough steps for curves.
 
     Args:
         best_step: of the best evaluation, which has a checkpoint; None where none is told apart.
     Returns:
         The path of the page.
     """
-    config = json.loads((run_dir / "config.json").read_text("utf-8"))
-    lines, evaluations = read_lines(run_dir / LOG_NAME), read_lines(run_dir / EVALUATION_NAME)
-    checkpoints = sorted(path.name for path in (run_dir / "checkpoints").glob("step-*"))
     path, judged = run_dir / PAGE_NAME, run_dir / DETECTOR_NAME
-    detector = json.loads(judged.read_text("utf-8")) if judged.is_file() else None
-    page = "".join(_page(run_dir.absolute().name, config, lines, evaluations, detector, checkpoints, best_step))
-    path.write_text(page, encoding="utf-8")
+    run = _Run(
+        run_dir,
+        json.loads((run_dir / CONFIG_NAME).read_text("utf-8")),
+        read_lines(run_dir / LOG_NAME),
+        read_lines(run_dir / EVALUATION_NAME),
+        read_summary(run_dir),
+        json.loads(judged.read_text("utf-8")) if judged.is_file() else None,
+        best_step,
+        number_of_weights(run_dir),
+    )
+    curves = _drawn(run)
+    if curves:
+        write_curves(run_dir, curves)
+    path.write_text("".join(_page(run, curves)), encoding="utf-8")
     return path
 
 
-def _page(
-    name: str,
-    config: Mapping[str, Any],
-    lines: Sequence[Mapping[str, Any]],
-    evaluations: Sequence[Mapping[str, Any]],
-    detector: Mapping[str, Any] | None,
-    checkpoints: Sequence[str],
-    best_step: int | None,
-) -> Iterator[str]:
-    yield PAGE_HEAD.format(title=escaped(name, 120), style=PAGE_STYLE + CURVES_STYLE + _OWN_STYLE)
-    yield f"<header><h1>{escaped(name, 200)}</h1></header>\n<main>\n"
-    last = lines[-1]
+def _drawn(run: _Run) -> list[str]:
+    """The curves; none of a run that is too short for them."""
+    if len(run.lines) < FEWEST_STEPS:
+        return []
+    chance = {} if run.summary is None else run.summary.chance
+    held_out = run.config["recorded"].get("validation")
+    return drawn_curves(run.lines, run.evaluations, chance, evaluated="held out" if held_out else "evaluations")
+
+
+def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
+    last, config = run.lines[-1], run.config
+    seconds = training_seconds(run.lines)
+    steps, samples = len(run.lines) / max(seconds, 1e-9), last["samples"] / max(seconds, 1e-9)
+    name = run.folder.absolute().name
+    what = f"{model_sentence(config, run.summary, run.weights)}, trained {data_sentence(config, run.lines)}"
+    how_long = f"{counted(last['step'], 'step')} of {counted(config['global_batch'], 'sample')} in {duration(seconds)}"
+    yield page_start(name, f"{what}: {how_long}.", how_good_sentence(run.summary))
     if last["step"] < config["train"]["steps"]:
-        yield (
-            f'<p class="note"><b>Not finished.</b> {last["step"]:,} of {config["train"]["steps"]:,} steps; '
-            f"it can be resumed.</p>\n"
+        yield note(
+            "Not finished.",
+            f"{last['step']:,} of {config['train']['steps']:,} steps; the same command goes on with it.",
         )
-    cells = {
-        "steps": f"{last['step']:,}",
-        "samples": f"{last['samples']:,}",
-        "epochs": f"{last['epoch']:,.4g}",
-        "samples a step": f"{config['global_batch']:,}",
-        "last loss": f"{last['loss']:.4g}",
-    }
-    pairs = "".join(f"<div><dt>{label}</dt><dd>{value}</dd></div>" for label, value in cells.items())
-    yield f'<dl class="counts">{pairs}</dl>\n'
-    yield f"<section><h2>Training <small>each step, and their running mean</small></h2>\n{_curves(lines)}</section>\n"
-    if evaluations:
-        yield _evaluations(evaluations, config, best_step)
-    if detector is not None:
-        yield _detector(detector)
-    yield _checkpoints(checkpoints, best_step)
+    yield tiles(
+        [
+            ("steps", f"{last['step']:,}"),
+            ("time", duration(seconds)),
+            ("steps/s", f"{steps:.3g}"),
+            ("samples/s", f"{samples:.3g}"),
+            ("epochs", f"{last['epoch']:,.4g}"),
+            *([] if run.weights is None else [("weights", _in_millions(run.weights))]),
+            ("last loss", f"{last['loss']:.4g}"),
+        ]
+    )
+    yield from _how_good(run)
+    yield _training(run, curves)
+    if run.evaluations:
+        yield _evaluations(run)
+    yield _files(run)
     yield _settings(config)
-    yield "</main>\n</body>\n</html>\n"
+    yield PAGE_END
 
 
-def _curves(lines: Sequence[Mapping[str, Any]], *, smooth: bool = True) -> str:
-    return f'<div class="curves">{curves_svg(lines, smooth=smooth)}</div>\n'
+def _how_good(run: _Run) -> Iterator[str]:
+    summary = run.summary
+    if summary is not None:
+        rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in how_good_rows(summary)]
+        yield f"<section><h2>How good <small>asked about {escaped(summary.asked, 200)}</small></h2>\n"
+        yield table(["measure", "value", "chance", "answers", "in words"], rows, numbers=(1, 2, 3))
+        if not summary.held_out:
+            yield note(
+                "Not held out.",
+                "The run was trained on these captions, with other words hidden. --validation-captions names held-out "
+                "ones; roibeam evaluate asks more, of a run that is finished.",
+            )
+        yield "</section>\n"
+    if run.detector is not None:
+        what = f"{counted(run.detector['photos'], 'held-out photo')}, with the first weights and the last"
+        rows = [[escaped(cell, 60) for cell in row] for row in change_rows(run.detector)]
+        yield f"<section><h2>Detector <small>judged on {what}</small></h2>\n"
+        yield table(["measure", "before", "after"], rows, numbers=(1, 2)) + "</section>\n"
 
 
-def _evaluations(lines: Sequence[Mapping[str, Any]], config: Mapping[str, Any], best_step: int | None) -> str:
-    train, held_out = config["train"], config["recorded"].get("validation")
+def _training(run: _Run, curves: Sequence[str]) -> str:
+    if curves:
+        return (
+            "<section><h2>Curves</h2>\n<p>Thin line: each step. Thick line: running mean. Points: evaluations. Dashed: "
+            f'what guessing reaches.</p>\n<div class="plots">{"".join(curves)}</div></section>\n'
+        )
+    names = names_of(run.lines)
+    rows = [[f"{line['step']:,}", *(_number(line.get(name)) for name in names)] for line in run.lines]
+    head = ["step", *(measure_name(name).title for name in names)]
+    return (
+        f"<section><h2>Steps <small>curves are drawn from {FEWEST_STEPS} steps on</small></h2>\n"
+        f"{table(head, rows, numbers=range(len(head)))}</section>\n"
+    )
+
+
+def _evaluations(run: _Run) -> str:
+    lines, train, held_out = run.evaluations, run.config["train"], run.config["recorded"].get("validation")
     what = "of the weights' exponential average" if train.get("average_rate") else "of the weights as trained"
     what += f", on {counted(held_out['captions'], 'held-out caption')}" if held_out else ""
-    names = list(dict.fromkeys(name for line in lines for name in line if name not in ("samples", "seconds")))
+    names = names_of(lines)
     shown = {round(index * (len(lines) - 1) / (_ROWS - 1)) for index in range(_ROWS)}
-    rows = ["<tr>" + "".join(f"<th>{escaped(name.replace('_', ' '))}</th>" for name in names) + "</tr>"]
+    rows: list[list[str]] = []
+    strong: list[int] = []
     for index, line in enumerate(lines):
-        best = line["step"] == best_step
-        if len(lines) <= _ROWS or index in shown or best:
-            cells = "".join(f"<td>{_number(line.get(name))}</td>" for name in names)
-            rows.append(f'<tr class="best">{cells}</tr>' if best else f"<tr>{cells}</tr>")
-    found = "" if best_step is None else f", best by {escaped(train['best_by'])} after step {best_step:,}"
+        if len(lines) <= _ROWS or index in shown or line["step"] == run.best_step:
+            if line["step"] == run.best_step:
+                strong.append(len(rows))
+            rows.append([f"{line['step']:,}", *(_number(line.get(name)) for name in names)])
+    best = "" if run.best_step is None else f", best by {escaped(train['best_by'])} after step {run.best_step:,}"
+    head = ["step", *(measure_name(name).title for name in names)]
+    numbers = table(head, rows, numbers=range(len(head)), strong=strong)
     return (
-        f"<section><h2>Evaluations <small>{len(lines):,}, {what}{found}</small></h2>\n"
-        f'{_curves(lines, smooth=False)}<div class="scroll"><table class="evaluations">{"".join(rows)}</table></div>'
-        f"</section>\n"
+        f"<section><h2>Evaluations <small>{len(lines):,}, {what}{best}</small></h2>\n"
+        f"{folded('All numbers', numbers)}</section>\n"
     )
 
 
-def _detector(found: Mapping[str, Any]) -> str:
-    """What the run did to the detector that its region encoder is of."""
-    rows = [("", "before", "after"), *change_rows(found)]
-    cells = "".join(f"<tr>{''.join(f'<td>{escaped(cell, 60)}</td>' for cell in row)}</tr>" for row in rows)
-    what = f"{counted(found['photos'], 'held-out photo')}, with the first weights and the last"
-    return (
-        f"<section><h2>Detector <small>judged on {what}</small></h2>\n"
-        f'<table class="evaluations">{cells}</table></section>\n'
-    )
-
-
-def _checkpoints(names: Sequence[str], best_step: int | None) -> str:
-    best = "" if best_step is None else f"step-{best_step:08d}"
+def _files(run: _Run) -> str:
+    best = "" if run.best_step is None else f"step-{run.best_step:08d}"
+    names = sorted(path.name for path in (run.folder / "checkpoints").glob("step-*"))
     rows = "".join(f"<li>checkpoints/{name}{' (best)' if name == best else ''}</li>" for name in names)
-    return f"<section><h2>Checkpoints</h2><ul>{rows}</ul></section>\n"
+    pages = [
+        BATCH_PAGE,
+        *sorted(f"{path.parent.name}/{path.name}" for path in run.folder.glob(f"evaluation*/{PAGE_NAME}")),
+    ]
+    links = "".join(
+        f'<li><a href="{escaped(page)}">{escaped(page)}</a></li>' for page in pages if (run.folder / page).is_file()
+    )
+    return f"<section><h2>Files</h2><ul>{links}{rows}</ul></section>\n"
 
 
 def _settings(config: Mapping[str, Any]) -> str:
-    rows = "".join(
-        f'<tr><th scope="row">{escaped(name, 200)}</th><td>{escaped(json.dumps(value), 400)}</td></tr>'
-        for name, value in _leaves(config, "")
+    values = dict(_leaves(config, ""))
+    recorded = config["recorded"]
+    first = [
+        ("started from", recorded.get("start") or recorded.get("bert") or "new weights"),
+        *((name, values[place]) for name, place in _FIRST_SETTINGS.items() if place in values),
+    ]
+    rows = [[escaped(name), escaped(value if isinstance(value, str) else json.dumps(value))] for name, value in first]
+    every = [[escaped(name), escaped(json.dumps(value), 100_000)] for name, value in values.items()]
+    return (
+        f"<section><h2>Settings</h2>\n{table(['setting', 'value'], rows)}"
+        f"{folded(f'All {len(values)} settings', table(['setting', 'value'], every))}</section>\n"
     )
-    return f'<section><h2>Settings</h2><table class="settings">{rows}</table></section>\n'
 
 
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -135,6 +229,10 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(part, f"{name}.{key}" if name else key)
     else:
         yield name, value
+
+
+def _in_millions(number: int) -> str:
+    return f"{number / 1e6:.3g} M" if number >= 1e6 else f"{number:,}"
 
 
 def _number(value: float | None) -> str:

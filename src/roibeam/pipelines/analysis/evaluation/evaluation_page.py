@@ -1,0 +1,144 @@
+"""The report of an evaluation, EVALUATION/report.html: each measure with its interval, beside chance, and in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from roibeam.features.counted import counted
+from roibeam.features.printable import escaped
+from roibeam.pipelines.analysis.evaluation.evaluation_results import Figure
+from roibeam.pipelines.analysis.evaluation.figure_verdicts import sentence_of, verdict_of
+from roibeam.pipelines.foundation.console.duration import duration
+from roibeam.pipelines.foundation.pages.frame import (
+    PAGE_END,
+    folded,
+    interval_bar,
+    note,
+    page_start,
+    table,
+    tiles,
+    verdict_markup,
+)
+from roibeam.pipelines.foundation.statistics.measure_names import measure_name
+from roibeam.pipelines.training.run_folder.names import PAGE_NAME
+
+_RECALLS = ("_r1", "_r5", "_r10")
+_LEGEND = "dot: measured; band: 95 % interval; bar: chance"
+_HEAD = ("measure", "value", "95 % interval", "chance", "best possible", "answers", "in words", "from 0 to 100 %")
+
+
+def write_evaluation_page(folder: Path, facts: Mapping[str, Any], figures: Sequence[Figure]) -> Path:
+    """Writes report.html beside results.json.
+
+    Args:
+        folder: that results.json is in.
+        facts: what results.json says beside its figures.
+        figures: in the order to be shown.
+    Returns:
+        The path of the page.
+    """
+    path = folder / PAGE_NAME
+    path.write_text("".join(_page(facts, figures)), encoding="utf-8")
+    return path
+
+
+def _page(facts: Mapping[str, Any], figures: Sequence[Figure]) -> Iterator[str]:
+    checkpoint, question = facts["checkpoint"], facts["question"]
+    shares = [figure for figure in figures if measure_name(figure.name).is_share]
+    recalls = [figure for figure in shares if figure.name.endswith(_RECALLS)]
+    answers = [figure for figure in shares if figure not in recalls]
+    ranks = [figure for figure in figures if measure_name(figure.name).is_rank]
+    losses = [figure for figure in figures if figure not in shares and figure not in ranks]
+    step = "" if checkpoint["step"] is None else f" after {counted(checkpoint['step'], 'step')}"
+    asked = f"{counted(question['captions'], 'caption')} of {counted(question['images'], 'image')}"
+    first = [*answers, *(figure for figure in recalls if figure.name.endswith("_r1"))]
+    source, model = Path(checkpoint["source"]), checkpoint["model"].removesuffix("ForPreTraining")
+    run = source if checkpoint["step"] is None else source.absolute().parents[2]
+    good = "; ".join(sentence_of(figure) for figure in first)
+    yield page_start(
+        f"Evaluation of {run.name}",
+        f"{model}{step}, asked about {asked} of the store {facts['store']['path']}.",
+        f"{good[0].upper()}{good[1:]}." if good else "",
+    )
+    for remark in facts["remarks"]:
+        yield note("Note:", remark)
+    yield tiles(
+        [
+            ("captions", f"{question['captions']:,}"),
+            ("images", f"{question['images']:,}"),
+            ("time", duration(facts["seconds"])),
+        ]
+    )
+    if answers:
+        yield _section("Right answers", _LEGEND, answers)
+    if recalls:
+        total = 100 * sum(figure.value or 0 for figure in recalls)
+        remark = f"found among the first 1, 5 and 10; sum of the {len(recalls)}: {total:.1f}"
+        yield _section("Retrieval", remark, [*recalls, *ranks])
+    if losses:
+        yield _section("Losses", "less is better", losses)
+    yield _asked(facts)
+    yield PAGE_END
+
+
+def _section(title: str, remark: str, figures: Sequence[Figure]) -> str:
+    drawn = any(measure_name(figure.name).is_share for figure in figures)
+    rows = [_row(figure)[: None if drawn else -1] for figure in figures]
+    head = _HEAD if drawn else _HEAD[:-1]
+    return (
+        f"<section><h2>{title} <small>{escaped(remark)}</small></h2>\n{table(head, rows, numbers=range(1, 6))}"
+        f"</section>\n"
+    )
+
+
+def _row(figure: Figure) -> list[str]:
+    called = measure_name(figure.name)
+    interval = ""
+    if figure.low is not None and figure.high is not None:
+        interval = f"{called.shown(figure.low)} to {called.shown(figure.high)}"
+    bar = ""
+    if called.is_share and figure.value is not None:
+        label = f"{called.shown(figure.value)}, interval {interval}, chance {called.shown(figure.chance)}"
+        bar = interval_bar(figure.value, figure.low, figure.high, figure.chance, label=label)
+    return [
+        escaped(called.title),
+        called.shown(figure.value),
+        interval,
+        "" if figure.chance is None else called.shown(figure.chance),
+        "" if figure.best_possible is None else called.shown(figure.best_possible),
+        f"{figure.items:,}",
+        verdict_markup(verdict_of(figure)),
+        bar,
+    ]
+
+
+def _asked(facts: Mapping[str, Any]) -> str:
+    question, settings = facts["question"], facts["settings"]
+    folds = "" if question["folds"] == 1 else f", in {question['folds']} parts that are searched by themselves"
+    what = (
+        f"15 % of the words and of the regions were hidden, by seed {question['seed']}, and each was to be guessed. "
+        f"For matching, each caption stood once beside its image and once beside another one. For retrieval, all "
+        f"captions stood beside all images{folds}. Intervals are of a bootstrap over images: draws of other images "
+        f"would fall into them 95 times in 100. Chance is what a guess reaches that is always the commonest answer, or "
+        f"drawn."
+    )
+    named = {
+        "checkpoint": facts["checkpoint"]["source"],
+        "weights": facts["checkpoint"]["weights"],
+        "store": facts["store"]["path"],
+        "captions": (facts.get("asked") or {}).get("captions") or "those that the store keeps",
+        "captions digest": question["captions_digest"],
+        "torch": facts["torch"],
+        **settings,
+    }
+    rows = [
+        [escaped(name), escaped(value if isinstance(value, str) else json.dumps(value))]
+        for name, value in named.items()
+    ]
+    return (
+        f"<section><h2>What was asked</h2>\n<p>{what}</p>\n"
+        f"{folded('Checkpoint, store and settings', table(['setting', 'value'], rows))}</section>\n"
+    )

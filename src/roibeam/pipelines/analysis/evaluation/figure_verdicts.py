@@ -1,0 +1,35 @@
+"""What a figure of an evaluation says beside chance, in words; and what a difference of two says."""
+
+from __future__ import annotations
+
+from roibeam.pipelines.analysis.evaluation.evaluation_results import Difference, Figure
+from roibeam.pipelines.foundation.statistics.measure_names import measure_name
+from roibeam.pipelines.foundation.statistics.verdict import verdict_word
+
+
+def verdict_of(figure: Figure) -> str:
+    """ "clearly above chance", "at chance", ...; "" where there is no chance or no interval to compare with."""
+    if figure.low is None or figure.high is None or figure.chance is None:
+        return ""
+    lower_is_better = measure_name(figure.name).lower_is_better
+    return verdict_word(figure.low, figure.high, figure.chance, lower_is_better=lower_is_better)
+
+
+def sentence_of(figure: Figure) -> str:
+    """ "masked words 33.1 % right (clearly above chance, which is 12.2 %)"."""
+    called = measure_name(figure.name)
+    name, _, what = called.title.partition(": ")
+    words = [name.lower(), called.shown(figure.value), what]
+    if what.startswith("R@"):
+        words = [name.lower(), what, called.shown(figure.value)]
+    shown = " ".join(words)
+    word = verdict_of(figure)
+    return f"{shown} ({word}, which is {called.shown(figure.chance)})" if word else shown
+
+
+def verdict_of_difference(difference: Difference) -> str:
+    """Which of two models is better in this figure, "the first" or "the second", where the interval tells."""
+    if not difference.excludes_zero:
+        return "no clear difference"
+    first_is_better = (difference.low > 0) != measure_name(difference.name).lower_is_better
+    return f"the {'first' if first_is_better else 'second'} is better"

@@ -1,0 +1,83 @@
+"""What losses, accuracies and recalls are called for people, and how their numbers are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_TITLES = {
+    "masked_words": "Masked words",
+    "masked_regions": "Masked regions",
+    "masked_region_features": "Features of masked regions",
+    "matching": "Matching",
+    "loss": "All losses together",
+    "learning_rate": "Learning rate",
+    "gradient_norm": "Norm of the gradient",
+    "masked_word_accuracy": "Masked words",
+    "masked_region_accuracy": "Masked regions",
+    "matching_accuracy": "Matching",
+    "image_to_text": "Image to text",
+    "text_to_image": "Text to image",
+    # Of a detector.
+    "objectness": "Objectness of proposals",
+    "proposal_boxes": "Boxes of proposals",
+    "classes": "Classes of regions",
+    "region_boxes": "Boxes of regions",
+    "attributes": "Attributes of regions",
+    "object_accuracy": "Objects",
+    "attribute_accuracy": "Attributes",
+    "proposal_recall": "Objects among the proposals",
+}
+_IN_NATS = ("masked_words", "masked_regions", "matching", "objectness", "classes", "attributes")
+_SHARES = ("accuracy", "recall")
+_RECALLS = {"r1": "R@1", "r5": "R@5", "r10": "R@10"}
+_NO_LOSSES = ("learning_rate", "gradient_norm", "loss")
+
+
+@dataclass(frozen=True)
+class MeasureName:
+    """
+    Attributes:
+        title: for people, with what is measured: "Masked words: right".
+        unit: of an axis: "loss (nats)", "right (%)", "found (%)".
+        is_share: 0..1, shown in percent; more is better.
+        is_rank: from 1; less is better.
+    """
+
+    title: str
+    unit: str
+    is_share: bool = False
+    is_rank: bool = False
+
+    @property
+    def lower_is_better(self) -> bool:
+        return not self.is_share
+
+    def shown(self, value: float | None) -> str:
+        """Shares in percent, ranks as whole numbers, others with three decimals; "-" for None."""
+        if value is None:
+            return "-"
+        if self.is_share:
+            return f"{100 * value:.1f} %"
+        return f"{value:,.0f}" if self.is_rank else f"{value:.3f}"
+
+
+def measure_name(name: str) -> MeasureName:
+    """Of a number of log.jsonl, evaluation.jsonl or results.json; one that is not known is called as it is."""
+    stem, _, last = name.rpartition("_")
+    if last in _RECALLS:
+        return MeasureName(f"{_title(stem)}: {_RECALLS[last]}", "found (%)", is_share=True)
+    if name.endswith("_median_rank"):
+        return MeasureName(f"{_title(name.removesuffix('_median_rank'))}: median rank", "rank", is_rank=True)
+    if last in _SHARES:
+        what = "right" if last == "accuracy" else "found"
+        return MeasureName(f"{_title(name) if name in _TITLES else _title(stem)}: {what}", f"{what} (%)", is_share=True)
+    if name in _NO_LOSSES:
+        units = {"learning_rate": "learning rate", "gradient_norm": "norm", "loss": "loss"}
+        return MeasureName(_title(name), units[name])
+    if name not in _TITLES:
+        return MeasureName(_title(name), "")
+    return MeasureName(f"{_title(name)}: loss", "loss (nats)" if name in _IN_NATS else "loss")
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.replace("_", " ").capitalize())

@@ -1,0 +1,32 @@
+"""The folder of a toy world, as `roibeam toyworld` leaves it, known by its toyworld.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from roibeam.pipelines.foundation.files.remote_files import is_url
+
+WORLD_NAME = "toyworld.json"
+WORLD_FORMAT = "roibeam-toyworld"
+_LEVELS = 6  # a photo lies two folders below its world; a pattern or an archive in it a little deeper
+_MAX_BYTES = 2**20
+
+
+def world_of(place: str) -> Path | None:
+    """The toy world's folder that a file, folder or pattern lies in; None outside of one, and for URLs."""
+    if is_url(place):
+        return None
+    path = Path(place).absolute()
+    return next((folder for folder in (path, *path.parents)[:_LEVELS] if _is_world(folder)), None)
+
+
+def _is_world(folder: Path) -> bool:
+    try:
+        file = folder / WORLD_NAME
+        if not file.is_file() or file.stat().st_size > _MAX_BYTES:
+            return False
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):  # a file of this name that is none of ours
+        return False
+    return isinstance(found, dict) and found.get("format") == WORLD_FORMAT

@@ -1,0 +1,78 @@
+"""A run in figures, from its folder: how long it took, how large its model is, how good it is beside chance.
+
+RUN/summary.json    what the last evaluation of a pre-training run asked, found, and what chance reaches on it
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+SUMMARY_NAME = "summary.json"
+_ASIDE = f".writing-{SUMMARY_NAME}"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run ended with.
+
+    Attributes:
+        system: title of what was trained, such as "VisualBERT".
+        asked: what the evaluation asked about, for people.
+        held_out: whether the run was not trained on it.
+        evaluation: numbers by name; None where there was nothing to measure.
+        chance: what a model reaches that knows nothing, by the same names.
+        items: how many answers each share is of.
+    """
+
+    system: str
+    asked: str
+    held_out: bool
+    evaluation: Mapping[str, float | None]
+    chance: Mapping[str, float]
+    items: Mapping[str, int]
+
+
+def write_summary(run_dir: Path, summary: RunSummary) -> None:
+    """Replaces RUN/summary.json."""
+    aside = run_dir / _ASIDE
+    aside.write_text(json.dumps(asdict(summary), indent=1) + "\n", encoding="utf-8")
+    aside.replace(run_dir / SUMMARY_NAME)
+
+
+def read_summary(run_dir: Path) -> RunSummary | None:
+    """None where the run has none: it was ended before, or is no pre-training."""
+    path = run_dir / SUMMARY_NAME
+    return RunSummary(**json.loads(path.read_text("utf-8"))) if path.is_file() else None
+
+
+def training_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
+    """How long the steps of log.jsonl took, over all calls that the run went on in; evaluations are in it.
+
+    Each call counts its seconds from its own start.
+    """
+    total, before = 0.0, 0.0
+    for line in lines:
+        seconds = line["seconds"]
+        total += seconds - before if seconds >= before else seconds
+        before = seconds
+    return total
+
+
+def number_of_weights(run_dir: Path) -> int | None:
+    """Numbers in the newest checkpoint's weight file, read from its header; None where there is none."""
+    files = sorted(run_dir.glob("checkpoints/step-*/model/*.safetensors"))
+    newest = [file for file in files if file.parents[1] == files[-1].parents[1]]
+    return sum(map(_numbers_in, newest)) if newest else None
+
+
+def _numbers_in(file: Path) -> int:
+    with file.open("rb") as opened:
+        (length,) = struct.unpack("<Q", opened.read(8))
+        tensors = json.loads(opened.read(length))
+    return sum(prod(each["shape"]) for name, each in tensors.items() if name != "__metadata__")

@@ -1,0 +1,99 @@
+"""A run in words: what was trained, on what, and how good it is beside chance. Plain text, from config and figures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from roibeam.features.counted import counted
+from roibeam.pipelines.foundation.statistics.measure_names import measure_name
+from roibeam.pipelines.foundation.statistics.verdict import share_interval, verdict_word
+from roibeam.pipelines.training.run_folder.run_figures import RunSummary
+
+_EPOCH_DIGITS = 0.0001  # of an epoch in log.jsonl
+
+
+def model_sentence(config: Mapping[str, Any], summary: RunSummary | None, weights: int | None) -> str:
+    """What was trained: "VisualBERT (4 layers of 256), 3.6 million weights"."""
+    model = config["task"].get("model", {})
+    name = summary.system if summary is not None else _model_name(model)
+    layers, width = _found(model, "num_hidden_layers"), _found(model, "hidden_size")
+    detector = model.get("detector") if isinstance(model, Mapping) else None
+    if layers is not None and width is not None:
+        name += f" ({counted(layers, 'layer')} of {width:,})"
+    elif isinstance(detector, Mapping):
+        name += (
+            f" (ResNet-{detector['depth']}, {counted(detector['num_classes'], 'class', 'classes')}, "
+            f"{counted(detector['num_attributes'], 'attribute')})"
+        )
+    return name if weights is None else f"{name}, {short_number(weights)} weights"
+
+
+def data_sentence(config: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
+    """On what: "on 400 captions of 80 images in store"."""
+    recorded = config["recorded"]
+    sources = recorded.get("sources")
+    if sources:
+        captions = sum(each["captions"] for each in sources)
+        images = sum(each["join"]["found_images"] for each in sources)
+        stores = str(sources[0]["store"]) if len(sources) == 1 else counted(len(sources), "store")
+        return f"on {counted(captions, 'caption')} of {counted(images, 'image')} in {stores}"
+    last = lines[-1]
+    samples = round(last["samples"] / max(last["epoch"], _EPOCH_DIGITS))
+    if recorded.get("text_files"):
+        return f"on text alone, {', '.join(map(str, recorded['text_files']))}"
+    if "labels" in config["task"] and recorded.get("root"):
+        return f"on about {counted(samples, 'labelled photo')} of {recorded['root']}"
+    return f"on {counted(samples, 'sample')}"
+
+
+def how_good_sentence(summary: RunSummary | None) -> str:
+    """How good on what the run asked about: its accuracies beside chance, in words; "" where they are not known."""
+    if summary is None:
+        return ""
+    parts = []
+    for title, value, chance, _, word in how_good_rows(summary):
+        if value.endswith("%"):
+            name, _, what = title.lower().rpartition(": ")
+            parts.append(f"{name} {value} {what}{f' ({word}, {chance})' if word else ''}")
+    if not parts:
+        return ""
+    return f"Asked about {summary.asked}: {'; '.join(parts)}."
+
+
+def how_good_rows(summary: RunSummary) -> Iterator[tuple[str, str, str, str, str]]:
+    """Title, value, chance, answers and verdict of each number, accuracies first; "" for what is not known."""
+    names = sorted(summary.evaluation, key=lambda name: not measure_name(name).is_share)
+    for name in names:
+        called, value, chance = measure_name(name), summary.evaluation[name], summary.chance.get(name)
+        items = summary.items.get(name)
+        word = ""
+        if value is not None and chance is not None and called.is_share and items:
+            word = verdict_word(*share_interval(value, items), chance)
+        guessed = "" if chance is None else called.shown(chance)
+        yield called.title, called.shown(value), guessed, f"{items:,}" if items else "", word
+
+
+def short_number(number: int) -> str:
+    """ "3.6 million"; below 10,000 as it is."""
+    for size, word in ((10**9, "billion"), (10**6, "million")):
+        if number >= size:
+            return f"{number / size:.3g} {word}"
+    return f"{number:,}"
+
+
+def _model_name(model: Any) -> str:
+    architectures = _found(model, "architectures")
+    if architectures:
+        return re.sub(r"For[A-Z]\w*$", "", str(architectures[0]))
+    return "Detector" if isinstance(model, Mapping) and "detector" in model else "A model"
+
+
+def _found(tree: Any, name: str) -> Any:
+    """The first value of that name, however deep; None for none."""
+    if not isinstance(tree, Mapping):
+        return None
+    if name in tree:
+        return tree[name]
+    return next((found for part in tree.values() if (found := _found(part, name)) is not None), None)

@@ -1,0 +1,137 @@
+"""Every page that the product writes, opened in a real browser at two widths, light and dark: nothing scrolls sideways,
+nothing is fetched, the console is empty, and no letter is below 11 px. Pages are of real small runs.
+
+Needs Chromium (Debian's package; `make chromium`). Without it these tests are skipped, but where ROIBEAM_CHROMIUM says
+"required", as .ci/run does, they fail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import LOOKS, Browser, chromium
+from tiny_commands import TINY_SIZES, command
+
+pytestmark = pytest.mark.slow
+LARGEST_PAGE_BYTES = 2_000_000
+# A picture of several plots, for a paper or a slide: it keeps its size and is no page to read on a phone.
+NO_PAGES = {"curves.svg"}
+# What must be among them, in any case; what else the commands write is opened too.
+EXPECTED = {
+    "store/report.html", "random/report.html", "run/report.html", "run/batch.html", "run/evaluation/report.html",
+    "run/probe.svg", "stages/report.html", "stages/stage-1/report.html", "stages/stage-2/report.html",
+    "detector/report.html", "differ.html", "equal.html",
+}  # fmt: skip
+TINY_DETECTOR = (
+    "--detector", "toy", "--conventions", "vlbert-e2e", "--steps", 24, "--warmup-steps", 1,
+    "--set", "detector.base_channels=4", "--set", "detector.short_edge=64", "--set", "detector.long_edge=96",
+    "--set", "detector.proposals_before_nms=60", "--set", "detector.proposals_after_nms=20",
+    "--set", "sampling.proposals_before_nms=80", "--set", "sampling.proposals_after_nms=30",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    executable = chromium()
+    if executable is None:
+        reason = "needs Chromium: apt-get install chromium, or make chromium"
+        assert os.environ.get("ROIBEAM_CHROMIUM") != "required", reason
+        pytest.skip(reason)
+    with Browser(executable, tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def written(browser: Browser, tmp_path_factory: pytest.TempPathFactory, tiny_network: tuple[str, ...]) -> Path:
+    """A folder of everything that writes a page, of fourteen pictures of the toy world and a broken file."""
+    from roibeam.pipelines.toyworld.draw import draw_samples
+    from roibeam.pipelines.toyworld.write import write_world
+
+    out = tmp_path_factory.mktemp("pages")
+    captions = json.loads(draw_samples(out / "samples", count=14).read_text())
+    photos = out / "samples" / "images"
+    for name, ids in (("train", range(8)), ("held_out", range(8, 14))):
+        rows = [row for row in captions["annotations"] if row["image_id"] in ids]
+        (out / f"{name}.json").write_text(json.dumps(captions | {"annotations": rows}))
+    (photos / "a_photo_with_a_rather_long_name_that_cannot_be_broken_anywhere_0123456789.jpg").write_bytes(b"no photo")
+    for name, network in (("store", ("--detector", "toy", "--device", "cpu")), ("random", tiny_network)):
+        command("extract", photos, out / name, *network, "--max-failures", 1.0)
+    command("extract", photos, out / "few", "--detector", "toy", "--device", "cpu", "--max-failures", 1.0,
+            "--set", "selection.min_regions=1", "--set", "selection.max_regions=4")  # fmt: skip
+    told = ("--store", out / "store", "--captions", out / "train.json", "--validation-captions", out / "held_out.json",
+            "--min-match", 0.1, "--batch-size", 4, "--threads", 1, *TINY_SIZES,
+            "--set", "train.evaluate_every=6")  # fmt: skip
+    command("pretrain", out / "run", *told, "--system", "imagebert", "--steps", 24, "--inspect-batch", 4)
+    command("pretrain", out / "stages", *told, "--system", "imagebert", "--stage", "--steps 12", "--stage",
+            "--steps 15 --learning-rate 0.001")  # fmt: skip
+    command("evaluate", out / "run", "--store", out / "store", "--captions", out / "held_out.json")
+    command("probe", out / "run", photos / "sample_00008.jpg", "a [MASK] box on a [MASK]", "--detector", "toy")
+    for other, page in (("few", "differ.html"), ("store", "equal.html")):
+        _compare(out / "store", out / other, out / page)
+    world = out / "world"
+    write_world(world, seed=0, num_images=40, workers=1)
+    command("detector", "train", out / "detector", "--labels", world / "visual_genome" / "train.txt", *TINY_DETECTOR)
+    return out
+
+
+def _compare(left: Path, right: Path, page: Path) -> None:
+    """Stores may differ, which is exit code 1."""
+    from in_process import run_roibeam
+
+    assert run_roibeam("store", "diff", left, right, "--html", page) in (0, 1)
+
+
+def test_every_page_is_good_to_read_at_both_widths_in_light_and_dark(browser: Browser, written: Path) -> None:
+    pages = sorted(page for kind in ("html", "svg") for page in written.rglob(f"*.{kind}") if page.name not in NO_PAGES)
+    names = {str(page.relative_to(written)) for page in pages}
+    assert names >= EXPECTED, EXPECTED - names
+    faults = []
+    for page in pages:
+        found = browser.open(page)
+        size = page.stat().st_size
+        if size >= LARGEST_PAGE_BYTES:
+            found.append(f"{size:,} bytes")
+        found += [fault for look in LOOKS for fault in browser.faults(look)]
+        faults += [f"{page.relative_to(written)}: {fault}" for fault in found]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+GOOD = "<!DOCTYPE html><meta charset=utf-8><style>:root{color-scheme:light dark} @media (prefers-color-scheme:dark)\
+{body{background:#111}} @media (prefers-color-scheme:light){body{background:#fff}}</style><body>"
+
+
+PLANTED = {
+    "a wide table": (
+        "<table><tr><td><div style='width:900px'>wide</div></table>", "400 px, light: scrolls sideways"),
+    "a wide part": (
+        "<div style='overflow-x:auto'><div style='width:900px'>wide</div></div>", "400 px, dark: a part scrolls"),
+    "small letters": ("<p style='font-size:8px'>small</p>", "1280 px, light: letters below 11"),
+    "small letters, folded": ("<details><p style='font-size:8px'>small</p></details>", "letters below 11"),
+    "a plot that shrinks": (
+        "<svg viewBox='0 0 900 90' width='100%'><text y='50' style='font-size:12px'>plot</text></svg>",
+        "400 px, light: letters below 11 px (1): 5.1 px"),
+    "a plot whose text is cut": (
+        "<svg viewBox='0 0 360 90' width='100%'><text y='50' x='-9' style='font-size:12px'>plot</text></svg>",
+        "text runs out of its picture (1)"),
+    "white in the dark": ("<style>body{background:#fff !important}</style>", "dark: the page is not dark"),
+    "an error in the console": ("<script>console.error('so wrong')</script>", "so wrong"),
+    "an exception": ("<script>throw new Error('thrown')</script>", "exception:"),
+    "a request": (
+        "<script>fetch('http://127.0.0.1:9/data.json').catch(() => 0)</script>", "asked for http://127.0.0.1:9/data"),
+    "a picture from outside": ("<img src='http://127.0.0.1:9/a.png'>", "asked for http://127.0.0.1:9/a.png"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_noticed(browser: Browser, tmp_path: Path, fault: str) -> None:
+    planted, told = PLANTED[fault]
+    page = tmp_path / "page.html"
+    page.write_text(GOOD + "<p>All is well.</p>")
+    assert [*browser.open(page), *(fault for look in LOOKS for fault in browser.faults(look))] == []
+    page.write_text(GOOD + planted)
+    found = [*browser.open(page), *(fault for look in LOOKS for fault in browser.faults(look))]
+    assert any(told in each for each in found), found

@@ -1,0 +1,80 @@
+"""Where regions mean nothing: what is known of a detector and of its photos, and what is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roibeam.extraction.choice.detector_folder import SHIPPED, read_detector_folder
+from roibeam.pipelines.extract.report.region_meaning import (
+    DRAWN_WORLD,
+    RANDOM_WEIGHTS,
+    TOY_ON_PHOTOS,
+    warning_of_config,
+    warning_of_store,
+)
+from roibeam.pipelines.sources.datasets.drawn_world import WORLD_FORMAT, WORLD_NAME, world_of
+
+TOY = str(SHIPPED["toy"] / "model.safetensors")
+CLASSES = read_detector_folder("toy").class_names
+
+
+def config(weights: str, photos: Path | str, **more: Any) -> dict[str, Any]:
+    return {"detector": {"weights": weights}, "source": {"location": str(photos), "image_root": str(photos)}, **more}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    """A folder of photos in a toy world."""
+    photos = tmp_path / "world" / "coco" / "train2014"
+    photos.mkdir(parents=True)
+    (tmp_path / "world" / WORLD_NAME).write_text(json.dumps({"format": WORLD_FORMAT}))
+    return photos
+
+
+def test_a_world_is_known_by_its_file_alone(world: Path, tmp_path: Path) -> None:
+    assert world_of(str(world)) == tmp_path / "world" == world_of(str(world / "COCO_train2014_*.jpg"))
+    assert world_of(str(tmp_path)) is None and world_of("s3://bucket/world/coco") is None
+    for content in ("[1]", '{"format": "another"}', "{", "\0"):
+        (tmp_path / "world" / WORLD_NAME).write_text(content)
+        assert world_of(str(world)) is None
+
+
+def test_the_toy_detector_means_something_on_its_world_alone(world: Path, tmp_path: Path) -> None:
+    assert warning_of_config(config(TOY, world), CLASSES) is None
+    assert warning_of_config(config(TOY, tmp_path), CLASSES) == TOY_ON_PHOTOS
+    assert warning_of_config(config(TOY, "gs://bucket/photos"), None) == TOY_ON_PHOTOS  # without names too
+    # Another detector that was trained on the world has its classes; one with others is none of ours to judge.
+    assert warning_of_config(config("run/model/model.safetensors", tmp_path), CLASSES) == TOY_ON_PHOTOS
+    assert warning_of_config(config("run/model/model.safetensors", tmp_path), ("cat", "dog")) is None
+
+
+def test_random_weights_mean_nothing_anywhere(world: Path) -> None:
+    assert warning_of_config(config("random:1", world), CLASSES) == RANDOM_WEIGHTS
+    assert warning_of_config({}, None) is None and warning_of_config({"detector": 3, "source": []}, None) is None
+
+
+def test_what_the_run_recorded_holds_after_the_world_has_moved(world: Path, tmp_path: Path) -> None:
+    recorded = config(TOY, world, **{DRAWN_WORLD: True})
+    (tmp_path / "world").rename(tmp_path / "elsewhere")
+    assert warning_of_config(recorded, CLASSES) is None
+    assert warning_of_config(config(TOY, world), CLASSES) == TOY_ON_PHOTOS
+
+
+def test_a_merged_store_is_as_good_as_its_worst_part(tmp_path: Path) -> None:
+    class Manifest:
+        classes = ("cat", "dog")
+
+        def __init__(self, content: dict[str, Any]) -> None:
+            self.config = content
+
+    parts = [{"config": config("good.pkl", tmp_path)}, {"config": config("random:7", tmp_path)}]
+    told: Any = Manifest({"max_failures": 0.1, "copy": {"sources": parts}})
+    assert warning_of_store(told) == RANDOM_WEIGHTS
+    nested: Any = Manifest({"copy": {"sources": [{"config": told.config}]}})
+    assert warning_of_store(nested) == RANDOM_WEIGHTS
+    fine: Any = Manifest({**config("good.pkl", tmp_path), "copy": {"sources": parts[:1]}})
+    assert warning_of_store(fine) is None
