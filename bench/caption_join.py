@@ -3,7 +3,7 @@
 Writes a caption .tsv of Conceptual Captions' size, of which two thirds of the images are there, and joins it as extract
 does (captions into the images of a source) and as pretrain does (captions into a table in memory), for a list with
 paths and for one with URLs, whose rows name the images. Each runs in a process of its own; CPU time and peak memory are
-the kernel's counts for the process, less those of one that only imports. For docs/captions.md.
+the kernel's counts for the process, less those of one that only imports. For docs/extract.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Writes a file in which the images and annotations of INSTANCES, a small `instances_*.json`, stand many times, and reads
 it in three ways, each in a process of its own: as labelled images, as boxes, and by `json.load` alone. CPU time and
-peak memory are the kernel's counts for the process, less those of a process that only imports. For docs/datasets.md.
+peak memory are the kernel's counts for the process, less those of a process that only imports. For docs/extract.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Visual Genome network in detectron2 against ours, and what becomes of mistakes; tables for docs/detectron2.md.
+"""The Visual Genome network in detectron2 against ours, and what becomes of mistakes; tables for docs/detectors.md.
 
     ROIBEAM_DETECTRON2_PATH=CHECKOUT:FOLDER python bench/detectron2_agreement.py GOLDENS [--sizes small full]
 

@@ -1,4 +1,4 @@
-"""What sets features apart from published ones, cause by cause; the table of docs/parity.md.
+"""What sets features apart from published ones, cause by cause; the table of docs/fidelity.md.
 
     python bench/parity_causes.py PHOTOS TSV [--detector small] [--weights random:1]
 

@@ -5,7 +5,7 @@ a question) and nlvr_dataset.py (with its question and without). Both sides read
 sets' authors write them; but for COCO, whose captions are handed over, VQA, which the release reads as Pythia prepared
 it (imdb files), and Flickr30k's features, in which box numbers are stored.
 
-What is known to differ is left out (docs/pretraining.md, "A task's own text"). Of VQA: the release spells an answer
+What is known to differ is left out (docs/train.md, "A task's own text"). Of VQA: the release spells an answer
 letter by letter, so ours is given spelt ones; Pythia's questions have lost their commas, so these have none. Of VCR: a
 text in which the choice brings a person to people of the context, whom the release gives a name that is taken; a text
 that is too long, with a context of more than 32 pieces, of which vcr.py keeps all and `release_front` does not; boxes

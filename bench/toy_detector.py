@@ -132,7 +132,7 @@ tags: [object-detection, region-features, toy]
 # The toy detector
 
 Faster R-CNN ResNet-{config.depth}-C4 with an attribute head: {config.num_classes} classes, {config.num_attributes}
-attributes, features of {config.feature_dim} numbers. It knows the toy world (docs/toyworld.md) and nothing else: its
+attributes, features of {config.feature_dim} numbers. It knows the toy world (docs/detectors.md) and nothing else: its
 regions of photographs mean nothing. It makes the first run mean something where nothing can be downloaded.
 
     roibeam extract photos/ store/ --detector toy

@@ -1,6 +1,6 @@
 """Losses beside detectron2's own, on the same weights, photos and objects, with everything sampled.
 
-Needs detectron2: installed, or in the folders of ROIBEAM_DETECTRON2_PATH (see docs/detectron2.md); skips without it.
+Needs detectron2: installed, or in the folders of ROIBEAM_DETECTRON2_PATH (see docs/detectors.md); skips without it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """detectron2 networks as detectors, and the Visual Genome network in detectron2 against ours and the goldens.
 
 Needs detectron2: installed, or in the folders of ROIBEAM_DETECTRON2_PATH (a checkout, and a folder with what it
-imports; see docs/detectron2.md). Without it all but the first tests skip.
+imports; see docs/detectors.md). Without it all but the first tests skip.
 """
 
 from __future__ import annotations

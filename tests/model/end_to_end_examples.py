@@ -76,7 +76,7 @@ def imagebert(**overrides: Any) -> ImageBertForPreTraining:
     return ImageBertForPreTraining(ImageBertConfig(**(SIZES | {"num_region_labels": LABELS} | overrides)))
 
 
-# Name -> (model, choices): the systems as docs/end-to-end.md has them, then what else their fields allow.
+# Name -> (model, choices): the systems as docs/train.md has them, then what else their fields allow.
 REGRESSION = {"region_target_size": FEATURES}
 CASES: dict[str, tuple[Callable[[], Any], EndToEndChoices]] = {
     "vlbert": (vlbert, RELEASE),

@@ -1,6 +1,6 @@
 """The first steps of our loop against those of the official codes, which bench/trajectories.py --record wrote.
 
-The file holds numbers of official runs (docs/pretraining-parity.md): losses, norms, rates, and of each parameter its
+The file holds numbers of official runs (docs/fidelity.md): losses, norms, rates, and of each parameter its
 sum, norm, first and last number. Samples and start weights are drawn anew by the modules that drew them there.
 """
 

@@ -4,7 +4,7 @@
     store                -> targets, which never move
 
 What the photos show is decided before this (extraction/region_batch.py resizes, mirrors and blanks). The encoder is
-handed in; here it is a protocol. docs/end-to-end.md says which choices each system makes, and why.
+handed in; here it is a protocol. docs/train.md says which choices each system makes, and why.
 
 Shapes: B rows, R regions, D feature width; H, W of the network input, pixels.
 """

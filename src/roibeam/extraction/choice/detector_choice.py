@@ -85,7 +85,7 @@ def choose_detector(
     if weights is None:
         what = detector if isinstance(detector, str) else f"preset {used.name}" if used else "a config"
         raise ValueError(
-            f"weights are missing: {what} brings none; give a weight file (--weights FILE, docs/weights.md), or take "
+            f"weights are missing: {what} brings none; give a weight file (--weights FILE, docs/detectors.md), or take "
             f"the detector {next(iter(SHIPPED))}, which brings its own"
         )
     if used is None:

@@ -1,6 +1,6 @@
 """The published extractors by name: one network, with the conventions, photo size and regions that each was used with.
 
-docs/conventions.md says where each came from, and why one was chosen where a paper and its code differ.
+docs/presets.md says where each came from, and why one was chosen where a paper and its code differ.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def require_detectron2() -> str:
     except ImportError as error:
         raise ValueError(
             f"detectron2 cannot be imported ({error}); put a checkout of github.com/facebookresearch/detectron2 on "
-            f"PYTHONPATH and `pip install 'roibeam[detectron2]'` (see docs/detectron2.md)"
+            f"PYTHONPATH and `pip install 'roibeam[detectron2]'` (see docs/detectors.md)"
         ) from None
     return str(detectron2.__version__)
 

@@ -2,7 +2,7 @@
 
 The published extractors of this network differ in two dozen quirks, each of which changes features or boxes without any
 error. All are named here, recorded in the fingerprint of a store, and checked: a value this code does not compute is
-refused, so a recorded convention is always the one that ran. docs/conventions.md tells which system used which, and by
+refused, so a recorded convention is always the one that ran. docs/presets.md tells which system used which, and by
 how much they differ.
 """
 

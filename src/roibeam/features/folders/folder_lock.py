@@ -15,7 +15,7 @@ LOCK_NAME = ".lock"
 
 def run_lock(folder: OutputFolder) -> AbstractContextManager[None]:
     """`store_lock` where there can be one. Object stores have no locks; runs there are safe beside each other without:
-    docs/remote-stores.md."""
+    docs/stores.md."""
     return nullcontext() if folder.local_path is None else store_lock(folder.local_path)
 
 

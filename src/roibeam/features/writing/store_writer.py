@@ -1,4 +1,4 @@
-"""A store written from Python: features of one's own detector, as arrays or as records. docs/writing.md is its page.
+"""A store written from Python: features of one's own detector, as arrays or as records. docs/python.md is its page.
 
 Captions are given with an image and kept beside its shard; at the end they become the table that an extraction writes
 too (annotations_table.py), so that training finds them. All of this stands in `features`: a machine that makes features

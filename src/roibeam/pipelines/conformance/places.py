@@ -20,7 +20,7 @@ def default_folder() -> Path:
     if not folder.is_dir():
         raise ValueError(
             "the reference arrays are not part of the package or the image: they are the folder tests/goldens of "
-            "roibeam's repository; clone it and name that folder as DIR (docs/conformance.md)"
+            "roibeam's repository; clone it and name that folder as DIR (docs/fidelity.md)"
         )
     return folder
 

@@ -38,7 +38,7 @@ def extract(
     For all options of the command, see `run_extract` in `roibeam.pipelines.extract.extraction_run`.
 
     Args:
-        photos: a folder, a photo, several of these, or whatever else the command takes as SOURCE (docs/datasets.md).
+        photos: a folder, a photo, several of these, or whatever else the command takes as SOURCE (docs/extract.md).
         store: folder or URL to write.
         preset, detector, weights: as of `build_detector`.
         vocab: names of classes and attributes: a folder, a file, or "vg" [default: those of the detector's folder].

@@ -121,7 +121,7 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
     if "end_to_end" in settings:
         raise ValueError(
             f"{folder}: a model with its region encoder, which reads photos; roibeam probe, evaluate, convert and "
-            f"pretrain --from-run take it, here only models on stored features fit (docs/end-to-end.md)"
+            f"pretrain --from-run take it, here only models on stored features fit (docs/train.md)"
         )
     if not str(settings.get("model_type", "")).startswith("roibeam-"):
         weights = next((folder / name for name in (WEIGHTS, "pytorch_model.bin") if (folder / name).is_file()), None)

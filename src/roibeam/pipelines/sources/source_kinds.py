@@ -55,7 +55,7 @@ class Source:
 def open_source(location: str, *, image_root: str | None = None, id_rule: str = "no-extension") -> Source:
     """Lists the images of a folder, glob pattern, archive, annotation file or list, with their captions and labels.
 
-    Files may lie at URLs of Beam's filesystems; docs/datasets.md says what each kind of file gives. A .json or .jsonl
+    Files may lie at URLs of Beam's filesystems; docs/extract.md says what each kind of file gives. A .json or .jsonl
     is known by its content. Images of all splits are listed.
 
     Args:

@@ -94,7 +94,7 @@ def _extraction(summary: dict[str, Any]) -> dict[str, Any] | None:
 def run_summary(
     store: str, plan: Plan, end: RunEnd, before: Collection[FinishedShard], after: Collection[FinishedShard]
 ) -> dict[str, Any]:
-    """The content of run_summary.json; docs/remote-stores.md says what the fields mean."""
+    """The content of run_summary.json; docs/stores.md says what the fields mean."""
     earlier = {(shard.number, shard.attempt) for shard in before}
     new = [shard for shard in after if (shard.number, shard.attempt) not in earlier]
     seconds = end.ended - end.started

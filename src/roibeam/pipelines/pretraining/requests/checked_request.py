@@ -95,7 +95,7 @@ def _refuse_encoder(request: PretrainRequest, recipe: Recipe | None) -> None:
     """Raises ValueError where a run on stored features is asked for, and something that only one end to end has."""
     if recipe is not None and recipe.end_to_end:
         raise ValueError(
-            f"--recipe {request.model.recipe} trains through the detector: add --end-to-end, see docs/end-to-end.md"
+            f"--recipe {request.model.recipe} trains through the detector: add --end-to-end, see docs/train.md"
         )
     asked = request.encoder
     given = [field.name for field in fields(asked) if getattr(asked, field.name)]
