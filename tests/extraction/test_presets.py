@@ -25,7 +25,7 @@ def test_a_preset_is_used_at_a_size_it_was_published_with_and_stands_in_the_docs
     assert (chosen.config.short_edge, chosen.config.long_edge) in PUBLISHED_EDGES[preset.conventions]
     assert chosen.conventions == CONVENTIONS[preset.conventions] and chosen.selection == SELECTIONS[preset.selection]
     assert chosen.preset == preset and chosen.overrides == () and chosen.class_names is None
-    (row,) = [line for line in (DOCS / "conventions.md").read_text().splitlines() if line.startswith(f"| {name} |")]
+    (row,) = [line for line in (DOCS / "presets.md").read_text().splitlines() if line.startswith(f"| `{name}` ")]
     assert [cell.strip() for cell in row.split("|")[3:6]] == [preset.conventions, preset.detector, preset.selection]
 
 

@@ -201,7 +201,7 @@ def test_a_shard_done_again_counts_anew(
         path.write_bytes(b"")
     done = roibeam(*run)
     assert done.code == 1 and "83.3 % of the images failed" in done.err
-    assert "1 record " in done.out and "6 images extracted" in done.out and "6/6 images" in done.err
+    assert "1 record " in done.out and "6 images extracted" in done.out
 
 
 def test_dead_letters_stay_until_they_are_retried(

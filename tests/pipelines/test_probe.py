@@ -250,7 +250,11 @@ def test_the_command(
     assert np.mean(looks["weights"]) == pytest.approx(looks["equal_share"], abs=1e-5)
     assert len(said["seen"]) == len(looks["weights"][0]) and said["warning"].startswith("Random weights.")
     beside = json.loads((tmp_path / "b.json").read_text())
-    assert {name: said[name] for name in beside} == beside and said.keys() - beside.keys() == {"event", "picture"}
+    assert {name: said[name] for name in beside} == beside and said.keys() - beside.keys() == {
+        "event",
+        "picture",
+        "device",
+    }
     for name in ("probe.svg", "probe-2.svg"):
         alone = roibeam("probe", run_folder, photo.stem, text, "--store", pictures.store)
         assert alone.code == 0 and "<image" not in (run_folder / name).read_text()

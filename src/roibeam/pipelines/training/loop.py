@@ -251,7 +251,8 @@ def _opened_log(
 
 def _tell_what_comes(task: TrainTask, config: TrainConfig, accelerator: Accelerator, global_batch: int) -> None:
     device = accelerator.device
-    logger.info("%s", choose_device(str(device)).words if device.type in ("cpu", "cuda") else f"on {device}")
+    name = "cpu" if device.type == "cpu" else str(device)  # "cpu:0" in a process of several
+    logger.info("%s", choose_device(name).words if device.type in ("cpu", "cuda") else f"on {device}")
     shares = ""
     if global_batch != task.batch_size:
         processes = counted(accelerator.num_processes, "process", "processes")
