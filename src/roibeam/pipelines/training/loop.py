@@ -253,12 +253,12 @@ def _tell_what_comes(task: TrainTask, config: TrainConfig, accelerator: Accelera
     device = accelerator.device
     name = "cpu" if device.type == "cpu" else str(device)  # "cpu:0" in a process of several
     logger.info("%s", choose_device(name).words if device.type in ("cpu", "cuda") else f"on {device}")
-    shares = ""
+    shares, precision = "", config.precision.replace("fp", "float")
     if global_batch != task.batch_size:
         processes = counted(accelerator.num_processes, "process", "processes")
         shares = f" ({task.batch_size:,} at once x {config.accumulation:,} accumulated x {processes})"
     line = (
-        f"{counted(config.steps, 'step')} of {counted(global_batch, 'sample')}{shares} in {config.precision}, "
+        f"{counted(config.steps, 'step')} of {counted(global_batch, 'sample')}{shares} in {precision}, "
         f"learning rate {config.learning_rate:g}, {counted(task.num_samples, 'sample')} in an epoch"
     )
     logger.info("%s", folded(line))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from roibeam.pipelines.analysis.evaluation.evaluation_results import Difference, Figure
 from roibeam.pipelines.foundation.statistics.measure_names import measure_name
-from roibeam.pipelines.foundation.statistics.verdict import verdict_word
+from roibeam.pipelines.foundation.statistics.verdict import share_interval, verdict_word
 
 
 def verdict_of(figure: Figure) -> str:
     """ "clearly above chance", "at chance", ...; "" where there is no chance or no interval to compare with."""
     if figure.low is None or figure.high is None or figure.chance is None:
         return ""
-    lower_is_better = measure_name(figure.name).lower_is_better
-    return verdict_word(figure.low, figure.high, figure.chance, lower_is_better=lower_is_better)
+    called = measure_name(figure.name)
+    low, high = figure.low, figure.high
+    if called.is_share and low == high in (0.0, 1.0):
+        # All answers are alike, so every draw of the bootstrap is too; that few of them may come about by chance.
+        low, high = share_interval(low, figure.items)
+    return verdict_word(low, high, figure.chance, lower_is_better=called.lower_is_better)
 
 
 def sentence_of(figure: Figure) -> str:
