@@ -23,6 +23,7 @@ from doc_commands import (
 )
 from doc_pages import REASONS, Page
 from doc_runs import made_folder, run_page
+from soak_share import SHARE
 
 MOST_PAGES, MOST_README_LINES, MOST_WORDS = 15, 120, 40
 GENERATED = "docs/evidence.md"
@@ -149,6 +150,7 @@ def test_the_blocks_run(name: str, page_folder: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.skipif(SHARE < 1, reason="they train for many minutes: in the whole soak alone")
 @pytest.mark.parametrize("name", cases(soak=True))
 def test_the_blocks_run_with_those_that_take_long(name: str, page_folder: Path) -> None:
     run_page(page(name), page_folder, with_soak=True)

@@ -56,7 +56,9 @@ class NamedFiles:
             where = "is a file" if path == named else f"cannot be made: {path} is a file"
             self._wrong.append(f"{os.fspath(out)} {where}; name a folder to write into")
         elif not os.access(path, os.W_OK | os.X_OK):
-            self._wrong.append(f"{os.fspath(out)} cannot be written: this user may not write in {path}")
+            is_read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+            why = f"Read-only file system: {path}" if is_read_only else f"this user may not write in {path}"
+            self._wrong.append(f"{os.fspath(out)} cannot be written: {why}")
         else:
             return True
         return False
