@@ -194,7 +194,7 @@ def test_counts(tmp_path: Path) -> None:
     )
     counts = [page.count(name) for name in ("images", "records", "regions", "failures", "images/s")]
     assert counts == ["11", "3", "8", "8", "2"]
-    assert page.count("regions per image") == "2.7" and page.count("regions of an image") == "0 to 5"
+    assert page.count("regions per image") == "2.7" and page.count("fewest to most") == "0 to 5"
     assert "<title>3: 1 image</title>" in page.html  # one image has 3 regions
     assert "<title>0.90 to 0.95: 2 regions</title>" in page.html  # the best of "a" and of "b"
     bars = re.findall(r'<th scope="row">(.*?)</th>.*?<td class="number">(.*?)</td>', page.html)
@@ -338,7 +338,7 @@ def test_large_stores_are_sampled_and_the_page_says_so(tmp_path: Path, monkeypat
     page = write(tmp_path / "report.html", store, max_photos=2)
     assert store.reads == 50 + 2
     assert "counted on 50 of 500 records" in page.text
-    assert page.count("records") == "500" and "regions of an image" not in page.text
+    assert page.count("records") == "500" and "fewest to most" not in page.text
 
 
 def test_same_input_gives_same_bytes_and_no_file_is_left_aside(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def _counts(facts: ReportFacts, figures: RegionFigures) -> str:
         cells.append(("regions per image", f"{facts.num_regions / facts.num_records:.1f}"))
     if figures.regions_per_image and figures.num_records >= facts.num_records:
         fewest, most = min(figures.regions_per_image), max(figures.regions_per_image)
-        cells.append(("regions of an image", f"{fewest:,} each" if fewest == most else f"{fewest:,} to {most:,}"))
+        cells.append(("fewest to most", f"{fewest:,} each" if fewest == most else f"{fewest:,} to {most:,}"))
     if facts.seconds and facts.timed_images:
         some = facts.timed_images != facts.num_images
         cells.append((f"time of {facts.timed_images:,}" if some else "time", _duration(facts.seconds)))
