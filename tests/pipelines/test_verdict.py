@@ -19,6 +19,7 @@ from roibeam.pipelines.foundation.statistics.verdict import share_interval
         ("text_to_image_r1", 0.0, 0.01, 0.12, "below chance"),
         ("text_to_image_r1", 0.0, 0.0, 0.12, "at chance"),  # none of ten says little
         ("text_to_image_r1", 1.0, 1.0, 0.12, "clearly above chance"),
+        ("text_to_image_r10", 1.0, 1.0, 1.0, "at chance"),  # among ten pictures
         ("masked_words", 2.0, 2.5, 5.5, "better than chance"),
         ("matching", 0.7, 0.8, 0.693, "worse than chance"),
         ("text_to_image_median_rank", 3, 4, 50, "better than chance"),

@@ -56,6 +56,7 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*extract, "--detector", "smal", "--weights", "random:1"), "did you mean small?"),
         WrongCall((*small, "--set", "detektor.depth=1"), "no section 'detektor'; did you mean detector?"),
         WrongCall((*small, "--set", "detector.depht=1"), "no field 'depht'; did you mean depth?"),
+        WrongCall((*small, "--runner", "flnk", "--dry-run"), "--runner 'flnk' is unknown: did you mean flink?"),
         WrongCall((*small, "--shard-size", -3), "'--shard-size'", 2),
         WrongCall((*small, "--min-match", 7), "'--min-match'", 2),
         WrongCall((*small, "--device", "gpu"), "--device 'gpu': expected auto, cpu, cuda or cuda:<n>"),

@@ -13,6 +13,7 @@ from roibeam.extraction.network.conventions import CONVENTIONS, PUBLISHED_EDGES,
 from roibeam.extraction.network.selection_policy import SelectionPolicy
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.near_names import name_hint
 from roibeam.pipelines.extract.preset_names import choice_words, conventions_name, parts_words
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, dataclass_from_json
@@ -24,6 +25,13 @@ from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary
 
 ON_THIS_MACHINE = ("local", "portable")  # runners: the others have workers elsewhere
+RUNNERS = (*ON_THIS_MACHINE, "flink", "spark", "dataflow")
+
+
+def check_runner_name(runner: str) -> None:
+    """Raises ValueError for a name that is none of `RUNNERS` and no class of Beam, without importing it."""
+    if runner not in RUNNERS and not runner.endswith("Runner"):
+        raise ValueError(f"--runner {runner!r} is unknown: {name_hint(runner, RUNNERS)}, or the name of Beam's class")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,12 @@ from roibeam.features.counted import counted
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedImages, RequestedRecords, RunOptions
-from roibeam.pipelines.extract.requested_detector import ON_THIS_MACHINE, need_detector, open_detector
+from roibeam.pipelines.extract.requested_detector import (
+    ON_THIS_MACHINE,
+    check_runner_name,
+    need_detector,
+    open_detector,
+)
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec
 from roibeam.pipelines.extract.shard.store_folder import check_output_folder
 from roibeam.pipelines.extract.work import UnlistedWork, Work
@@ -130,6 +135,7 @@ def _check_names(request: ExtractRequest) -> None:
     named.need("--captions", images.captions, FILE)
     need_detector(named, detector)
     named.look(lambda: _check_out(out, images.sources))
+    named.look(lambda: check_runner_name(request.run.runner))
     named.check()
 
 

@@ -218,7 +218,7 @@ def _check_record(request: ProbeRequest) -> None:
     assert request.store is not None
     with FeatureStore(request.store) as opened:
         if request.image not in opened:
-            raise ValueError(f"--store {request.store} has no record {request.image!r}; roibeam store show lists ids")
+            raise ValueError(f"--store {request.store} has no record {request.image!r}; its report.html shows some ids")
 
 
 def _stored(request: ProbeRequest) -> _Seen:

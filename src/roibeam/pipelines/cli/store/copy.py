@@ -110,13 +110,15 @@ def plan_command(
     for rank, entries in enumerate(plan):
         records, num_bytes = (sum(getattr(entry, name) for entry in entries) for name in ("num_records", "data_bytes"))
         numbers = _ranges([entry.shard for entry in entries])
-        typer.echo(f"{rank:>6} {len(entries):>7,} {records:>11,} {num_bytes / 1e6:>12,.1f}  {numbers}")
-    typer.echo(f"{store}: the fullest rank has {imbalance(plan):.3f} times the bytes of the mean")
+        if entries:
+            typer.echo(f"{rank:>6} {len(entries):>7,} {records:>11,} {num_bytes / 1e6:>12,.1f}  {numbers}")
+    typer.echo(f"{store}: the fullest rank has {imbalance(plan):.3g} times the bytes of the mean")
     if idle := sum(not entries for entries in plan):
-        typer.echo(
-            f"roibeam: {counted(idle, 'rank')} without a shard; `roibeam store copy --shard-size` cuts smaller ones",
-            err=True,
-        )
+        records = sum(entry.num_records for entries in plan for entry in entries)
+        cure = f"`roibeam store copy {store} OUT --shard-size {max(1, records // ranks)}` gives each one"
+        if records < ranks:
+            cure = f"the store has only {counted(records, 'record')}"
+        typer.echo(f"roibeam: {counted(idle, 'rank')} without a shard; {cure}", err=True)
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -128,4 +130,4 @@ def _ranges(numbers: list[int]) -> str:
         else:
             pieces.append((number, number))
     shown = [str(first) if first == last else f"{first}-{last}" for first, last in pieces[:12]]
-    return ", ".join(shown + (["..."] if len(pieces) > 12 else [])) or "none"
+    return ", ".join(shown + (["..."] if len(pieces) > 12 else []))

@@ -129,13 +129,13 @@ def _print(result: EvaluationResult, *, as_json: bool) -> None:
         typer.echo(json_line({**facts, **joined, "figures": figures}))
         return
     typer.echo(f"{counted(result.num_captions, 'caption')} of {counted(result.num_images, 'image')}\n")
-    typer.echo(f"{'':<30}{'value':>8}{'95 % interval':>18}{'chance':>8}{'possible':>9}{'of':>8}")
+    typer.echo(f"{'':<30}{'value':>8}{'95 % interval':>20}{'chance':>9}{'possible':>9}{'of':>8}")
     for figure in sorted(result.figures, key=lambda figure: list(_LABELS).index(figure.name)):
         interval = "" if figure.low is None else f"{_shown(figure, figure.low)} .. {_shown(figure, figure.high)}"
         possible = "" if figure.best_possible is None else _shown(figure, figure.best_possible)
         typer.echo(
-            f"{_LABELS[figure.name]:<30}{_shown(figure, figure.value):>8}{interval:>18}"
-            f"{_shown(figure, figure.chance):>8}{possible:>9}{figure.items:>8,}"
+            f"{_LABELS[figure.name]:<30}{_shown(figure, figure.value):>8}{interval:>20}"
+            f"{_shown(figure, figure.chance):>9}{possible:>9}{figure.items:>8,}"
             f"  {verdict_of(figure).removeprefix('clearly ')}".rstrip()
         )
     recalls = [figure.value for figure in result.figures if _is_recall(figure.name)]

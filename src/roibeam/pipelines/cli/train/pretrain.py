@@ -134,10 +134,10 @@ def pretrain_command(
     photos: Annotated[str | None, option("photos", default="where the store says", group=END_TO_END)] = None,
     detector: Annotated[
         str | None,
-        option("detector", default=f"{DEFAULT_ENCODER}; with --toy: toy", group=END_TO_END, is_advanced=True),
+        option("detector", default=f"{DEFAULT_ENCODER}; with --toy: toy", group=END_TO_END),
     ] = None,
     weights: Annotated[
-        str | None, option("weights", default="those of the detector's folder", group=END_TO_END, is_advanced=True)
+        str | None, option("weights", default="those of the detector's folder", group=END_TO_END)
     ] = None,
     conventions: Annotated[
         str | None,
@@ -174,7 +174,7 @@ def pretrain_command(
     Examples:
         roibeam pretrain run/ --store store/ --captions captions.json
         roibeam pretrain run/ --store store/ --recipe vlbert-paper --toy
-        roibeam pretrain run/ --store store/ --system vlbert --end-to-end
+        roibeam pretrain run/ --store store/ --end-to-end --weights vg.pkl
         torchrun --no-python --nproc-per-node 8 roibeam pretrain run/ --store store/
     """
     request = PretrainRequest(

@@ -31,4 +31,5 @@ def share_interval(share: float, items: int) -> tuple[float, float]:
     squared = _SURE**2 / items
     middle = (share + squared / 2) / (1 + squared)
     reach = _SURE * math.sqrt(share * (1 - share) / items + squared / (4 * items)) / (1 + squared)
-    return max(middle - reach, 0.0), min(middle + reach, 1.0)
+    # The ends are exact where no answer, or every one, is right; in arithmetic they are a digit off.
+    return (0.0 if share == 0 else max(middle - reach, 0.0)), (1.0 if share == 1 else min(middle + reach, 1.0))
