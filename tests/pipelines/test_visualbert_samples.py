@@ -186,7 +186,7 @@ def test_features_of_another_width(tokenizer):
 def test_single_captions_are_counted_or_refused(tmp_path):
     store = make_store(8)
     some = [(image_id, CAPTIONS[index]) for index, image_id in enumerate(store)]
-    with pytest.raises(ValueError, match=r"no image has two captions.*set sampling.text_form=one_caption"):
+    with pytest.raises(ValueError, match=r"no image has two captions.*--set sampling.text_form=one_caption"):
         run_pretrain(store, tmp_path / "single", some, system=SYSTEM)
     assert not (tmp_path / "single").exists()
     done = run_pretrain(store, tmp_path / "some", [*some, ("image-0", CAPTIONS[5]), ("image-1", " ")], system=SYSTEM)

@@ -275,7 +275,7 @@ def review_captions(corpus: Corpus, sampling: VisualBertSampling) -> list[str]:
     single, total = corpus.count_single_captions(), len(corpus)
     if single == total:
         raise ValueError(
-            "VisualBERT: no image has two captions, so no second caption could belong to one; set "
+            "VisualBERT: no image has two captions, so no second caption could belong to one; add --set "
             "sampling.text_form=one_caption"
         )
     if not single:
