@@ -197,7 +197,7 @@ class Detector(nn.Module):
     def describe(self) -> dict[str, Any]:
         """What a store's fingerprint records of this detector; plain JSON values.
 
-        `numerics` holds what may differ between stores that belong together (see docs/architecture.md, fingerprint);
+        `numerics` holds what may differ between stores that belong together (see docs/stores.md, Fingerprint);
         everything else says what the features mean. Hashes the weights: under a second, so call it once for a run.
         """
         config = plain_json(asdict(self.config))
