@@ -50,6 +50,8 @@ def test_the_toy_detector_means_something_on_its_world_alone(world: Path, tmp_pa
     # Another detector that was trained on the world has its classes; one with others is none of ours to judge.
     assert warning_of_config(config("run/model/model.safetensors", tmp_path), CLASSES) == TOY_ON_PHOTOS
     assert warning_of_config(config("run/model/model.safetensors", tmp_path), ("cat", "dog")) is None
+    # A store that was written or imported records no detector: its regions are its owner's.
+    assert warning_of_config({"source": {"location": "features.tsv"}}, CLASSES) is None
 
 
 def test_random_weights_mean_nothing_anywhere(world: Path) -> None:

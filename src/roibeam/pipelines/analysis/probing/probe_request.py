@@ -218,7 +218,8 @@ def _check_record(request: ProbeRequest) -> None:
     assert request.store is not None
     with FeatureStore(request.store) as opened:
         if request.image not in opened:
-            raise ValueError(f"--store {request.store} has no record {request.image!r}; its report.html shows some ids")
+            has = f"its ids are such as {next(opened.ids(), None)!r}"
+            raise ValueError(f"--store {request.store} has no record {request.image!r}; {has}")
 
 
 def _stored(request: ProbeRequest) -> _Seen:

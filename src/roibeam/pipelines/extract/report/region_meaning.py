@@ -41,6 +41,8 @@ def warning_of_config(config: Mapping[str, Any], classes: Sequence[str] | None) 
         classes: names that the store has.
     """
     detector, source = _part(config, "detector"), _part(config, "source")
+    if not detector.get("weights"):  # written or imported: nobody knows which detector looked
+        return None
     drawn = config.get(DRAWN_WORLD)
     if not isinstance(drawn, bool):
         drawn = is_drawn(source)
