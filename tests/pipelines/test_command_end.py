@@ -118,7 +118,7 @@ def test_a_bug_has_a_line_with_its_place_an_exit_code_and_no_traceback(
 
 def test_ctrl_c_says_what_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(lambda: raise_(KeyboardInterrupt()), monkeypatch=monkeypatch) == INTERRUPTED
-    assert "interrupted; " in capsys.readouterr().err
+    assert capsys.readouterr().err == "roibeam: interrupted; nothing is kept; to begin again: roibeam\n"
 
 
 @pytest.mark.parametrize(

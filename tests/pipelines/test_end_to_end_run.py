@@ -35,6 +35,7 @@ from roibeam.pipelines.pretraining.run_frame import PretrainResult
 from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.sources.captions.caption_files import Caption
 from roibeam.pipelines.training.rehearsal import WorstBatch, rehearse
+from roibeam.pipelines.training.run_folder.train_log import TrainLog
 from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -100,10 +101,18 @@ def test_a_resumed_run_goes_on_in_the_same_bits(made: PhotoStore, whole: Pretrai
 def test_the_largest_batch_comes_first_and_leaves_no_trace(
     made: PhotoStore, whole: PretrainResult, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
-    with caplog.at_level(logging.INFO):
+    written = TrainLog.step
+
+    def told_too(log: TrainLog, position: Any, values: Any) -> None:
+        logging.getLogger("roibeam").info("step %d", position["step"])
+        written(log, position, values)
+
+    with caplog.at_level(logging.INFO), monkeypatch.context() as patched:
+        patched.setattr(TrainLog, "step", told_too)
         run(made, tmp_path / "twice", train=dataclasses.replace(TRAIN, accumulation=2), stop_at_step=1)
     told = [record.getMessage() for record in caplog.records]
-    assert sum(line.startswith("the largest batch, 4 photos of ") for line in told) == 1
+    (first,) = [at for at, line in enumerate(told) if line.startswith("the largest batch, 4 photos of ")]
+    assert first < told.index("step 1")
     monkeypatch.setattr("roibeam.pipelines.training.loop.rehearse", lambda *_, **__: None)
     caplog.clear()
     with caplog.at_level(logging.INFO):

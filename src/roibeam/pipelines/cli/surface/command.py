@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from roibeam.near_names import near_names
 from roibeam.pipelines.cli.surface.help_page import called, command_page, group_page
 
 HELP_NAMES = ["-h", "--help"]
@@ -74,7 +74,7 @@ def _no_such_option(command: Any, name: str) -> str:
     meant = {each: each for each in known} | {
         f"--{word}": f"--{ours}" for word, ours in OTHER_WORDS.items() if f"--{ours}" in known
     }
-    near = [name] if name in meant else get_close_matches(name, meant, n=2, cutoff=0.7)
+    near = [name] if name in meant else near_names(name, meant)
     return f"there is no option {name}{_did_you_mean(list(dict.fromkeys(meant[each] for each in near)))}"
 
 
@@ -90,7 +90,7 @@ def _no_such_command(group: Any, context: Any, name: str) -> str:
     if context.parent is None and name in OTHER_COMMANDS:
         near = [f"{before} {OTHER_COMMANDS[name]}"]
     else:
-        near = below or [f"{before} {each}" for each in get_close_matches(name, group.commands, n=2)]
+        near = below or [f"{before} {each}" for each in near_names(name, group.commands)]
     return f"there is no command `{before} {name}`{_did_you_mean([f'`{each}`' for each in near])}"
 
 
