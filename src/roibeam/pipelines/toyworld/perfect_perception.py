@@ -1,0 +1,136 @@
+"""Regions of a scene as a detector would give them that knows the scene graph: perception without a network.
+
+A feature is the sum of one random vector for the category and one for each attribute, plus noise. So what a model learns
+from such regions does not depend on how well a detector sees; how much is lost by a detector that sees worse can be
+measured one fault at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from roibeam.features.shard.manifest import StoreManifest
+from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.writing.store_writer import write_store
+from roibeam.pipelines.toyworld.scene import Scene
+from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
+
+FEATURE_DIM = 96
+CLASS_NAMES = tuple(CATEGORIES)
+_VECTORS, _FAULTS, _NOISE, _JITTER = 100, 101, 102, 103  # purposes of random numbers
+
+
+@dataclass(frozen=True)
+class Perception:
+    """How well objects are seen; the defaults see all of them, each once, in its own box.
+
+    Attributes:
+        noise: standard deviation of what is added to each number of a feature; the vectors have 1.
+        missed: share of objects that no region shows, 0..1.
+        doubled: share of objects that two regions show, with noise and box of their own, 0..1.
+        box_jitter: standard deviation of a box's edges, as a share of its width or height.
+    Raises:
+        ValueError: for a share outside 0..1, or a deviation that is negative or not a number.
+    """
+
+    noise: float = 0.3
+    missed: float = 0.0
+    doubled: float = 0.0
+    box_jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("missed", "doubled"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} {getattr(self, name):g}: expected a share of the objects, 0 to 1")
+        for name in ("noise", "box_jitter"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise ValueError(f"{name} {getattr(self, name):g}: expected a standard deviation, 0 or more")
+
+    @property
+    def feature_space(self) -> str:
+        """The name that a store of it has: stores of other faults are another detector's."""
+        faults = f"missed{self.missed:g}-doubled{self.doubled:g}-jitter{self.box_jitter:g}"
+        return f"toyworld-perfect-noise{self.noise:g}-{faults}"
+
+
+def perceive(scene: Scene, image_id: str, perception: Perception) -> RegionRecord:
+    """The regions of a scene: its objects from the lowest to the uppermost, then those that are seen a second time.
+
+    The random numbers depend on the scene alone, so that more of one fault leaves the others as they were.
+
+    Returns:
+        A record of R regions: features (R, `FEATURE_DIM`) float16, boxes x1 y1 x2 y2 in pixels, classes with a score of
+        1, the colour as the attribute, a distribution of 1 at the class.
+    """
+    things = scene.objects
+    drawn = _random(_FAULTS, scene).random((len(things), 2))
+    seen = np.flatnonzero(drawn[:, 0] >= perception.missed)
+    twice = seen[drawn[seen, 1] < perception.doubled]
+    views = np.concatenate([seen, twice + len(things)])  # rows of the random numbers: of a first and a second view
+    shown = [things[view % len(things)] for view in views]
+    features = np.reshape([_vector(thing.category, thing.attributes) for thing in shown], (len(shown), FEATURE_DIM))
+    noise = _random(_NOISE, scene).standard_normal((2 * len(things), FEATURE_DIM))[views]
+    class_ids = np.array([CLASS_NAMES.index(thing.category) for thing in shown], np.uint16)
+    distribution = np.zeros((len(shown), len(CLASS_NAMES) + 1), np.float16)
+    distribution[np.arange(len(shown)), class_ids] = 1
+    ones = np.ones(len(shown), np.float32)
+    return RegionRecord(
+        image_id=image_id,
+        height=scene.height,
+        width=scene.width,
+        boxes=_boxes(scene, views, perception.box_jitter),
+        features=(features + perception.noise * noise).astype(np.float16),
+        class_ids=class_ids,
+        class_scores=ones,
+        attribute_ids=np.array([ATTRIBUTES.index(thing.colour) for thing in shown], np.uint16),
+        attribute_scores=ones,
+        class_distribution=distribution,
+    )
+
+
+def write_perfect_store(out: Path, scenes: Iterable[tuple[str, Scene]], perception: Perception) -> StoreManifest:
+    """Writes the regions of all scenes as a store; goes on where it was stopped.
+
+    Args:
+        out: folder of the store: new, empty, or begun by this function with the same perception.
+        scenes: image id and scene.
+    Raises:
+        ValueError: if the folder holds other things.
+    """
+    return write_store(
+        out,
+        (perceive(scene, image_id, perception) for image_id, scene in scenes),
+        feature_space=perception.feature_space,
+        classes=CLASS_NAMES,
+        attributes=ATTRIBUTES,
+    )
+
+
+def _boxes(scene: Scene, views: np.ndarray, jitter: float) -> np.ndarray:
+    """(R, 4) float32, inside the picture and of at least one pixel."""
+    given = np.array([thing.box for thing in scene.objects], np.float64).reshape(-1, 4)  # x, y, width, height
+    given = given[views % max(1, len(given))]
+    corners = np.concatenate([given[:, :2], given[:, :2] + given[:, 2:]], axis=1)
+    moved = _random(_JITTER, scene).standard_normal((2 * len(scene.objects), 4))[views]
+    corners += jitter * moved * np.tile(given[:, 2:], 2)
+    limits = np.array([scene.width, scene.height])
+    first = np.clip(np.minimum(corners[:, :2], corners[:, 2:]), 0, limits - 1)
+    last = np.clip(np.maximum(corners[:, :2], corners[:, 2:]), first + 1, limits)
+    return np.concatenate([first, last], axis=1).astype(np.float32)
+
+
+@cache
+def _vector(category: str, attributes: tuple[str, ...]) -> np.ndarray:
+    """(`FEATURE_DIM`,) float64: what all objects of this kind have in common."""
+    vectors = np.random.default_rng(_VECTORS).standard_normal((len(CLASS_NAMES) + len(ATTRIBUTES), FEATURE_DIM))
+    chosen = [CLASS_NAMES.index(category), *(len(CLASS_NAMES) + ATTRIBUTES.index(name) for name in attributes)]
+    return vectors[chosen].sum(axis=0)
+
+
+def _random(purpose: int, scene: Scene) -> np.random.Generator:
+    return np.random.default_rng([purpose, scene.seed, scene.index])
