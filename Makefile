@@ -76,11 +76,11 @@ test-rest: detectron2-source ## test-slow, the slow ones of test-faults and test
 	$(PYTEST) -m "(slow or soak) and not gpu and not cluster" $(ARGS)
 
 evidence: setup ## train small models on the toy world and ask what they learned: docs/evidence.md; hours, goes on where it was
-	PYTHONSAFEPATH= $(BIN)/python bench/evidence.py $(ARGS)
+	PYTHONSAFEPATH= PYTHONPATH=bench $(BIN)/python -m evidence $(ARGS)
 
 evidence-quick: setup ## a few of these runs at a small size, to see that all of it works (3 minutes)
 	rm -rf build/evidence-quick
-	PYTHONSAFEPATH= $(BIN)/python bench/evidence.py --quick
+	PYTHONSAFEPATH= PYTHONPATH=bench $(BIN)/python -m evidence --quick
 
 notebook: setup ## run docs/first_hour.ipynb anew and keep its outputs (2 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/notebook_run.py docs/first_hour.ipynb

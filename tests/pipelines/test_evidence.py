@@ -1,4 +1,4 @@
-"""The parts of bench/evidence.py that its verdicts rest on."""
+"""The parts of bench/evidence that its verdicts rest on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bench_on_the_path() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def statistics() -> ModuleType:
-    return import_module("evidence_statistics")
+    return import_module("evidence.intervals")
 
 
 def counts(statistics: ModuleType, rates: list[float], *, pictures: int = 400, asked: int = 2) -> Any:
@@ -75,7 +75,7 @@ def test_a_gain_less_a_gain(statistics: ModuleType) -> None:
 
 
 def test_masks_that_tell_are_found_out() -> None:
-    patterns = import_module("evidence_patterns")
+    patterns = import_module("evidence.mask_patterns")
     random = np.random.default_rng(0)
     matches = random.integers(0, 2, 1200).astype(np.float32)
     blind = (random.random((1200, 20)) < 0.15).astype(np.float32)
@@ -86,7 +86,7 @@ def test_masks_that_tell_are_found_out() -> None:
 
 
 def test_overlap_is_the_largest_iou_with_another_region() -> None:
-    largest_overlap = import_module("evidence_measures").largest_overlap
+    largest_overlap = import_module("evidence.questions").largest_overlap
     boxes = np.array([[0, 0, 10, 10], [5, 0, 15, 10], [0, 0, 10, 9], [50, 50, 60, 60]], np.float32)
     assert largest_overlap(boxes, 0) == pytest.approx(0.9)
     assert largest_overlap(boxes, 1) == pytest.approx(1 / 3)
@@ -95,14 +95,14 @@ def test_overlap_is_the_largest_iou_with_another_region() -> None:
 
 
 def test_permuted_captions_are_of_another_picture_each() -> None:
-    world = import_module("evidence_world")
+    world = import_module("evidence.worlds")
     other = world.another_picture(range(100, 140), seed=0)
     assert sorted(other) == sorted(other.values()) == list(range(100, 140))
     assert all(one != another for one, another in other.items())
 
 
 def test_every_arm_names_what_there_is() -> None:
-    runs = import_module("evidence_runs")
+    runs = import_module("evidence.arms")
     seen: set[str] = set()
     for name, arm in runs.ARMS.items():
         assert not arm.after or arm.after in seen, f"{name} comes before {arm.after}"
@@ -115,8 +115,8 @@ def test_every_arm_names_what_there_is() -> None:
 
 
 def test_a_page_is_made_of_what_is_there(tmp_path: Path) -> None:
-    page = import_module("evidence_page")
-    sizes = import_module("evidence_world").Sizes(test=30, train=60, probe=5)
+    page = import_module("evidence.page")
+    sizes = import_module("evidence.worlds").Sizes(test=30, train=60, probe=5)
     results, arms = (
         tmp_path / "results",
         {
@@ -146,7 +146,7 @@ def test_a_page_is_made_of_what_is_there(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def small_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    world = import_module("evidence_world")
+    world = import_module("evidence.worlds")
     made = world.World(tmp_path_factory.mktemp("evidence"), world.Sizes(test=20, train=50, probe=10))
     made.make(print)
     return made
@@ -161,7 +161,7 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ],
 )  # fmt: skip
 def test_an_arm_is_trained_and_answers(small_world: Any, monkeypatch: pytest.MonkeyPatch, arm: str) -> None:
-    evidence, arms = import_module("evidence"), import_module("evidence_runs").ARMS
+    evidence, arms = import_module("evidence.__main__"), import_module("evidence.arms").ARMS
     monkeypatch.setattr(evidence, "QUICK_STEPS", 2)
     results = small_world.work / "results"
     results.mkdir(exist_ok=True)

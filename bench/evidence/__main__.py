@@ -1,9 +1,9 @@
 """Trains small models on the toy world, asks them what they learned, and writes docs/evidence.md.
 
-    python bench/evidence.py            # what is missing of all runs, one after the other; `make evidence`
-    python bench/evidence.py --quick    # a few of them, smaller, in a folder of its own; `make evidence-quick`
+    make evidence                        # what is missing of all runs, one after the other; `make evidence`
+    make evidence-quick                  # a few of them, smaller, in a folder of its own; `make evidence-quick`
 
-A run is training (`roibeam pretrain`) and questions (`evidence_measures`). Its answers are kept in RESULTS/<arm>-<seed>
+A run is training (`roibeam pretrain`) and questions (`evidence.questions`). Its answers are kept in RESULTS/<arm>-<seed>
 .json; what is there is not done again, and a run that was interrupted goes on. The cost is printed first.
 """
 
@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from evidence_page import write_page
-from evidence_patterns import patterns_tally
-from evidence_runs import ARMS, MATCHING, QUICK_ARMS, QUICK_STEPS, SEEDS, STEPS, Arm
-from evidence_statistics import read_answers
-from evidence_world import FULL, QUICK, ROIBEAM, World
+from evidence.page import write_page
+from evidence.mask_patterns import patterns_tally
+from evidence.arms import ARMS, MATCHING, QUICK_ARMS, QUICK_STEPS, SEEDS, STEPS, Arm
+from evidence.intervals import read_answers
+from evidence.worlds import FULL, QUICK, ROIBEAM, World
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS_A_RUN = 330.0  # of one process, until one was measured
@@ -109,7 +109,7 @@ class Evidence:
         return ["--work", str(self.world.work), "--results", str(self.results), *(["--quick"] if self.quick else [])]
 
     def one(self, run: Run) -> None:
-        from evidence_measures import Asked
+        from evidence.questions import Asked
 
         from roibeam.features.store import FeatureStore
 

@@ -64,7 +64,7 @@ class Arm:
     Attributes:
         what: for people.
         system: as `--system`.
-        captions: name of a file of `evidence_world`.
+        captions: name of a file of `evidence.worlds`.
         model: as `--model`.
         settings: of `--set`, beside those of the tiny models.
         options: further arguments.

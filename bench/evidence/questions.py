@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from evidence_runs import MATCHING, OVERLAP_NAMES, REGIONS, RETRIEVAL, WORDS, WORDS_ALONE
+from evidence.arms import MATCHING, OVERLAP_NAMES, REGIONS, RETRIEVAL, WORDS, WORDS_ALONE
 
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evidence_statistics import Estimate
+from evidence.intervals import Estimate
 
 from roibeam.features.printable import escaped
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from evidence_plots import Row, intervals_svg
-from evidence_runs import ARMS, BATCH, END_TO_END_BATCH, END_TO_END_STEPS, OVERLAP_NAMES, SEEDS
-from evidence_statistics import Answers, Estimate, difference, read_answers, share
-from evidence_world import SEED, Sizes
-from toyworld_ceiling import true_counts
+from evidence.plots import Row, intervals_svg
+from evidence.arms import ARMS, BATCH, END_TO_END_BATCH, END_TO_END_STEPS, OVERLAP_NAMES, SEEDS
+from evidence.intervals import Answers, Estimate, difference, read_answers, share
+from evidence.worlds import SEED, Sizes
+from evidence.toyworld_ceiling import true_counts
 
 from roibeam.pipelines.toyworld.truth import truthful_recall
 
@@ -297,7 +297,7 @@ _PAIRS = (
 def _commands(runs: Sequence[dict[str, object]]) -> Iterator[str]:
     yield "## Runs\n"
     yield (
-        "`python bench/evidence.py --list` tells which are missing. Each trains by the command shown, with `--store`,\n"
+        "`make evidence ARGS=--list` tells which are missing. Each trains by the command shown, with `--store`,\n"
         "`--captions`, `--seed`, and `--from-run` where it goes on from another. Seconds are of a processor that was\n"
         "shared with other work, training and questions together.\n"
     )
