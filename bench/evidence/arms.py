@@ -1,60 +1,66 @@
 """The runs of `make evidence`: what each trains on what, as arguments of `roibeam pretrain`.
 
-All models are of width 64 and two layers: whatever is shown, is shown of small models in a small world. InterBERT masks
-as it does; the others hide more words than published.
+All models are of width 128 and three layers deep, or what comes nearest: whatever is shown, is shown of small models in
+a small world. All hide 40 % of the words, more than published: small models with few captions learn sooner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from evidence.worlds import DETECTOR
+
 SEEDS = (0, 1, 2)
-STEPS, BATCH, RATE = 6000, 32, 3e-3
-HIDDEN_WORDS = 0.4  # instead of 0.15: small models with few captions learn sooner
-END_TO_END_STEPS, END_TO_END_BATCH = 40, 16
+STEPS, BATCH, RATE = 9000, 64, 1e-3
+HALF = STEPS // 2  # of the arms that are compared with each other alone
+EVALUATIONS = 8  # of a run, at even distances
+HIDDEN_WORDS = 0.4
+# InterBERT's groups hide 40.0 % of the words and 15.8 % of the regions with these anchors (2,000 captions).
+GROUP_ANCHORS, GROUP_REGIONS, HIDDEN_REGIONS = 0.25, 0.15, 0.16
+END_TO_END_STEPS, END_TO_END_BATCH = 200, 16
 PROBE_STEPS = 200
 QUICK_STEPS = 150
 
 _WIDTH = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
+    "hidden_size": 128,
     "num_attention_heads": 4,
-    "intermediate_size": 256,
+    "intermediate_size": 512,
     "hidden_dropout": 0,
     "attention_dropout": 0,
 }
-_TINY: Mapping[str, Mapping[str, object]] = {
-    "vlbert": {**_WIDTH, "coordinate_embedding_size": 64, "region_dropout": 0},
-    "visualbert": _WIDTH,
-    "imagebert": _WIDTH,
+_IMAGE = {
+    "image_intermediate_size": 512,
+    "image_hidden_dropout": 0,
+    "image_attention_dropout": 0,
+    "region_embedding_dropout": 0,
+    "pair_dropout": 0,
+}
+_SMALL: Mapping[str, Mapping[str, object]] = {
+    "vlbert": {**_WIDTH, "num_hidden_layers": 3, "coordinate_embedding_size": 128, "region_dropout": 0},
+    "visualbert": {**_WIDTH, "num_hidden_layers": 3},
+    "imagebert": {**_WIDTH, "num_hidden_layers": 3},
+    "vilbert-single-stream": {**_WIDTH, "num_hidden_layers": 4},
     "vilbert": {
         **_WIDTH,
+        **_IMAGE,
         "num_hidden_layers": 4,  # the last two of which look at the image
-        "image_hidden_size": 64,
+        "image_hidden_size": 128,
         "image_num_hidden_layers": 2,
-        "image_intermediate_size": 256,
-        "co_attention_size": 64,
-        "image_hidden_dropout": 0,
-        "image_attention_dropout": 0,
-        "region_embedding_dropout": 0,
-        "pair_dropout": 0,
+        "co_attention_size": 128,
     },
     "interbert": {
         **_WIDTH,
+        **_IMAGE,
         "num_hidden_layers": 2,
         "text_num_hidden_layers": 1,
         "image_num_hidden_layers": 1,
-        "image_intermediate_size": 256,
-        "pooled_size": 64,
-        "image_hidden_dropout": 0,
-        "image_attention_dropout": 0,
-        "region_embedding_dropout": 0,
-        "pair_dropout": 0,
+        "pooled_size": 128,
     },
 }
 OVERLAP_NAMES = ("alone", "touching", "covered")  # of a hidden region, by what others show of it
 WORDS, WORDS_ALONE, REGIONS, MATCHING, RETRIEVAL = "words", "words alone", "regions", "matching", "retrieval"
+BESIDE = "beside"  # matching and retrieval of VisualBERT as it is trained: a true caption stands before the asked one
 
 
 @dataclass(frozen=True)
@@ -62,38 +68,57 @@ class Arm:
     """One kind of run; it is made once for each seed.
 
     Attributes:
+        name: without the store.
         what: for people.
         system: as `--system`.
-        captions: name of a file of `evidence.worlds`.
-        model: as `--model`.
-        settings: of `--set`, beside those of the tiny models.
-        options: further arguments.
-        after: the arm whose run it goes on from.
-        steps, batch, rate: as in `roibeam pretrain`.
         measures: what is asked of it afterwards.
+        store: name of a store of `worlds`.
+        captions: name of a file of captions there.
+        model: as `--model`.
+        settings: of `--set`, beside those of the small models.
+        options: further arguments.
+        after: the arm of the same store whose run it goes on from.
+        text_corpus: whether it reads text without pictures too.
+        steps, batch, rate: as in `roibeam pretrain`.
+        kept: whether its weights (seed 0) are kept for fine-tuning.
     """
 
+    name: str
     what: str
     system: str
     measures: Sequence[str]
+    store: str = "perfect"
     captions: str = "train"
     model: str = "small"
     settings: Mapping[str, object] = field(default_factory=dict)
     options: Sequence[str] = ()
     after: str = ""
+    text_corpus: bool = False
     steps: int = STEPS
     batch: int = BATCH
     rate: float = RATE
+    kept: bool = False
+
+    @property
+    def id(self) -> str:
+        """Such as "perfect/vilbert"."""
+        return f"{self.store}/{self.name}"
+
+    @property
+    def after_id(self) -> str:
+        """The arm that it goes on from, "" for none."""
+        return f"{self.store}/{self.after}" if self.after else ""
 
     def arguments(self, *, steps: int) -> list[str]:
-        """Of `roibeam pretrain`, without run folder, store, captions, seed, and the run that it goes on from."""
-        tiny = {} if self.after else {f"model.{name}": value for name, value in _TINY[self.system].items()}
-        fields = {**tiny, **self._hidden, "train.clip_norm": 1, **self.settings}
+        """Of `roibeam pretrain`, without run folder, files, seed, and the run that it goes on from."""
+        small = {} if self.after else {f"model.{name}": value for name, value in _SMALL[self.system].items()}
+        fields = {**small, **self._hidden, "train.clip_norm": 1, **self.settings}
         return [
             *("--system", self.system, *([] if self.after else ["--model", self.model])),
             *("--steps", str(steps), "--warmup-steps", str(steps // 10)),
             *("--batch-size", str(self.batch), "--learning-rate", str(self.rate)),
-            *(word for name, value in fields.items() for word in ("--set", f"{name}={value}")),
+            *("--set", f"train.evaluate_every={max(1, steps // EVALUATIONS)}"),
+            *(word for name, value in fields.items() if value is not None for word in ("--set", f"{name}={value}")),
             *self.options,
         ]
 
@@ -105,86 +130,181 @@ class Arm:
 
     @property
     def _hidden(self) -> dict[str, object]:
-        return {} if self.system == "interbert" else {"sampling.word_probability": HIDDEN_WORDS}
+        if self.system == "interbert":
+            return {"sampling.word_probability": GROUP_ANCHORS, "sampling.region_probability": GROUP_REGIONS}
+        return {"sampling.word_probability": HIDDEN_WORDS}
 
 
 _ALL = (WORDS, REGIONS, MATCHING, RETRIEVAL)
+_OF_VISUALBERT = (WORDS, MATCHING, RETRIEVAL, BESIDE)
 _SYSTEMS = {
     "vlbert": ("VL-BERT with its paper's relationship task", "paper-small", _ALL),
     "vilbert": ("ViLBERT", "small", _ALL),
-    "visualbert": ("VisualBERT", "small", (WORDS, MATCHING, RETRIEVAL)),
+    "visualbert": ("VisualBERT", "small", _OF_VISUALBERT),
     "imagebert": ("ImageBERT", "small", _ALL),
-    "interbert": ("InterBERT, masked groups", "small", _ALL),
+    "interbert": ("InterBERT, groups masked", "small", _ALL),
 }
+_TEXT_ONLY = {"sampling.with_regions": "false", "sampling.text_form": "words_only", "model.with_match_head": "false"}
 
 
-def _arms() -> Iterator[tuple[str, Arm]]:
+def _main(store: str) -> Iterator[Arm]:
+    """The five systems, and words alone."""
     for name, (what, model, measures) in _SYSTEMS.items():
-        yield name, Arm(what, name, measures, model=model)
-    text = {"sampling.with_regions": "false", "sampling.text_form": "words_only", "model.with_match_head": "false"}
-    yield "text-only", Arm("Words alone, without any image", "visualbert", (WORDS_ALONE,), settings=text)
+        yield Arm(name, what, name, measures, store, model=model, kept=True)
+    what = "Words alone, without any image"
+    yield Arm("text-only", what, "visualbert", (WORDS_ALONE,), store, settings=_TEXT_ONLY, kept=store != DETECTOR)
+
+
+def _controls(store: str) -> Iterator[Arm]:
     for name, (what, model, measures) in _SYSTEMS.items():
         asked = [measure for measure in measures if measure != RETRIEVAL]
-        yield f"{name}-permuted", Arm(f"{what}; every picture has another's captions", name, asked, "permuted", model)
-    two = (WORDS, MATCHING)
-    yield (
-        "interbert-plain",
-        Arm(
-            "InterBERT, words and regions masked one by one", "interbert", two, settings={"sampling.masking": "single"}
-        ),
-    )
-    half = STEPS // 2
-    yield "imagebert-noisy", Arm("ImageBERT, first stage: noisy captions", "imagebert", two, "noisy", steps=half)
-    yield (
-        "imagebert-two-stages",
-        Arm("ImageBERT, second stage: clean captions", "imagebert", two, "clean", steps=half, after="imagebert-noisy"),
-    )
-    yield "imagebert-one-stage", Arm("ImageBERT, both at once", "imagebert", two, "clean-and-noisy")
-    yield "vlbert-released", Arm("VL-BERT as released, stored features", "vlbert", (WORDS, REGIONS))
-    yield from _four_arms()
+        told = f"{what}; every picture has another's captions"
+        yield Arm(f"{name}-permuted", told, name, asked, store, "permuted", model, steps=HALF)
+
+
+def _compared() -> Iterator[Arm]:
+    """The claims of pre-training: arms that differ in one thing from their system's base."""
     relation = {
         "model.with_pooler": "true",
         "model.with_relationship_head": "true",
         "sampling.mismatched_probability": 0.5,
     }
-    probe = {"captions": "probe", "steps": PROBE_STEPS, "settings": relation}
-    yield "probe-pretrained", Arm(
-        "Words and matching learned from few pictures, from vlbert-released", "vlbert", two, after="vlbert-released",
-        rate=RATE / 3, **probe,
+    two, words = (WORDS, REGIONS), (WORDS,)
+    yield _half("vlbert-base", "VL-BERT as released, with the text corpus", "vlbert", two, text_corpus=True)
+    yield _half("vlbert-no-text", "The same without the text corpus", "vlbert", two)
+    no_regions = {"model.with_region_head": "false"}
+    yield _half("vlbert-no-regions", "The same without masked regions", "vlbert", words, no_regions, text_corpus=True)
+    yield _half("vlbert-relation", "The same with the relationship task", "vlbert", two, relation, text_corpus=True)
+
+    yield _half("vilbert-base", "ViLBERT", "vilbert", _ALL)
+    yield _half("vilbert-single", "One stream for words and regions", "vilbert-single-stream", _ALL, kept=True)
+    one = {
+        "model.image_num_hidden_layers": 1,
+        "model.text_co_attention": "[3]",
+        "model.image_co_attention": "[0]",
+    }
+    yield _half("vilbert-shallow", "ViLBERT, one co-attention instead of two", "vilbert", _ALL, one, kept=True)
+
+    base = (WORDS, BESIDE)
+    yield _half("visualbert-base", "VisualBERT", "visualbert", base)
+    late = {"model.early_fusion": "false"}
+    yield _half("visualbert-late", "VisualBERT, image and text meet in one last layer", "visualbert", base, late)
+    alone = {"model.with_match_head": "false", "sampling.text_form": "words_only"}
+    yield _half("visualbert-no-matching", "VisualBERT without the second objective", "visualbert", words, alone)
+    yield _half(
+        "visualbert-from-text", "VisualBERT, which starts from words alone", "visualbert", base,
+        {"model.with_match_head": "true"}, after="text-only",
     )  # fmt: skip
-    yield (
-        "probe-new",
-        Arm("Words and matching learned from few pictures, from new weights", "vlbert", two, rate=RATE / 3, **probe),
+
+    yield _half("imagebert-base", "ImageBERT", "imagebert", _ALL)
+    for name, part in (("classes", "region_class"), ("features", "region_feature")):
+        yield _half(
+            f"imagebert-no-{name}", f"ImageBERT without masked regions' {name}", "imagebert",
+            (WORDS, MATCHING, RETRIEVAL), {f"model.with_{part}_head": "false"},
+        )  # fmt: skip
+    no_match = {
+        "model.with_match_head": "false",
+        "model.masked_loss_pairs": "all",
+        "sampling.mismatched_probability": 0,
+    }
+    yield _half("imagebert-no-matching", "ImageBERT without matching", "imagebert", two, no_match)
+    quarter = HALF // 2
+    asked = (WORDS, MATCHING, RETRIEVAL)
+    yield Arm(
+        "imagebert-noisy", "ImageBERT, first stage: noisy captions", "imagebert", words, captions="noisy", steps=quarter
+    )
+    yield Arm(
+        "imagebert-two-stages", "ImageBERT, second stage: clean captions", "imagebert", asked, captions="clean",
+        steps=quarter, after="imagebert-noisy",
+    )  # fmt: skip
+    yield Arm(
+        "imagebert-one-stage", "ImageBERT, both at once", "imagebert", asked, captions="clean-and-noisy", steps=HALF
     )
 
+    yield _half("interbert-base", "InterBERT, groups masked", "interbert", _ALL)
+    single = {
+        "sampling.masking": "single",
+        "sampling.word_probability": HIDDEN_WORDS,
+        "sampling.region_probability": HIDDEN_REGIONS,
+    }
+    yield _half("interbert-plain", "InterBERT, words and regions masked one by one", "interbert", _ALL, single)
 
-def _four_arms() -> Iterator[tuple[str, Arm]]:
-    """VL-BERT on features from four places, all going on from the same run for as many captions."""
+
+def _half(
+    name: str,
+    what: str,
+    system: str,
+    measures: Iterable[str],
+    settings: Mapping[str, object] | None = None,
+    **others: object,
+) -> Arm:
+    return Arm(name, what, system, tuple(measures), settings=settings or {}, steps=HALF, **others)  # type: ignore[arg-type]
+
+
+def _curves() -> Iterator[Arm]:
+    """Fewer training pictures, as many steps."""
+    for system, measures in (("visualbert", (WORDS, BESIDE)), ("vilbert", _ALL)):
+        for called, share in (("1k", 0.05), ("5k", 0.25)):
+            what = f"{_SYSTEMS[system][0]}, {called.removesuffix('k')},000 training pictures"
+            yield _half(f"{system}-{called}", what, system, measures, {"data.share": share}, kept=system == "vilbert")
+
+
+def _noises() -> Iterator[Arm]:
+    for noise in (0.6, 1.2, 2.4):
+        what = f"VisualBERT, noise of {noise} in place of 0.3"
+        yield _half("visualbert-base", what, "visualbert", (WORDS, BESIDE), store=f"perfect-noise{noise}")
+
+
+def _through_the_detector() -> Iterator[Arm]:
+    """VL-BERT as released, going on from the same run: on stored features, or through the detector's last stage."""
+    yield Arm(
+        "vlbert-released", "VL-BERT as released, stored features", "vlbert", (WORDS, REGIONS), DETECTOR, steps=HALF
+    )
     common = {
+        "store": DETECTOR,
         "after": "vlbert-released",
         "steps": END_TO_END_STEPS,
         "batch": END_TO_END_BATCH,
         "rate": RATE / 10,
     }
-    asked = (WORDS, REGIONS)
-    pixels = ("--end-to-end", "--detector", "toy")
     # As with stored features: no mirrored photos, none put together by shape, the whole image as the regions' mean.
     alike = {"photos.flip": "false", "photos.aspect_buckets": "false", "end_to_end.whole_image": "model"}
-    frozen = {**alike, "encoder.frozen_stages": "[1,2,3,4,5]"}
-    learned = {**frozen, "model.masked_appearance": "learned", "end_to_end.masked_pixels": "whole"}
+    pixels = ("--end-to-end", "--detector", "toy")
     for name, what, options, settings in (
         ("vlbert-stored", "Stored features of the detector", (), {}),
         (
-            "vlbert-encoder",
-            "Features of the same region encoder, regions hidden by a learned vector",
+            "vlbert-frozen",
+            "Masked pixels, detector frozen",
             pixels,
-            learned,
+            {**alike, "encoder.frozen_stages": "[1,2,3,4,5]"},
         ),
-        ("vlbert-pixels-frozen", "Masked pixels, encoder frozen", pixels, frozen),
-        ("vlbert-pixels-trained", "Masked pixels, encoder trained", pixels, alike),
+        ("vlbert-trained", "Masked pixels, detector trained", pixels, alike),
     ):
-        yield name, Arm(what, "vlbert", asked, options=options, settings=settings, **common)  # type: ignore[arg-type]
+        yield Arm(name, what, "vlbert", (WORDS, REGIONS), options=options, settings=settings, **common)  # type: ignore[arg-type]
 
 
-ARMS: Mapping[str, Arm] = dict(_arms())
-QUICK_ARMS = ("visualbert", "text-only", "visualbert-permuted", "vilbert")
+def _for_tasks() -> Iterator[Arm]:
+    """Only to be fine-tuned."""
+    single_image = {
+        f"model.{name}": value for name, value in {"num_hidden_layers": 4, "text_num_hidden_layers": 0}.items()
+    }
+    yield _half(
+        "interbert-single", "InterBERT with a single stream", "interbert", (WORDS,),
+        {**single_image, "model.image_num_hidden_layers": 0}, kept=True,
+    )  # fmt: skip
+
+
+def _in_order() -> Iterator[Arm]:
+    yield from _main("perfect")
+    yield from _controls("perfect")
+    yield from _main(DETECTOR)
+    yield from _controls(DETECTOR)
+    yield from _compared()
+    yield from _curves()
+    yield from _noises()
+    yield from _for_tasks()
+    yield from _through_the_detector()
+
+
+ARMS: Mapping[str, Arm] = {arm.id: arm for arm in _in_order()}  # in the order in which they are run
+QUICK_ARMS = ("perfect/visualbert", "perfect/text-only", "perfect/visualbert-permuted", "detector/vilbert")

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from evidence.arms import MATCHING, OVERLAP_NAMES, REGIONS, RETRIEVAL, WORDS, WORDS_ALONE
 
+from evidence.arms import BESIDE, MATCHING, OVERLAP_NAMES, REGIONS, RETRIEVAL, WORDS, WORDS_ALONE
+from evidence.beside import BesideCaptions
+from evidence.worlds import World
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.model.inputs import IGNORE_INDEX
@@ -55,22 +57,18 @@ class Tally:
 
 
 class Asked:
-    """A model and the pictures that it is asked about. One that was trained end to end looks at their photos.
+    """A model and the pictures that it is asked about. One that was trained end to end looks at their photos."""
 
-    Args:
-        scratch: folder with room for features and scores.
-    """
-
-    def __init__(self, run: Path, store: FeatureStore, captions: Path, scratch: Path) -> None:
+    def __init__(self, run: Path, store: FeatureStore, world: World) -> None:
         found = load_model_or_joint(str(run))
         self.model: Any = found.model
-        self._scratch = scratch
+        self._scratch, self._world, self._store = world.work, world, store
         self.tokenizer = load_tokenizer(str(found.tokenizer))
-        rows, _ = join_captions(store, CaptionFile(str(captions)).captions(), 1.0)
+        rows, _ = join_captions(store, CaptionFile(str(world.captions("test"))).captions(), 1.0)
         corpus, features = Corpus(store, rows), None
         if isinstance(found, JointCheckpoint):
             photos = open_photos(store, rows.captioned_ids(), None)
-            features = PhotoFeatures(found.joint, photos, scratch=scratch, device=CPU)
+            features = PhotoFeatures(found.joint, photos, scratch=world.work, device=CPU)
         classes = known_classes(store, corpus.record(0))
         self.samples = EvaluationSamples(self.model.config, self.tokenizer, num_classes=classes, features=features)
         self.chosen: EvaluationSet = evaluation_set(corpus)
@@ -83,6 +81,7 @@ class Asked:
             REGIONS: self.regions,
             MATCHING: self.matching,
             RETRIEVAL: self.retrieval,
+            BESIDE: self.beside,
         }
         return {name: tally for question in asked for name, tally in questions[question]()}
 
@@ -162,6 +161,14 @@ class Asked:
         for direction in directions:
             for measure in direction.measures(len(self.chosen.image_ids)):
                 yield measure.name, Tally(measure.sums, measure.counts)
+
+    def beside(self) -> Iterator[tuple[str, Tally]]:
+        """Matching and retrieval with a true caption of the candidate picture before the one that is asked about."""
+        rows, _ = join_captions(self._store, CaptionFile(str(self._world.captions("beside"))).captions(), 1.0)
+        other = BesideCaptions(self.model, self.samples, self.chosen, Corpus(self._store, rows))
+        yield f"matching {BESIDE}", Tally(*other.matching(SEED))
+        for name, right, asked in other.retrieval():
+            yield f"{name} {BESIDE}", Tally(right, asked)
 
     @torch.inference_mode()
     def _each(self, rows: Sequence[EvaluationRow], name: str) -> list[tuple[float, int]]:

@@ -1,9 +1,11 @@
-"""What `make evidence` trains on and asks about: pictures of the toy world, their regions, captions in several states.
+"""What `make evidence` trains on and asks about: pictures of one toy world, seen in several ways, and their captions.
 
-WORK/world/images, captions.json   pictures of one seed; the first ones are for testing
-WORK/store                         their regions, by the toy detector
-WORK/captions/<name>.json          COCO's format, see `write_captions`
-WORK/tokenizer                     one vocabulary for all runs
+WORK/world/images          the pictures, for the detector alone
+WORK/stores/<name>         regions of all pictures: of the scene graph ("perfect"), or of the toy detector ("detector")
+WORK/captions/<name>.json  COCO's format, see `write_captions`; corpus.txt: captions of scenes that were never drawn
+WORK/tokenizer             one vocabulary for all runs
+
+Nothing is made twice; a store that was begun is finished.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,32 +21,51 @@ import numpy as np
 
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.toyworld.draw import draw_samples
+from roibeam.pipelines.toyworld.formats import write_corpus
+from roibeam.pipelines.toyworld.perfect_perception import Perception, write_perfect_store
 from roibeam.pipelines.toyworld.picture import Picture, describe
-from roibeam.pipelines.toyworld.scene import generate
+from roibeam.pipelines.toyworld.scene import Scene, generate
 
 SEED = 7  # of the world; the toy detector was trained on that of seed 0
 ROIBEAM = (sys.executable, "-P", "-c", "from roibeam.pipelines.cli.main import main; main()")
-SECONDS_A_PICTURE = 0.12  # drawn, and its regions found
+SECONDS_A_SCENE, SECONDS_A_PICTURE = 0.003, 0.12  # described; drawn, and its regions found by the detector
+DETECTOR = "detector"
+PERFECT: Mapping[str, Perception] = {
+    "perfect": Perception(),
+    **{f"perfect-noise{noise}": Perception(noise=noise) for noise in (0.6, 1.2, 2.4)},
+}
+_FIRST_TEXT_SCENE = 1 << 40  # scenes of the text corpus are none of the pictures
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Pictures to test on, to train on, and to fine-tune the probe on; numbered in this order."""
+    """Pictures to test on, to train on, to fine-tune the probe on, and to watch training by; numbered in this order."""
 
     test: int
     train: int
     probe: int
+    validation: int
 
     @property
     def all(self) -> int:
-        return self.test + self.train + self.probe
+        return self.test + self.train + self.probe + self.validation
+
+    def of(self, split: str) -> range:
+        """Numbers of the pictures of a split, by its name here."""
+        first = 0
+        for name in ("test", "train", "probe", "validation"):
+            if name == split:
+                return range(first, first + int(getattr(self, name)))
+            first += int(getattr(self, name))
+        raise KeyError(split)
 
 
-FULL, QUICK = Sizes(test=500, train=2000, probe=100), Sizes(test=100, train=300, probe=50)
+FULL = Sizes(test=500, train=20_000, probe=100, validation=300)
+QUICK = Sizes(test=100, train=300, probe=50, validation=50)
 
 
 class World:
-    """The pictures and what was made of them; nothing is made twice.
+    """The pictures and what was made of them.
 
     Args:
         work: folder of all of it.
@@ -52,31 +73,65 @@ class World:
 
     def __init__(self, work: Path, sizes: Sizes) -> None:
         self.work, self.sizes = work, sizes
-        self.store, self.tokenizer = work / "store", work / "tokenizer"
+        self.tokenizer = work / "tokenizer"
+        self._pictures: list[Picture] = []
 
-    def seconds(self) -> float:
-        """What `make` takes, about, on two cores: 0 where it was done."""
-        return 0.0 if self.tokenizer.exists() else SECONDS_A_PICTURE * self.sizes.all
+    def store(self, name: str) -> Path:
+        return self.work / "stores" / name
 
     def captions(self, name: str) -> Path:
         return self.work / "captions" / f"{name}.json"
 
-    def make(self, say: Callable[[str], None]) -> None:
-        """Draws, extracts, writes captions; what is there is left as it is."""
+    @property
+    def corpus(self) -> Path:
+        """Text without pictures, as documents."""
+        return self.work / "captions" / "corpus.txt"
+
+    def seconds(self, stores: Sequence[str]) -> float:
+        """What `make` takes, about, on two cores: 0 where it was done."""
+        missing = [name for name in stores if not (self.store(name) / "manifest.json").exists()]
+        a_picture = SECONDS_A_PICTURE * (DETECTOR in missing) + SECONDS_A_SCENE * (len(missing) + 1)
+        return a_picture * self.sizes.all if missing or not self.tokenizer.exists() else 0.0
+
+    def make(self, stores: Sequence[str], say: Callable[[str], None]) -> None:
+        """Captions, tokenizer and these stores; what is there is left as it is."""
+        if not self.tokenizer.exists():
+            say(f"describing {self.sizes.all:,} scenes")
+            self.work.mkdir(parents=True, exist_ok=True)
+            (self.work / "captions").mkdir(exist_ok=True)
+            write_captions(self._described(), self.sizes, self.captions)
+            write_corpus(self.corpus, self._documents())
+            train = self.sizes.of("train")
+            texts = (one.text for index in train for one in self._described()[index].captions)
+            load_tokenizer("captions", texts).save(self.tokenizer)
+        for name in stores:
+            if not (self.store(name) / "manifest.json").exists():
+                say(f"making the store {self.store(name)} (only what is missing)")
+                self._detect() if name == DETECTOR else self._perceive(name)
+
+    def _described(self) -> list[Picture]:
+        if not self._pictures:
+            self._pictures = [describe(generate(SEED, index)) for index in range(self.sizes.all)]
+        return self._pictures
+
+    def _documents(self) -> Iterator[Iterator[object]]:
+        """As many scenes of text alone as pictures to train on."""
+        for number in range(self.sizes.train):
+            yield iter(describe(generate(SEED, _FIRST_TEXT_SCENE + number)).captions)
+
+    def _perceive(self, name: str) -> None:
+        scenes: Iterator[tuple[str, Scene]] = (
+            (image_id(index), picture.scene) for index, picture in enumerate(self._described())
+        )
+        write_perfect_store(self.store(name), scenes, PERFECT[name])
+
+    def _detect(self) -> None:
         world = self.work / "world"
         if not (world / "captions.json").exists():
-            say(f"drawing {self.sizes.all:,} pictures")
             draw_samples(world, count=self.sizes.all, seed=SEED)
-        say(f"extracting their regions to {self.store} (only what is missing)")
         toy = ("--detector", "toy", "--device", "cpu")
-        command = [*ROIBEAM, "extract", str(world / "images"), str(self.store), *toy]
+        command = [*ROIBEAM, "extract", str(world / "images"), str(self.store(DETECTOR)), *toy]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        if not self.tokenizer.exists():
-            pictures = [describe(generate(SEED, index)) for index in range(self.sizes.all)]
-            (self.work / "captions").mkdir(exist_ok=True)
-            write_captions(pictures, self.sizes, self.captions)
-            train = pictures[self.sizes.test :]
-            load_tokenizer("captions", (one.text for picture in train for one in picture.captions)).save(self.tokenizer)
 
 
 def image_id(index: int) -> str:
@@ -84,12 +139,11 @@ def image_id(index: int) -> str:
 
 
 def write_captions(pictures: Sequence[Picture], sizes: Sizes, path: Callable[[str], Path]) -> None:
-    """test: the first caption of each picture for testing. train: all those of the pictures for training.
-    permuted: the same, every picture with another one's. probe: of pictures in none of the others.
+    """test: the first caption of each picture for testing. beside: its second one, or the first where there is no
+    other. train, validation, probe: all those of these pictures. permuted: train, every picture with another one's.
     clean and noisy: one half of train each; of noisy, every second picture has another one's captions."""
     texts = [[caption.text for caption in picture.captions] for picture in pictures]
-    tested, trained = range(sizes.test), range(sizes.test, sizes.test + sizes.train)
-    elsewhere = another_picture(trained, seed=0)
+    tested, trained = sizes.of("test"), sizes.of("train")
     own = {index: index for index in trained}
     clean, noisy = trained[: sizes.train // 2], trained[sizes.train // 2 :]
     wrong = another_picture(noisy, seed=1)
@@ -98,10 +152,12 @@ def write_captions(pictures: Sequence[Picture], sizes: Sizes, path: Callable[[st
         "noisy": {index: index if index % 2 else wrong[index] for index in noisy},
     }
     _write(path("test"), {index: texts[index][:1] for index in tested})
-    _write(path("probe"), {index: texts[index] for index in range(sizes.test + sizes.train, sizes.all)})
+    _write(path("beside"), {index: texts[index][:2][-1:] for index in tested})
+    for name in ("probe", "validation"):
+        _write(path(name), {index: texts[index] for index in sizes.of(name)})
     for name, source in {
         "train": own,
-        "permuted": elsewhere,
+        "permuted": another_picture(trained, seed=0),
         **halves,
         "clean-and-noisy": halves["clean"] | halves["noisy"],
     }.items():

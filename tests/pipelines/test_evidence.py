@@ -101,17 +101,36 @@ def test_permuted_captions_are_of_another_picture_each() -> None:
     assert all(one != another for one, another in other.items())
 
 
+def test_no_picture_is_in_two_splits() -> None:
+    sizes = import_module("evidence.worlds").FULL
+    splits = [sizes.of(name) for name in ("test", "train", "probe", "validation")]
+    assert [number for split in splits for number in split] == list(range(sizes.all))
+
+
 def test_every_arm_names_what_there_is() -> None:
-    runs = import_module("evidence.arms")
+    arms, worlds = import_module("evidence.arms"), import_module("evidence.worlds")
     seen: set[str] = set()
-    for name, arm in runs.ARMS.items():
-        assert not arm.after or arm.after in seen, f"{name} comes before {arm.after}"
+    for name, arm in arms.ARMS.items():
+        assert not arm.after or arm.after_id in seen, f"{name} comes before {arm.after_id}"
         seen.add(name)
+        assert arm.store == worlds.DETECTOR or arm.store in worlds.PERFECT
         system = system_named(arm.system)
         assert arm.model in system.sizes
-        settings = [f"{name}={value}" for name, value in arm.settings.items() if name.startswith("sampling.")]
-        apply_overrides({"sampling": system.sampling()}, settings)
-    assert set(runs.QUICK_ARMS) <= seen
+        apply_overrides({"sampling": system.sampling()}, arm.sampling)
+    assert set(arms.QUICK_ARMS) <= seen
+
+
+def test_only_what_is_missing_or_of_another_command_is_run(tmp_path: Path) -> None:
+    runs, arms, worlds = (import_module(f"evidence.{name}") for name in ("runs", "arms", "worlds"))
+    world = worlds.World(tmp_path, worlds.QUICK)
+    made = runs.Runs(world, tmp_path / "results", arms=["perfect/text-only", "perfect/vilbert"], seeds=[0, 1])
+    (tmp_path / "results" / "perfect").mkdir(parents=True)
+    commands = {0: made.command(arms.ARMS["perfect/vilbert"]), 1: "roibeam pretrain with other steps"}
+    for seed, command in commands.items():
+        made.result(made.all[2 + seed]).write_text(json.dumps({"command": command, "seconds": 100.0}))
+    assert [run.name for run in made.missing()] == ["perfect/text-only-0", "perfect/text-only-1", "perfect/vilbert-1"]
+    text = made.all[0].arm
+    assert made.seconds(made.missing()) == pytest.approx(2 * runs.SECONDS_A_STEP * text.steps + 100)
 
 
 def test_a_page_is_made_of_what_is_there(tmp_path: Path) -> None:
@@ -146,9 +165,9 @@ def test_a_page_is_made_of_what_is_there(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def small_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    world = import_module("evidence.worlds")
-    made = world.World(tmp_path_factory.mktemp("evidence"), world.Sizes(test=20, train=50, probe=10))
-    made.make(print)
+    worlds = import_module("evidence.worlds")
+    made = worlds.World(tmp_path_factory.mktemp("evidence"), worlds.Sizes(test=20, train=50, probe=10, validation=10))
+    made.make(["perfect", worlds.DETECTOR], print)
     return made
 
 
@@ -156,19 +175,19 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize(
     "arm",
     [
-        "vlbert-stored", "vlbert-encoder", "vlbert-pixels-frozen", "vlbert-pixels-trained", "probe-pretrained",
-        "imagebert-two-stages", "interbert-plain",
+        "perfect/vlbert-base", "perfect/visualbert-from-text", "perfect/imagebert-no-matching",
+        "perfect/imagebert-two-stages", "perfect/interbert-plain", "perfect/vilbert-shallow",
+        "detector/vlbert-stored", "detector/vlbert-frozen", "detector/vlbert-trained",
     ],
 )  # fmt: skip
 def test_an_arm_is_trained_and_answers(small_world: Any, monkeypatch: pytest.MonkeyPatch, arm: str) -> None:
-    evidence, arms = import_module("evidence.__main__"), import_module("evidence.arms").ARMS
-    monkeypatch.setattr(evidence, "QUICK_STEPS", 2)
-    results = small_world.work / "results"
-    results.mkdir(exist_ok=True)
-    made = evidence.Evidence(small_world, results, arms=[arm], seeds=[0], quick=True)
-    for name in (arms[arm].after, arm):
-        if name and not made.folder(evidence.Run(name, 0)).exists():
-            made.one(evidence.Run(name, 0))
-    answers = json.loads((results / f"{arm}-0.json").read_text())
+    runs, arms = import_module("evidence.runs"), import_module("evidence.arms").ARMS
+    monkeypatch.setattr(runs, "QUICK_STEPS", 2)
+    made = runs.Runs(small_world, small_world.work / "results", arms=[arm], seeds=[0], quick=True)
+    for name in (arms[arm].after_id, arm):
+        if name:
+            made.one(runs.Run(arms[name], 0))
+    answers = json.loads(made.result(made.all[0]).read_text())
     asked = {name.split()[0].split("_")[0] for name, tally in answers["tallies"].items() if sum(tally["asked"])}
+    asked |= {word for name in answers["tallies"] for word in name.split()[1:]}
     assert asked >= {measure.split()[0] for measure in arms[arm].measures if measure != "retrieval"}

@@ -208,7 +208,14 @@ class EvaluationSamples:
         return self.row(record, ids, labels, masked, match=match)
 
     def row(
-        self, record: RegionRecord, ids: np.ndarray, labels: np.ndarray, masked: np.ndarray, *, match: int
+        self,
+        record: RegionRecord,
+        ids: np.ndarray,
+        labels: np.ndarray,
+        masked: np.ndarray,
+        *,
+        match: int,
+        segments: np.ndarray | None = None,
     ) -> EvaluationRow:
         """A text with a record.
 
@@ -216,6 +223,7 @@ class EvaluationSamples:
             ids, labels: (T,) int64; labels are `IGNORE_INDEX` where nothing is predicted.
             masked: (R,) bool, regions that are hidden, and predicted.
             match: 1 where the text belongs to the image, else 0.
+            segments: (T,) int64; None: all of the text is segment 0.
         """
         kept = np.arange(record.num_regions)
         if self._max_regions:
@@ -226,7 +234,7 @@ class EvaluationSamples:
             sample_id=record.image_id,
             text_ids=ids,
             text_labels=labels,
-            text_segments=np.zeros(len(ids), np.int64),
+            text_segments=np.zeros(len(ids), np.int64) if segments is None else segments,
             features=features,
             boxes=record.boxes[kept],
             masked=masked,
