@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from evidence.worlds import DETECTOR
 
 SEEDS = (0, 1, 2)
-STEPS, BATCH, RATE = 9000, 64, 1e-3
+STEPS, BATCH, RATE = 9000, 64, 2e-3
 HALF = STEPS // 2  # of the arms that are compared with each other alone
 EVALUATIONS = 8  # of a run, at even distances
 HIDDEN_WORDS = 0.4
@@ -78,6 +78,7 @@ class Arm:
         settings: of `--set`, beside those of the small models.
         options: further arguments.
         after: the arm of the same store whose run it goes on from.
+        bert: the arm of the same store, of words alone, whose layers it starts from as from a BERT.
         text_corpus: whether it reads text without pictures too.
         steps, batch, rate: as in `roibeam pretrain`.
         kept: whether its weights (seed 0) are kept for fine-tuning.
@@ -93,6 +94,7 @@ class Arm:
     settings: Mapping[str, object] = field(default_factory=dict)
     options: Sequence[str] = ()
     after: str = ""
+    bert: str = ""
     text_corpus: bool = False
     steps: int = STEPS
     batch: int = BATCH
@@ -105,9 +107,10 @@ class Arm:
         return f"{self.store}/{self.name}"
 
     @property
-    def after_id(self) -> str:
-        """The arm that it goes on from, "" for none."""
-        return f"{self.store}/{self.after}" if self.after else ""
+    def needs(self) -> str:
+        """The arm that has to be trained before, "" for none."""
+        first = self.after or self.bert
+        return f"{self.store}/{first}" if first else ""
 
     def arguments(self, *, steps: int) -> list[str]:
         """Of `roibeam pretrain`, without run folder, files, seed, and the run that it goes on from."""
@@ -192,9 +195,8 @@ def _compared() -> Iterator[Arm]:
     alone = {"model.with_match_head": "false", "sampling.text_form": "words_only"}
     yield _half("visualbert-no-matching", "VisualBERT without the second objective", "visualbert", words, alone)
     yield _half(
-        "visualbert-from-text", "VisualBERT, which starts from words alone", "visualbert", base,
-        {"model.with_match_head": "true"}, after="text-only",
-    )  # fmt: skip
+        "visualbert-from-text", "VisualBERT, which starts from words alone", "visualbert", base, bert="text-only"
+    )
 
     yield _half("imagebert-base", "ImageBERT", "imagebert", _ALL)
     for name, part in (("classes", "region_class"), ("features", "region_feature")):
@@ -228,6 +230,7 @@ def _compared() -> Iterator[Arm]:
         "sampling.region_probability": HIDDEN_REGIONS,
     }
     yield _half("interbert-plain", "InterBERT, words and regions masked one by one", "interbert", _ALL, single)
+    yield _half("interbert-from-text", "InterBERT, which starts from words alone", "interbert", _ALL, bert="text-only")
 
 
 def _half(

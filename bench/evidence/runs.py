@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from evidence.arms import ARMS, BESIDE, MATCHING, QUICK_STEPS, Arm
-from evidence.weights import keep_weights
+from evidence.weights import keep_weights, write_bert
 from evidence.worlds import ROIBEAM, World
 
 SECONDS_A_STEP = 0.09  # of one core, until a run was measured
@@ -77,7 +77,8 @@ class Runs:
         """As it is shown: files by their place in WORK, without run folder, seed and what watches the training."""
         files = [f"--store stores/{arm.store} --captions captions/{arm.captions}.json"]
         files += ["--text-corpus captions/corpus.txt"] if arm.text_corpus else []
-        files += [f"--from-run runs/{arm.after_id}"] if arm.after else []
+        files += [f"--from-run runs/{arm.needs}"] if arm.after else []
+        files += [f"--from-bert berts/{arm.needs}"] if arm.bert else []
         return " ".join(["roibeam pretrain", *files, *self._arguments(arm)])
 
     def seconds(self, runs: Sequence[Run]) -> float:
@@ -98,9 +99,9 @@ class Runs:
 
     def _stages(self) -> list[list[Run]]:
         missing = self.missing()
-        later = [run for run in missing if run.arm.after]
-        starts = [Run(ARMS[run.arm.after_id], run.seed) for run in later]
-        first = [run for run in missing if run not in later]
+        later = [run for run in missing if run.arm.needs]
+        starts = [Run(ARMS[run.arm.needs], run.seed) for run in later]
+        first = [run for run in missing if not run.arm.needs]
         first += [run for run in dict.fromkeys(starts) if run not in first and not self._is_trained(run)]
         return [first, later]
 
@@ -184,7 +185,10 @@ class Runs:
             return
         start = ["--tokenizer", str(self.world.tokenizer)]
         if arm.after:
-            start = ["--from-run", str(self.folder(Run(ARMS[arm.after_id], run.seed)))]
+            start = ["--from-run", str(self.folder(Run(ARMS[arm.needs], run.seed)))]
+        if arm.bert:
+            before = Run(ARMS[arm.needs], run.seed)
+            start += ["--from-bert", str(write_bert(self.folder(before), self.world.work / "berts" / before.name))]
         command = [
             *(*ROIBEAM, "pretrain", str(folder), "--store", str(self.world.store(arm.store)), "--min-match", "0"),
             *("--captions", str(self.world.captions(arm.captions))),

@@ -1,4 +1,4 @@
-"""Trained models to fine-tune, so that tasks need not pre-train again: seed 0 of some arms, in half precision.
+"""Trained models in other forms: to fine-tune, so that tasks need not pre-train again, seed 0 of some arms by halves.
 
     bench/evidence/weights/<store>/<arm>/    config.json, model.safetensors (float16), tokenizer/
 
@@ -7,11 +7,13 @@ Each folder is one that `roibeam pretrain --from-run` and `roibeam evaluate` rea
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
+from roibeam.model.visualbert.checkpoint import state_to_official
 from roibeam.pipelines.model_files.model_checkpoint import CONFIG, WEIGHTS, model_folder
 
 MAX_BYTES = 3_000_000  # of one file
@@ -34,3 +36,24 @@ def keep_weights(run: Path, out: Path) -> None:
     save_file(halves, out / WEIGHTS, metadata={"format": "pt"})
     shutil.copy(model / CONFIG, out / CONFIG)
     shutil.copytree(tokenizer, out / "tokenizer")
+
+
+def write_bert(run: Path, out: Path) -> Path:
+    """The layers of a VisualBERT that was trained on words alone, as a BERT's folder: what `--from-bert` reads.
+
+    Returns:
+        `out`.
+    """
+    model, _ = model_folder(run)
+    settings = json.loads((model / CONFIG).read_text("utf-8"))
+    names = {"hidden_act": "hidden_activation"}
+    options = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    config = {name: settings[names.get(name, name)] for name in (*options, "hidden_act", "max_position_embeddings")}
+    official = state_to_official(load_file(model / WEIGHTS))
+    words = {name.replace("visual_bert.", "bert."): value.contiguous() for name, value in official.items()}
+    left_out = ("visual", "projection", "predictions.decoder")  # of regions; copies of the word table
+    kept = {name: value for name, value in words.items() if not any(part in name for part in left_out)}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / CONFIG).write_text(json.dumps(config), encoding="utf-8")
+    save_file(kept, out / WEIGHTS, metadata={"format": "pt"})
+    return out

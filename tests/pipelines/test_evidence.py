@@ -111,7 +111,7 @@ def test_every_arm_names_what_there_is() -> None:
     arms, worlds = import_module("evidence.arms"), import_module("evidence.worlds")
     seen: set[str] = set()
     for name, arm in arms.ARMS.items():
-        assert not arm.after or arm.after_id in seen, f"{name} comes before {arm.after_id}"
+        assert not arm.needs or arm.needs in seen, f"{name} comes before {arm.needs}"
         seen.add(name)
         assert arm.store == worlds.DETECTOR or arm.store in worlds.PERFECT
         system = system_named(arm.system)
@@ -177,6 +177,7 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
     [
         "perfect/vlbert-base", "perfect/visualbert-from-text", "perfect/imagebert-no-matching",
         "perfect/imagebert-two-stages", "perfect/interbert-plain", "perfect/vilbert-shallow",
+        "perfect/interbert-from-text",
         "detector/vlbert-stored", "detector/vlbert-frozen", "detector/vlbert-trained",
     ],
 )  # fmt: skip
@@ -184,7 +185,7 @@ def test_an_arm_is_trained_and_answers(small_world: Any, monkeypatch: pytest.Mon
     runs, arms = import_module("evidence.runs"), import_module("evidence.arms").ARMS
     monkeypatch.setattr(runs, "QUICK_STEPS", 2)
     made = runs.Runs(small_world, small_world.work / "results", arms=[arm], seeds=[0], quick=True)
-    for name in (arms[arm].after_id, arm):
+    for name in (arms[arm].needs, arm):
         if name:
             made.one(runs.Run(arms[name], 0))
     answers = json.loads(made.result(made.all[0]).read_text())
