@@ -1,7 +1,7 @@
 """What the papers say, as a table, and what was found: claims.tsv beside this file, one row for each claim.
 
-A person writes the columns of `WRITTEN` and "remark". `make evidence` fills in those of `FOUND` and touches no other. The
-table is of tab-separated cells without quotes.
+A person writes the columns of `WRITTEN` and "remark". `make evidence` fills in those of `FOUND` and touches no other.
+The table is of tab-separated cells without quotes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Protocol
 
 from evidence.intervals import Answers, Counts, Estimate, difference, share_of
-
 from roibeam.near_names import name_hint
 
 PAPERS = ("VL-BERT", "ViLBERT", "VisualBERT", "ImageBERT", "InterBERT")
@@ -133,8 +132,7 @@ def _problem(claim: Claim, earlier: Collection[str]) -> str | None:
         f"short has {len(claim.short)} letters, at most {MOST_SHORT} fit": len(claim.short) > MOST_SHORT,
         f"sentence has {words} words, at most {MOST_WORDS} are read": words > MOST_WORDS,
         f"first_arm: {FLOOR!r} can only be second": claim.first_arm == FLOOR,
-        "both sides are the same": (claim.first_arm, claim.first_question)
-        == (claim.second_arm, claim.second_question),
+        "both sides are the same": (claim.first_arm, claim.first_question) == (claim.second_arm, claim.second_question),
     }
     return next((text for text, wrong in tests.items() if wrong), None)
 

@@ -24,7 +24,7 @@ class Counts:
 
     Attributes:
         seeds: (S,) of the runs.
-        right, asked: (S, pictures) int64.
+        right, asked: (S, pictures).
     """
 
     seeds: tuple[int, ...]
@@ -57,9 +57,7 @@ class Estimate:
 Answers = Mapping[str, Mapping[str, Counts]]  # by "<store>/<arm>" and question
 
 
-def read_answers(
-    results: Path, *, commands: Mapping[str, str] | None = None
-) -> tuple[Answers, list[dict[str, Any]]]:
+def read_answers(results: Path, *, commands: Mapping[str, str] | None = None) -> tuple[Answers, list[dict[str, Any]]]:
     """Of all runs in the folders of `results`, one for each store; and what they say of themselves.
 
     Args:
@@ -114,10 +112,10 @@ def share_of(counts: Counts) -> float:
 def _drawn(counts: Counts) -> np.ndarray:
     """(DRAWS,) shares; the same seeds and pictures for all counts of as many seeds and pictures."""
     weights, runs = _draws(*counts.right.shape)
-    right, asked = (
-        np.take_along_axis(weights @ part.T.astype(float), runs, axis=1).sum(axis=1)
-        for part in (counts.right, counts.asked)
-    )
+    # One product of small whole numbers, which 24 bits hold exactly.
+    drawn = weights @ np.concatenate([counts.right, counts.asked]).T.astype(np.float32)
+    kinds = drawn[:, : len(counts.seeds)], drawn[:, len(counts.seeds) :]
+    right, asked = (np.take_along_axis(part, runs, axis=1).sum(axis=1, dtype=float) for part in kinds)
     return np.divide(right, asked, out=np.full(len(right), np.nan), where=asked > 0)
 
 
@@ -125,7 +123,7 @@ def _drawn(counts: Counts) -> np.ndarray:
 def _draws(seeds: int, pictures: int) -> tuple[np.ndarray, np.ndarray]:
     """How often each draw has each picture, (DRAWS, pictures), and which runs it has, (DRAWS, seeds)."""
     random = np.random.default_rng(0)
-    weights = np.empty((DRAWS, pictures))
+    weights = np.empty((DRAWS, pictures), np.float32)
     runs = np.empty((DRAWS, seeds), np.int64)
     for draw in range(DRAWS):
         weights[draw] = np.bincount(random.integers(pictures, size=pictures), minlength=pictures)
