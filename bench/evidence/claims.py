@@ -184,8 +184,14 @@ def _found(estimate: Estimate, first: Counts, second: Counts | float) -> Found:
     else:
         both = [seed for seed in first.seeds if seed in second.seeds]
         shares = share_of(first.of(both)), share_of(second.of(both))
-    points = (100 * part for part in (*shares, estimate.value, estimate.low, estimate.high))
-    return Found(*points, seeds=estimate.seeds)
+    return Found(
+        first=100 * shares[0],
+        second=100 * shares[1],
+        difference=100 * estimate.value,
+        low=100 * estimate.low,
+        high=100 * estimate.high,
+        seeds=estimate.seeds,
+    )
 
 
 def _verdict(expected: str, found: Found) -> str:

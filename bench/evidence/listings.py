@@ -69,8 +69,18 @@ def missing(evidence: Evidence) -> Iterator[str]:
     yield "## Not run yet\n"
     arms = [arm for arm in evidence.commands if arm not in evidence.answers]
     yield f"Arms: {', '.join(arms)}.\n" if arms else "Every arm has at least one run.\n"
-    waiting = [each.claim.id for each in evidence.judged if each.verdict == NOT_RUN]
-    yield f"Claims that wait for them: {', '.join(waiting)}.\n" if waiting else "No claim waits for a run.\n"
+    waiting: dict[bool, list[str]] = {False: [], True: []}
+    for claim in (each.claim for each in evidence.judged if each.verdict == NOT_RUN):
+        there = all(arm in {*evidence.answers, FLOOR} for arm in (claim.first_arm, claim.second_arm))
+        waiting[there].append(claim.id)
+    yield (
+        f"Claims that wait for them: {', '.join(waiting[False])}.\n"
+        if waiting[False]
+        else "No claim waits for a run.\n"
+    )
+    if waiting[True]:
+        names = ", ".join(waiting[True])
+        yield f"Claims whose arms have runs, but none of both with the question or the floor: {names}.\n"
 
 
 def runs(evidence: Evidence) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evidence.arms import SEEDS
 from evidence.claims import (
@@ -36,7 +37,9 @@ from evidence.tables import (
     stores,
     training_pictures,
 )
-from evidence.worlds import Sizes
+
+if TYPE_CHECKING:
+    from evidence.worlds import Sizes
 
 CLAIMS = Path(__file__).with_name("claims.tsv")
 MOST_WORDS = 40  # of a sentence
@@ -117,7 +120,8 @@ def _reading(evidence: Evidence) -> Iterator[str]:
     yield paragraph(
         "Shares are in percent. An *arm* is one way of training. Each run of it has another *seed*, a number that "
         f"chooses its random start. An interval is of {DRAWS:,} draws, each of pictures and runs with replacement. "
-        "Two arms are compared on the same pictures and seeds."
+        "Two arms are compared on the same pictures and seeds. With three runs, what the seeds add to an interval is "
+        "a rough guess, and rather too little."
     )
     yield paragraph(
         "Verdicts: *shown*, the difference is as expected and its interval leaves 0 out; *the other way*, it is "
@@ -138,6 +142,8 @@ def paper_sentence(paper: str, judged: Sequence[Judged]) -> str:
     total, found = len(judged), Counter(each.verdict for each in judged)
     if found[NOT_RUN] == total:
         return f"**{paper}**: none of its {total} claims was run yet."
+    few = sum(each.found is not None and each.found.seeds < len(SEEDS) for each in judged)
+    rough = f"; {few} of them {'rests' if few == 1 else 'rest'} on fewer than {len(SEEDS)} runs" if few else ""
     against = "; ".join(each.claim.short for each in judged if each.verdict == OTHER_WAY)
     for named in (f" ({against})", ""):
         kinds = {SHOWN: "are shown", OTHER_WAY: f"go the other way{named}"}
@@ -145,7 +151,9 @@ def paper_sentence(paper: str, judged: Sequence[Judged]) -> str:
         told = [
             text.replace(" are ", " is ").replace(" go ", " goes ") if text.startswith("1 ") else text for text in told
         ]
-        sentence = f"**{paper}**: of {total} claims {' and '.join(filter(None, (', '.join(told[:-1]), told[-1])))}."
+        sentence = (
+            f"**{paper}**: of {total} claims {' and '.join(filter(None, (', '.join(told[:-1]), told[-1])))}{rough}."
+        )
         if len(sentence.split()) <= MOST_WORDS:
             break
     return sentence

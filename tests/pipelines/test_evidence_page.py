@@ -228,6 +228,7 @@ CLAIMS: list[dict[str, str]] = [
      "second_question": "words wrong", "expected": "alike"},
     {"paper": "ViLBERT", "first_arm": "perfect/vilbert-base", "second_arm": "perfect/vilbert-1k"},
     {"paper": "VL-BERT", "first_arm": "detector/vlbert", "second_arm": "detector/vlbert-later"},
+    {"paper": "VL-BERT", "first_arm": "detector/vlbert", "second_arm": "perfect/text-only"},
 ]  # fmt: skip
 
 
@@ -256,7 +257,15 @@ def full(claims: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_claims_get_their_verdicts_and_keep_what_people_wrote(claims: ModuleType, full: Any, tmp_path: Path) -> None:
     head, *rows = [line.split("\t") for line in full.claims.read_text("utf-8").splitlines()]
     found = [dict(zip(head, row, strict=True)) for row in rows]
-    assert [row["verdict"] for row in found] == ["shown", "the other way", "shown", "shown", "shown", "not run"]
+    assert [row["verdict"] for row in found] == [
+        "shown",
+        "the other way",
+        "shown",
+        "shown",
+        "shown",
+        "not run",
+        "not run",
+    ]
     assert 36 < float(found[0]["difference"]) < 44 and found[0]["seeds"] == "3"
     assert float(found[0]["low"]) < float(found[0]["difference"]) < float(found[0]["high"])
     assert found[2]["second"] == "50.0" and found[5]["difference"] == ""
@@ -267,7 +276,7 @@ def test_claims_get_their_verdicts_and_keep_what_people_wrote(claims: ModuleType
 def test_the_page_tells_what_was_found(full: Any) -> None:
     first = full.text[: full.text.index("## ")]
     assert "- **VisualBERT**: of 4 claims 3 are shown and 1 goes the other way (no picture: words).\n" in first
-    assert "- **VL-BERT**: none of its 1 claims was run yet.\n" in first
+    assert "- **VL-BERT**: none of its 2 claims was run yet.\n" in first
     assert full.text.count("![Claims of ") == 5
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in full.text.splitlines() if line.startswith("| ")}
     assert rows["VisualBERT, one caption"].split(" | ")[1].startswith("6") and rows["ceiling"]
@@ -275,6 +284,7 @@ def test_the_page_tells_what_was_found(full: Any) -> None:
     # Seeds 0 and 2 of text-only: the run of another command is not read.
     assert "| perfect/text-only |" in full.text and "| 0, 2 | 400 |" in full.text and "| +5.0 |" in full.text
     assert "Arms: detector/vlbert-later." in full.text and "Claims that wait for them: row-5." in full.text
+    assert "none of both with the question or the floor: row-6." in full.text
     assert (
         "as it should, / or so |" in full.text
         and "VisualBERT, no picture: words (perfect/visualbert): the other way" in full.text
@@ -316,7 +326,7 @@ def test_a_page_of_no_runs_says_so(claims: ModuleType, full: Any, tmp_path: Path
         .read_text("utf-8")
     )  # fmt: skip
     assert "**No runs yet.**" in text and "perfect/visualbert-permuted" in text
-    assert [row.split("\t")[-2] for row in table.read_text("utf-8").splitlines()[1:]] == ["not run"] * 6
+    assert [row.split("\t")[-2] for row in table.read_text("utf-8").splitlines()[1:]] == ["not run"] * 7
 
 
 def test_a_quick_page_leaves_the_claims_alone(claims: ModuleType, full: Any, tmp_path: Path) -> None:
@@ -340,3 +350,5 @@ def test_a_long_list_of_names_is_left_out_of_a_papers_sentence(claims: ModuleTyp
     judged = [claims.Judged(replace(claim, id=str(n)), claims.Found(60, 50, 10, 9, 11, 3)) for n in range(10)]
     assert sentence("VL-BERT", judged) == "**VL-BERT**: of 10 claims 10 go the other way."
     assert "(five words are in here; five" in sentence("VL-BERT", judged[:2])
+    one = claims.Judged(claim, claims.Found(60, 50, 10, 9, 11, seeds=1))
+    assert sentence("VL-BERT", [one, *judged]).endswith("11 go the other way; 1 of them rests on fewer than 3 runs.")
