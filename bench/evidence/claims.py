@@ -1,7 +1,7 @@
 """What the papers say, as a table, and what was found: claims.tsv beside this file, one row for each claim.
 
 A person writes the columns of `WRITTEN` and "remark". `make evidence` fills in those of `FOUND` and touches no other.
-The table is of tab-separated cells without quotes.
+The table is of tab-separated cells without quotes. A second attempt is a row of its own, with an arm of its own.
 """
 
 from __future__ import annotations

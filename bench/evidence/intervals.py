@@ -45,14 +45,6 @@ class Estimate:
     high: float
     seeds: int
 
-    @property
-    def above_0(self) -> bool:
-        return self.low > 0
-
-    @property
-    def below_0(self) -> bool:
-        return self.high < 0
-
 
 Answers = Mapping[str, Mapping[str, Counts]]  # by "<store>/<arm>" and question
 
@@ -112,7 +104,7 @@ def share_of(counts: Counts) -> float:
 def _drawn(counts: Counts) -> np.ndarray:
     """(DRAWS,) shares; the same seeds and pictures for all counts of as many seeds and pictures."""
     weights, runs = _draws(*counts.right.shape)
-    # One product of small whole numbers, which 24 bits hold exactly.
+    # One product for both; counts are so small that float32 is exact enough.
     drawn = weights @ np.concatenate([counts.right, counts.asked]).T.astype(np.float32)
     kinds = drawn[:, : len(counts.seeds)], drawn[:, len(counts.seeds) :]
     right, asked = (np.take_along_axis(part, runs, axis=1).sum(axis=1, dtype=float) for part in kinds)

@@ -143,7 +143,7 @@ def paper_sentence(paper: str, judged: Sequence[Judged]) -> str:
     if found[NOT_RUN] == total:
         return f"**{paper}**: none of its {total} claims was run yet."
     few = sum(each.found is not None and each.found.seeds < len(SEEDS) for each in judged)
-    rough = f"; {few} of them {'rests' if few == 1 else 'rest'} on fewer than {len(SEEDS)} runs" if few else ""
+    rough = f"; {few} of all {'rests' if few == 1 else 'rest'} on fewer than {len(SEEDS)} runs" if few else ""
     against = "; ".join(each.claim.short for each in judged if each.verdict == OTHER_WAY)
     for named in (f" ({against})", ""):
         kinds = {SHOWN: "are shown", OTHER_WAY: f"go the other way{named}"}
@@ -177,7 +177,11 @@ def _plot(evidence: Evidence, system: str, paper: str) -> str:
 
 def _curve(evidence: Evidence, points: Sequence[tuple[int, str]]) -> tuple[list[int], dict[str, list[float]]]:
     shares: dict[str, list[float]] = {}
-    for name, question in (("hidden words", "words true"), ("matching", "matching"), ("R@10", "text_to_image_r10")):
+    for name, question in (
+        ("hidden words", "words true"),
+        ("matching", "matching"),
+        ("retrieval", "text_to_image_r10"),
+    ):
         found = [evidence.counts(arm, own_question(evidence, arm, question)) for _, arm in points]
         if any(counts is not None for counts in found):
             shares[name] = [float("nan") if counts is None else share_of(counts) for counts in found]

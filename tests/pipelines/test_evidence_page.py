@@ -351,4 +351,4 @@ def test_a_long_list_of_names_is_left_out_of_a_papers_sentence(claims: ModuleTyp
     assert sentence("VL-BERT", judged) == "**VL-BERT**: of 10 claims 10 go the other way."
     assert "(five words are in here; five" in sentence("VL-BERT", judged[:2])
     one = claims.Judged(claim, claims.Found(60, 50, 10, 9, 11, seeds=1))
-    assert sentence("VL-BERT", [one, *judged]).endswith("11 go the other way; 1 of them rests on fewer than 3 runs.")
+    assert sentence("VL-BERT", [one, *judged]).endswith("11 go the other way; 1 of all rests on fewer than 3 runs.")
