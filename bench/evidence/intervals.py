@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ class Counts:
 
     Attributes:
         seeds: (S,) of the runs.
-        right, asked: (S, pictures) int64.
+        right, asked: (S, pictures).
     """
 
     seeds: tuple[int, ...]
@@ -44,77 +45,77 @@ class Estimate:
     high: float
     seeds: int
 
-    @property
-    def above_0(self) -> bool:
-        return self.low > 0
 
-    @property
-    def below_0(self) -> bool:
-        return self.high < 0
+Answers = Mapping[str, Mapping[str, Counts]]  # by "<store>/<arm>" and question
 
 
-Answers = Mapping[str, Mapping[str, Counts]]  # by arm and question
-
-
-def read_answers(
-    results: Path, *, commands: Mapping[str, str] | None = None
-) -> tuple[Answers, list[dict[str, object]]]:
-    """Of all runs in a folder; and what they say of themselves.
+def read_answers(results: Path, *, commands: Mapping[str, str] | None = None) -> tuple[Answers, list[dict[str, Any]]]:
+    """Of all runs in the folders of `results`, one for each store; and what they say of themselves.
 
     Args:
-        commands: by arm; runs of another command, or of none of these arms, are not read. None reads all.
+        commands: by "<store>/<arm>"; runs of another command, or of none of these arms, are not read. None reads all.
     """
-    runs = [json.loads(path.read_text("utf-8")) for path in sorted(results.glob("*.json"))]
+    runs = [json.loads(path.read_text("utf-8")) for path in sorted(results.glob("*/*.json"))]
     if commands is not None:
-        runs = [run for run in runs if run["command"] == commands.get(run["arm"])]
+        runs = [run for run in runs if run["command"] == commands.get(arm_id(run))]
+    runs.sort(key=lambda run: (arm_id(run), run["seed"]))
     answers: dict[str, dict[str, Counts]] = {}
-    for arm in dict.fromkeys(run["arm"] for run in runs):
-        mine = sorted((run for run in runs if run["arm"] == arm), key=lambda run: run["seed"])
-        answers[arm] = {
-            name: Counts(
-                tuple(run["seed"] for run in mine),
-                *(np.array([run["tallies"][name][part] for run in mine]) for part in ("right", "asked")),
-            )
-            for name in mine[0]["tallies"]
-        }
+    for arm in dict.fromkeys(map(arm_id, runs)):
+        mine = [run for run in runs if arm_id(run) == arm]
+        questions = dict.fromkeys(name for run in mine for name in run["tallies"])
+        answers[arm] = {name: _counts([run for run in mine if name in run["tallies"]], name) for name in questions}
     return answers, runs
 
 
+def arm_id(run: Mapping[str, Any]) -> str:
+    return f"{run['store']}/{run['arm']}"
+
+
+def _counts(runs: Sequence[Mapping[str, Any]], question: str) -> Counts:
+    right, asked = (np.array([run["tallies"][question][part] for run in runs]) for part in ("right", "asked"))
+    return Counts(tuple(run["seed"] for run in runs), right, asked)
+
+
 def share(counts: Counts) -> Estimate:
-    return _estimate(_ratio(counts.right.sum(), counts.asked.sum()), _drawn(counts), len(counts.seeds))
+    return _estimate(share_of(counts), _drawn(counts), len(counts.seeds))
 
 
-def difference(one: Counts, other: Counts, *, less: tuple[Counts, Counts] | None = None) -> Estimate | None:
+def difference(one: Counts, other: Counts | float) -> Estimate | None:
     """One share less the other, over the seeds that both have; None where there is none.
 
     Args:
-        less: two more, whose difference is taken off.
+        other: a number is a share that is known, such as what chance reaches.
     """
-    parts = [one, other, *(less or ())]
-    seeds = [seed for seed in one.seeds if all(seed in part.seeds for part in parts)]
+    if isinstance(other, float):
+        found = share(one)
+        return Estimate(found.value - other, found.low - other, found.high - other, found.seeds)
+    seeds = [seed for seed in one.seeds if seed in other.seeds]
     if not seeds:
         return None
-    parts = [part.of(seeds) for part in parts]
-    signs = (1, -1, -1, 1)[: len(parts)]
-    values = [_ratio(part.right.sum(), part.asked.sum()) for part in parts]
-    drawn = sum(sign * _drawn(part) for sign, part in zip(signs, parts, strict=True))
-    return _estimate(sum(s * v for s, v in zip(signs, values, strict=True)), np.asarray(drawn), len(seeds))
+    first, second = one.of(seeds), other.of(seeds)
+    value = share_of(first) - share_of(second)
+    return _estimate(value, _drawn(first) - _drawn(second), len(seeds))
+
+
+def share_of(counts: Counts) -> float:
+    return _ratio(counts.right.sum(), counts.asked.sum())
 
 
 def _drawn(counts: Counts) -> np.ndarray:
     """(DRAWS,) shares; the same seeds and pictures for all counts of as many seeds and pictures."""
     weights, runs = _draws(*counts.right.shape)
-    right, asked = (
-        np.take_along_axis(weights @ part.T, runs, axis=1).sum(axis=1) for part in (counts.right, counts.asked)
-    )
-    return np.array([_ratio(*each) for each in zip(right, asked, strict=True)])
+    # One product for both; counts are so small that float32 is exact enough.
+    drawn = weights @ np.concatenate([counts.right, counts.asked]).T.astype(np.float32)
+    kinds = drawn[:, : len(counts.seeds)], drawn[:, len(counts.seeds) :]
+    right, asked = (np.take_along_axis(part, runs, axis=1).sum(axis=1, dtype=float) for part in kinds)
+    return np.divide(right, asked, out=np.full(len(right), np.nan), where=asked > 0)
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=8)
 def _draws(seeds: int, pictures: int) -> tuple[np.ndarray, np.ndarray]:
     """How often each draw has each picture, (DRAWS, pictures), and which runs it has, (DRAWS, seeds)."""
     random = np.random.default_rng(0)
-    weights = np.empty((DRAWS, pictures), np.int64)
+    weights = np.empty((DRAWS, pictures), np.float32)
     runs = np.empty((DRAWS, seeds), np.int64)
     for draw in range(DRAWS):
         weights[draw] = np.bincount(random.integers(pictures, size=pictures), minlength=pictures)

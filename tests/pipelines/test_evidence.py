@@ -6,8 +6,6 @@ import json
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,54 +22,6 @@ def bench_on_the_path() -> Iterator[None]:
     sys.path.insert(0, str(BENCH))
     yield
     sys.path.remove(str(BENCH))
-
-
-@pytest.fixture(scope="module")
-def statistics() -> ModuleType:
-    return import_module("evidence.intervals")
-
-
-def counts(statistics: ModuleType, rates: list[float], *, pictures: int = 400, asked: int = 2) -> Any:
-    """A run for each rate, so many of each picture's questions right."""
-    random = np.random.default_rng(0)
-    right = np.stack([random.binomial(asked, rate, pictures) for rate in rates])
-    return statistics.Counts(tuple(range(len(rates))), right, np.full_like(right, asked))
-
-
-def test_a_difference_counts_when_seeds_and_pictures_agree(statistics: ModuleType) -> None:
-    better, worse = counts(statistics, [0.6, 0.62, 0.61]), counts(statistics, [0.5, 0.49, 0.51])
-    found = statistics.difference(better, worse)
-    assert found.above_0 and found.seeds == 3 and abs(found.value - 0.11) < 0.03
-    assert statistics.difference(worse, better).below_0
-    same = statistics.difference(better, better)
-    assert (same.value, same.low, same.high) == (0, 0, 0) and not same.above_0
-    # What one seed has and the others have not is no finding.
-    odd = statistics.difference(counts(statistics, [0.9, 0.5, 0.5]), counts(statistics, [0.5, 0.5, 0.5]))
-    assert not odd.above_0
-
-
-def test_intervals_hold_the_truth_about_as_often_as_they_say(statistics: ModuleType) -> None:
-    random, held = np.random.default_rng(1), 0
-    for _ in range(40):
-        right = random.binomial(1, 0.3, (1, 300))
-        found = statistics.share(statistics.Counts((0,), right, np.ones_like(right)))
-        held += found.low <= 0.3 <= found.high
-    assert held >= 34  # 95 % of 40 are 38
-
-
-def test_arms_are_compared_on_the_seeds_that_both_have(statistics: ModuleType) -> None:
-    three = counts(statistics, [0.5, 0.6, 0.7])
-    one = three.of([2])
-    assert one.seeds == (2,) and (one.right == three.right[2:]).all()
-    found = statistics.difference(three, one)
-    assert found.seeds == 1 and found.value == 0
-    assert statistics.difference(three.of([0]), one) is None
-
-
-def test_a_gain_less_a_gain(statistics: ModuleType) -> None:
-    high, low = counts(statistics, [0.8, 0.8]), counts(statistics, [0.5, 0.5])
-    found = statistics.difference(high, low, less=(high, low))
-    assert found.value == 0 and found.low == found.high == 0
 
 
 def test_masks_that_tell_are_found_out() -> None:
@@ -131,33 +81,6 @@ def test_only_what_is_missing_or_of_another_command_is_run(tmp_path: Path) -> No
     assert [run.name for run in made.missing()] == ["perfect/text-only-0", "perfect/text-only-1", "perfect/vilbert-1"]
     text = made.all[0].arm
     assert made.seconds(made.missing()) == pytest.approx(2 * runs.SECONDS_A_STEP * text.steps + 100)
-
-
-def test_a_page_is_made_of_what_is_there(tmp_path: Path) -> None:
-    page = import_module("evidence.page")
-    sizes = import_module("evidence.worlds").Sizes(test=30, train=60, probe=5)
-    results, arms = (
-        tmp_path / "results",
-        {
-            "visualbert": {"words true": 6, "words wrong": 3, "matching": 5, "patterns": 5},
-            "visualbert-permuted": {"words true": 3, "words wrong": 3, "matching": 5},
-            "text-only": {"words alone": 3},
-        },
-    )
-    results.mkdir()
-    for arm, rights in arms.items():
-        for seed in range(2):
-            tallies = {name: {"right": [right] * 30, "asked": [10] * 30} for name, right in rights.items()}
-            text = {"arm": arm, "seed": seed, "command": f"roibeam {arm}", "seconds": 60, "tallies": tallies}
-            (results / f"{arm}-{seed}.json").write_text(json.dumps(text))
-    earlier = {"arm": "text-only", "seed": 2, "command": "of an earlier arm", "seconds": 60, "tallies": {}}
-    (results / "text-only-2.json").write_text(json.dumps(earlier))
-    commands = {arm: f"roibeam {arm}" for arm in arms}
-    written = page.write_page(results, tmp_path / "evidence.md", sizes=sizes, steps=70, commands=commands).read_text()
-    assert "Only 2 of 3 seeds of some runs" in written
-    assert "| VisualBERT | 60.0 [60.0 .. 60.0] | 30.0 [30.0 .. 30.0] | +30.0 [+30.0 .. +30.0] more |" in written
-    assert "6 runs so far" in written and "ViLBERT |" not in written
-    assert (tmp_path / "evidence_words.svg").read_text().count("<circle") == 4
 
 
 # --- small runs of the arms that `make evidence-quick` leaves out ---

@@ -1,0 +1,123 @@
+"""What docs/evidence.md lists one by one: claims and their verdicts, what is missing, and the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from evidence.arms import ARMS
+from evidence.claims import FLOOR, NOT_RUN, NOT_SHOWN, OTHER_WAY, PAPERS, Judged, points
+from evidence.intervals import arm_id
+from evidence.tables import Evidence, paragraph, table
+
+
+def claims(evidence: Evidence) -> Iterator[str]:
+    yield "## Claims\n"
+    yield paragraph(
+        "Every row compares a first arm with a second one. Both stand below what the paper says, with the "
+        "question. *Difference* is first less second, in percent points, with its 95 % interval. The table is "
+        "`bench/evidence/claims.tsv`."
+    )
+    for paper in PAPERS:
+        yield f"**{paper}**\n"
+        rows = [
+            [each.claim.sentence, each.claim.place, _sides(each), each.claim.expected, *_figures(each), each.verdict,
+             each.claim.remark]
+            for each in evidence.judged if each.claim.paper == paper
+        ]  # fmt: skip
+        head = ("what the paper says", "where", "first; second", "expected", "first", "second", "difference", "seeds",
+                "verdict", "remark")  # fmt: skip
+        yield table(head, rows)
+
+
+def _sides(judged: Judged) -> str:
+    claim = judged.claim
+    second = f"{claim.second_arm}: {claim.second_question}"
+    if claim.compares_trainings:
+        return f"{claim.first_arm}; {claim.second_arm}: {claim.first_question}"
+    if claim.second_arm == claim.first_arm:
+        second = claim.second_question
+    elif claim.second_arm == FLOOR:
+        second = FLOOR
+    return f"{claim.first_arm}: {claim.first_question}; {second}"
+
+
+def _figures(judged: Judged) -> list[str]:
+    found = judged.found
+    if found is None:
+        return ["", "", "", ""]
+    between = f"{points(found.difference)} [{points(found.low)} .. {points(found.high)}]"
+    return [f"{found.first:.1f}", f"{found.second:.1f}", between, str(found.seeds)]
+
+
+def not_shown(evidence: Evidence) -> Iterator[str]:
+    """With the likely reason, where a person wrote one."""
+    yield "## What is not shown\n"
+    left = [each for each in evidence.judged if each.verdict in (NOT_SHOWN, OTHER_WAY)]
+    for each in left:
+        between = _figures(each)[2]
+        reason = each.claim.remark or "No reason is given yet."
+        yield f"- {each.claim.paper}, {each.claim.short} ({each.claim.first_arm}): {each.verdict}, {between}. {reason}"
+    if not left:
+        yield "Nothing so far: no claim that was run failed." if evidence.answers else "No runs yet."
+    yield ""
+
+
+def missing(evidence: Evidence) -> Iterator[str]:
+    yield "## Not run yet\n"
+    arms = [arm for arm in evidence.commands if arm not in evidence.answers]
+    yield f"Arms: {', '.join(arms)}.\n" if arms else "Every arm has at least one run.\n"
+    waiting: dict[bool, list[str]] = {False: [], True: []}
+    for claim in (each.claim for each in evidence.judged if each.verdict == NOT_RUN):
+        there = all(arm in {*evidence.answers, FLOOR} for arm in (claim.first_arm, claim.second_arm))
+        waiting[there].append(claim.id)
+    yield (
+        f"Claims that wait for them: {', '.join(waiting[False])}.\n"
+        if waiting[False]
+        else "No claim waits for a run.\n"
+    )
+    if waiting[True]:
+        names = ", ".join(waiting[True])
+        yield f"Claims whose arms have runs, but none of both with the question or the floor: {names}.\n"
+
+
+def runs(evidence: Evidence) -> Iterator[str]:
+    yield "## Runs\n"
+    yield paragraph(
+        "`make evidence` trains what is missing, and `make evidence ARGS=--list` names it. Each run trains by the "
+        "command shown. *Last quarter* is what hidden words and matching still gained there, in points, on "
+        "pictures for validation: much of it says that the model was not done. Seconds are of one core that did "
+        "other work too."
+    )
+    rows = []
+    for arm in evidence.commands:
+        mine = [run for run in evidence.runs if arm_id(run) == arm]
+        if mine:
+            seconds = [run["seconds"] for run in mine if run["seconds"] is not None]
+            what = ARMS[arm].what if arm in ARMS else ""
+            rows.append(
+                [
+                    arm,
+                    what,
+                    ", ".join(str(run["seed"]) for run in mine),
+                    f"{mine[0]['steps']:,}",
+                    f"{np.mean(seconds):,.0f}" if seconds else "",
+                    _last_quarter(mine, "masked_word_accuracy"),
+                    _last_quarter(mine, "matching_accuracy"),
+                    f"`{evidence.commands[arm]}`",
+                ]
+            )
+    head = ("arm", "", "seeds", "steps", "seconds", "last quarter: words", "matching", "command")
+    yield table(head, rows) if rows else "No runs yet.\n"
+
+
+def _last_quarter(runs: Sequence[Mapping[str, Any]], measure: str) -> str:
+    """Mean gain of the runs from three quarters of their steps to the end."""
+    gains = []
+    for run in runs:
+        curve = run.get("curve") or {}
+        if len(values := curve.get(measure, ())) > 1:
+            gains.append(values[-1] - np.interp(0.75 * curve["steps"][-1], curve["steps"], values))
+    return points(100 * float(np.mean(gains))) if gains else ""

@@ -1,0 +1,295 @@
+"""What docs/evidence.md tells of the questions: tables of shares and of their differences."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evidence.claims import PAPERS, Bound, Judged, points
+from evidence.intervals import Answers, Counts, Estimate, difference, share, share_of
+
+SYSTEMS = dict(zip(("vlbert", "vilbert", "visualbert", "imagebert", "interbert"), PAPERS, strict=True))
+BESIDE = " beside"  # VisualBERT's own way to ask: a true caption of the picture stands before the asked one
+STORES = {
+    "perfect": (
+        "Perfect regions",
+        "Regions come from the scene itself, with a little noise: what a perfect detector would see.",
+    ),
+    "detector": ("Regions of the toy detector", "Regions of the same pictures as the shipped toy detector finds them."),
+}
+QUESTIONS = {
+    "words true": "a hidden word of a caption, with its own picture",
+    "words wrong": "the same word with another picture",
+    "words alone": "the same word without any picture, by a model that never saw one",
+    **{
+        f"regions {how} text{where}": f"the class of a hidden region, {how} the caption{told}"
+        for how in ("with", "without")
+        for where, told in (
+            ("", ""),
+            (" alone", "; no other region overlaps it by more than 0.1"),
+            (" touching", "; another one overlaps it by 0.1 to 0.5"),
+            (" covered", "; another one overlaps it by more than 0.5"),
+        )
+    },
+    "matching": "whether a caption belongs to a picture; half do",
+    "matching beside": "whether a second caption belongs, beside one that does",
+    "patterns": "the same, told by which words and regions are hidden",
+    **{
+        f"{way}_r{cut}{how}": f"whether the right {what} is among the best {cut}{told}"
+        for how, told in (("", ""), (BESIDE, ", beside a true caption"))
+        for way, what in (("text_to_image", "picture"), ("image_to_text", "caption"))
+        for cut in (1, 5, 10)
+    },
+}
+_CUTS = (1, 5, 10)
+_SIZED = re.compile(r"(?P<system>\w+)-(?P<thousands>\d+)k")  # an arm of fewer training pictures
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that the page is made of.
+
+    Attributes:
+        answers: by "<store>/<arm>" and question.
+        runs: what each run says of itself.
+        judged: the claims, in their order.
+        bounds: what a blind and a perfect reader reach, by question.
+        commands: of all arms, run or not, by "<store>/<arm>".
+        test, train: numbers of pictures.
+    """
+
+    answers: Answers
+    runs: Sequence[Mapping[str, Any]]
+    judged: Sequence[Judged]
+    bounds: Mapping[str, Bound]
+    commands: Mapping[str, str]
+    test: int
+    train: int
+
+    def counts(self, arm: str, question: str) -> Counts | None:
+        return self.answers.get(arm, {}).get(question)
+
+    def shown(self, arm: str, question: str) -> str:
+        """A share with its interval, in percent; "" where it was not asked."""
+        counts = self.counts(arm, question)
+        return "" if counts is None else percent(share(counts))
+
+    def less(self, first: tuple[str, str], second: tuple[str, str]) -> str:
+        """The first less the second, each an arm and a question."""
+        one, other = self.counts(*first), self.counts(*second)
+        found = None if one is None or other is None else difference(one, other)
+        return "" if found is None else gain(found)
+
+    def bound(self, question: str, which: str) -> str:
+        """The floor or the ceiling, in percent; "" where there is none."""
+        value = getattr(self.bounds.get(question), which, None)
+        return "" if value is None else f"{100 * value:.1f}"
+
+    def asked_systems(self, store: str, question: str) -> list[tuple[str, str, str]]:
+        """(name in the table, arm, ending of the question) of the systems; VisualBERT by its own way first."""
+        found = []
+        for system, name in SYSTEMS.items():
+            arm = f"{store}/{system}"
+            beside = self.counts(arm, question + BESIDE) is not None
+            if beside:
+                found.append((name, arm, BESIDE))
+            if self.counts(arm, question) is not None:
+                found.append((f"{name}, one caption" if beside else name, arm, ""))
+        return found
+
+    def curve(self, system: str) -> list[tuple[int, str]]:
+        """(training pictures, arm) of arms that differ in these alone, with answers, fewest first."""
+        sized = [(int(found["thousands"]) * 1000, arm) for arm in self.answers if (found := _sized(arm, system))]
+        base = f"perfect/{system}-base"
+        return sorted([*sized, *([(self.train, base)] if sized and base in self.answers else [])])
+
+
+def _sized(arm: str, system: str) -> re.Match[str] | None:
+    found = _SIZED.fullmatch(arm.removeprefix("perfect/"))
+    return found if found and found["system"] == system else None
+
+
+def own_question(evidence: Evidence, arm: str, question: str) -> str:
+    """The question as the arm's system is asked it: beside a true caption where that was done."""
+    return question + BESIDE if evidence.counts(arm, question + BESIDE) is not None else question
+
+
+def questions(evidence: Evidence) -> Iterator[str]:
+    answered = {question for asked in evidence.answers.values() for question in asked}
+    names = [name for name in evidence.bounds if name in QUESTIONS or name in answered]
+    if not names:
+        return
+    yield "## Floors and ceilings\n"
+    yield paragraph(
+        "A blind reader sees no picture and answers as well as it can: the floor. A perfect reader sees the whole "
+        "scene: the ceiling. Both are computed from the test captions by `bench/evidence/readers.py`; shares are "
+        "in percent."
+    )
+    yield table(
+        ("question", "what is asked", "floor", "ceiling", "how it was computed"),
+        (
+            [name, QUESTIONS.get(name, ""), evidence.bound(name, "floor"), evidence.bound(name, "ceiling"),
+             evidence.bounds[name].how]
+            for name in names
+        ),
+    )  # fmt: skip
+
+
+def stores(evidence: Evidence) -> Iterator[str]:
+    for store, (title, what) in STORES.items():
+        parts = [part for section in (_words, _regions, _matching, _retrieval) for part in section(evidence, store)]
+        yield f"## {title}\n"
+        yield what + "\n"
+        yield from parts or ["No runs yet.\n"]
+
+
+def _words(evidence: Evidence, store: str) -> Iterator[str]:
+    asked = evidence.asked_systems(store, "words true")
+    alone = (f"{store}/text-only", "words alone")
+    if not asked and evidence.counts(*alone) is None:
+        return
+    yield "**Hidden words.** Each word that names a kind, a colour or a pattern is hidden by itself.\n"
+    rows = [
+        [name, evidence.shown(arm, "words true"), evidence.shown(arm, "words wrong"),
+         evidence.less((arm, "words true"), (arm, "words wrong")), evidence.less((arm, "words true"), alone)]
+        for name, arm, _ in asked
+    ]  # fmt: skip
+    rows.append(["text alone", evidence.shown(*alone), "", "", ""])
+    rows += [[which, evidence.bound("words true", which), "", "", ""] for which in ("floor", "ceiling")]
+    yield table(("", "own picture", "another picture", "own less another", "own less text alone"), rows)
+
+
+def _regions(evidence: Evidence, store: str) -> Iterator[str]:
+    asked = evidence.asked_systems(store, "regions with text")
+    if not asked:
+        return
+    yield paragraph(
+        "**Hidden regions.** One region is hidden and its class is asked, all others are in sight. VisualBERT "
+        "hides none. *Alone*, *touching* and *covered* say how much of it other regions overlap: up to 0.1, up to "
+        "0.5, more."
+    )
+    names = ("with", "without")
+    where = ("alone", "touching", "covered")
+    rows = [
+        [name, *(evidence.shown(arm, f"regions {how} text") for how in names),
+         evidence.less((arm, "regions with text"), (arm, "regions without text")),
+         *(evidence.shown(arm, f"regions with text {part}") for part in where)]
+        for name, arm, _ in asked
+    ]  # fmt: skip
+    rows += [
+        [which, *(evidence.bound(f"regions {how} text", which) for how in names), "",
+         *(evidence.bound(f"regions with text {part}", which) for part in where)]
+        for which in ("floor", "ceiling")
+    ]  # fmt: skip
+    yield table(("", "with caption", "without", "with less without", *where), rows)
+
+
+def _matching(evidence: Evidence, store: str) -> Iterator[str]:
+    asked = evidence.asked_systems(store, "matching")
+    if not asked:
+        return
+    yield paragraph(
+        "**Does the caption belong?** Half of the pairs do. VisualBERT is asked as it was trained, with a true "
+        "caption of the picture beside the asked one; its second line is without."
+    )
+    rows = [
+        [name, evidence.shown(arm, f"matching{how}"),
+         *(evidence.bound(f"matching{how}", which) for which in ("floor", "ceiling"))]
+        for name, arm, how in asked
+    ]  # fmt: skip
+    yield table(("", "right", "floor", "ceiling"), rows)
+
+
+def _retrieval(evidence: Evidence, store: str) -> Iterator[str]:
+    for way, told in (("text_to_image", "Text to image"), ("image_to_text", "Image to text")):
+        asked = evidence.asked_systems(store, f"{way}_r10")
+        if not asked:
+            continue
+        what, among = ("picture", "pictures") if way == "text_to_image" else ("caption", "captions")
+        yield paragraph(
+            f"**{told}.** The right {what} among {evidence.test:,} {among}, ranked by the score for matching, "
+            "without training for it. R@10 is how often it is among the first ten."
+        )
+        rows = []
+        for name, arm, how in asked:
+            counts = evidence.counts(arm, f"{way}_r10{how}")
+            ceiling = getattr(evidence.bounds.get(f"{way}_r10{how}"), "ceiling", None)
+            part = "" if counts is None or not ceiling else f"{100 * share_of(counts) / ceiling:.0f} %"
+            rows.append([name, *(evidence.shown(arm, f"{way}_r{cut}{how}") for cut in _CUTS), part])
+        for which in ("floor", "ceiling"):
+            rows.append([which, *(evidence.bound(f"{way}_r{cut}", which) for cut in _CUTS), ""])
+            if beside := [evidence.bound(f"{way}_r{cut}{BESIDE}", which) for cut in _CUTS if any(b for *_, b in asked)]:
+                rows += [[f"{which}, beside a caption", *beside, ""]] if any(beside) else []
+        yield table(("", *(f"R@{cut}" for cut in _CUTS), "R@10 of the ceiling"), rows)
+
+
+def controls(evidence: Evidence) -> Iterator[str]:
+    rows = []
+    for store, (title, _) in STORES.items():
+        for system, name in SYSTEMS.items():
+            permuted, arm = f"{store}/{system}-permuted", f"{store}/{system}"
+            cells = [
+                evidence.less((permuted, "words true"), (permuted, "words wrong")),
+                evidence.shown(permuted, own_question(evidence, permuted, "matching")),
+                evidence.shown(arm, "patterns"),
+            ]
+            if any(cells):
+                rows.append([name, title.lower(), *cells])
+    yield "## Controls\n"
+    yield paragraph(
+        "*Wrong captions*: a model whose pictures had other pictures' captions in training. The gain from the own "
+        "picture must be gone, and matching must be at chance, 50. *Masks alone*: what a classifier makes of the "
+        "places that are hidden, without words and picture. Its interval must hold 50."
+    )
+    head = ("", "regions", "wrong captions: own less another", "wrong captions: matching", "masks alone: matching")
+    yield table(head, rows) if rows else "No runs yet.\n"
+
+
+def noise(evidence: Evidence) -> Iterator[str]:
+    found = [arm for arm in evidence.answers if re.fullmatch(r"perfect(-noise[\d.]+)?/visualbert-base", arm)]
+    yield "## Noise of the regions\n"
+    yield "The same VisualBERT on perfect regions whose features carry more and more noise.\n"
+    rows = []
+    for arm in sorted(found, key=_noise):
+        asked = [own_question(evidence, arm, name) for name in ("words true", "matching", "text_to_image_r10")]
+        rows.append([f"{_noise(arm):g}", *(evidence.shown(arm, question) for question in asked)])
+    head = ("noise", "hidden words", "matching", "text to image R@10")
+    yield table(head, rows) if rows else "No runs yet.\n"
+
+
+def _noise(arm: str) -> float:
+    """Standard deviation, of the features; of the store "perfect" it is 0.3."""
+    return float(arm.partition("/")[0].removeprefix("perfect").removeprefix("-noise") or 0.3)
+
+
+def training_pictures(evidence: Evidence) -> Iterator[str]:
+    yield "## More training pictures\n"
+    yield "As many steps on fewer pictures: each picture is then seen more often.\n"
+    rows = []
+    for system, name in SYSTEMS.items():
+        for pictures, arm in evidence.curve(system):
+            asked = [own_question(evidence, arm, each) for each in ("words true", "matching", "text_to_image_r10")]
+            rows.append([name, f"{pictures:,}", *(evidence.shown(arm, question) for question in asked)])
+    head = ("", "training pictures", "hidden words", "matching", "text to image R@10")
+    yield table(head, rows) if rows else "No runs yet.\n"
+
+
+def percent(found: Estimate) -> str:
+    return f"{100 * found.value:.1f} [{100 * found.low:.1f} .. {100 * found.high:.1f}]"
+
+
+def gain(found: Estimate) -> str:
+    value, low, high = (points(100 * part) for part in (found.value, found.low, found.high))
+    return f"{value} [{low} .. {high}]"
+
+
+def table(head: Sequence[str], rows: Iterator[list[str]] | Sequence[list[str]]) -> str:
+    lines = [list(head), ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines) + "\n"
+
+
+def paragraph(text: str) -> str:
+    return textwrap.fill(text, 118, break_long_words=False, break_on_hyphens=False) + "\n"

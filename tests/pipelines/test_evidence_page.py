@@ -1,0 +1,354 @@
+"""Claims, their verdicts, and docs/evidence.md, from made answers of which the truth is known."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from bench_module import BENCH
+from doc_pages import Page
+
+PICTURES, ASKED, SIZES = 200, 4, SimpleNamespace(test=200, train=20000)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bench_on_the_path() -> Iterator[None]:
+    """These scripts import each other."""
+    sys.path.insert(0, str(BENCH))
+    yield
+    sys.path.remove(str(BENCH))
+
+
+@pytest.fixture(scope="module")
+def statistics() -> ModuleType:
+    return import_module("evidence.intervals")
+
+
+@pytest.fixture(scope="module")
+def claims() -> ModuleType:
+    return import_module("evidence.claims")
+
+
+@dataclass(frozen=True)
+class Bound:
+    floor: float | None
+    ceiling: float | None
+    how: str = "counted"
+
+
+BOUNDS = {"matching": Bound(0.5, 0.9), "words true": Bound(0.3, 0.95), "text_to_image_r10": Bound(0.05, 0.8)}
+
+
+# --- intervals ---
+
+
+def counts(statistics: ModuleType, rates: list[float], *, pictures: int = 400, asked: int = 2) -> Any:
+    """A run for each rate, so many of each picture's questions right."""
+    random = np.random.default_rng(0)
+    right = np.stack([random.binomial(asked, rate, pictures) for rate in rates])
+    return statistics.Counts(tuple(range(len(rates))), right, np.full_like(right, asked))
+
+
+def test_a_difference_counts_when_seeds_and_pictures_agree(statistics: ModuleType) -> None:
+    better, worse = counts(statistics, [0.6, 0.62, 0.61]), counts(statistics, [0.5, 0.49, 0.51])
+    found = statistics.difference(better, worse)
+    assert found.low > 0 and found.seeds == 3 and abs(found.value - 0.11) < 0.03
+    assert statistics.difference(worse, better).high < 0
+    same = statistics.difference(better, better)
+    assert (same.value, same.low, same.high) == (0, 0, 0)
+    # What one seed has and the others have not is no finding.
+    odd = statistics.difference(counts(statistics, [0.9, 0.5, 0.5]), counts(statistics, [0.5, 0.5, 0.5]))
+    assert odd.low <= 0
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say(statistics: ModuleType) -> None:
+    random, held = np.random.default_rng(1), 0
+    for _ in range(40):
+        right = random.binomial(1, 0.3, (1, 300))
+        found = statistics.share(statistics.Counts((0,), right, np.ones_like(right)))
+        held += found.low <= 0.3 <= found.high
+    assert held >= 34  # 95 % of 40 are 38
+
+
+def test_arms_are_compared_on_the_seeds_that_both_have(statistics: ModuleType) -> None:
+    three = counts(statistics, [0.5, 0.6, 0.7])
+    one = three.of([2])
+    assert one.seeds == (2,) and (one.right == three.right[2:]).all()
+    found = statistics.difference(three, one)
+    assert found.seeds == 1 and found.value == 0
+    assert statistics.difference(three.of([0]), one) is None
+
+
+def test_a_share_is_compared_with_a_known_one(statistics: ModuleType) -> None:
+    half, more = counts(statistics, [0.5, 0.5]), counts(statistics, [0.6, 0.6])
+    assert statistics.difference(more, 0.5).low > 0
+    found = statistics.difference(half, 0.5)
+    assert found.low < 0 < found.high and found.seeds == 2
+
+
+# --- claims ---
+
+ROW = {
+    "id": "vlbert-some", "paper": "VL-BERT", "place": "Table 4", "short": "some: words", "sentence": "It helps.",
+    "first_arm": "perfect/vlbert-a", "first_question": "words true", "second_arm": "perfect/vlbert-b",
+    "second_question": "words true", "expected": "more",
+}  # fmt: skip
+
+
+def written(claims: ModuleType, path: Path, *rows: Mapping[str, str]) -> Path:
+    """A table of claims, each `ROW` but for what is given."""
+    made = [claims.Claim(**{**ROW, "id": f"row-{number}", **row}) for number, row in enumerate(rows)]
+    claims.write_claims(path, [claims.Judged(claim, None) for claim in made])
+    return path
+
+
+def test_our_own_claims_can_be_read_and_cite_a_place(claims: ModuleType) -> None:
+    page, tables = import_module("evidence.page"), import_module("evidence.tables")
+    ours = claims.read_claims(page.CLAIMS)
+    assert {claim.paper for claim in ours} == set(claims.PAPERS)
+    arms = {arm for claim in ours for arm in (claim.first_arm, claim.second_arm)} - {claims.FLOOR}
+    claims.check_names(page.CLAIMS, ours, arms=arms, questions=tables.QUESTIONS)
+    placed = [claim for claim in ours if not claim.place.startswith("no claim of the paper")]
+    assert [
+        claim.id for claim in placed if not any(word in claim.place for word in ("Table", "Section", "Figure"))
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"id": "row-0"}, "line 3 (row-0): an earlier row has the same id"),
+        ({"place": " "}, "place: nothing is written there"),
+        ({"paper": "VilBERT"}, "paper 'VilBERT' is unknown; did you mean ViLBERT"),
+        ({"expected": "most"}, "choose one of more, less, alike"),
+        ({"short": "x" * 47}, "short has 47 letters"),
+        ({"sentence": "so " * 41}, "sentence has 41 words"),
+        ({"first_arm": "floor"}, "can only be second"),
+        ({"second_arm": "perfect/vlbert-a"}, "both sides are the same"),
+    ],
+)
+def test_a_mistake_in_a_row_is_one_line(claims: ModuleType, tmp_path: Path, row: dict[str, str], said: str) -> None:
+    path = written(claims, tmp_path / "claims.tsv", {}, row)
+    with pytest.raises(ValueError) as raised:
+        claims.read_claims(path)
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_names_that_are_not_there_are_one_line(claims: ModuleType, tmp_path: Path) -> None:
+    path = written(claims, tmp_path / "claims.tsv", {})
+    arms, questions = ["perfect/vlbert-a", "perfect/vlbert-c"], ["words true"]
+    with pytest.raises(ValueError, match=r"line 2 \(row-0\): second_arm 'perfect/vlbert-b' is unknown; did you mean"):
+        claims.check_names(path, claims.read_claims(path), arms=arms, questions=questions)
+    with pytest.raises(ValueError, match="first_question 'words true' is unknown"):
+        claims.check_names(
+            path, claims.read_claims(path), arms=["perfect/vlbert-a", "perfect/vlbert-b"], questions=["words"]
+        )
+
+
+@pytest.mark.parametrize("change", [lambda text: text.replace("sentence\t", "", 1), lambda text: text + "one\ttwo\n"])
+def test_another_table_is_refused(claims: ModuleType, tmp_path: Path, change: Any) -> None:
+    path = written(claims, tmp_path / "claims.tsv", {})
+    path.write_text(change(path.read_text()))
+    with pytest.raises(ValueError, match=r"its columns must be|cells expected, 2 found"):
+        claims.read_claims(path)
+
+
+@pytest.mark.parametrize(
+    ("expected", "low", "high", "verdict"),
+    [
+        ("more", 0.1, 4, "shown"),
+        ("more", -0.1, 4, "not shown"),
+        ("more", -4, -0.1, "the other way"),
+        ("less", -4, -0.1, "shown"),
+        ("less", -4, 0.1, "not shown"),
+        ("less", 0.1, 4, "the other way"),
+        ("alike", -1.9, 0.5, "shown"),
+        ("alike", 0.1, 1.9, "shown"),  # a difference, but too small to matter
+        ("alike", -0.5, 2.1, "not shown"),
+        ("alike", 0.1, 2.1, "the other way"),
+    ],
+)
+def test_verdicts(claims: ModuleType, expected: str, low: float, high: float, verdict: str) -> None:
+    claim = claims.Claim(**{**ROW, "expected": expected})
+    found = claims.Found(50, 50, (low + high) / 2, low, high, seeds=3)
+    assert claims.Judged(claim, found).verdict == verdict
+
+
+# --- the page ---
+
+
+def make_results(folder: Path, arms: Mapping[str, Mapping[str, float]], *, seeds: int = 3) -> dict[str, str]:
+    """Runs of these arms, which get such shares of their questions right; the commands of the arms."""
+    random = np.random.default_rng(0)
+    for arm, shares in arms.items():
+        store, name = arm.split("/")
+        (folder / store).mkdir(parents=True, exist_ok=True)
+        for seed in range(seeds):
+            tallies = {
+                question: {"right": random.binomial(ASKED, share, PICTURES).tolist(), "asked": [ASKED] * PICTURES}
+                for question, share in shares.items()
+            }
+            curve = {"steps": [100, 200, 300, 400], "masked_word_accuracy": [0.1, 0.2, 0.3, 0.35]}
+            told = {
+                "store": store,
+                "arm": name,
+                "seed": seed,
+                "command": f"roibeam {arm}",
+                "steps": 400,
+                "seconds": 60.5,
+            }
+            path = folder / store / f"{name}-{seed}.json"
+            path.write_text(json.dumps({**told, "curve": curve, "tallies": tallies}))
+    return {arm: f"roibeam {arm}" for arm in arms}
+
+
+ARMS = {
+    "perfect/visualbert": {"words true": 0.7, "words wrong": 0.3, "matching": 0.6, "matching beside": 0.9},
+    "perfect/visualbert-permuted": {"words true": 0, "words wrong": 0, "matching": 0.5},
+    "perfect/text-only": {"words alone": 0.3},
+    "perfect/vilbert-1k": {"words true": 0.4, "matching": 0.5, "text_to_image_r10": 0.1},
+    "perfect/vilbert-base": {"words true": 0.6, "matching": 0.8, "text_to_image_r10": 0.4},
+    "detector/vlbert": {"words true": 0.5, "words wrong": 0.4, "matching": 0.55},
+}  # fmt: skip
+VISUALBERT = {"paper": "VisualBERT", "first_arm": "perfect/visualbert", "second_arm": "perfect/visualbert"}
+CLAIMS: list[dict[str, str]] = [
+    {**VISUALBERT, "second_question": "words wrong", "remark": "as it should, | or so"},
+    {**VISUALBERT, "second_question": "words wrong", "expected": "less", "short": "no picture: words"},
+    {**VISUALBERT, "first_question": "matching beside", "second_arm": "floor", "second_question": "matching"},
+    {**VISUALBERT, "first_arm": "perfect/visualbert-permuted", "second_arm": "perfect/visualbert-permuted",
+     "second_question": "words wrong", "expected": "alike"},
+    {"paper": "ViLBERT", "first_arm": "perfect/vilbert-base", "second_arm": "perfect/vilbert-1k"},
+    {"paper": "VL-BERT", "first_arm": "detector/vlbert", "second_arm": "detector/vlbert-later"},
+    {"paper": "VL-BERT", "first_arm": "detector/vlbert", "second_arm": "perfect/text-only"},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def full(claims: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A page of some runs, and its folder."""
+    folder = tmp_path_factory.mktemp("evidence")
+    commands = make_results(folder / "results", ARMS)
+    (folder / "results" / "perfect" / "text-only-1.json").write_text(
+        json.dumps({"store": "perfect", "arm": "text-only", "seed": 1, "command": "of an earlier arm", "tallies": {}})
+    )
+    commands |= {"detector/vlbert-later": "roibeam later"}
+    path = written(claims, folder / "claims.tsv", *CLAIMS)
+    page = import_module("evidence.page").write_page(
+        folder / "results",
+        folder / "evidence.md",
+        commands=commands,
+        bounds=BOUNDS,
+        sizes=SIZES,
+        quick=False,
+        table=path,
+    )
+    return SimpleNamespace(folder=folder, text=page.read_text("utf-8"), claims=path, commands=commands)
+
+
+def test_claims_get_their_verdicts_and_keep_what_people_wrote(claims: ModuleType, full: Any, tmp_path: Path) -> None:
+    head, *rows = [line.split("\t") for line in full.claims.read_text("utf-8").splitlines()]
+    found = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [row["verdict"] for row in found] == [
+        "shown",
+        "the other way",
+        "shown",
+        "shown",
+        "shown",
+        "not run",
+        "not run",
+    ]
+    assert 36 < float(found[0]["difference"]) < 44 and found[0]["seeds"] == "3"
+    assert float(found[0]["low"]) < float(found[0]["difference"]) < float(found[0]["high"])
+    assert found[2]["second"] == "50.0" and found[5]["difference"] == ""
+    before = claims.read_claims(written(claims, tmp_path / "claims.tsv", *CLAIMS))
+    assert claims.read_claims(full.claims) == before and before[0].remark == "as it should, | or so"
+
+
+def test_the_page_tells_what_was_found(full: Any) -> None:
+    first = full.text[: full.text.index("## ")]
+    assert "- **VisualBERT**: of 4 claims 3 are shown and 1 goes the other way (no picture: words).\n" in first
+    assert "- **VL-BERT**: none of its 2 claims was run yet.\n" in first
+    assert full.text.count("![Claims of ") == 5
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in full.text.splitlines() if line.startswith("| ")}
+    assert rows["VisualBERT, one caption"].split(" | ")[1].startswith("6") and rows["ceiling"]
+    assert "1 of 6 arms have fewer than 3 runs" in full.text
+    # Seeds 0 and 2 of text-only: the run of another command is not read.
+    assert "| perfect/text-only |" in full.text and "| 0, 2 | 400 |" in full.text and "| +5.0 |" in full.text
+    assert "Arms: detector/vlbert-later." in full.text and "Claims that wait for them: row-5." in full.text
+    assert "none of both with the question or the floor: row-6." in full.text
+    assert (
+        "as it should, / or so |" in full.text
+        and "VisualBERT, no picture: words (perfect/visualbert): the other way" in full.text
+    )
+
+
+def test_sentences_of_the_page_are_short(full: Any) -> None:
+    assert Page(full.text).long_sentences(40) == []
+
+
+def test_plots_show_claims_that_compare_trainings_as_text(full: Any) -> None:
+    plots = {path.stem: path.read_text("utf-8") for path in full.folder.glob("*.svg")}
+    assert len(plots) == 5
+    assert "some: words" in plots["evidence_vlbert"] and ">not run<" in plots["evidence_vlbert"]
+    # Own picture against another is no second training.
+    assert "no picture: words" not in plots["evidence_visualbert"]
+    assert "more training pictures" in plots["evidence_vilbert"] and "training pictures" not in plots["evidence_vlbert"]
+    assert all("prefers-color-scheme: dark" in text and 'viewBox="0 0 360 ' in text for text in plots.values())
+
+
+def test_less_as_expected_is_drawn_to_the_right_and_large_differences_are_cut_off(claims: ModuleType) -> None:
+    plots = import_module("evidence.plots")
+    less = claims.Judged(claims.Claim(**{**ROW, "expected": "less"}), claims.Found(50, 52, -2.0, -3.0, -1.0, 3))
+    huge = claims.Judged(claims.Claim(**ROW), claims.Found(90, 10, 80.0, 79.0, 81.0, 3))
+    drawn = plots.claims_plot("title", [less, less, huge])
+    assert drawn.count(">+2.0<") == 2 and ">+80.0<" in drawn
+    places = [float(part.split('"')[0]) for part in drawn.split('circle cx="')[1:]]
+    assert min(places[2:]) > 180 and max(places) <= 360
+
+
+def test_a_page_of_no_runs_says_so(claims: ModuleType, full: Any, tmp_path: Path) -> None:
+    table = Path(shutil.copy(full.claims, tmp_path / "claims.tsv"))
+    text = (
+        import_module("evidence.page")
+        .write_page(
+            tmp_path / "none", tmp_path / "docs" / "evidence.md", commands=full.commands, bounds={}, sizes=SIZES,
+            quick=False, table=table,
+        )
+        .read_text("utf-8")
+    )  # fmt: skip
+    assert "**No runs yet.**" in text and "perfect/visualbert-permuted" in text
+    assert [row.split("\t")[-2] for row in table.read_text("utf-8").splitlines()[1:]] == ["not run"] * 7
+
+
+def test_a_quick_page_leaves_the_claims_alone(claims: ModuleType, full: Any, tmp_path: Path) -> None:
+    """Its few small runs may not be among the claims' arms, and say nothing of them."""
+    table = written(claims, tmp_path / "claims.tsv", {"first_arm": "perfect/not-quick"}, *CLAIMS)
+    before = table.read_bytes()
+    text = (
+        import_module("evidence.page")
+        .write_page(
+            full.folder / "results", tmp_path / "evidence.md", commands=full.commands, bounds=BOUNDS, sizes=SIZES,
+            quick=True, table=table,
+        )
+        .read_text("utf-8")
+    )  # fmt: skip
+    assert table.read_bytes() == before and "quick run" in text
+
+
+def test_a_long_list_of_names_is_left_out_of_a_papers_sentence(claims: ModuleType) -> None:
+    sentence = import_module("evidence.page").paper_sentence
+    claim = claims.Claim(**{**ROW, "expected": "less", "short": "five words are in here"})
+    judged = [claims.Judged(replace(claim, id=str(n)), claims.Found(60, 50, 10, 9, 11, 3)) for n in range(10)]
+    assert sentence("VL-BERT", judged) == "**VL-BERT**: of 10 claims 10 go the other way."
+    assert "(five words are in here; five" in sentence("VL-BERT", judged[:2])
+    one = claims.Judged(claim, claims.Found(60, 50, 10, 9, 11, seeds=1))
+    assert sentence("VL-BERT", [one, *judged]).endswith("11 go the other way; 1 of all rests on fewer than 3 runs.")
