@@ -81,8 +81,8 @@ def make(runs: Runs, jobs: int) -> None:
 
 def write(runs: Runs, page: Path) -> Path:
     """The page; ends with an error where masks alone tell whether a caption belongs."""
-    commands = {run.arm.id: runs.command(run.arm) for run in runs.all}
-    written = write_page(runs.results, page, sizes=runs.world.sizes, commands=commands)
+    commands = {name: runs.command(arm) for name, arm in ARMS.items()}
+    written = write_page(runs.results, page, commands=commands, bounds={}, sizes=runs.world.sizes, quick=runs.quick)
     if telling := telling_masks(runs.results, commands):
         sys.exit(f"evidence: masks alone tell whether a caption belongs: {', '.join(telling)}")
     return written

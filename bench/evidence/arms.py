@@ -80,6 +80,7 @@ class Arm:
         after: the arm of the same store whose run it goes on from.
         bert: the arm of the same store, of words alone, whose layers it starts from as from a BERT.
         text_corpus: whether it reads text without pictures too.
+        labels: whether the detector goes on learning its objects beside.
         steps, batch, rate: as in `roibeam pretrain`.
         kept: whether its weights (seed 0) are kept for fine-tuning.
     """
@@ -96,6 +97,7 @@ class Arm:
     after: str = ""
     bert: str = ""
     text_corpus: bool = False
+    labels: bool = False
     steps: int = STEPS
     batch: int = BATCH
     rate: float = RATE
@@ -273,17 +275,14 @@ def _through_the_detector() -> Iterator[Arm]:
     # As with stored features: no mirrored photos, none put together by shape, the whole image as the regions' mean.
     alike = {"photos.flip": "false", "photos.aspect_buckets": "false", "end_to_end.whole_image": "model"}
     pixels = ("--end-to-end", "--detector", "toy")
-    for name, what, options, settings in (
-        ("vlbert-stored", "Stored features of the detector", (), {}),
-        (
-            "vlbert-frozen",
-            "Masked pixels, detector frozen",
-            pixels,
-            {**alike, "encoder.frozen_stages": "[1,2,3,4,5]"},
-        ),
-        ("vlbert-trained", "Masked pixels, detector trained", pixels, alike),
+    frozen = {**alike, "encoder.frozen_stages": "[1,2,3,4,5]"}
+    for name, what, options, settings, labels in (
+        ("vlbert-stored", "Stored features of the detector", (), {}, False),
+        ("vlbert-frozen", "Masked pixels, detector frozen", pixels, frozen, False),
+        ("vlbert-trained", "Masked pixels, detector trained", pixels, alike, False),
+        ("vlbert-joint", "Masked pixels, detector trained on its objects too", pixels, alike, True),
     ):
-        yield Arm(name, what, "vlbert", (WORDS, REGIONS), options=options, settings=settings, **common)  # type: ignore[arg-type]
+        yield Arm(name, what, "vlbert", (WORDS, REGIONS), options=options, settings=settings, labels=labels, **common)  # type: ignore[arg-type]
 
 
 def _for_tasks() -> Iterator[Arm]:

@@ -77,6 +77,7 @@ class Runs:
         """As it is shown: files by their place in WORK, without run folder, seed and what watches the training."""
         files = [f"--store stores/{arm.store} --captions captions/{arm.captions}.json"]
         files += ["--text-corpus captions/corpus.txt"] if arm.text_corpus else []
+        files += ["--labels captions/labels.json"] if arm.labels else []
         files += [f"--from-run runs/{arm.needs}"] if arm.after else []
         files += [f"--from-bert berts/{arm.needs}"] if arm.bert else []
         return " ".join(["roibeam pretrain", *files, *self._arguments(arm)])
@@ -180,20 +181,21 @@ class Runs:
 
     def _train(self, run: Run) -> None:
         """A run that was stopped goes on at its newest checkpoint."""
-        arm, folder = run.arm, self.folder(run)
+        arm, folder, world = run.arm, self.folder(run), self.world
         if self._is_trained(run):
             return
-        start = ["--tokenizer", str(self.world.tokenizer)]
+        start = ["--tokenizer", str(world.tokenizer)]
         if arm.after:
             start = ["--from-run", str(self.folder(Run(ARMS[arm.needs], run.seed)))]
         if arm.bert:
             before = Run(ARMS[arm.needs], run.seed)
-            start += ["--from-bert", str(write_bert(self.folder(before), self.world.work / "berts" / before.name))]
+            start += ["--from-bert", str(write_bert(self.folder(before), world.work / "berts" / before.name))]
         command = [
-            *(*ROIBEAM, "pretrain", str(folder), "--store", str(self.world.store(arm.store)), "--min-match", "0"),
-            *("--captions", str(self.world.captions(arm.captions))),
-            *("--validation-captions", str(self.world.captions("validation"))),
-            *(["--text-corpus", str(self.world.corpus)] if arm.text_corpus else []),
+            *(*ROIBEAM, "pretrain", str(folder), "--store", str(world.store(arm.store)), "--min-match", "0"),
+            *("--captions", str(world.captions(arm.captions))),
+            *("--validation-captions", str(world.captions("validation"))),
+            *(["--text-corpus", str(world.corpus)] if arm.text_corpus else []),
+            *(["--labels", str(world.labels), "--labels-photos", str(world.photos)] if arm.labels else []),
             *("--seed", str(run.seed), "--device", "cpu", "--threads", "1", *start, *self._arguments(arm)),
         ]
         log = folder.with_suffix(".log")

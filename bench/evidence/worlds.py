@@ -2,7 +2,7 @@
 
 WORK/world/images          the pictures, for the detector alone
 WORK/stores/<name>         regions of all pictures: of the scene graph ("perfect"), or of the toy detector ("detector")
-WORK/captions/<name>.json  COCO's format, see `write_captions`; corpus.txt: captions of scenes that were never drawn
+WORK/captions/<name>.json  COCO's format, see `write_captions`; labels.json: boxes; corpus.txt: text without pictures
 WORK/tokenizer             one vocabulary for all runs
 
 Nothing is made twice; a store that was begun is finished.
@@ -22,7 +22,7 @@ import numpy as np
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.toyworld.draw import draw_samples
 from roibeam.pipelines.toyworld.formats import write_corpus
-from roibeam.pipelines.toyworld.perfect_perception import Perception, write_perfect_store
+from roibeam.pipelines.toyworld.perfect_perception import CLASS_NAMES, Perception, write_perfect_store
 from roibeam.pipelines.toyworld.picture import Picture, describe
 from roibeam.pipelines.toyworld.scene import Scene, generate
 
@@ -87,6 +87,15 @@ class World:
         """Text without pictures, as documents."""
         return self.work / "captions" / "corpus.txt"
 
+    @property
+    def labels(self) -> Path:
+        """COCO instances of the pictures to train on, for training the detector beside."""
+        return self.work / "captions" / "labels.json"
+
+    @property
+    def photos(self) -> Path:
+        return self.work / "world" / "images"
+
     def seconds(self, stores: Sequence[str]) -> float:
         """What `make` takes, about, on two cores: 0 where it was done."""
         missing = [name for name in stores if not (self.store(name) / "manifest.json").exists()]
@@ -126,11 +135,11 @@ class World:
         write_perfect_store(self.store(name), scenes, PERFECT[name])
 
     def _detect(self) -> None:
-        world = self.work / "world"
-        if not (world / "captions.json").exists():
-            draw_samples(world, count=self.sizes.all, seed=SEED)
+        if not (self.work / "world" / "captions.json").exists():
+            draw_samples(self.work / "world", count=self.sizes.all, seed=SEED)
+        write_labels(self.labels, [self._described()[index] for index in self.sizes.of("train")])
         toy = ("--detector", "toy", "--device", "cpu")
-        command = [*ROIBEAM, "extract", str(world / "images"), str(self.store(DETECTOR)), *toy]
+        command = [*ROIBEAM, "extract", str(self.photos), str(self.store(DETECTOR)), *toy]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
@@ -162,6 +171,34 @@ def write_captions(pictures: Sequence[Picture], sizes: Sizes, path: Callable[[st
         "clean-and-noisy": halves["clean"] | halves["noisy"],
     }.items():
         _write(path(name), {index: texts[of] for index, of in source.items()})
+
+
+def write_labels(path: Path, pictures: Sequence[Picture]) -> None:
+    """Boxes and kinds of all objects, in the format of COCO's instances."""
+    number = {name: place + 1 for place, name in enumerate(CLASS_NAMES)}
+    images = [
+        {
+            "id": picture.scene.index,
+            "file_name": f"{image_id(picture.scene.index)}.jpg",
+            "height": picture.scene.height,
+            "width": picture.scene.width,
+        }
+        for picture in pictures
+    ]
+    things = [(picture.scene.index, thing) for picture in pictures for thing in picture.scene.objects]
+    annotations = [
+        {
+            "id": place + 1,
+            "image_id": index,
+            "category_id": number[thing.category],
+            "bbox": list(thing.box),
+            "area": thing.area,
+            "iscrowd": 0,
+        }
+        for place, (index, thing) in enumerate(things)
+    ]
+    categories = [{"id": place, "name": name} for name, place in number.items()]
+    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}), "utf-8")
 
 
 def another_picture(indices: Sequence[int], *, seed: int) -> dict[int, int]:

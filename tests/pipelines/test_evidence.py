@@ -102,6 +102,7 @@ def small_world(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "perfect/imagebert-two-stages", "perfect/interbert-plain", "perfect/vilbert-shallow",
         "perfect/interbert-from-text",
         "detector/vlbert-stored", "detector/vlbert-frozen", "detector/vlbert-trained",
+        "detector/vlbert-joint",
     ],
 )  # fmt: skip
 def test_an_arm_is_trained_and_answers(small_world: Any, monkeypatch: pytest.MonkeyPatch, arm: str) -> None:
