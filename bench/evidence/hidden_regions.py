@@ -1,8 +1,9 @@
-"""A hidden region's class, read by one who knows all other objects, where the hidden one lies, and the world's statistics.
+"""A hidden region's class, read by one who knows all other objects, the hidden one's box, and the world's statistics.
 
 Its level is computed, not proven to be the most that can be reached. It takes objects as drawn independently, given the
-theme; the box tells by its width and height, how others cover it, whether it touches the picture's edge or holds another
-box.
+theme. The box tells by its width and height, how it overlaps others, and whether it touches the picture's edge, holds
+another box, or lies within a hollow thing. Only in a detector's store do other regions show the hidden thing where they
+overlap it: perfect regions show nothing but their own.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+
 from evidence.arms import OVERLAP_NAMES
 from evidence.questions import OVERLAPS, largest_overlap
 from evidence.read_world import ReadWorld
-
 from roibeam.pipelines.toyworld.caption_likelihood import noun_chance, read_wording, ways_to_write
 from roibeam.pipelines.toyworld.picture import Picture
 from roibeam.pipelines.toyworld.relations import find_relations
@@ -43,7 +44,7 @@ class RegionLevels:
 
 
 def regions_read(world: ReadWorld, regions_asked: int) -> dict[str, RegionLevels]:
-    """By "", " alone", " touching", " covered": the kinds of regions that `questions` tells apart.
+    """By "", " alone", " touching", " covered": the kinds of regions that `questions` tells apart, of those there are.
 
     All regions are asked, each with the chance that it is among those drawn from its picture.
     """
@@ -63,12 +64,15 @@ def regions_read(world: ReadWorld, regions_asked: int) -> dict[str, RegionLevels
     found = {}
     for kind, name in enumerate(("", *OVERLAP_NAMES), -1):
         here = table[table[:, 0] == kind] if name else table
-        levels = (here[:, 1:2] * here[:, 2:]).sum(axis=0) / here[:, 1].sum()
-        found[f" {name}" if name else ""] = RegionLevels(*map(float, levels))
+        if len(here):
+            levels = np.average(here[:, 2:], axis=0, weights=here[:, 1])
+            found[f" {name}" if name else ""] = RegionLevels(*map(float, levels))
     return found
 
 
 class _RegionReader:
+    names = _NAMES
+
     def __init__(self, world: ReadWorld) -> None:
         scenes = [scene for scene, _ in world.others]
         self._by_theme = np.ones((len(THEMES), len(_NAMES)))
@@ -86,7 +90,7 @@ class _RegionReader:
         self.commonest = int(self._by_theme.sum(axis=0).argmax())
         self._by_theme /= self._by_theme.sum(axis=1, keepdims=True)
         self._shapes = _smooth_shapes(shapes)
-        self._looks = {name: _Looks(things) for name, things in looks.items()}
+        self.looks = {name: _Looks(things) for name, things in looks.items()}
 
     def by_others(self, scene: Scene, number: int) -> np.ndarray:
         """(classes,) the chance of each, by what else there is."""
@@ -104,26 +108,34 @@ class _RegionReader:
         return chances
 
     def by_caption(self, picture: Picture, number: int) -> np.ndarray:
-        """(classes,) how likely the writer says the picture's first caption if the thing is of each class.
+        """(classes,) how likely the writer says the picture's first caption if the thing is of each class, but for
+        the chance of the opening and the verb.
 
         What its attributes are is averaged over things of that class; its size, which the box shows, is kept, and so is
         how much of it is hidden.
         """
         scene, text = picture.scene, picture.captions[0].text
         wording = read_wording(text)
-        counted = not wording.nouns
-        found = np.zeros(len(_NAMES))
         relations = cache(lambda hollow: find_relations(_with(scene, number, "hoop" if hollow else "ball")))
-        for place, name in enumerate(_NAMES):
-            looks = self._looks[name]
-            colours = looks.colours if counted else {scene.objects[number].colour: 1.0}
+        # Of classes that are neither here nor in the caption the writer would say the same.
+        present = {thing.category for thing in scene.objects if thing.number != number} | set(wording.frame.split())
+
+        @cache
+        def likelihood(name: str) -> float:
+            looks, total = self.looks[name], 0.0
             said = looks.said_of(scene.objects[number])
+            colours = {scene.objects[number].colour: 1.0} if wording.nouns else looks.colours
             for colour, share in colours.items():
                 variant = _with(scene, number, name, colour)
-                ways = ways_to_write(variant, relations(bool(SHAPES[name].hollow)))
-                for way in ways:
+                for way in ways_to_write(variant, relations(bool(SHAPES[name].hollow))):
                     if way.frame == wording.frame:
-                        found[place] += share * way.chance * _named(variant, way.objects, wording.nouns, number, said)
+                        total += share * way.chance * _named(variant, way.objects, wording.nouns, number, said)
+            return total
+
+        absent = {bool(SHAPES[name].hollow): name for name in _NAMES if name not in present}
+        found = np.array(
+            [likelihood(name if name in present else absent[bool(SHAPES[name].hollow)]) for name in _NAMES]
+        )
         # A caption of the true scene is possible; attributes never seen on its class so far are not held against it.
         return found if found.any() else np.ones(len(_NAMES))
 
@@ -153,9 +165,9 @@ class _Looks:
         for thing in things:
             look = tuple(name for name in thing.attributes if name not in _SIZES)
             counts[look] = counts.get(look, 0) + 1
-        self._looks = {look: count / len(things) for look, count in counts.items()}
+        self.shares = {look: count / len(things) for look, count in counts.items()}
         self.colours = {
-            colour: sum(share for look, share in self._looks.items() if look[0] == colour) for colour in COLOURS
+            colour: sum(share for look, share in self.shares.items() if look[0] == colour) for colour in COLOURS
         }
         self._like = things[0]
         self._found: dict[tuple[Noun, tuple[str, ...]], float] = {}
@@ -169,7 +181,7 @@ class _Looks:
             if key not in self._found:
                 self._found[key] = sum(
                     share * noun_chance(noun, replace(self._like, attributes=(*look, *sizes)))
-                    for look, share in self._looks.items()
+                    for look, share in self.shares.items()
                 )
             return self._found[key]
 

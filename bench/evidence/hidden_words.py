@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from evidence.questions import GROUNDED
 from evidence.read_world import ReadWorld
-
+from roibeam.pipelines.toyworld.captions import write_captions
 from roibeam.pipelines.toyworld.truth import parse_caption
+
+_COUNTED = 2_000  # scenes in whose captions the commonest word is looked for
 
 
 def hidden_words(text: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -31,9 +33,8 @@ def _is_sentence(text: str) -> bool:
 def words_read(world: ReadWorld) -> tuple[float, float, float]:
     """Shares of the hidden words that are right, 0 to 1: the commonest word said always, words alone, with the
     picture."""
-    common = Counter(
-        word for picture in world.pictures for word in picture.captions[1].text.split() if word in GROUNDED
-    ).most_common(1)[0][0]
+    first = (write_captions(*one)[0].text for one in world.others[:_COUNTED])
+    common = Counter(word for text in first for word in text.split() if word in GROUNDED).most_common(1)[0][0]
     said, blind, perfect, asked = 0, 0.0, 0.0, 0
     for number, text in enumerate(world.texts):
         for word, texts in hidden_words(text):
@@ -45,7 +46,7 @@ def words_read(world: ReadWorld) -> tuple[float, float, float]:
 
 
 def share_right(word: str, texts: Mapping[str, str], likelihood: Callable[[str], float]) -> float:
-    """1 if the likeliest text is that of the right word; its share of the likeliest ones, which are drawn from by lot."""
+    """1 if the likeliest text is that of the right word; its share where several are as likely, drawn from by lot."""
     found = {other: likelihood(text) for other, text in texts.items()}
     most = max(found.values()) * (1 - 1e-9)
     best = [other for other, chance in found.items() if chance >= most]

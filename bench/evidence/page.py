@@ -11,7 +11,7 @@ from evidence.plots import Row, intervals_svg
 from evidence.arms import ARMS, BATCH, END_TO_END_BATCH, END_TO_END_STEPS, OVERLAP_NAMES, SEEDS
 from evidence.intervals import Answers, Estimate, difference, read_answers, share
 from evidence.worlds import SEED, Sizes
-from evidence.toyworld_ceiling import true_counts
+from evidence.read_world import ReadWorld
 
 from roibeam.pipelines.toyworld.truth import truthful_recall
 
@@ -216,7 +216,7 @@ def _retrieval(answers: Answers, sizes: Sizes) -> Iterator[str]:
         f"{sizes.test} captions and their {sizes.test} pictures, ranked by the match score, ties against the model.\n"
         "No model can reach 100: a caption is often true of other pictures too. *Ceiling* is what one reaches that\n"
         "knows all of every picture and draws lots among those that a caption is true of\n"
-        "(`bench/toyworld_ceiling.py`); the other way it would have to know what the captions' writer prefers to say,\n"
+        "(`bench/evidence/readers.py`); the other way it would have to know what the captions' writer prefers to say,\n"
         "so there is none.\n"
     )
     names = [f"{way}_r{cut}" for way in ("text_to_image", "image_to_text") for cut in (1, 5, 10)]
@@ -232,7 +232,8 @@ def _retrieval(answers: Answers, sizes: Sizes) -> Iterator[str]:
 
 def _ceiling(pictures: int) -> list[str]:
     """R@1, 5, 10 of text to image, in percent."""
-    _, counts = true_counts(SEED, pictures)
+    world = ReadWorld(pictures, scenes=0)
+    counts = [int((world.known.likelihood(text) > 0).sum()) for text in world.texts]
     return [f"{100 * truthful_recall(counts, cut):.1f}" for cut in (1, 5, 10)]
 
 

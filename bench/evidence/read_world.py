@@ -1,12 +1,12 @@
-"""What a reader of captions may know of the world: the pictures for testing, and many other scenes that stand for it."""
+"""What a reader of captions may know: the pictures for testing, and many other scenes that stand for the world."""
 
 from __future__ import annotations
 
 from math import prod
 
 import numpy as np
-from evidence.worlds import SEED
 
+from evidence.worlds import SEED
 from roibeam.pipelines.toyworld.caption_likelihood import KnownWays, Wording, read_wording
 from roibeam.pipelines.toyworld.picture import Picture, describe
 from roibeam.pipelines.toyworld.relations import find_relations
@@ -35,9 +35,9 @@ class ReadWorld:
     def probability(self, text: str) -> float:
         """About that of a caption, whatever the scene.
 
-        How often the other scenes make one say such things of such categories, and how often things of each category are
-        named with such attributes: the nouns' attributes are taken as independent. The plain mean of the likelihood over
-        the scenes predicts hidden words worse, even with 20,000 of them: sentences are rare.
+        How often the other scenes make one say such things of such categories, and how often things of each category
+        are named with such attributes: the attributes are taken as independent. The plain mean of the likelihood over
+        the scenes predicts hidden words worse (25 % instead of 30 %), even with 20,000 of them: sentences are rare.
         """
         wording = read_wording(text)
         return wording.chance * self._frame_mass(wording) * prod(map(self._said, wording.nouns)) / len(self.others)

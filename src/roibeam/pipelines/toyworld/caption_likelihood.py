@@ -4,9 +4,10 @@
 
 A caption is likely where it is true and where there is little else to say. The likelihood is the sum over all ways in
 which the writer can come to this text: kind of sentence, things, relations, opening, verb, attributes. A kind that has
-nothing to say of a scene is drawn anew, so the ways' chances are divided by their sum. This holds for the first caption of
-a scene. The writer then goes on until it has a text that differs: given the first, the second is t with the likelihood of
-t divided by 1 less that of the first.
+nothing to say of a scene is drawn anew, so the ways' chances are divided by their sum.
+
+This holds for the first caption of a scene. The writer then goes on until it has a text that differs. So the second
+caption, if there is one, is t with the likelihood of t divided by 1 less that of the first.
 """
 
 from __future__ import annotations
