@@ -10,7 +10,7 @@ import numpy as np
 from evidence.plots import Row, intervals_svg
 from evidence.arms import ARMS, BATCH, END_TO_END_BATCH, END_TO_END_STEPS, OVERLAP_NAMES, SEEDS
 from evidence.intervals import Answers, Estimate, difference, read_answers, share
-from evidence.worlds import SEED, Sizes
+from evidence.worlds import Sizes
 from evidence.read_world import ReadWorld
 
 from roibeam.pipelines.toyworld.truth import truthful_recall
