@@ -34,13 +34,15 @@ RELATION_PHRASES = {
     "in front of": ("in front of", "behind"),
     "larger than": ("larger than", "smaller than"),
 }
-OPENINGS = ("", "there is ", "a picture of ")
+OPENINGS, OPENING_WEIGHTS = ("", "there is ", "a picture of "), (70, 18, 12)
+KINDS = {"relation": 42, "two relations": 14, "pair": 13, "ground": 13, "number": 12, "one": 6}
+RELATION_WEIGHTS = {"left of": 4, "above": 4, "inside": 12, "in front of": 8, "larger than": 1}
+# In percent: a relation said from its target; "is" before it; a colour said; another attribute said.
+REVERSE_CHANCE, VERB_CHANCE, COLOUR_CHANCE, OTHER_CHANCE = 40, 35, 78, 42
 _PURPOSE = 3
-_KINDS = ("relation", "two relations", "pair", "ground", "number", "one")
-_KIND_WEIGHTS = Weights((42, 14, 13, 13, 12, 6))
-_OPENING_WEIGHTS = Weights((70, 18, 12))
-_RELATION_WEIGHTS = {"left of": 4, "above": 4, "inside": 12, "in front of": 8, "larger than": 1}
 _TRIES = 30
+_KIND_NAMES = tuple(KINDS)
+_KIND_WEIGHTS, _OPENING_WEIGHTS = Weights(tuple(KINDS.values())), Weights(OPENING_WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -72,15 +74,15 @@ class _Writer:
         self._clear = clear_objects(scene)
         numbers = {thing.number for thing in self._clear}
         self._relations = [r for r in relations if r.subject in numbers and r.target in numbers]
-        self._weights = Weights([_RELATION_WEIGHTS[relation.name] for relation in self._relations])
+        self._weights = Weights([RELATION_WEIGHTS[relation.name] for relation in self._relations])
         self._groups = countable_groups(scene)
 
     def write(self) -> Caption | None:
         """One caption, or None if the kind that was drawn has nothing to say here."""
-        kind = _KINDS[self._stream.weighted(_KIND_WEIGHTS)]
+        kind = _KIND_NAMES[self._stream.weighted(_KIND_WEIGHTS)]
         opening = OPENINGS[self._stream.weighted(_OPENING_WEIGHTS)]
         if kind == "number":
-            return self._number(opening.replace("there is", "there are"))
+            return self._number(plural_opening(opening))
         things = [self._stream.pick(self._clear)]
         text = self._noun_phrase(things[0])
         if kind == "relation" or kind == "two relations":
@@ -116,21 +118,26 @@ class _Writer:
     def _related(self, relation: Relation, *, verb: bool) -> tuple[str, list[SceneObject]]:
         ends = [self._scene.objects[relation.subject], self._scene.objects[relation.target]]
         forth, back = RELATION_PHRASES[relation.name]
-        reverse = self._stream.percent(40)
+        reverse = self._stream.percent(REVERSE_CHANCE)
         if reverse:
             ends.reverse()
-        words = (" is " if verb and self._stream.percent(35) else " ") + (back if reverse else forth)
+        words = (" is " if verb and self._stream.percent(VERB_CHANCE) else " ") + (back if reverse else forth)
         return f"{self._noun_phrase(ends[0])}{words} {self._noun_phrase(ends[1])}", ends
 
     def _noun_phrase(self, thing: SceneObject) -> str:
         """It with some of its attributes."""
-        chosen = [name for name in thing.attributes if self._stream.percent(78 if name in COLOURS else 42)]
+        chosen = [name for name in thing.attributes if self._stream.percent(attribute_chance(name))]
         return noun_phrase(chosen, thing.category)
 
 
 def clear_objects(scene: Scene) -> list[SceneObject]:
     """Those that a caption may name."""
     return [thing for thing in scene.objects if thing.visible >= MIN_VISIBLE]
+
+
+def attribute_chance(name: str) -> int:
+    """How often an attribute of a thing is said, in percent."""
+    return COLOUR_CHANCE if name in COLOURS else OTHER_CHANCE
 
 
 def noun_phrase(attributes: Sequence[str], category: str) -> str:
@@ -140,6 +147,11 @@ def noun_phrase(attributes: Sequence[str], category: str) -> str:
     )
     words = " ".join([*ordered, category])
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+def plural_opening(opening: str) -> str:
+    """What an opening becomes before a number."""
+    return opening.replace("there is", "there are")
 
 
 def plural(category: str) -> str:

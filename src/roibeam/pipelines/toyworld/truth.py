@@ -28,6 +28,7 @@ from roibeam.pipelines.toyworld.captions import (
     countable_groups,
     noun_phrase,
     plural,
+    plural_opening,
 )
 from roibeam.pipelines.toyworld.scene import Relation, Scene
 from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES, COLOURS, PATTERNS
@@ -131,7 +132,7 @@ _SENTENCE = re.compile(
     rf"(?: that is (?P<further>{_PHRASE}) (?P<third>{_NOUN}))?)?"
 )
 _NUMBER_SENTENCE = re.compile(
-    rf"{_any_of([opening.replace('there is', 'there are') for opening in OPENINGS[1:]])}?"
+    rf"{_any_of([plural_opening(opening) for opening in OPENINGS[1:]])}?"
     rf"(?P<count>{_any_of(tuple(_COUNTS))}) (?:(?P<colour>{_any_of(tuple(COLOURS))}) )?"
     rf"(?P<plural>{_any_of(tuple(_SINGULARS))})"
 )
