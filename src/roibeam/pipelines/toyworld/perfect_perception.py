@@ -1,8 +1,8 @@
 """Regions of a scene as a detector would give them that knows the scene graph: perception without a network.
 
-A feature is the sum of one random vector for the category and one for each attribute, plus noise. So what a model learns
-from such regions does not depend on how well a detector sees; how much is lost by a detector that sees worse can be
-measured one fault at a time.
+A feature is the sum of one random vector for the category and one for each attribute, plus noise. So what a model
+learns from such regions does not depend on how well a detector sees. How much a worse detector costs can be measured
+one fault at a time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Self
 
 import numpy as np
 
-from roibeam.features.shard.manifest import StoreManifest
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.features.shard.manifest import StoreManifest
 from roibeam.features.writing.store_writer import write_store
 from roibeam.pipelines.toyworld.scene import Scene
 from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
