@@ -18,7 +18,7 @@ _KEPT = {
     "download": "the images that are there stay; to go on",
     "pretrain": "the newest checkpoint stays, if there is one; to go on",
     "detector train": "the newest checkpoint stays, if there is one; to go on",
-    "toyworld": "the pictures drawn so far stay, and what is stored of them; to go on",
+    "toyworld": "the pictures drawn so far stay; to go on",
     "demo": "the steps that are finished stay; to go on",
     "store copy": "finished shards stay; to go on",
     "store import": "finished shards stay; to go on",
