@@ -12,6 +12,7 @@ from photo_store import HEIGHTS_WIDTHS, PhotoStore, image_id, write_photo_store
 from PIL import Image
 
 from roibeam.features.store import FeatureStore
+from roibeam.features.writing.store_writer import write_store
 from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos
 
 IDS = [image_id(number) for number in range(8)]
@@ -87,6 +88,18 @@ def test_photos_are_turned_as_the_records_were(tmp_path: Path, orientation: str)
     photos = photos_of(made)
     read = photos.read(photos.place(IDS[0], (48, 64)))
     assert bool(read[0, 0, 0]) == (orientation == "ignored")
+
+
+def test_a_written_store_says_where_photos_lie_if_it_was_told(made: PhotoStore, tmp_path: Path) -> None:
+    with FeatureStore(made.path) as store:
+        write_store(tmp_path / "own", list(store), feature_space="own", photos=made.photos)
+    with FeatureStore(tmp_path / "own") as store:
+        photos = RecordPhotos(store, IDS)
+        assert photos.missing() == {}
+        assert photos.place(IDS[3], (64, 48)).location == str(made.photo(IDS[3]))
+        made.photos.rename(tmp_path / "moved")
+        with pytest.raises(ValueError, match=r"were here when it was written; name where they are now"):
+            RecordPhotos(store, IDS)
 
 
 def test_a_store_that_does_not_say_where_photos_lie(made: PhotoStore) -> None:

@@ -27,8 +27,7 @@ class FinishedShards:
 
     def __init__(self, folder: Path, settings: WriterSettings) -> None:
         self._folder = folder
-        _check_settings(folder, settings)
-        check_sequence_folder(folder, COMMAND, settings.plan)
+        check_folder(folder, settings)
         self.manifests: list[ShardManifest] = []
         self._shard_of: dict[str, int] = {}  # image id -> place in `manifests`
         self._read: tuple[int, dict[str, bytes], dict[str, tuple[str, ...]]] | None = None  # of one shard
@@ -106,14 +105,15 @@ class FinishedShards:
         return read_shard_captions(self._folder / manifest.data_file)
 
 
-def _check_settings(folder: Path, settings: WriterSettings) -> None:
-    """ValueError when a writer with other settings began the store; names the setting."""
+def check_folder(folder: Path, settings: WriterSettings) -> None:
+    """ValueError when the folder holds anything but what a writer with these settings wrote; only reads."""
     before = _plan_found(folder)
     difference = settings.difference(before) if isinstance(before, str) else ""
     if difference:
         raise ValueError(
             f"{folder} was begun with {difference}; open it with the same settings, or choose a new folder"
         )
+    check_sequence_folder(folder, COMMAND, settings.plan)
 
 
 def _plan_found(folder: Path) -> object:

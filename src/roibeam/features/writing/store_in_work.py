@@ -156,7 +156,11 @@ class StoreInWork:
                 attributes=self._kind is not None and self._kind.attributes,
                 feature_dtype=None if self._kind is None else self._kind.feature_dtype,
             ),
-            config={COMMAND: {"feature_space": settings.feature_space, "plan": settings.plan}, **known},
+            config={
+                COMMAND: {"feature_space": settings.feature_space, "plan": settings.plan},
+                **known,
+                **settings.source,
+            },
             classes=settings.classes,
             attributes=settings.attributes,
             annotations=write_annotations(self._folder, self._shards.annotations()),

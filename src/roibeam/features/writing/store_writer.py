@@ -48,6 +48,8 @@ class StoreWriter:
         dtype: features are stored in it, "float16" or "float32"; None: as they are given. A value beyond float16 is an
             error.
         shard_bytes: a shard ends with the image that brings it to so many bytes of arrays.
+        photos: folder of the photos, where each image id is the path of its photo below it, without the extension. It
+            is recorded, so that the photos are shown and found; None when unknown.
 
     Attributes:
         manifest: of the finished store; None before the block has ended.
@@ -69,6 +71,7 @@ class StoreWriter:
         attributes: Iterable[str] | None = None,
         dtype: str | None = None,
         shard_bytes: int = DEFAULT_SHARD_BYTES,
+        photos: str | os.PathLike[str] | None = None,
     ) -> None:
         if "://" in os.fspath(path):
             raise ValueError(f"{os.fspath(path)}: a store is written to a folder on a disk; copy it from there")
@@ -81,6 +84,7 @@ class StoreWriter:
             num_classes=num_classes,
             dtype=dtype,
             shard_bytes=shard_bytes,
+            photos=None if photos is None else os.path.abspath(photos),
         )
         self._open: StoreInWork | None = None
         self._held = ExitStack()
@@ -164,6 +168,7 @@ def write_store(
     captions: Mapping[str, str | Iterable[str]] | None = None,
     dtype: str | None = None,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
+    photos: str | os.PathLike[str] | None = None,
 ) -> StoreManifest:
     """Writes records, in any order, as a store; see `StoreWriter` for the other arguments.
 
@@ -186,6 +191,7 @@ def write_store(
         attributes=attributes,
         dtype=dtype,
         shard_bytes=shard_bytes,
+        photos=photos,
     ) as writer:
         opened = writer._opened()
         for given in records:

@@ -26,6 +26,8 @@ class WriterSettings:
         num_classes: foreground classes; given without names, or equal to their number.
         dtype: features are stored in it, one of `COPY_DTYPES`; None: as they are given.
         shard_bytes: a shard ends with the record that brings it to so many bytes of arrays.
+        photos: absolute path of the folder that holds the photos; an image id is the path below it without its
+            extension. None when unknown.
 
     Raises:
         ValueError: saying which of them is what it cannot be.
@@ -37,6 +39,7 @@ class WriterSettings:
     num_classes: int | None
     dtype: str | None
     shard_bytes: int
+    photos: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.feature_space, str) or not re.fullmatch(
@@ -70,6 +73,17 @@ class WriterSettings:
     def known_classes(self) -> int | None:
         """Foreground classes, where the user told."""
         return self.num_classes if self.classes is None else len(self.classes)
+
+    @property
+    def source(self) -> dict[str, dict[str, str]]:
+        """What the store's config says of the photos, as an extraction of their folder would; nothing when unknown."""
+        if self.photos is None:
+            return {}
+        return {
+            "source": {
+                "kind": "folder", "location": self.photos, "image_root": self.photos, "id_rule": "no-extension"
+            }
+        }  # fmt: skip
 
     @property
     def plan(self) -> str:

@@ -47,14 +47,16 @@ class RecordPhotos:
         store: whose records they belong to; its settings say how photos were turned (EXIF orientation).
         image_ids: those that are wanted, each once.
         folder: where photos lie, found by the rules of `ImageFinder` (id, path, COCO or Flickr number); None takes the
-            locations that the store's plan recorded.
+            locations that the store's plan recorded, or the folder that was named when the store was written.
     Raises:
-        ValueError: when the folder is none, or the store has no plan and no folder is given.
+        ValueError: when the folder is none, or the store tells none and none is given.
     """
 
     def __init__(self, store: FeatureStore, image_ids: Iterable[str], folder: str | None = None) -> None:
+        plan = read_plan(store.path) if folder is None else None
+        if folder is None and plan is None and (told := _folder_of_written_store(store)) is not None:
+            folder = _checked_folder(told, store)
         if folder is None:
-            plan = read_plan(store.path)
             if plan is None:
                 raise ValueError(
                     f"{store.path} does not say where its photos lie (an imported, copied or staged store); name their "
@@ -116,6 +118,25 @@ class RecordPhotos:
             f"{place.location}: {got} pixels, the record {place.image_id!r} is of a photo of {said}; its boxes would "
             f"cut out other things"
         )
+
+
+def tells_photos(store: FeatureStore) -> bool:
+    """Whether a store says where its photos lie, or lay when it was made."""
+    return read_plan(store.path) is not None or _folder_of_written_store(store) is not None
+
+
+def _folder_of_written_store(store: FeatureStore) -> str | None:
+    """The folder of photos that `StoreWriter` was told; None for a store that was made in another way."""
+    config = store.manifest.config
+    source = config.get("source")
+    root = source.get("image_root") if "write" in config and isinstance(source, dict) else None
+    return root if isinstance(root, str) else None
+
+
+def _checked_folder(folder: str, store: FeatureStore) -> str:
+    if not os.path.isdir(folder):
+        raise ValueError(f"{folder}: the photos of {store.path} were here when it was written; name where they are now")
+    return folder
 
 
 def _found_in(listing: Listing, image_ids: Iterable[str]) -> Iterator[tuple[str, str | None, str]]:

@@ -12,7 +12,7 @@ from roibeam.features.record.drawing.region_drawing import jpeg_bytes
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import ImageBatch
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos
+from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos, tells_photos
 
 SIDE_PX = 420  # of the longer side
 _QUALITY = 75
@@ -37,10 +37,12 @@ def stored_photos(stores: Iterable[FeatureStore], wanted: Iterable[str]) -> dict
 
 
 def _of_store(store: FeatureStore, image_ids: Sequence[str]) -> dict[str, Shown]:
+    if not tells_photos(store):
+        return dict.fromkeys(image_ids, (None, f"{store.path} does not say where its photos lie"))
     try:
         photos = RecordPhotos(store, image_ids)
-    except ValueError:
-        return dict.fromkeys(image_ids, (None, f"{store.path} does not say where its photos lie"))
+    except ValueError as error:
+        return dict.fromkeys(image_ids, (None, str(error)))
     found: dict[str, Shown] = {}
     for image_id in image_ids:
         meta = store.meta(image_id)

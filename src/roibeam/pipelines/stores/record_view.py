@@ -16,9 +16,8 @@ from roibeam.features.record.imported import has_classes as store_has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.annotations import annotation_of
-from roibeam.pipelines.extract.shard_plan import read_plan
 from roibeam.pipelines.foundation.files.picture_file import check_picture_path, write_picture
-from roibeam.pipelines.inputs.record_photos import RecordPhotos
+from roibeam.pipelines.inputs.record_photos import RecordPhotos, tells_photos
 from roibeam.short_repr import short_repr
 
 
@@ -132,7 +131,7 @@ def draw_stored(store: Path, image_id: str, out: Path, photo: Path | None, *, nu
 
     Args:
         out: .png file, as of `write_picture`.
-        photo: None for the place that the store's plan recorded.
+        photo: None for the place that the store recorded.
     Raises:
         ValueError: when the photo is not known or not there, or the picture cannot be written.
     """
@@ -146,7 +145,7 @@ def draw_stored(store: Path, image_id: str, out: Path, photo: Path | None, *, nu
 
 
 def _planned_photo(store: FeatureStore, image_id: str, image_hw: tuple[int, int]) -> np.ndarray:
-    if read_plan(store.path) is None:
+    if not tells_photos(store):
         raise ValueError(f"{store.path} does not say where its photos lie; name the photo with --photo")
     photos = RecordPhotos(store, [image_id])
     return photos.read(photos.place(image_id, image_hw))

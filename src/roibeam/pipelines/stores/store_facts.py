@@ -13,6 +13,7 @@ from roibeam.features.record.imported import ABSENT, GIVEN
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
+from roibeam.pipelines.toyworld.perfect_perception import Perception
 
 
 def read_manifest(store: str) -> StoreManifest:
@@ -67,6 +68,10 @@ def _part(config: dict[str, Any], name: str) -> dict[str, Any]:
 def _rows_of_features_made_elsewhere(manifest: StoreManifest) -> dict[str, str | None]:
     """What is told otherwise of a store that was imported, or written from Python."""
     details = manifest.fingerprint.details
+    perception = Perception.of_feature_space(manifest.fingerprint.feature_space.removeprefix(IMPORTED_PREFIX))
+    if perception is not None:
+        seen = f"toy world, perfect perception: regions of the scene graph, without a detector; {perception.words}"
+        return {"seen": seen}
     if isinstance(manifest.config.get("write"), dict):
         return {"written": "from Python, by StoreWriter"}
     told = [details.get("format"), f"layout {details['layout']}" if details.get("layout") else None]

@@ -1,16 +1,18 @@
 """Regions of a scene as a detector would give them that knows the scene graph: perception without a network.
 
 A feature is the sum of one random vector for the category and one for each attribute, plus noise. So what a model
-learns from such regions does not depend on how well a detector sees; how much is lost by a detector that sees worse can
-be measured one fault at a time.
+learns from such regions does not depend on how well a detector sees. How much a worse detector costs can be measured
+one fault at a time.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -22,7 +24,12 @@ from roibeam.pipelines.toyworld.world import ATTRIBUTES, CATEGORIES
 
 FEATURE_DIM = 96
 CLASS_NAMES = tuple(CATEGORIES)
+SPACE_PREFIX = "toyworld-perfect-"
+MOST_DEVIATION = 100  # beyond it a feature is noise alone; float16 ends at 65,504
 _VECTORS, _FAULTS, _NOISE, _JITTER = 100, 101, 102, 103  # purposes of random numbers
+
+_DEVIATION = (MOST_DEVIATION, "a standard deviation")
+_SPACE = re.compile(SPACE_PREFIX + "noise(.+)-missed(.+)-doubled(.+)-jitter(.+)")
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,8 @@ class Perception:
         doubled: share of objects that two regions show, with noise and box of their own, 0..1.
         box_jitter: standard deviation of a box's edges, as a share of its width or height.
     Raises:
-        ValueError: for a share outside 0..1, or a deviation that is negative or not a number.
+        ValueError: for a share outside 0..1, a deviation outside 0..`MOST_DEVIATION`, or more than six digits: the name
+            of the store has six.
     """
 
     noise: float = 0.3
@@ -44,18 +52,33 @@ class Perception:
     box_jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("missed", "doubled"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} {getattr(self, name):g}: expected a share of the objects, 0 to 1")
-        for name in ("noise", "box_jitter"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise ValueError(f"{name} {getattr(self, name):g}: expected a standard deviation, 0 or more")
+        for name, value in vars(self).items():
+            spoken = name.replace("_", " ")
+            most, what = (1, "a share of the objects") if name in ("missed", "doubled") else _DEVIATION
+            if not 0 <= value <= most:  # also no number
+                raise ValueError(f"{spoken} {value:g}: expected {what}, 0 to {most}")
+            if float(f"{value:g}") != value:
+                raise ValueError(f"{spoken} {value!r}: give at most six digits, such as {value:g}")
 
     @property
     def feature_space(self) -> str:
         """The name that a store of it has: stores of other faults are another detector's."""
         faults = f"missed{self.missed:g}-doubled{self.doubled:g}-jitter{self.box_jitter:g}"
-        return f"toyworld-perfect-noise{self.noise:g}-{faults}"
+        return f"{SPACE_PREFIX}noise{self.noise:g}-{faults}"
+
+    @classmethod
+    def of_feature_space(cls, name: str) -> Self | None:
+        """The perception of a store with this name; None for the name of other features."""
+        found = _SPACE.fullmatch(name)
+        try:
+            return None if found is None else cls(*map(float, found.groups()))
+        except ValueError:
+            return None
+
+    @property
+    def words(self) -> str:
+        """Such as "noise 0.3, missed 0, doubled 0, box jitter 0"."""
+        return ", ".join(f"{each.name.replace('_', ' ')} {getattr(self, each.name):g}" for each in fields(self))
 
 
 def perceive(scene: Scene, image_id: str, perception: Perception) -> RegionRecord:
@@ -93,12 +116,15 @@ def perceive(scene: Scene, image_id: str, perception: Perception) -> RegionRecor
     )
 
 
-def write_perfect_store(out: Path, scenes: Iterable[tuple[str, Scene]], perception: Perception) -> StoreManifest:
+def write_perfect_store(
+    out: Path, scenes: Iterable[tuple[str, Scene]], perception: Perception, *, photos: Path | None = None
+) -> StoreManifest:
     """Writes the regions of all scenes as a store; goes on where it was stopped.
 
     Args:
         out: folder of the store: new, empty, or begun by this function with the same perception.
         scenes: image id and scene.
+        photos: folder of the pictures, below which an image id is a path; None where nobody needs to see them.
     Raises:
         ValueError: if the folder holds other things.
     """
@@ -108,6 +134,7 @@ def write_perfect_store(out: Path, scenes: Iterable[tuple[str, Scene]], percepti
         feature_space=perception.feature_space,
         classes=CLASS_NAMES,
         attributes=ATTRIBUTES,
+        photos=photos,
     )
 
 

@@ -141,7 +141,9 @@ def _is_ours(out: Path, plan: dict[str, Any]) -> bool:
             f"{key} {found.get(key)}, asked for {want}" for key, want in plan.items() if found.get(key) != want
         ]
         if different:
-            raise ValueError(f"{out}: holds a toy world with {'; '.join(different)}; give another folder")
+            raise ValueError(
+                f"{out}: holds a toy world with {'; '.join(different)}; give another folder, or ask for the same"
+            )
         return True
     foreign = sorted(path.name for path in set(out.iterdir()) - {out / LOCK_NAME} - _leftovers(out, _PLAN_NAME))
     if foreign:

@@ -23,6 +23,7 @@ KEPT = "What is kept"
 SPEED = "Speed"
 NETWORK = "Network"
 FAILURES = "Failures"
+PERFECT = "Perfect store"
 OUTPUT = "Output"
 # Groups of commands.
 FEATURES = "Features"
@@ -33,7 +34,7 @@ SETUP = "Setting up"
 DEVELOPERS = "For developers"
 COMMAND_GROUPS = (FEATURES, STORES, TRAIN, LOOKING, SETUP, DEVELOPERS)
 GROUPS = (
-    INPUT, DETECTOR, MODEL, TRAINING, END_TO_END, LABELS, QUESTION, KEPT, SPEED, NETWORK, FAILURES, OUTPUT,
+    INPUT, DETECTOR, MODEL, TRAINING, END_TO_END, LABELS, QUESTION, KEPT, SPEED, NETWORK, FAILURES, PERFECT, OUTPUT,
 )  # fmt: skip
 
 
@@ -267,6 +268,17 @@ _FAILURES = {
     "load-timeout": _seconds("Seconds after which a photo that is still being read counts as failed.", FAILURES),
     "detect-timeout": _seconds("Seconds after which a detector that does not answer stops the run.", FAILURES),
 }  # fmt: skip
+_PERFECT = {
+    "perfect-store": _text("Also write a store of regions that are seen without a detector.", "STORE", PERFECT),
+    "noise": _number(
+        "Standard deviation of what is added to the features, whose parts have 1.", "X", PERFECT, least=0, most=100
+    ),
+    "missed": _share("Share of the objects that no region shows.", PERFECT),
+    "doubled": _share("Share of the objects that two regions show.", PERFECT),
+    "box-jitter": _number(
+        "Standard deviation of the edges of a box, as a share of its sides.", "X", PERFECT, least=0, most=100
+    ),
+}  # fmt: skip
 _OUTPUTS = {
     "out": _path("Where to write the result.", "PATH", OUTPUT, short="-o"),
     "draw": _path("Also draw the regions on the photo, into this .png file.", "FILE", OUTPUT),
@@ -280,7 +292,7 @@ OPTIONS: Mapping[str, OptionName] = MappingProxyType(
     {
         name: each
         for part in (
-            _INPUTS, _DETECTORS, _MODELS, _TRAINING, _QUESTIONS, _KEPT, _SPEED, _NETWORK, _FAILURES, _OUTPUTS,
+            _INPUTS, _DETECTORS, _MODELS, _TRAINING, _QUESTIONS, _KEPT, _SPEED, _NETWORK, _FAILURES, _PERFECT, _OUTPUTS,
         )
         for name, each in part.items()
     }
