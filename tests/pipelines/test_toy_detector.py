@@ -55,7 +55,10 @@ def test_as_it_runs_it_finds_what_its_plain_network_finds(tmp_path: Path) -> Non
     """Same proposals and choice, with trained weights on pictures of their world; other tests have random ones."""
     folder = read_detector_folder("toy")
     detector = build_detector(folder.config, weights=folder.weights, conventions=folder.conventions)
-    for path in sorted(draw_samples(tmp_path / "drawn", count=2, seed=7).rglob("*.jpg")):
+    draw_samples(tmp_path, count=2, seed=7)
+    paths = sorted(tmp_path.rglob("*.jpg"))
+    assert len(paths) == 2
+    for path in paths:
         image = decode_image(path.read_bytes())
         made = preprocess(image, detector.config, detector.conventions)
         with torch.inference_mode(), detector.arithmetic():
