@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from roibeam.extraction.fast.fused_resnet import FusedBottleneck, FusedConv, foldable_blocks
+from roibeam.extraction.fast.fused_resnet import FusedBottleneck, FusedConv, foldable_blocks, folded
 from roibeam.extraction.fast.modes import Mode
 from roibeam.extraction.network.config import FEATURE_STRIDE
 from roibeam.extraction.network.conventions import Conventions
@@ -26,19 +26,20 @@ class AlignedStage:
     Args:
         blocks: as `aligned_stage` takes them.
         cells: of a pooled region each way.
-        map_cells: (h, w) of a typical map, see `FusedConv`.
     """
 
-    def __init__(self, blocks: Sequence[Bottleneck], mode: Mode, cells: int, map_cells: tuple[int, int]) -> None:
+    def __init__(self, blocks: Sequence[Bottleneck], mode: Mode, cells: int) -> None:
         self.dtype, self.cells = mode.conv_dtype, cells
         first, region_cells = blocks[0], (cells, cells)
         assert first.shortcut is not None
-        self.conv1 = FusedConv(first.conv1, self.dtype, map_cells)
-        self.conv1_bias = self.conv1.given_away_bias().float()
-        self.shortcut = FusedConv(first.shortcut, self.dtype, map_cells)
+        # As matrices: a product is up to three times as quick as oneDNN's convolution of one map.
+        conv1, conv1_bias = folded(first.conv1)
+        shortcut, shortcut_bias = folded(first.shortcut)
+        self.conv1, self.shortcut = (weight[:, :, 0, 0].to(self.dtype) for weight in (conv1, shortcut))
+        self.conv1_bias = conv1_bias.float()
         self.conv2 = FusedConv(first.conv2, self.dtype, region_cells, relu=True)
         self.conv3 = FusedConv(first.conv3, self.dtype, region_cells, relu=True)
-        self.conv3.add_bias(self.shortcut.given_away_bias())
+        self.conv3.add_bias(shortcut_bias)
         self.others = [FusedBottleneck(block, mode, region_cells) for block in blocks[1:]]
 
     def __call__(self, feature_map: Tensor, boxes: Tensor, chunk: int) -> Iterator[Tensor]:
@@ -51,8 +52,8 @@ class AlignedStage:
             (chunk, C', cells, cells) of the mode's type, channels-last; the last one goes on with regions of zeros, and
             there is one for R = 0 too.
         """
-        x = feature_map.to(self.dtype, memory_format=torch.channels_last)
-        hidden_rows, shortcut_rows = _rows(self.conv1(x)), _rows(self.shortcut(x))
+        rows = feature_map.permute(0, 2, 3, 1).flatten(0, 2).to(self.dtype)
+        hidden_rows, shortcut_rows = (functional.linear(rows, each).float() for each in (self.conv1, self.shortcut))
         height, width = feature_map.shape[2:]
         regions = RegionAlign(boxes, (height, width), cells=self.cells, stride=FEATURE_STRIDE, chunk=chunk)
         for start in range(0, max(len(boxes), 1), chunk):
@@ -64,9 +65,7 @@ class AlignedStage:
             yield out
 
 
-def aligned_stage(
-    stage: nn.Module, mode: Mode, conventions: Conventions, cells: int, map_cells: tuple[int, int]
-) -> AlignedStage | None:
+def aligned_stage(stage: nn.Module, mode: Mode, conventions: Conventions, cells: int) -> AlignedStage | None:
     """The stage in this form, where it is the quicker one; None on a GPU, for regions of another pooling, for strides,
     and for what `foldable_blocks` does not take."""
     blocks = foldable_blocks(stage)
@@ -74,9 +73,4 @@ def aligned_stage(
     has_strides = any((1, 1) != conv.stride for block in blocks for conv in (block.conv1, block.conv2))
     if not blocks or not on_a_cpu or has_strides or conventions.region_pool != "roi-align-1":
         return None
-    return AlignedStage(blocks, mode, cells, map_cells)
-
-
-def _rows(maps: Tensor) -> Tensor:
-    """(1, C, h, w) -> (h * w, C) float32."""
-    return maps.float().permute(0, 2, 3, 1).flatten(0, 2)
+    return AlignedStage(blocks, mode, cells)

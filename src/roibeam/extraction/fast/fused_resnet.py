@@ -55,7 +55,7 @@ class FusedConv:
         weight, self._exact_bias = folded(conv)
         self.relu = relu
         self.weight = weight.to(dtype).contiguous(memory_format=torch.channels_last)
-        self.bias: Tensor | None = self._exact_bias.to(dtype)
+        self.bias = self._exact_bias.to(dtype)
         # As lists of numbers, which is how oneDNN's operators want them; the padding of ours is never a word.
         self.stride, self.dilation = list(conv.stride), list(conv.dilation)
         self.padding = [int(edge) for edge in conv.padding]
@@ -65,15 +65,10 @@ class FusedConv:
                 self.weight, self.padding, self.stride, self.dilation, 1, [1, conv.in_channels, *cells]
             )
 
-    def given_away_bias(self) -> Tensor:
-        """The bias, float64, for the caller to add: the convolution is without one from now on."""
-        self.bias = None
-        return self._exact_bias
-
     def add_bias(self, bias: Tensor) -> None:
         """Adds one more, float64."""
         self._exact_bias = self._exact_bias + bias
-        self.bias = self._exact_bias.to(self.weight.dtype)
+        self.bias = self._exact_bias.to(self.bias.dtype)
 
     def __call__(self, x: Tensor, *, onto: Tensor | None = None) -> Tensor:
         """

@@ -57,7 +57,7 @@ class InferenceNetwork:
         self._describe_chunk: Callable[[Tensor], Tensor] | None = None
         self._aligned: AlignedStage | None = None
         if isinstance(roi_heads, RoIHeads):
-            self._aligned = aligned_stage(roi_heads.res5, mode, roi_heads.conventions, cells, map_cells)
+            self._aligned = aligned_stage(roi_heads.res5, mode, roi_heads.conventions, cells)
             self._res5 = fused_stage(roi_heads.res5, mode, (cells, cells))
             self._describe_chunk = features_of(self._res5)
         as_they_are = [part for part in (self._backbone, self._res5, self._rpn) if isinstance(part, nn.Module | None)]
