@@ -40,13 +40,22 @@ ARRANGEMENTS = {
 }
 
 
-def extraction(command: str, options: tuple[str, ...], images: Path, count: int) -> tuple[float, float]:
-    """Images/s by the clock, and CPU seconds an image; start and end of the command are in both."""
+def extraction(command: str, options: tuple[str, ...], few: Path, images: Path) -> tuple[float, float]:
+    """Images/s of `images` by the clock, start and end of the command in it, and CPU seconds an image without them: those
+    of a run on `few` are taken away."""
+    few_used, few_count = _run(command, options, few)[1:]
+    seconds, used, count = _run(command, options, images)
+    return count / seconds, (used - few_used) / (count - few_count)
+
+
+def _run(command: str, options: tuple[str, ...], images: Path) -> tuple[float, float, int]:
+    """Seconds, CPU seconds and number of images of one command."""
+    count = len(list(images.iterdir()))
     with tempfile.TemporaryDirectory() as folder:
         line = [command, "extract", str(images), f"{folder}/store", "--detector", "toy", "--device", "cpu"]
         before, start = _children_seconds(), time.perf_counter()
         subprocess.run([*line, "--shard-size", str(-(-count // SHARDS)), *options], check=True, capture_output=True)
-        return count / (time.perf_counter() - start), (_children_seconds() - before) / count
+        return time.perf_counter() - start, _children_seconds() - before, count
 
 
 def _children_seconds() -> float:
@@ -54,7 +63,7 @@ def _children_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def print_extractions(arguments: argparse.Namespace, images: Path) -> None:
+def print_extractions(arguments: argparse.Namespace, few: Path, images: Path) -> None:
     commands = {"this": ROIBEAM} | ({"beside": arguments.beside} if arguments.beside else {})
     arms: dict[tuple[str, ...], Callable[[], tuple[float, float]]] = {}
     for precision in arguments.precisions:
@@ -62,7 +71,7 @@ def print_extractions(arguments: argparse.Namespace, images: Path) -> None:
             for name, command in commands.items():
                 chosen = (*options, "--precision", precision)
                 arms[name, precision, arrangement] = lambda command=command, chosen=chosen: extraction(
-                    command, chosen, images, arguments.count
+                    command, chosen, few, images
                 )
     found = defaultdict(list)
     for _ in range(arguments.rounds):
@@ -141,7 +150,8 @@ def main() -> None:
         paths = sorted(Path(folder).rglob("*.jpg"))
         print(f"{machine(arguments)}; {arguments.count} pictures, {arguments.rounds} rounds\n", flush=True)
         if arguments.precisions:
-            print_extractions(arguments, paths[0].parent)
+            draw_samples(Path(folder) / "few", count=SHARDS, seed=7)
+            print_extractions(arguments, Path(folder) / "few" / "images", paths[0].parent)
         print_stages(paths[:40], arguments.rounds)
 
 
