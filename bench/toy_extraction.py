@@ -41,8 +41,8 @@ ARRANGEMENTS = {
 
 
 def extraction(command: str, options: tuple[str, ...], few: Path, images: Path) -> tuple[float, float]:
-    """Images/s of `images` by the clock, with the command's start and end; CPU seconds an image without them: those of a
-    run on `few` are taken away."""
+    """Images/s of `images` by the clock, with the command's start and end; CPU seconds an image without those: the CPU
+    seconds of a run on `few` are taken away."""
     few_used, few_count = _run(command, options, few)[1:]
     seconds, used, count = _run(command, options, images)
     return count / seconds, (used - few_used) / (count - few_count)
