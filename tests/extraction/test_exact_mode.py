@@ -83,6 +83,13 @@ def test_a_box_does_not_depend_on_its_company(as_is, height, width, count, base_
         check_boxes(as_is(height, width, base_channels), noise(height, width))
 
 
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_box_whose_first_layers_ran_on_the_map_does_not_depend_on_its_company(count):
+    config = dataclasses.replace(CONFIGS["small"], base_channels=4, short_edge=97, long_edge=131, pooled_cells=5)
+    with threads(count):
+        check_boxes(build_detector(config, weights="random:1", conventions="vlbert-e2e"), noise(97, 131))
+
+
 def test_a_box_does_not_depend_on_its_company_in_bf16_either(as_is):
     counts = COUNTS if bf16_instructions() != "none" else (1, 3, 36)  # without, 300 boxes take a minute
     with threads(1):

@@ -52,10 +52,10 @@ class FusedConv:
     """
 
     def __init__(self, conv: nn.Conv2d, dtype: torch.dtype, cells: tuple[int, int], *, relu: bool = False) -> None:
-        weight, bias = folded(conv)
+        weight, self._exact_bias = folded(conv)
         self.relu = relu
         self.weight = weight.to(dtype).contiguous(memory_format=torch.channels_last)
-        self.bias = bias.to(dtype)
+        self.bias = self._exact_bias.to(dtype)
         # As lists of numbers, which is how oneDNN's operators want them; the padding of ours is never a word.
         self.stride, self.dilation = list(conv.stride), list(conv.dilation)
         self.padding = [int(edge) for edge in conv.padding]
@@ -64,6 +64,11 @@ class FusedConv:
             self.weight = torch.ops.mkldnn._reorder_convolution_weight(
                 self.weight, self.padding, self.stride, self.dilation, 1, [1, conv.in_channels, *cells]
             )
+
+    def add_bias(self, bias: Tensor) -> None:
+        """Adds one more, float64."""
+        self._exact_bias = self._exact_bias + bias
+        self.bias = self._exact_bias.to(self.bias.dtype)
 
     def __call__(self, x: Tensor, *, onto: Tensor | None = None) -> Tensor:
         """
@@ -197,12 +202,19 @@ def fused_backbone(backbone: nn.Module, mode: Mode, input_hw: tuple[int, int]) -
 
 def fused_stage(stage: nn.Module, mode: Mode, cells: tuple[int, int]) -> Callable[[Tensor], Tensor]:
     """As `fused_backbone`, of a stage such as res5, whose maps are of `cells`."""
-    blocks = [block for block in stage if isinstance(block, Bottleneck)] if isinstance(stage, nn.Sequential) else []
-    is_ours = isinstance(stage, nn.Sequential) and 0 < len(blocks) == len(stage)
-    if not is_ours or blocks[0].shortcut is None or not is_foldable(stage):
+    blocks = foldable_blocks(stage)
+    if not blocks:
         return stage
     kind = DilatedStage if DilatedStage.takes(blocks, mode, cells) else FusedStage
     return kind(blocks, mode, cells)
+
+
+def foldable_blocks(stage: nn.Module) -> list[Bottleneck]:
+    """The blocks of a stage of our kind, whose norms can be folded and whose first has a shortcut convolution; none of
+    another."""
+    blocks = [block for block in stage if isinstance(block, Bottleneck)] if isinstance(stage, nn.Sequential) else []
+    is_ours = isinstance(stage, nn.Sequential) and 0 < len(blocks) == len(stage)
+    return blocks if is_ours and blocks[0].shortcut is not None and is_foldable(stage) else []
 
 
 def _strided(cells: tuple[int, int], conv: nn.Conv2d) -> tuple[int, int]:

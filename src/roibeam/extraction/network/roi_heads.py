@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 
 import torch
@@ -117,12 +117,21 @@ class RoIHeads(nn.Module):
                 nothing of its input.
             chunk: regions at once.
         """
-        count = len(boxes)
         pooled = self._pooled_chunks(feature_map, boxes, chunk)
         # One shape for every chunk: kernels choose their order of summation by shape, and with it the last digits.
         # No regions still run one chunk of zeros, so that empty outputs have the right widths.
-        features = torch.cat([describe_chunk(pooled(start)) for start in range(0, max(count, 1), chunk)])
-        head_rows = CPU_HEAD_ROWS if feature_map.device.type == "cpu" else GPU_HEAD_ROWS
+        starts = range(0, max(len(boxes), 1), chunk)
+        return self.judge((describe_chunk(pooled(start)) for start in starts), len(boxes))
+
+    def judge(self, chunks: Iterable[Tensor], count: int) -> RegionOutputs:
+        """What the linear heads say.
+
+        Args:
+            chunks: (chunk, D) float32 features each; at least one.
+            count: how many of their rows, from the first on, are regions.
+        """
+        features = torch.cat(list(chunks))
+        head_rows = CPU_HEAD_ROWS if features.device.type == "cpu" else GPU_HEAD_ROWS
         features = functional.pad(features, (0, 0, 0, -len(features) % head_rows))
         parts = [self.box_predictor(rows) for rows in features.split(head_rows)]
         return RegionOutputs(
@@ -149,7 +158,12 @@ class RoIHeads(nn.Module):
 
 def features_of(res5: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """The last stage and the mean over its cells: pooled regions -> (N, D) float32."""
-    return lambda pooled: res5(pooled).mean(dim=(2, 3), dtype=torch.float32)
+    return lambda pooled: mean_over_cells(res5(pooled))
+
+
+def mean_over_cells(maps: Tensor) -> Tensor:
+    """(N, D, h, w), any float type -> (N, D) float32."""
+    return maps.mean(dim=(2, 3), dtype=torch.float32)
 
 
 def pool_regions(

@@ -1,0 +1,45 @@
+"""RoIAlign by look-up against torchvision's kernel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torchvision.ops import roi_align
+
+from roibeam.extraction.network.region_align import RegionAlign
+
+CHUNK = 16
+
+
+def random_boxes(count: int, height: int, width: int) -> torch.Tensor:
+    """Corners anywhere up to three cells outside the map; some boxes are empty, some corners on the map's last edge."""
+    generator = torch.Generator().manual_seed(count)
+    corners = torch.rand(count, 2, 2, generator=generator) * (torch.tensor([width, height]) * 16 + 96) - 48
+    corners[: count // 3] = (corners[: count // 3] / 16).round() * 16
+    corners[::5, 1] = corners[::5, 0]
+    return torch.cat([corners.amin(dim=1), corners.amax(dim=1)], dim=1)
+
+
+@pytest.mark.parametrize(
+    "height, width, cells, count",
+    # True size; a portrait; the toy network; a panorama; one cell.
+    [(50, 67, 14, 100), (83, 50, 14, 40), (22, 33, 5, 200), (3, 83, 14, 20), (1, 1, 14, 20)],
+)
+def test_bins_are_those_of_torchvision(height, width, cells, count):
+    feature_map = torch.randn(1, 8, height, width, generator=torch.Generator().manual_seed(0))
+    boxes = random_boxes(count, height, width)
+    want = roi_align(feature_map, [boxes], cells, 1 / 16, sampling_ratio=1, aligned=False)
+    assert (want == 0).all(dim=1).any()  # bins off the map are among them
+    regions = RegionAlign(boxes, (height, width), cells=cells, stride=16, chunk=CHUNK)
+    rows = feature_map[0].flatten(1).t().contiguous()
+    for first in range(0, count, CHUNK):
+        got = regions(rows, first)
+        here = min(CHUNK, count - first)
+        assert got.shape == (CHUNK, 8, cells, cells) and got.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(got[:here], want[first : first + here], rtol=0, atol=1e-6)
+        assert not got[here:].any()  # zeros after the last region
+
+
+def test_no_regions_give_zeros():
+    sampled = RegionAlign(torch.empty(0, 4), (3, 3), cells=7, stride=16, chunk=CHUNK)(torch.ones(9, 2), 0)
+    assert sampled.shape == (CHUNK, 2, 7, 7) and not sampled.any()
