@@ -20,7 +20,7 @@ WIDTH_REDUCTIONS = ("mean", "sum")
 
 # By annotation; a whole number is a number, but True is none.
 _TYPES: Mapping[str, tuple[type, ...]] = MappingProxyType(
-    {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,), "tuple[int, ...]": (tuple, list)}
+    {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 )
 
 
@@ -125,6 +125,6 @@ def _kind(field: dataclasses.Field[Any]) -> str:
 
 
 def _is_a(kind: str, value: Any) -> bool:
-    if not isinstance(value, _TYPES[kind]) or (kind != "bool" and isinstance(value, bool)):
-        return False
-    return not kind.startswith("tuple") or all(_is_a("int", each) for each in value)
+    if kind.startswith("tuple"):
+        return isinstance(value, (tuple, list)) and all(_is_a("int", each) for each in value)
+    return isinstance(value, _TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
