@@ -24,7 +24,7 @@ from roibeam.pipelines.foundation.overrides import apply_overrides, preset
 from roibeam.pipelines.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.detector.training import DetectorSettings
+    from roibeam.pipelines.detector.settings import DetectorSettings
     from roibeam.pipelines.training.loop import TrainResult
     from roibeam.pipelines.training.run_folder.folder import Resume
 
@@ -119,10 +119,8 @@ def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
 
 
 def _settings(request: DetectorTrainRequest, photos: LabelledPhotos) -> DetectorSettings:
-    from roibeam.extraction.training.losses import LossRules
-    from roibeam.extraction.training.targets import SamplingRules
-    from roibeam.pipelines.detector.task import PhotoRules
-    from roibeam.pipelines.detector.training import DetectorSettings, Start
+    from roibeam.extraction.training.rules import LossRules, SamplingRules
+    from roibeam.pipelines.detector.settings import DetectorSettings, PhotoRules, Start
 
     sizes = replace(
         preset("detector", request.detector, CONFIGS),

@@ -28,7 +28,8 @@ from roibeam.extraction.training.heads import DetectorHeads
 from roibeam.extraction.weights.families import COUNTER, DATA_PARALLEL_PREFIX, VLBERT_PREFIX, family_names, name_weights
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_weights
-from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.vlbert.checkpoint import (
     LAST_STAGE,
     LAST_STAGE_AGAIN,

@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from roibeam.extraction.training.losses import LossRules
-from roibeam.extraction.training.targets import SamplingRules
-from roibeam.model.end_to_end import EndToEndChoices
+from roibeam.extraction.training.rules import LossRules, SamplingRules
+from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.pipelines.detector.photos import open_labelled_photos
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, region_encoder_of
-from roibeam.pipelines.model_files.joint_detector import JointDetector, LossWeights
+from roibeam.pipelines.model_files.joint_detector import JointDetector
+from roibeam.pipelines.model_files.loss_weights import LossWeights
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
-from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EncoderOptions, EndToEnd, choose_encoder
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
-from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledRules
+from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
+from roibeam.pipelines.pretraining.end_to_end.settings import EncoderOptions, LabelledRules, PhotoRules, choose_encoder
 from roibeam.pipelines.pretraining.requests.request import DEFAULT_ENCODER, RequestedEncoder
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 

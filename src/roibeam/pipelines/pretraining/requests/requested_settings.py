@@ -10,8 +10,8 @@ from roibeam.near_names import name_hint
 from roibeam.pipelines.foundation.overrides import apply_overrides, parse_value
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedTraining
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.systems import System
-from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.training.loop import num_processes
 from roibeam.pipelines.training.train_config import TrainConfig
 

@@ -20,8 +20,8 @@ from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedData
 from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.systems import system_named
-from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.training.loop import is_main_process
 from roibeam.pipelines.training.run_folder.stages import StagedRun
 from roibeam.pipelines.training.run_folder.stages_page import write_stages_page
