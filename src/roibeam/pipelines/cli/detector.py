@@ -76,7 +76,7 @@ def train_command(
         resume="auto" if resume is None else resume,
     )  # fmt: skip
     trained = train_requested_detector(request, out)
-    from roibeam.pipelines.training.loop import is_main_process  # torch: after the files were looked at
+    from roibeam.pipelines.training.launched import is_main_process
 
     if not is_main_process():
         return
