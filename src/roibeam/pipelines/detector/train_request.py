@@ -24,11 +24,12 @@ from roibeam.pipelines.foundation.files.named_files import (
     NamedFiles,
 )
 from roibeam.pipelines.foundation.overrides import apply_overrides, preset
+from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
 from roibeam.pipelines.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from roibeam.pipelines.training.loop import TrainResult
-    from roibeam.pipelines.training.run_folder.folder import Resume
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,8 @@ def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
     for option, weights in (("--weights", request.weights), ("--resnet", request.resnet)):
         if named.need(option, weights, FILE):
             named.look(partial(check_weight_file, weights))
-    named.need_output_folder(run_dir)
+    if named.need_output_folder(run_dir) and is_main_process():  # other processes may look when the run has begun
+        named.look(lambda: check_run_folder(run_dir, resume=request.resume))
     sizes = named.look(lambda: preset("detector", request.detector, CONFIGS))
     conventions = named.look(lambda: preset("conventions", request.conventions, CONVENTIONS))
     if sizes is not None and conventions is not None:

@@ -46,9 +46,10 @@ from roibeam.pipelines.model_files.model_checkpoint import (
     class_of,
     config_class_of,
     load_model,
-    model_folder,
 )
-from roibeam.pipelines.training.checkpoint import put_in_place, sync_to_disk, write_json
+from roibeam.pipelines.model_files.model_folder import model_folder
+from roibeam.pipelines.training.checkpoint import put_in_place
+from roibeam.pipelines.training.run_folder.files import sync_to_disk, write_json
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"

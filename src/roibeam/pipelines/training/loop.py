@@ -48,7 +48,6 @@ from roibeam.pipelines.training.checkpoint import (
     beats,
     best_evaluation,
     checkpoint_folder,
-    latest_checkpoint,
     load_checkpoint,
     remove_old_checkpoints,
     save_checkpoint,
@@ -56,6 +55,7 @@ from roibeam.pipelines.training.checkpoint import (
 from roibeam.pipelines.training.launched import num_processes
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups, learning_rate_at
 from roibeam.pipelines.training.rehearsal import rehearse
+from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
     Resume,

@@ -6,6 +6,7 @@ What is in weights is looked at later.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import NoReturn
 
 from roibeam.extraction.network.config import DetectorConfig
@@ -14,6 +15,8 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS, GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
+from roibeam.pipelines.model_files.model_folder import model_folder
+from roibeam.pipelines.model_files.start_files import bert_files, tokenizer_file
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER, Recipe
@@ -25,6 +28,9 @@ from roibeam.pipelines.pretraining.requests.request import (
     RequestedEncoder,
     RequestedModel,
 )
+from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.run_folder.folder import check_run_folder
+from roibeam.pipelines.training.run_folder.names import STAGES_NAME
 
 _TOKENIZER_OF_CAPTIONS = "captions"
 # How the command line calls fields that have another name here.
@@ -53,6 +59,7 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
         lambda: _check_model(request, recipe),
         lambda: check_settings(request, recipe, sizes, goes_on=goes_on),
         lambda: None if goes_on else _check_start(asked, recipe),
+        lambda: None if goes_on else _check_run_folder(request),
         lambda: _check_labels(request.encoder) if request.end_to_end else _refuse_encoder(request, recipe),
         lambda: _check_texts(request, recipe),
     ):
@@ -155,8 +162,29 @@ def _check_start(asked: RequestedModel, recipe: Recipe | None) -> None:
         raise ValueError("--background-first/--background-last: of a model to start from, name it with --from-run")
     if asked.from_run is not None and asked.from_bert is not None:
         raise ValueError("--from-run and --from-bert: a model starts from one of them")
+    _check_files_of_start(asked)
     if recipe is not None and recipe.after and asked.from_run is None:
         raise ValueError(f"--recipe {asked.recipe} goes on from {recipe.after}: name its run with --from-run")
+
+
+def _check_files_of_start(asked: RequestedModel) -> None:
+    """Raises ValueError for a folder or a file that is there, and is no model, no BERT or no tokenizer."""
+    start, bert, tokenizer = asked.from_run, asked.from_bert, asked.tokenizer
+    if start is not None and Path(start).expanduser().is_dir():
+        model_folder(Path(start).expanduser())
+    else:
+        check_weight_file(start)
+    if bert is not None and bert != NO_BERT and Path(bert).expanduser().exists():
+        bert_files(bert)
+    if tokenizer is not None and tokenizer != _TOKENIZER_OF_CAPTIONS and Path(tokenizer).exists():
+        tokenizer_file(tokenizer)
+
+
+def _check_run_folder(request: PretrainRequest) -> None:
+    """Raises ValueError where other things are in the way of the run. Other processes may look when it has begun."""
+    resume = request.training.resume
+    if is_main_process() and not (request.out / STAGES_NAME).is_file():
+        check_run_folder(request.out, resume="auto" if resume is None else resume)
 
 
 def _check_labels(asked: RequestedEncoder) -> None:
