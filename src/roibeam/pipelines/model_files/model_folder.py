@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.stages import furthest_stage
 
@@ -31,6 +32,15 @@ def model_folder(folder: Path) -> tuple[Path, Path | None]:
     if not (found / CONFIG).is_file():
         raise ValueError(f"{found}: no {CONFIG}; expected a model's folder, a run of roibeam pretrain or a checkpoint")
     return found, tokenizer
+
+
+def check_model_files(spec: str) -> None:
+    """Raises ValueError for a folder without a model, and a local file that cannot be weights; OSError likewise."""
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        model_folder(path)
+    else:
+        check_weight_file(spec)
 
 
 def _tokenizer_of(folder: Path) -> Path | None:

@@ -24,6 +24,7 @@ from roibeam.pipelines.extract.requested_detector import need_detector
 from roibeam.pipelines.foundation.device_choice import check_device, choose_device
 from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
 from roibeam.pipelines.foundation.pages.banner import Banner
+from roibeam.pipelines.model_files.model_folder import check_model_files
 from roibeam.short_repr import short_repr
 
 if TYPE_CHECKING:
@@ -192,6 +193,8 @@ def _checked(request: ProbeRequest, detector: RequestedDetector | None) -> Path:
     named.need("--config", request.options, FILE)
     named.need("--tokenizer", request.tokenizer)
     named.look(lambda: check_device(request.device))
+    if has_checkpoint:
+        named.look(lambda: check_model_files(request.checkpoint))
     if detector is not None:
         named.need("PHOTO", request.image, FILE)
         need_detector(named, detector)

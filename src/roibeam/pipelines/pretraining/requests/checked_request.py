@@ -15,7 +15,7 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS, GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.model_files.model_folder import model_folder
+from roibeam.pipelines.model_files.model_folder import check_model_files
 from roibeam.pipelines.model_files.start_files import bert_files, tokenizer_file
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
@@ -170,10 +170,8 @@ def _check_start(asked: RequestedModel, recipe: Recipe | None) -> None:
 def _check_files_of_start(asked: RequestedModel) -> None:
     """Raises ValueError for a folder or a file that is there, and is no model, no BERT or no tokenizer."""
     start, bert, tokenizer = asked.from_run, asked.from_bert, asked.tokenizer
-    if start is not None and Path(start).expanduser().is_dir():
-        model_folder(Path(start).expanduser())
-    else:
-        check_weight_file(start)
+    if start is not None:
+        check_model_files(start)
     if bert is not None and bert != NO_BERT and Path(bert).expanduser().exists():
         bert_files(bert)
     if tokenizer is not None and tokenizer != _TOKENIZER_OF_CAPTIONS and Path(tokenizer).exists():
