@@ -20,7 +20,8 @@ from torch import nn
 
 from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.region_encoder import RegionEncoder
-from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
+from roibeam.model.end_to_end import EndToEndModel, ImageBatch
+from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.imagebert.model import ImageBertForPreTraining, imagebert_base
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.interbert.config import interbert_config

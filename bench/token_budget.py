@@ -27,8 +27,9 @@ from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer, load_tokenizer
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+from roibeam.pipelines.pretraining.task import PretrainTask
 from roibeam.pipelines.pretraining.token_budget import RowLengths, count_regions
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.training.task import steps_of

@@ -25,7 +25,7 @@ from roibeam.pipelines.detector.evaluation import evaluate_detector
 from roibeam.pipelines.detector.photos import open_labelled_photos
 from roibeam.pipelines.detector.report import DetectionReport
 from roibeam.pipelines.toyworld.write import write_world
-from roibeam.pipelines.training.checkpoint import latest_checkpoint
+from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 
 BIN = Path(sys.executable).parent
 PROCESSES = 2

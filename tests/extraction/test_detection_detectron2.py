@@ -17,8 +17,7 @@ from roibeam.extraction.network.config import CONFIGS
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.training.batch import PhotoObjects, collate_training_photos, prepare_training_photo
 from roibeam.extraction.training.batch_losses import DetectorTraining
-from roibeam.extraction.training.losses import LossRules
-from roibeam.extraction.training.targets import SamplingRules
+from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.extraction.weights.loading import build_detector
 
 CONFIG = replace(CONFIGS["small"], base_channels=4)

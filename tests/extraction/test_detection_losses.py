@@ -9,13 +9,13 @@ import torch
 from torch.nn import functional
 
 from roibeam.extraction.training.losses import (
-    LossRules,
     attribute_loss,
     class_loss,
     objectness_loss,
     proposal_box_loss,
     region_box_loss,
 )
+from roibeam.extraction.training.rules import LossRules
 from roibeam.extraction.training.targets import IGNORE, AnchorTargets, RegionTargets
 
 RULES = LossRules()

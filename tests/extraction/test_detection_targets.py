@@ -9,10 +9,10 @@ import torch
 
 from roibeam.extraction.network.boxes import decode_deltas
 from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.training.rules import SamplingRules
 from roibeam.extraction.training.targets import (
     IGNORE,
     Objects,
-    SamplingRules,
     anchor_targets,
     encode_deltas,
     match,

@@ -27,7 +27,8 @@ from roibeam.extraction.training.batch_losses import (
     initialise,
     trained_attribute_logits,
 )
-from roibeam.extraction.training.targets import SamplingRules, overlaps
+from roibeam.extraction.training.rules import SamplingRules
+from roibeam.extraction.training.targets import overlaps
 from roibeam.extraction.weights.head_layout import CAFFE_LAYOUT, HF_LAYOUT, relayout
 from roibeam.extraction.weights.loading import build_detector
 from roibeam.extraction.weights.random_weights import random_state

@@ -11,7 +11,8 @@ from vilbert_examples import tiny
 
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
-from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
+from roibeam.model.end_to_end import EndToEndModel, ImageBatch
+from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.imagebert.model import ImageBertConfig, ImageBertForPreTraining
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.interbert.config import interbert_config

@@ -29,7 +29,8 @@ from soak_share import some
 
 from roibeam.extraction.network.blanking import blank_regions
 from roibeam.model.common.losses import cross_entropy
-from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
+from roibeam.model.end_to_end import EndToEndModel, ImageBatch
+from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.imagebert.retrieval import retrieval_losses
 from roibeam.model.inputs import IGNORE_INDEX
 from roibeam.model.task_heads import (

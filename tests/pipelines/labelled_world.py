@@ -13,7 +13,7 @@ from end_to_end_examples import ENCODER
 from labelled_examples import labelled
 
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
-from roibeam.extraction.training.targets import SamplingRules
+from roibeam.extraction.training.rules import SamplingRules
 from roibeam.pipelines.detector.labelled_batches import LabelledBatches
 from roibeam.pipelines.detector.photos import LabelledPhotos
 

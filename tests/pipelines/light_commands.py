@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ HEAVY = ("torch", "torchvision", "apache_beam", "transformers", "accelerate", "p
 
 
 def main() -> None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # on a machine with a GPU, too, it is certain that there is none
     there: set[str] = set()
     for words in json.loads(Path(sys.argv[1]).read_text("utf-8")):
         out, err = io.StringIO(), io.StringIO()

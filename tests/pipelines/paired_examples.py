@@ -10,8 +10,9 @@ from captioned_records import CAPTIONS, NUM_CLASSES
 
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+from roibeam.pipelines.pretraining.task import PretrainTask
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 WIDTH, IMAGE = 12, 400

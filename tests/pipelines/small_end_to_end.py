@@ -23,13 +23,15 @@ from roibeam.model.end_to_end import EndToEndModel
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
-from roibeam.pipelines.model_files.joint_detector import JointDetector, LossWeights
+from roibeam.pipelines.model_files.joint_detector import JointDetector
+from roibeam.pipelines.model_files.loss_weights import LossWeights
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules, TaskPhotos
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, TaskPhotos
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
+from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.rehearsal import WorstBatch

@@ -13,7 +13,8 @@ from objectives import NUM_CAPTIONS, OBJECTIVES, small_corpus, small_lines, smal
 from torch import Tensor
 
 from roibeam.model.inputs import VLBatch
-from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask, RowsTask, TextTask
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.pretraining.task import PretrainTask, RowsTask, TextTask
 from roibeam.pipelines.training.loop import TrainResult, train
 from roibeam.pipelines.training.train_config import TrainConfig
 

@@ -22,7 +22,7 @@ from roibeam.pipelines.detector.labelled_batches import LabelledBatches
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.inputs.captioned.task_corpus import TaskCorpus, TaskTable
 from roibeam.pipelines.inputs.captioned.task_texts import TaskText
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
+from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
 from roibeam.pipelines.pretraining.samples.visualbert import VisualBertSampler
 from roibeam.pipelines.pretraining.samples.visualbert_sampling import VisualBertSampling
 from roibeam.pipelines.pretraining.task import RowsTask

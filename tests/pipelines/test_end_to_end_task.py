@@ -19,18 +19,20 @@ from roibeam.extraction.network.blanking import blank_regions
 from roibeam.extraction.network.conventions import CONVENTIONS
 from roibeam.extraction.photos.preprocessing import input_size
 from roibeam.features.store import FeatureStore
-from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import row_sizes
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, PhotoRules, TaskPhotos
+from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask, TaskPhotos
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
+from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
 from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
-from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 pytestmark = pytest.mark.usefixtures("one_thread")

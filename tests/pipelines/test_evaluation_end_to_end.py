@@ -18,7 +18,8 @@ from soak_share import some
 from tiny_commands import TINY_ENCODER, TINY_JOINT, one_line
 
 from roibeam.features.store import FeatureStore
-from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.vlbert.config import VLBertConfig
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig

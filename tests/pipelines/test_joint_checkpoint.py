@@ -26,7 +26,8 @@ from soak_share import some
 
 from roibeam.extraction.network.resnet import Backbone
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
-from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.vlbert.config import vlbert_task_config
 from roibeam.model.vlbert.tasks import VLBertForVcr
 from roibeam.pipelines.model_files.joint_checkpoint import (

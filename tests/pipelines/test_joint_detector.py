@@ -24,11 +24,14 @@ from roibeam.extraction.weights.loading import build_detector
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.detector.task import DetectorTask, PhotoRules
+from roibeam.pipelines.detector.settings import PhotoRules
+from roibeam.pipelines.detector.task import DetectorTask
 from roibeam.pipelines.model_files.joint_checkpoint import load_joint, save_joint
-from roibeam.pipelines.model_files.joint_detector import PREFIX, JointDetector, LossWeights
+from roibeam.pipelines.model_files.joint_detector import PREFIX, JointDetector
+from roibeam.pipelines.model_files.loss_weights import LossWeights
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
-from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledRules, LabelledStream
+from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
+from roibeam.pipelines.pretraining.end_to_end.settings import LabelledRules
 from roibeam.pipelines.training.not_finite import blame
 
 pytestmark = pytest.mark.usefixtures("one_thread")

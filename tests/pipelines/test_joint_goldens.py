@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch
 from roibeam.model.vlbert.checkpoint import split_official
 from roibeam.model.vlbert.model import VLBertForPreTraining

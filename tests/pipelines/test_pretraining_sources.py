@@ -20,9 +20,10 @@ from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, L
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.pairs import draw_pair, draw_second_caption
 from roibeam.pipelines.pretraining.systems import SYSTEMS
-from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask
+from roibeam.pipelines.pretraining.task import PretrainTask
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.sources.held_out import HeldOut
 from roibeam.pipelines.training.run_folder.trained_images import trained_among

@@ -20,9 +20,10 @@ from roibeam.model.vlbert.embeddings import average_visible_regions
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler, make_sample
 from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
-from roibeam.pipelines.pretraining.task import DataConfig, PretrainTask, evaluate
+from roibeam.pipelines.pretraining.task import PretrainTask, evaluate
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.training.loop import train
 from roibeam.pipelines.training.train_config import TrainConfig

@@ -8,9 +8,9 @@ from typing import Any
 from captioned_records import CAPTIONS, TINY
 
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 from roibeam.pipelines.pretraining.start import ModelChoice
-from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.pretraining.text_run import pretrain_on_text
 from roibeam.pipelines.training.train_config import TrainConfig
 

@@ -50,6 +50,9 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
     extract: Words = ("extract", photos, out)
     small: Words = (*extract, "--detector", "small", "--weights", "random:1")
     pretrain: Words = ("pretrain", out, "--store", store, "--captions", captions)
+    joint: Words = (*pretrain, "--end-to-end", "--photos", photos, "--detector", "toy")
+    detector: Words = ("detector", "train", out, "--labels", captions)
+    photo = sorted(photos.iterdir())[0]
     return [
         WrongCall((*extract, "--preset", "vlbert", "--weights", "random:1"), "did you mean vl-bert?"),
         WrongCall((*extract, "--preset", "lxmrt", "--weights", gone), "'lxmrt' is unknown; did you mean lxmert?"),
@@ -71,6 +74,20 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*pretrain, "--stage", "--steps 1", "--stage", "--system vl-bert"), "stage 2: --system 'vl-bert'"),
         WrongCall((*pretrain, "--stage", "--steps 1", "--stage", "--set train.stepz=1"), "stage 2: --set 'train.stepz"),
         WrongCall((*pretrain, "--steps", 0), "'--steps'", 2),
+        WrongCall((*pretrain, "--set", "model.hidden_sise=8"), "model has no field 'hidden_sise'; did you mean"),
+        WrongCall((*pretrain, "--set", "model.hidden_size=abc"), "hidden_size must be of type int, got 'abc'"),
+        WrongCall((*pretrain, "--set", "model.hidden_size=33"), "is not a multiple of num_attention_heads 4"),
+        WrongCall((*pretrain, "--set", "model.masked_appearance=pixel"), "it must be one of 'zero', 'pixels'"),
+        WrongCall((*pretrain, "--set", "data.sharee=1"), "data has no field 'sharee'; did you mean share"),
+        WrongCall((*pretrain, "--learning-rate", -1), "learning_rate must be positive"),
+        WrongCall((*pretrain, "--device", "cuda:7"), "--device cuda:7: torch sees no GPU here; --device cpu takes"),
+        WrongCall((*pretrain, "--set", "train.device=cuda"), "--device cuda: torch sees no GPU here"),
+        WrongCall((*joint, "--set", "photos.flp=false"), "photos has no field 'flp'; did you mean flip"),
+        WrongCall((*joint, "--set", "encoder.recompute=yes"), "encoder.recompute=yes': expected bool"),
+        WrongCall((*joint, "--set", "end_to_end.masked_pixels=blak"), "it must be one of 'blank', 'whole'"),
+        WrongCall((*joint, "--set", "detector.depth=7"), "depth is 7; it must be one of"),
+        WrongCall((*joint, "--set", "labelled.heads=new"), "no section 'labelled'; choose one of train,"),
+        WrongCall((*joint, "--labels", captions, "--set", "detection.classes=-1"), "classes is -1.0; it must not"),
         WrongCall(("recipes", "vlbert-lagre"), "did you mean vlbert-large"),
         WrongCall(("store", "export", store, out, "--format", "lxmert_h5"), "did you mean lxmert-h5?"),
         WrongCall(("store", "copy", store, out, "--dtype", "int8"), "choose one of float16"),
@@ -83,6 +100,16 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall(("toyworld", out, "--perfect-store", out / "store"), "name a folder beside the world"),
         WrongCall(("leaks", photos, "--held-out", f"rule={captions}"), "expected RULE=FILE with one of the rules"),
         WrongCall(("detector", "train", out, "--labels", captions, "--conventions", "hff"), "did you mean hf?"),
+        WrongCall((*detector, "--set", "photos.flp=1"), "photos has no field 'flp'; did you mean flip"),
+        WrongCall((*detector, "--set", "sampling.region_iou=3"), "it must be above 0 and at most 1"),
+        WrongCall((*detector, "--set", "losses.region_beta=-1"), "it must not be negative"),
+        WrongCall((*detector, "--device", "cuda:7"), "torch sees no GPU here"),
+        WrongCall((*detector, "--weights", "random:1", "--resnet", "random:1"), "detector or of a ResNet, not both"),
+        WrongCall(("detector", "evaluate", "toy", "--labels", captions, "--device", "tpu"), "expected auto, cpu, cuda"),
+        WrongCall((*small, "--device", "cuda"), "--device cuda: torch sees no GPU here"),
+        WrongCall(("look", photo, "--detector", "toy", "--device", "cuda:7"), "torch sees no GPU here"),
+        WrongCall(("probe", folder, photo, "a", "--detector", "toy", "--device", "cuda:7"), "torch sees no GPU here"),
+        WrongCall(("evaluate", folder, "--store", store, "--captions", captions, "--device", "cuda:7"), "sees no GPU"),
     ]  # fmt: skip
 
 
@@ -123,6 +150,15 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
                   f"--tokenizer '{gone / 't'}', --from-bert '{gone / 'b'}'"),
         WrongCall(("pretrain", file / "run", *pretrain[2:], store), "cannot be made: "),
         WrongCall(("toyworld", out, "--perfect-store", file), "is a file; name a folder"),
+        WrongCall((*pretrain, store, "--from-run", empty), "no config.json; expected a model's folder, a run of"),
+        WrongCall((*pretrain, store, "--from-run", captions), "unknown suffix '.json'; readable are .safetensors"),
+        WrongCall((*pretrain, store, "--from-bert", empty), "expected a folder with config.json and model.safetensors"),
+        WrongCall((*pretrain, store, "--tokenizer", empty), "is neither a vocab.txt, nor a folder with tokenizer.json"),
+        WrongCall(("pretrain", photos, *pretrain[2:], store), "is not empty and no run of ours"),
+        WrongCall(("evaluate", empty, "--store", store, "--captions", captions), "no config.json; expected a model's"),
+        WrongCall(("convert", folder / "cut.safetensors", folder / "b.pth"), "its header promises 79"),
+        WrongCall(("convert", empty, out, "--to", "roibeam"), "no config.json; expected a model's folder"),
+        WrongCall(("detector", "train", photos, "--labels", captions), "is not empty and no run of ours"),
         WrongCall(("store", "info", file), "it is a file; a store is a folder with manifest.json"),
         WrongCall(("store", "copy", store, store / "copy"), "is in the source"),
         WrongCall(("store", "import", captions, out), "say what it is with --format"),

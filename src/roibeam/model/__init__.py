@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from roibeam.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from roibeam.model.end_to_end import EndToEndChoices as EndToEndChoices
     from roibeam.model.end_to_end import EndToEndModel as EndToEndModel
+    from roibeam.model.end_to_end_choices import EndToEndChoices as EndToEndChoices
     from roibeam.model.imagebert.model import ImageBertConfig as ImageBertConfig
     from roibeam.model.imagebert.model import ImageBertForPreTraining as ImageBertForPreTraining
     from roibeam.model.imagebert.model import imagebert_base as imagebert_base
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from roibeam.model.vlbert.model import VLBertForPreTraining as VLBertForPreTraining
 
 _FILES = {
-    "EndToEndChoices": "roibeam.model.end_to_end",
+    "EndToEndChoices": "roibeam.model.end_to_end_choices",
     "EndToEndModel": "roibeam.model.end_to_end",
     "ImageBertConfig": "roibeam.model.imagebert.model",
     "ImageBertForPreTraining": "roibeam.model.imagebert.model",

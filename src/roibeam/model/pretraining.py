@@ -25,8 +25,6 @@ from roibeam.model.common.losses import (
 )
 from roibeam.model.inputs import IGNORE_INDEX, VLBatch, VLOutput
 
-MASKED_LOSS_PAIRS = ("all", "matched")  # in which pairs masked words and regions are predicted
-
 
 class PreTrainingLogits(NamedTuple):
     """What the heads of a model of two streams say of every position, real or not."""

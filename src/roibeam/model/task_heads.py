@@ -129,15 +129,12 @@ class SummaryHeadConfig(TaskHeadConfig):
         num_classes: outputs; 1 for a score or a regression.
     """
 
+    choices = MappingProxyType({"reads": READS, "classifier": CLASSIFIERS})
+
     input_width: int = 768
     reads: str = "pooled"
     classifier: str = "linear"
     num_classes: int = 2
-
-    def check(self) -> None:
-        super().check()
-        self.check_choice("reads", READS)
-        self.check_choice("classifier", CLASSIFIERS)
 
     @classmethod
     def widths(cls, model: BertSizes, fields: Mapping[str, Any]) -> dict[str, int]:
@@ -171,14 +168,11 @@ class RegionHeadConfig(TaskHeadConfig):
     """
 
     model_type = "roibeam-region-head"
+    choices = MappingProxyType({"classifier": CLASSIFIERS})
 
     input_width: int = 768
     classifier: str = "linear"
     with_whole_image: bool = False
-
-    def check(self) -> None:
-        super().check()
-        self.check_choice("classifier", CLASSIFIERS)
 
     @classmethod
     def widths(cls, model: BertSizes, fields: Mapping[str, Any]) -> dict[str, int]:

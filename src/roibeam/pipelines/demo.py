@@ -23,9 +23,9 @@ from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector,
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
 from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
 from roibeam.pipelines.pretraining.start import ModelChoice
-from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.sources.captions.caption_files import read_captions
 from roibeam.pipelines.toyworld.write import CONTACT_SHEET_NAME, write_world
 from roibeam.pipelines.training.train_config import TrainConfig

@@ -25,21 +25,14 @@ from roibeam.extraction.network.selection_policy import SelectionPolicy
 from roibeam.extraction.region_encoder import STAGES
 from roibeam.extraction.training.batch import DetectionBatch
 from roibeam.extraction.training.losses import (
-    LossRules,
     attribute_loss,
     class_loss,
     objectness_loss,
     proposal_box_loss,
     region_box_loss,
 )
-from roibeam.extraction.training.targets import (
-    IGNORE,
-    AnchorTargets,
-    RegionTargets,
-    SamplingRules,
-    anchor_targets,
-    region_targets,
-)
+from roibeam.extraction.training.rules import LossRules, SamplingRules
+from roibeam.extraction.training.targets import IGNORE, AnchorTargets, RegionTargets, anchor_targets, region_targets
 
 LOSSES = ("objectness", "proposal_boxes", "classes", "region_boxes", "attributes")
 METRICS = ("object_accuracy", "attribute_accuracy", "proposal_recall")

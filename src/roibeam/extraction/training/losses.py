@@ -9,44 +9,19 @@ before the network runs. A mean over nothing is 0, with a gradient of 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from roibeam.extraction.network.precision import at_least_float32
+from roibeam.extraction.training.rules import LossRules
 from roibeam.extraction.training.targets import IGNORE, AnchorTargets, RegionTargets
 
 # Region deltas are compared in these units, in which they have a variance of about 1 (BBOX_NORMALIZE_STDS .1 .1 .2 .2
 # of the original, which folds them into the weights when it saves; detectron2 keeps them as BBOX_REG_WEIGHTS). So a box
 # that is off costs the same whatever `Conventions.region_delta_weights` the network speaks in.
 REGION_DELTA_UNITS = (10.0, 10.0, 5.0, 5.0)
-
-
-@dataclass(frozen=True)
-class LossRules:
-    """How errors are weighed. The defaults are those of bottom-up attention; detectron2 has 0 for both betas.
-
-    Attributes:
-        proposal_beta: error of an anchor's delta up to which its loss is a parabola, then a line (the prototxt says
-            sigma 3: 1/9); 0 is the plain absolute error.
-        region_beta: the same for a region's delta, in REGION_DELTA_UNITS.
-        attribute_weight: of the attribute loss; the others have 1.
-
-    Raises:
-        ValueError: for a negative number.
-    """
-
-    proposal_beta: float = 1.0 / 9.0
-    region_beta: float = 1.0
-    attribute_weight: float = 0.5
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"{field.name} is {value!r}; it must not be negative")
 
 
 def objectness_loss(logits: Tensor, targets: AnchorTargets) -> Tensor:

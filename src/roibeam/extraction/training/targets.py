@@ -13,62 +13,9 @@ from torch import Tensor
 
 from roibeam.extraction.network.boxes import clip_boxes
 from roibeam.extraction.network.conventions import Conventions
+from roibeam.extraction.training.rules import SamplingRules
 
 IGNORE = -1  # label of what is no example, and of an attribute that is not known
-
-
-@dataclass(frozen=True)
-class SamplingRules:
-    """How many anchors and regions of a photo are trained on, and when one shows an object.
-
-    The defaults are those of bottom-up attention, except `anchor_border`, which was 0 there: with small photos it
-    leaves large objects without an anchor. detectron2 differs in regions_per_image (512).
-
-    Attributes:
-        anchors_per_image: anchors sampled.
-        anchor_positive_fraction: at most this part of them show an object.
-        anchor_positive_iou: overlap with an object from which on an anchor shows it; each object's best anchors do too.
-        anchor_negative_iou: largest overlap below this: background. Between the two an anchor is not trained on.
-        anchor_border: pixels that an anchor may reach past the photo, else it is not trained on; None for no limit.
-        proposals_before_nms, proposals_after_nms: as in `DetectorConfig`, while training.
-        regions_per_image: proposals sampled; the objects' own boxes stand among those to choose from.
-        region_positive_fraction: at most this part of them show an object.
-        region_iou: overlap from which on a proposal shows an object; below, it is background.
-
-    Raises:
-        ValueError: naming the field, what it holds and what it may hold.
-    """
-
-    anchors_per_image: int = 256
-    anchor_positive_fraction: float = 0.5
-    anchor_positive_iou: float = 0.7
-    anchor_negative_iou: float = 0.3
-    anchor_border: float | None = None
-    proposals_before_nms: int = 12000
-    proposals_after_nms: int = 2000
-    regions_per_image: int = 128
-    region_positive_fraction: float = 0.25
-    region_iou: float = 0.5
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"{field.name} is {value!r}; it must be a whole number of at least 1")
-            if field.type == "float" and not 0 < value <= 1:
-                raise ValueError(f"{field.name} is {value!r}; it must be above 0 and at most 1")
-        if self.anchor_negative_iou > self.anchor_positive_iou:
-            raise ValueError(
-                f"anchor_negative_iou {self.anchor_negative_iou} is above anchor_positive_iou "
-                f"{self.anchor_positive_iou}; an anchor cannot be both"
-            )
-        if self.anchor_border is not None and not self.anchor_border >= 0:
-            raise ValueError(f"anchor_border is {self.anchor_border}; it must not be negative, or None for no limit")
-        if self.proposals_before_nms < self.proposals_after_nms:
-            raise ValueError(
-                f"proposals_before_nms {self.proposals_before_nms} is less than "
-                f"proposals_after_nms {self.proposals_after_nms}"
-            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,46 +8,18 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from roibeam.model.common.config import StrictConfig
-from roibeam.model.common.transformer import ACTIVATIONS, TransformerEncoder, TransformerLayer
+from roibeam.model.common.fields import BertFields
+from roibeam.model.common.transformer import TransformerEncoder, TransformerLayer
 from roibeam.model.inputs import OutputWidths
 
 
-class BertSizes(StrictConfig):
-    """The base of every model's config; defaults are those of BERT-base.
-
-    Fields:
-        vocab_size: word pieces of the tokenizer.
-        hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, hidden_activation: of the encoder.
-        max_position_embeddings: rows of the position table.
-        num_segments: rows of the segment table.
-        hidden_dropout, attention_dropout: rates, on states and on attention weights.
-        initializer_range: standard deviation of new weights.
-    """
-
-    vocab_size: int = 30522
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_activation: str = "gelu"
-    max_position_embeddings: int = 512
-    num_segments: int = 2
-    hidden_dropout: float = 0.1
-    attention_dropout: float = 0.1
-    initializer_range: float = 0.02
+class BertSizes(BertFields, StrictConfig):
+    """The base of every model's config; its fields are those of `BertFields`."""
 
     @property
     def output_widths(self) -> OutputWidths:
         """Of what this model gives: BERT's width throughout, unless a model says otherwise."""
         return OutputWidths(self.hidden_size, self.hidden_size, self.hidden_size)
-
-    def check_batch_size(self, rows: int) -> None:
-        """Raises ValueError when a loss of this model does not work on batches of so many rows."""
-
-    def check(self) -> None:
-        super().check()
-        self.check_multiple("hidden_size", "num_attention_heads")
-        self.check_choice("hidden_activation", tuple(ACTIVATIONS))
 
 
 def bert_layer(sizes: BertSizes) -> TransformerLayer:

@@ -31,7 +31,7 @@ BERT_WORD_HEAD = (
 # What files of ViLBERT and InterBERT hold twice: the decoder of masked words is the word embedding.
 WORD_DECODER_COPY = MappingProxyType({"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"})
 
-# Their option `fusion_method`, and the field `fusion`, one of `heads.FUSIONS`.
+# Their option `fusion_method`, and the field `fusion`, one of `fields.FUSIONS`.
 OFFICIAL_FUSIONS = MappingProxyType({"mul": "product", "sum": "sum"})
 
 # BERT's options in every published configuration that grew out of it, and the fields of `BertSizes`.

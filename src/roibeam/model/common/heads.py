@@ -10,8 +10,6 @@ from torch.nn import functional as F
 
 from roibeam.model.common.transformer import ACTIVATIONS, BERT_NORM_EPS
 
-FUSIONS = ("product", "sum")
-
 
 class MaskedWordHead(nn.Module):
     """BERT's masked-word head: dense, activation, LayerNorm, then a decoder: the word embedding itself plus a bias."""

@@ -10,8 +10,6 @@ from torch.nn import functional as F
 
 from roibeam.model.inputs import IGNORE_INDEX
 
-WIDTH_REDUCTIONS = ("mean", "sum")
-
 
 @dataclass(frozen=True, eq=False)
 class SumCount:
@@ -93,7 +91,7 @@ def squared_error(predictions: Tensor, targets: Tensor, mask: Tensor, *, over_wi
     """Squared error of `predictions` (N, D), over the rows where `mask` (N,) is True.
 
     Args:
-        over_width: one of `WIDTH_REDUCTIONS`, over D.
+        over_width: one of `WIDTH_REDUCTIONS` of fields.py, over D.
     """
     squares = (precise(predictions) - precise(targets)).square()
     per_row = squares.mean(dim=-1) if over_width == "mean" else squares.sum(dim=-1)

@@ -15,8 +15,6 @@ from roibeam.model.inputs import VLBatch
 # Of the whole image, which starts the region sequence: its box is the image (jiasenlu/vilbert_beta, the data loaders).
 WHOLE_IMAGE_LOCATION = (0.0, 0.0, 1.0, 1.0, 1.0)
 LOCATION_SIZE = len(WHOLE_IMAGE_LOCATION)
-WHOLE_IMAGE_COUNTS = ("all", "visible")
-MASKED_APPEARANCES = ("zero", "pixels")
 
 
 def region_locations(boxes_xyxy_px: Tensor, image_hw: Tensor, region_mask: Tensor) -> Tensor:

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from roibeam.model.common.fields import ACTIVATION_NAMES
 from roibeam.model.common.packing import Packing
 
 BERT_NORM_EPS = 1e-12  # google-research/bert modeling.py: inside the root
 
 # The activations that configurations of the published codes can name; "gelu" is the one with the error function.
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {"gelu": F.gelu, "relu": F.relu, "swish": F.silu}
+    dict(zip(ACTIVATION_NAMES, (F.gelu, F.relu, F.silu), strict=True))
 )
 
 _PAYS_FOR_A_KERNEL = 300_000  # queries x keys x width of a row with padding; measured: bench/attention_ways.py

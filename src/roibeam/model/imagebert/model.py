@@ -16,74 +16,21 @@ from torch import Tensor, nn
 
 from roibeam.model.common.bert import BertSizes, VLPreTrainedModel, bert_encoder
 from roibeam.model.common.heads import MaskedWordHead, Pooler
-from roibeam.model.common.losses import WIDTH_REDUCTIONS, PreTrainingOutput
+from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.packing import Packing
 from roibeam.model.common.presets import SMALL_SIZES
-from roibeam.model.common.regions import LOCATION_SIZE, MASKED_APPEARANCES, WHOLE_IMAGE_LOCATION, region_locations
+from roibeam.model.common.regions import LOCATION_SIZE, WHOLE_IMAGE_LOCATION, region_locations
 from roibeam.model.common.transformer import BERT_NORM_EPS
+from roibeam.model.imagebert.fields import IMAGE_SEGMENT, ImageBertFields
 from roibeam.model.inputs import IGNORE_INDEX, AttentionMaps, VLBatch, VLOutput, check_text_length
-from roibeam.model.pretraining import MASKED_LOSS_PAIRS, PreTrainingTerms, count_labels, count_true, only_matched
-
-IMAGE_SEGMENT = 1  # "segment embedding is added to each input token to distinguish different modalities" (4.1)
-FINAL_SEPARATORS = ("none", "dummy", "next")
+from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, only_matched
 
 
-class ImageBertConfig(BertSizes):
-    """Sizes and choices of an ImageBERT; defaults are those of the paper (sections 4.1, 4.3 and 5.1).
-
-    Fields, beside those of `BertSizes`:
-        region_feature_size: D, width of a stored region feature.
-        num_region_labels: K, the detector's classes. 1600 are Visual Genome's without background; 1601 counts
-            background too, which is last in the store.
-        dummy_position: row of the position table that all visual elements share.
-        final_separator: whether a [SEP] ends the row, and on which position: "none", on the "dummy" one, or on the
-            "next" one after the row's real text.
-        global_feature_size: G, width of `VLBatch.global_features`, which become one more visual element; 0 for none.
-        masked_appearance: "zero": a masked region's feature is 0. "pixels": it is the feature that the batch brings,
-            made end to end of blanked pixels.
-        feature_reduction: whether the squared error of a region's feature is a "mean" over its D numbers or their
-            "sum", as the formula of section 4.3 prints.
-        masked_loss_pairs: whether masked words and regions are predicted only in "matched" pairs ("conditional mask")
-            or in "all".
-        with_word_head, with_region_class_head, with_region_feature_head, with_match_head: the four tasks of section
-            4.3, MLM, MOC, MRFR and ITM; fine-tuning keeps the last alone.
-    """
+class ImageBertConfig(ImageBertFields, BertSizes):
+    """The configuration of an ImageBERT; its fields are those of `ImageBertFields`."""
 
     model_type = "roibeam-imagebert"
     reads_whole_image: ClassVar[bool] = False  # of the batch; see model/end_to_end.py
-
-    region_feature_size: int = 2048
-    num_region_labels: int = 1600
-    dummy_position: int = 0
-    final_separator: str = "none"
-    global_feature_size: int = 0
-    masked_appearance: str = "zero"
-    feature_reduction: str = "mean"
-    masked_loss_pairs: str = "matched"
-    with_word_head: bool = True
-    with_region_class_head: bool = True
-    with_region_feature_head: bool = True
-    with_match_head: bool = True
-
-    def check(self) -> None:
-        super().check()
-        self.check_choice("final_separator", FINAL_SEPARATORS)
-        self.check_choice("masked_appearance", MASKED_APPEARANCES)
-        self.check_choice("feature_reduction", WIDTH_REDUCTIONS)
-        self.check_choice("masked_loss_pairs", MASKED_LOSS_PAIRS)
-        if self.num_segments <= IMAGE_SEGMENT:
-            raise ValueError(f"ImageBertConfig: num_segments must be at least 2, got {self.num_segments}")
-        if not 0 <= self.dummy_position < self.max_position_embeddings:
-            raise ValueError(
-                f"ImageBertConfig: dummy_position {self.dummy_position} is none of {self.max_position_embeddings} rows"
-            )
-        if self.global_feature_size < 0:
-            raise ValueError(f"ImageBertConfig: global_feature_size {self.global_feature_size} must not be negative")
-        if not self.with_match_head and self.masked_loss_pairs == "matched":
-            raise ValueError(
-                "ImageBertConfig: masked_loss_pairs 'matched' with with_match_head=False: without a matching task all "
-                "pairs should match; set masked_loss_pairs='all'"
-            )
 
 
 def imagebert_base(**overrides: Any) -> ImageBertConfig:

@@ -5,96 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from roibeam.model.common.bert import BertSizes
-from roibeam.model.common.heads import FUSIONS
-from roibeam.model.common.regions import MASKED_APPEARANCES
-from roibeam.model.common.transformer import ACTIVATIONS
 from roibeam.model.inputs import OutputWidths
+from roibeam.model.interbert.fields import InterBertFields
 from roibeam.model.interbert.presets import SMALL, interbert_fields
 
-REGION_LOSSES = ("kl", "regression", "none")
-REGION_PROJECTIONS = ("linear", "mlp")
-PAIR_SOURCES = ("pooled", "states")
 
-
-class InterBertConfig(BertSizes):
-    """Sizes and choices of an InterBERT; defaults are those of the release (black4321/InterBERT).
-
-    The fields of `BertSizes` are those of the joint layers and of the text's. All streams have the same width. Word
-    piece 0 is padding and gets no gradient as an input.
-
-    Fields, beside those of `BertSizes`:
-        num_hidden_layers: joint layers, over image and text together.
-        text_num_hidden_layers, image_num_hidden_layers: layers of each stream by itself, after the joint ones; 0 and 0
-            is the paper's single-stream baseline.
-        image_num_attention_heads, image_intermediate_size, image_hidden_activation, image_hidden_dropout,
-            image_attention_dropout: of the image's own layers.
-        region_feature_size: D, width of a stored region feature.
-        region_projection: of a feature to the width of the model, "linear", or "mlp": two layers with an activation.
-        with_region_segment: adds one learned vector to every element of the image.
-        with_region_positions: adds a learned vector for the place in the sequence, IMG first. The order of regions
-            counts then.
-        with_image_sep: a learned [SEP] ends the image.
-        masked_appearance: "zero": a masked region's feature is 0. "pixels": it is the feature that the batch brings,
-            made end to end of blanked pixels.
-        region_embedding_dropout: on embedded regions.
-        pooled_size: width of the pooled vectors.
-        pair_from: how a pair is summed up: "pooled" gives IMG and [CLS] a dense layer with ReLU each and fuses these,
-            "states" fuses the two states and gives the result one such layer.
-        fusion: "product" or "sum".
-        pair_dropout: on the pair, before every head that reads it, and on states before the score heads.
-        region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature, "none" predicts
-            no regions: the model has no such head.
-        region_target_size: width of the region head: number of classes with background (first in the published stores),
-            or D.
-        num_answers: labels of the answer classifier of the task model.
-    """
+class InterBertConfig(InterBertFields, BertSizes):
+    """The configuration of an InterBERT; its fields are those of `InterBertFields`."""
 
     model_type = "roibeam-interbert"
-
-    num_hidden_layers: int = 6
-    text_num_hidden_layers: int = 6
-    image_num_hidden_layers: int = 6
-    image_num_attention_heads: int = 8
-    image_intermediate_size: int = 3072
-    image_hidden_activation: str = "gelu"
-    image_hidden_dropout: float = 0.2
-    image_attention_dropout: float = 0.1
-    region_feature_size: int = 2048
-    region_projection: str = "linear"
-    with_region_segment: bool = False
-    with_region_positions: bool = False
-    with_image_sep: bool = False
-    masked_appearance: str = "zero"
-    region_embedding_dropout: float = 0.1
-    pooled_size: int = 1024
-    pair_from: str = "pooled"
-    fusion: str = "product"
-    pair_dropout: float = 0.1
-    region_loss: str = "kl"
-    region_target_size: int = 1601
-    num_answers: int = 3129
 
     @property
     def output_widths(self) -> OutputWidths:
         return OutputWidths(self.hidden_size, self.hidden_size, self.pooled_size)
-
-    def check(self) -> None:
-        super().check()
-        self.check_multiple("hidden_size", "image_num_attention_heads")
-        self.check_choice("image_hidden_activation", tuple(ACTIVATIONS))
-        self.check_choice("region_projection", REGION_PROJECTIONS)
-        self.check_choice("pair_from", PAIR_SOURCES)
-        self.check_choice("fusion", FUSIONS)
-        self.check_choice("region_loss", REGION_LOSSES)
-        self.check_choice("masked_appearance", MASKED_APPEARANCES)
-        for name in ("num_hidden_layers", "text_num_hidden_layers", "image_num_hidden_layers"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"InterBertConfig: {name} is {getattr(self, name)}, it must not be negative")
-        if self.region_loss == "regression" and self.region_target_size != self.region_feature_size:
-            raise ValueError(
-                f"InterBertConfig: region_loss 'regression' predicts features of width {self.region_feature_size}, "
-                f"region_target_size is {self.region_target_size}"
-            )
 
 
 def interbert_config(preset: str = "release", **overrides: Any) -> InterBertConfig:

@@ -5,156 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from roibeam.model.common.bert import BertSizes
-from roibeam.model.common.heads import FUSIONS
-from roibeam.model.common.regions import MASKED_APPEARANCES, WHOLE_IMAGE_COUNTS
-from roibeam.model.common.transformer import ACTIVATIONS
 from roibeam.model.inputs import OutputWidths
-from roibeam.model.pretraining import MASKED_LOSS_PAIRS
+from roibeam.model.vilbert.fields import ViLbertFields
 from roibeam.model.vilbert.presets import SMALL, vilbert_fields
 
-REGION_LOSSES = ("kl", "regression", "contrastive", "none")
 
-
-class ViLbertConfig(BertSizes):
-    """Sizes and choices of a ViLBERT; defaults are those of the first release, six co-attentions deep.
-
-    The fields of `BertSizes` are those of the text stream. (The paper prints hidden size 762: a misprint.) With
-    `num_segments` 1 there are no segments, as in RoBERTa.
-
-    Fields, beside those of `BertSizes`:
-        padding_piece: the row of the word table that gets no gradient as an input; -1 for none.
-        first_position: row of the position table of the first piece; RoBERTa's is 2.
-        num_task_tokens: rows of the table of task tokens; above 0, every batch needs `task_ids`, and the token stands
-            after [CLS].
-        region_feature_size: D, width of a stored region feature.
-        image_hidden_size, image_num_hidden_layers, image_num_attention_heads, image_intermediate_size,
-            image_hidden_activation, image_hidden_dropout, image_attention_dropout: of the image stream.
-        region_embedding_dropout: on embedded regions; the releases use the rate of the text there.
-        co_attention_size, co_attention_num_heads: of queries, keys and values between the streams, and of the pooled
-            vectors.
-        text_co_attention, image_co_attention: co-attention k runs right before text layer text_co_attention[k] and
-            image layer image_co_attention[k]; in rising order.
-        with_co_attention: False leaves the co-attentions out: the streams first meet in the pair.
-        dynamic_attention: the text's mean state gates queries and keys of the image layers. What these layers read is
-            the text at that place of the plan, so images cannot be read before the text.
-        fixed_text_layers, fixed_image_layers: the first layers that are not trained, nor what lies below them; at most
-            those before the first co-attention.
-        fusion: how the pooled vectors become the pair, "product" or "sum".
-        pair_dropout: on the pair, before every head that reads it, and on states before the score heads.
-        region_loss: "kl" predicts the detector's class distribution, "regression" the region's feature, "contrastive"
-            picks that feature among those of other regions, "none" predicts no regions: the model has no such head.
-        num_negatives: other regions, with "contrastive".
-        negatives_from_other_images: share of them that come from other images of the same group of rows.
-        negative_rows: rows of a batch that make such a group: the first so many, the next so many. A batch must hold
-            whole groups, so that negatives do not depend on its size or on the number of processes.
-        region_target_size: width of the region head: number of classes with background (first in the published stores),
-            or D.
-        whole_image_count: by what the IMG token divides the sum of the features that are not masked: "all" regions of
-            the image, masked ones too, or the "visible" ones.
-        masked_appearance: "zero": a masked region's feature is 0. "pixels": it is the feature that the batch brings,
-            made end to end of blanked pixels.
-        masked_loss_pairs: whether masked words and regions are predicted in "all" pairs or only in "matched" ones.
-        with_match_head: adds the alignment loss; without it pairs need no `match_labels`.
-        num_answers, num_gqa_answers: labels of the answer classifiers of the task models; 0 leaves one out.
-    """
+class ViLbertConfig(ViLbertFields, BertSizes):
+    """The configuration of a ViLBERT; its fields are those of `ViLbertFields`."""
 
     model_type = "roibeam-vilbert"
-
-    padding_piece: int = 0
-    first_position: int = 0
-    num_task_tokens: int = 0
-    region_feature_size: int = 2048
-    image_hidden_size: int = 1024
-    image_num_hidden_layers: int = 6
-    image_num_attention_heads: int = 8
-    image_intermediate_size: int = 1024
-    image_hidden_activation: str = "gelu"
-    image_hidden_dropout: float = 0.1
-    image_attention_dropout: float = 0.1
-    region_embedding_dropout: float = 0.1
-    co_attention_size: int = 1024
-    co_attention_num_heads: int = 8
-    text_co_attention: tuple[int, ...] = (6, 7, 8, 9, 10, 11)
-    image_co_attention: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
-    with_co_attention: bool = True
-    dynamic_attention: bool = False
-    fixed_text_layers: int = 0
-    fixed_image_layers: int = 0
-    fusion: str = "product"
-    pair_dropout: float = 0.1
-    region_loss: str = "kl"
-    num_negatives: int = 128
-    negatives_from_other_images: float = 0.7
-    negative_rows: int = 64
-    region_target_size: int = 1601
-    whole_image_count: str = "all"
-    masked_appearance: str = "zero"
-    masked_loss_pairs: str = "all"
-    with_match_head: bool = True
-    num_answers: int = 3129
-    num_gqa_answers: int = 1533
 
     @property
     def output_widths(self) -> OutputWidths:
         return OutputWidths(self.hidden_size, self.image_hidden_size, self.co_attention_size)
-
-    def check_batch_size(self, rows: int) -> None:
-        if self.region_loss == "contrastive" and rows % self.negative_rows:
-            raise ValueError(
-                f"ViLbertConfig: region_loss 'contrastive' draws negatives within groups of {self.negative_rows} rows, "
-                f"and batches of {rows} would cut such a group; set data.batch_size to a multiple of it, or "
-                f"model.negative_rows to a divisor of {rows}"
-            )
-
-    def check(self) -> None:
-        super().check()
-        self.check_multiple("image_hidden_size", "image_num_attention_heads")
-        self.check_multiple("co_attention_size", "co_attention_num_heads")
-        self.check_choice("image_hidden_activation", tuple(ACTIVATIONS))
-        self.check_choice("fusion", FUSIONS)
-        self.check_choice("region_loss", REGION_LOSSES)
-        self.check_choice("whole_image_count", WHOLE_IMAGE_COUNTS)
-        self.check_choice("masked_appearance", MASKED_APPEARANCES)
-        self.check_choice("masked_loss_pairs", MASKED_LOSS_PAIRS)
-        text, image = self.text_co_attention, self.image_co_attention
-        if len(text) != len(image):
-            raise ValueError(
-                f"ViLbertConfig: text_co_attention names {len(text)} layers, image_co_attention {len(image)}; each "
-                f"co-attention needs one of both"
-            )
-        for name, ids, count in (
-            ("text_co_attention", text, self.num_hidden_layers),
-            ("image_co_attention", image, self.image_num_hidden_layers),
-        ):
-            if list(ids) != sorted(ids) or any(not 0 <= layer < count for layer in ids):
-                raise ValueError(f"ViLbertConfig: {name} {ids} must rise and name layers 0 to {count - 1}")
-        for name, fixed, ids, count in (
-            ("fixed_text_layers", self.fixed_text_layers, text, self.num_hidden_layers),
-            ("fixed_image_layers", self.fixed_image_layers, image, self.image_num_hidden_layers),
-        ):
-            most = ids[0] if ids else count
-            if not 0 <= fixed <= most:
-                raise ValueError(f"ViLbertConfig: {name} {fixed} must be 0 to {most}, the layers before co-attention")
-        if not 0 <= self.first_position < self.max_position_embeddings:
-            raise ValueError(
-                f"ViLbertConfig: first_position {self.first_position} is none of {self.max_position_embeddings} rows"
-            )
-        predicts_features = self.region_loss in ("regression", "contrastive")
-        if predicts_features and self.region_target_size != self.region_feature_size:
-            raise ValueError(
-                f"ViLbertConfig: region_loss {self.region_loss!r} predicts features of width "
-                f"{self.region_feature_size}, region_target_size is {self.region_target_size}"
-            )
-        if min(self.num_negatives, self.negative_rows) < 1 or not 0 <= self.negatives_from_other_images <= 1:
-            raise ValueError(
-                f"ViLbertConfig: num_negatives {self.num_negatives} and negative_rows {self.negative_rows} must be at "
-                f"least 1, negatives_from_other_images {self.negatives_from_other_images} from 0 to 1"
-            )
-        if not self.with_match_head and self.masked_loss_pairs == "matched":
-            raise ValueError(
-                "ViLbertConfig: masked_loss_pairs 'matched' with with_match_head=False: without an alignment loss all "
-                "pairs should match; set masked_loss_pairs='all'"
-            )
 
 
 def vilbert_config(preset: str = "release", *, depth: int = 6, **overrides: Any) -> ViLbertConfig:

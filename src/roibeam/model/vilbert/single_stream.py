@@ -20,40 +20,19 @@ from roibeam.model.common.heads import MaskedWordHead, NormedRegionHead, Pooler
 from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.common.packing import Packing
 from roibeam.model.common.presets import SMALL_SIZES
-from roibeam.model.common.regions import LOCATION_SIZE, MASKED_APPEARANCES, elements_with_whole_image
+from roibeam.model.common.regions import LOCATION_SIZE, elements_with_whole_image
 from roibeam.model.common.transformer import BERT_NORM_EPS
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, count_true, log_odds
+from roibeam.model.vilbert.single_stream_fields import REGION_SEGMENT, SingleStreamFields
 
-REGION_SEGMENT = 1
-REGION_LOSSES = ("kl", "none")
 MATCH_LOGIT = 0  # as in ViLBERT
 
 
-class SingleStreamConfig(BertSizes):
-    """Sizes of the baseline; defaults are those of the release (config/bert_base_baseline.json).
-
-    Fields, beside those of `BertSizes`:
-        region_feature_size: D, width of a stored region feature.
-        region_loss: "kl" predicts the detector's class distribution, "none" predicts no regions: the model has no such
-            head.
-        region_target_size: classes with background.
-        masked_appearance: as in `ViLbertConfig`.
-    """
+class SingleStreamConfig(SingleStreamFields, BertSizes):
+    """The configuration of the baseline; its fields are those of `SingleStreamFields`."""
 
     model_type = "roibeam-vilbert-single-stream"
-
-    region_feature_size: int = 2048
-    region_loss: str = "kl"
-    region_target_size: int = 1601
-    masked_appearance: str = "zero"
-
-    def check(self) -> None:
-        super().check()
-        self.check_choice("region_loss", REGION_LOSSES)
-        self.check_choice("masked_appearance", MASKED_APPEARANCES)
-        if self.num_segments <= REGION_SEGMENT:
-            raise ValueError(f"SingleStreamConfig: num_segments must be at least 2, got {self.num_segments}")
 
 
 def single_stream_small(**overrides: Any) -> SingleStreamConfig:

@@ -25,48 +25,17 @@ from roibeam.model.common.presets import SMALL_SIZES
 from roibeam.model.common.transformer import BERT_NORM_EPS
 from roibeam.model.inputs import AttentionMaps, VLBatch, VLOutput, check_text_length
 from roibeam.model.pretraining import PreTrainingTerms, count_labels, log_odds
+from roibeam.model.visualbert.fields import VisualBertFields
 from roibeam.model.visualbert.presets import visualbert_fields
 
 MATCH_LOGIT = 1  # UCLA's data code: 1 = the caption describes the image (the transformers documentation says 0)
-ALIGNMENTS = ("mean", "sum")
 
 
-class VisualBertConfig(BertSizes):
-    """Sizes and choices of a VisualBERT; defaults are those of the UCLA release for COCO and VQA.
-
-    Fields, beside those of `BertSizes`:
-        padding_piece: the row of the word table that gets no gradient as an input; -1 for none.
-        region_feature_size: D: 2048 for VQA, 1024 NLVR2, 512 VCR, 2054 Flickr30k (the feature and six box numbers).
-        first_region_segment: segment of the regions of a row's first image; the next image has the next one. UCLA gives
-            0, transformers 1; in a trained model the two are different vectors, so it belongs to the checkpoint.
-        alignment: how position embeddings of the pieces aligned with a region join: "mean" in both codes, "sum" in
-            section 3.2 of the paper.
-        copy_text_tables: a new model's region tables start as copies of the text's ("special initialize").
-        early_fusion: False is the paper's ablation (section 5.1): the encoder reads text only, one more layer both.
-        with_match_head: adds sentence-image prediction; without it is the paper's ablation of the second objective.
-        num_answers: outputs of the linear head of a task model.
-    """
+class VisualBertConfig(VisualBertFields, BertSizes):
+    """The configuration of a VisualBERT; its fields are those of `VisualBertFields`."""
 
     model_type = "roibeam-visualbert"
     reads_whole_image: ClassVar[bool] = False  # of the batch; see model/end_to_end.py
-
-    padding_piece: int = 0
-    region_feature_size: int = 2048
-    first_region_segment: int = 0
-    alignment: str = "mean"
-    copy_text_tables: bool = True
-    early_fusion: bool = True
-    with_match_head: bool = True
-    num_answers: int = 3129
-
-    def check(self) -> None:
-        super().check()
-        self.check_choice("alignment", ALIGNMENTS)
-        if not 0 <= self.first_region_segment < self.num_segments:
-            raise ValueError(
-                f"VisualBertConfig: first_region_segment {self.first_region_segment} is none of {self.num_segments} "
-                f"segments"
-            )
 
 
 def visualbert_config(preset: str = "ucla-vqa", **overrides: Any) -> VisualBertConfig:

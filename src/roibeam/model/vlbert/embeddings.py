@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from roibeam.model.common.transformer import BERT_NORM_EPS
 from roibeam.model.inputs import VLBatch
-from roibeam.model.vlbert.config import REGION_SEGMENT, VLBertConfig
+from roibeam.model.vlbert.config import VLBertConfig
+from roibeam.model.vlbert.fields import REGION_SEGMENT
 
 COORDINATE_SCALE = 100.0  # common/utils/bbox.py, coordinate_embeddings
 COORDINATE_PERIOD = 1000.0

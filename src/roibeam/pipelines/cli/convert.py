@@ -56,6 +56,7 @@ def convert_command(
         raise ValueError("--config is for a model's checkpoint; say --to roibeam or --to official too")
     check_named_files([("WEIGHTS", weights)])
     from roibeam.extraction.network.config import CONFIGS
+    from roibeam.extraction.weights.file_container import check_weight_file
     from roibeam.extraction.weights.file_formats import check_written_file, format_named
     from roibeam.pipelines.foundation.overrides import apply_overrides
 
@@ -64,6 +65,7 @@ def convert_command(
         raise ValueError(f"--detector {detector!r} is unknown; there are {', '.join(CONFIGS)}")
     config = apply_overrides({"detector": CONFIGS[detector]}, settings or [])["detector"]
     check_written_file(out, to)
+    check_weight_file(weights)
     with waiting("converting"):
         from roibeam.extraction.weights.conversion import convert_weights  # torch: after names and files were looked at
 
@@ -82,11 +84,13 @@ def _convert_model(
     weights: str, out: Path, to: str, config_file: Path | None, settings: list[str] | None, as_json: bool
 ) -> None:
     from roibeam.pipelines.model_files.converted_output import check_converted_output
+    from roibeam.pipelines.model_files.model_folder import check_model_files
 
     if settings:
         raise ValueError("--set is for a detector's sizes; those of a model come from its file, or from --config")
     check_named_files([("WEIGHTS", weights), ("--config", config_file)])
     check_converted_output(out, to)
+    check_model_files(weights)
     from transformers.utils import logging as transformers_logging
 
     from roibeam.pipelines.model_files.model_conversion import convert_model

@@ -76,7 +76,7 @@ def train_command(
         resume="auto" if resume is None else resume,
     )  # fmt: skip
     trained = train_requested_detector(request, out)
-    from roibeam.pipelines.training.loop import is_main_process  # torch: after the files were looked at
+    from roibeam.pipelines.training.launched import is_main_process
 
     if not is_main_process():
         return
@@ -115,17 +115,21 @@ def evaluate_command(
     """
     from roibeam.extraction.choice.detector_folder import read_detector_folder
     from roibeam.pipelines.detector.photos import open_labelled_photos
-    from roibeam.pipelines.foundation.files.named_files import check_named_files
+    from roibeam.pipelines.foundation.device_choice import check_device, choose_device
+    from roibeam.pipelines.foundation.files.named_files import NamedFiles
 
-    check_named_files([("--labels", labels), ("--photos", photos), ("--vocab", vocab)])
-    read_detector_folder(detector)
+    named = NamedFiles()
+    named.look(lambda: read_detector_folder(detector))
+    for name, path in (("--labels", labels), ("--photos", photos), ("--vocab", vocab)):
+        named.need(name, path)
+    named.look(lambda: check_device(device))
+    named.check()
     labelled = open_labelled_photos(labels, image_root=photos, vocab=vocab)
     # Torch comes now, when nothing is wrong with the names.
     import torch
 
     from roibeam.pipelines.detector.folder_evaluation import evaluate_folder
     from roibeam.pipelines.detector.report import report_lines
-    from roibeam.pipelines.foundation.device_choice import choose_device
 
     if threads is not None:
         torch.set_num_threads(threads)

@@ -16,32 +16,8 @@ from roibeam.extraction.training.batch_losses import LOSSES, DetectionLosses, De
 from roibeam.model.common.losses import SumCount
 from roibeam.pipelines.detector.labelled_batches import ComingPhoto, LabelledBatches, NamedBatch
 from roibeam.pipelines.detector.photos import LabelledPhotos
+from roibeam.pipelines.detector.settings import PhotoRules
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
-
-
-@dataclass(frozen=True)
-class PhotoRules:
-    """How photos become batches.
-
-    Attributes:
-        batch_size: photos per micro-batch and process.
-        flip: whether every other photo, by chance, is mirrored left to right.
-        short_edges: pixels; each photo is resized to one of these, by chance (multi-scale training). () means the
-            detector's own short edge. The detector's limit of the long edge holds for all.
-        read_ahead: threads that read and resize the next batch's photos while one is trained on.
-    """
-
-    batch_size: int = 2
-    flip: bool = True
-    short_edges: tuple[int, ...] = ()
-    read_ahead: int = 2
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "read_ahead"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not all(isinstance(edge, int) and edge >= 16 for edge in self.short_edges):
-            raise ValueError(f"short_edges must be pixels, 16 or more, got {list(self.short_edges)}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """A detector's training as a command line asks for it: labels, sizes and a start by their names.
 
-Files and names are looked at before torch is imported.
+Files, names and settings are looked at before torch is imported.
 """
 
 from __future__ import annotations
@@ -10,23 +10,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roibeam.extraction.network.config import CONFIGS
+from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS
+from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.pipelines.detector.photos import LabelledPhotos, open_labelled_photos
+from roibeam.pipelines.detector.settings import DetectorSettings, PhotoRules, Start
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.named_files import (
     FILE,
     FOLDER,
     NamedFiles,
 )
 from roibeam.pipelines.foundation.overrides import apply_overrides, preset
+from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
 from roibeam.pipelines.training.train_config import TrainConfig
 
 if TYPE_CHECKING:
-    from roibeam.pipelines.detector.training import DetectorSettings
     from roibeam.pipelines.training.loop import TrainResult
-    from roibeam.pipelines.training.run_folder.folder import Resume
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,45 +93,48 @@ def train_requested_detector(request: DetectorTrainRequest, run_dir: Path) -> Tr
     _check(request, run_dir)
     with waiting("reading the labels"):
         photos = open_labelled_photos(request.labels, image_root=request.images, vocab=request.vocab)
+    sizes = replace(
+        preset("detector", request.detector, CONFIGS),
+        num_classes=len(photos.class_names),
+        num_attributes=len(photos.attribute_names),
+    )
+    settings = _settings(request, sizes)
     # Torch comes now, when nothing is wrong with the names.
     with waiting("loading torch"):
         import torch
 
         from roibeam.pipelines.detector.training import train_detector
-    from roibeam.pipelines.detector.training import train_detector
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    result = train_detector(photos, run_dir, _settings(request, photos), resume=request.resume)
+    result = train_detector(photos, run_dir, settings, resume=request.resume)
     return TrainedDetector(result, result.checkpoint / "model", photos)
 
 
 def _check(request: DetectorTrainRequest, run_dir: Path) -> None:
     named = NamedFiles()
-    named.look(lambda: preset("detector", request.detector, CONFIGS))
-    named.look(lambda: preset("conventions", request.conventions, CONVENTIONS))
     named.need("--labels", request.labels, FILE)
     named.need("--photos", request.images, FOLDER)
     named.need("--vocab", request.vocab)
     for option, weights in (("--weights", request.weights), ("--resnet", request.resnet)):
         if named.need(option, weights, FILE):
             named.look(partial(check_weight_file, weights))
-    named.need_output_folder(run_dir)
-    named.look(lambda: _train_config(request))
+    if named.need_output_folder(run_dir) and is_main_process():  # other processes may look when the run has begun
+        named.look(lambda: check_run_folder(run_dir, resume=request.resume))
+    sizes = named.look(lambda: preset("detector", request.detector, CONFIGS))
+    conventions = named.look(lambda: preset("conventions", request.conventions, CONVENTIONS))
+    if sizes is not None and conventions is not None:
+        named.look(lambda: check_device(_settings(request, sizes).train.device))
     named.check()
 
 
-def _settings(request: DetectorTrainRequest, photos: LabelledPhotos) -> DetectorSettings:
-    from roibeam.extraction.training.losses import LossRules
-    from roibeam.extraction.training.targets import SamplingRules
-    from roibeam.pipelines.detector.task import PhotoRules
-    from roibeam.pipelines.detector.training import DetectorSettings, Start
-
-    sizes = replace(
-        preset("detector", request.detector, CONFIGS),
-        num_classes=len(photos.class_names),
-        num_attributes=len(photos.attribute_names),
-    )
+def _settings(request: DetectorTrainRequest, sizes: DetectorConfig) -> DetectorSettings:
+    """
+    Args:
+        sizes: of the detector, with the numbers of classes and attributes that the labels have.
+    Raises:
+        ValueError: for a setting, a number or a start that is none.
+    """
     sections: dict[str, Any] = {
         "train": _train_config(request),
         "photos": PhotoRules(batch_size=request.batch_size),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -17,71 +16,17 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.network.resnet import FrozenBatchNorm
 from roibeam.extraction.training.batch_losses import DetectorTraining, build_trainable_detector, initialise
-from roibeam.extraction.training.losses import LossRules
-from roibeam.extraction.training.targets import SamplingRules
 from roibeam.extraction.weights.loading import load_weights, part_state
 from roibeam.features.counted import counted
 from roibeam.pipelines.detector.photos import LabelledPhotos
-from roibeam.pipelines.detector.task import DetectorTask, PhotoRules
+from roibeam.pipelines.detector.settings import DetectorSettings, Start
+from roibeam.pipelines.detector.task import DetectorTask
 from roibeam.pipelines.training.loop import TrainResult, train
 from roibeam.pipelines.training.run_folder.folder import Resume, check_run_folder
-from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
 
 _RESNET = ("backbone.", "roi_heads.res5.")
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a detector's weights are before its training.
-
-    Attributes:
-        weights: a whole detector's file, or None.
-        resnet: a file whose ResNet is taken (of ImageNet, of a detector of other classes), or None: the heads start
-            from scratch.
-        frozen_stages: stages without gradients, see `DetectorTraining`. Bottom-up attention and detectron2 freeze
-            1 and 2 when they start from weights.
-
-    With either file the norms are frozen; with none of them all is trained, norms too.
-
-    Raises:
-        ValueError: for both files, or for frozen stages that have no weights.
-    """
-
-    weights: str | None = None
-    resnet: str | None = None
-    frozen_stages: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.weights is not None and self.resnet is not None:
-            raise ValueError("give the weights of a whole detector or of a ResNet, not both")
-        if self.weights is None and self.resnet is None and self.frozen_stages:
-            raise ValueError(
-                f"frozen_stages {list(self.frozen_stages)}: stages that start from scratch must be trained"
-            )
-
-
-@dataclass(frozen=True)
-class DetectorSettings:
-    """What is trained, and how.
-
-    Attributes:
-        config: sizes; its numbers of classes and attributes are those of the photos.
-        conventions: whose arithmetic.
-        train: of the loop.
-        start: weights before the first step.
-        photos: how they become batches.
-        sampling, losses: of the regions that a step learns from.
-    """
-
-    config: DetectorConfig
-    conventions: Conventions
-    train: TrainConfig
-    start: Start = Start()
-    photos: PhotoRules = field(default_factory=PhotoRules)
-    sampling: SamplingRules = field(default_factory=SamplingRules)
-    losses: LossRules = field(default_factory=LossRules)
 
 
 def train_detector(

@@ -15,7 +15,7 @@ from roibeam.features.record.region_record import RegionRecord
 from roibeam.pipelines.extract.preset_names import choice_words
 from roibeam.pipelines.extract.report.region_meaning import warning_of
 from roibeam.pipelines.extract.request import RequestedDetector
-from roibeam.pipelines.foundation.device_choice import DeviceChoice, check_device_name, choose_device
+from roibeam.pipelines.foundation.device_choice import DeviceChoice, check_device, choose_device
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.foundation.pages.banner import Banner
 from roibeam.pipelines.sources.datasets.drawn_world import world_of
@@ -61,7 +61,7 @@ def requested_parts(asked: RequestedDetector) -> tuple[ChosenDetector, dict[str,
     Raises:
         ValueError: for a detector that is not known or does not fit together.
     """
-    check_device_name(asked.device)
+    check_device(asked.device)
     chosen = choose_detector(
         asked.detector, preset=asked.preset, conventions=asked.conventions, selection=asked.selection,
         weights=asked.weights,

@@ -19,7 +19,7 @@ from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec, dataclass_from_json
 from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
 from roibeam.pipelines.extract.shard_plan import read_plan
-from roibeam.pipelines.foundation.device_choice import check_device_name
+from roibeam.pipelines.foundation.device_choice import check_device, check_device_name
 from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
 from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS, Vocabulary, load_vocabulary
@@ -102,8 +102,12 @@ def open_detector(
     return OpenedDetector(spec, vocabulary)
 
 
-def need_detector(named: NamedFiles, asked: RequestedDetector) -> None:
-    """Adds what is wrong with the files and names of a detector, as far as it is known without a store and torch."""
+def need_detector(named: NamedFiles, asked: RequestedDetector, *, runs_here: bool = True) -> None:
+    """Adds what is wrong with the files and names of a detector, as far as it is known without a store and torch.
+
+    Args:
+        runs_here: False where the device may be another machine's.
+    """
     if named.need("--weights", asked.weights, FILE):
         named.look(lambda: check_weight_file(asked.weights))
     named.need("--vocab", None if asked.vocabulary == PUBLISHED_LISTS else asked.vocabulary)
@@ -113,7 +117,7 @@ def need_detector(named: NamedFiles, asked: RequestedDetector) -> None:
             weights=asked.weights,
         )
     )  # fmt: skip
-    named.look(lambda: check_device_name(asked.device))
+    named.look(lambda: (check_device if runs_here else check_device_name)(asked.device))
 
 
 def _as_recorded(chosen: ChosenDetector, asked: RequestedDetector, recorded: _Recorded | None) -> ChosenDetector:

@@ -22,7 +22,7 @@ from roibeam.pipelines.extract.requested_detector import (
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec
 from roibeam.pipelines.extract.shard.store_folder import check_output_folder
 from roibeam.pipelines.extract.work import UnlistedWork, Work
-from roibeam.pipelines.foundation.device_choice import DeviceChoice, check_device_name, choose_device, workers_device
+from roibeam.pipelines.foundation.device_choice import DeviceChoice, choose_device, workers_device
 from roibeam.pipelines.foundation.files.named_files import (
     FILE,
     FOLDER,
@@ -49,12 +49,12 @@ def open_work(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work:
     Raises:
         ValueError: one line: whatever of the request is unknown, does not fit together or cannot be opened.
     """
-    _check(request)
+    _check(request, runs_here=request.run.runner in ON_THIS_MACHINE)
     store = _store(request)
     check_output_folder(store)
     spec, vocabulary = _detector(request, store, tell)
     work = _work(request, store, spec, vocabulary)
-    # What this machine has, torch says: it comes last, when nothing is wrong with what was named.
+    # Torch says what this machine has; it comes last, when nothing is wrong with what was named.
     return _on_its_device(request, work, tell, to_plan=False)
 
 
@@ -66,7 +66,7 @@ def open_plan(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work |
     Raises:
         ValueError: as of `open_work`.
     """
-    _check(request)
+    _check(request, runs_here=False)
     at_url = is_url(request.out)
     store = output_folder(NO_STORE) if at_url else _store(request)
     if at_url:
@@ -81,10 +81,13 @@ def open_plan(request: ExtractRequest, *, tell: Callable[[str], None]) -> Work |
     return _on_its_device(request, _work(request, store, spec, vocabulary), tell, to_plan=True)
 
 
-def _check(request: ExtractRequest) -> None:
-    """What can be said without opening anything."""
-    _check_names(request)
-    check_device_name(request.detector.device)
+def _check(request: ExtractRequest, *, runs_here: bool) -> None:
+    """What can be said without opening anything.
+
+    Args:
+        runs_here: as of `need_detector`.
+    """
+    _check_names(request, runs_here=runs_here)
     _options(request.records)
     _threads(request.detector.threads, request.run)
 
@@ -123,7 +126,7 @@ def _on_its_device(request: ExtractRequest, work: Work, tell: Callable[[str], No
     return dataclasses.replace(work, detector=dataclasses.replace(work.detector, device=chosen.name))
 
 
-def _check_names(request: ExtractRequest) -> None:
+def _check_names(request: ExtractRequest, *, runs_here: bool) -> None:
     """Raises ValueError with all names that are unknown, and all files that are not there or of another kind."""
     images, detector, out = request.images, request.detector, request.out
     named = NamedFiles()
@@ -133,7 +136,7 @@ def _check_names(request: ExtractRequest) -> None:
     named.need("--photos", images.image_root, FOLDER)
     named.need("--boxes", images.boxes)
     named.need("--captions", images.captions, FILE)
-    need_detector(named, detector)
+    need_detector(named, detector, runs_here=runs_here)
     named.look(lambda: _check_out(out, images.sources))
     named.look(lambda: check_runner_name(request.run.runner))
     named.check()

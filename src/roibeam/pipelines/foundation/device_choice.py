@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from roibeam.features.counted import counted
+from roibeam.pipelines.foundation.gpu_limit import most_gpus
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,16 @@ def check_device_name(asked: str) -> None:
     """Raises ValueError for what names no device, without asking torch."""
     if asked != "auto" and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", asked):
         raise ValueError(f"--device {asked!r}: expected auto, cpu, cuda or cuda:<n>")
+
+
+def check_device(asked: str) -> None:
+    """Raises ValueError for what names no device, and for a GPU that this machine surely lacks. Asks no torch;
+    `choose_device` does, where it is not certain.
+    """
+    check_device_name(asked)
+    most = most_gpus() if asked.startswith("cuda") else None
+    if most is not None and _number(asked) >= most:
+        raise ValueError(_lacking(asked, f"at most {counted(most, 'GPU')}" if most else "no GPU"))
 
 
 def choose_device(
@@ -52,11 +63,11 @@ def choose_device(
         cure = f"; --device cuda takes {gpu} ({torch.cuda.get_device_name(0)})" if count else ""
         return DeviceChoice("cpu", f"on the CPU, {_cpu_words(threads, processes)}{cure}")
     kind, _, number = asked.replace("auto", "cuda").partition(":")
-    if int(number or 0) >= count:
-        has = f"torch sees {counted(count, 'GPU')} here" if count else "torch sees no GPU here"
+    if _number(asked) >= count:
+        sees = counted(count, "GPU") if count else "no GPU"
         if not to_plan:
-            raise ValueError(f"--device {asked}: {has}; --device cpu takes the CPU")
-        return DeviceChoice(asked, f"planned for {asked}; {has}", is_here=False)
+            raise ValueError(_lacking(asked, sees))
+        return DeviceChoice(asked, f"planned for {asked}; torch sees {sees} here", is_here=False)
     name = torch.cuda.get_device_name(int(number or 0))
     if spreads and not number and count > 1:
         used = f"{min(processes, count)} of {count} GPUs" if processes < count else f"{count} GPUs"
@@ -71,6 +82,14 @@ def workers_device(asked: str) -> DeviceChoice:
     if asked == "auto":
         return DeviceChoice("cpu", "on the CPUs of the workers; --device cuda takes their GPUs")
     return DeviceChoice(asked, f"on {'the CPUs' if asked == 'cpu' else asked} of the workers")
+
+
+def _number(asked: str) -> int:
+    return int(asked.partition(":")[2] or 0)
+
+
+def _lacking(asked: str, sees: str) -> str:
+    return f"--device {asked}: torch sees {sees} here; --device cpu takes the CPU"
 
 
 def _cpu_words(threads: int | None, processes: int) -> str:

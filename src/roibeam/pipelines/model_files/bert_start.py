@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,9 +23,9 @@ from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.vlbert import start as vlbert_start
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.model_files.model_checkpoint import CONFIG
+from roibeam.pipelines.model_files.model_folder import CONFIG
+from roibeam.pipelines.model_files.start_files import BERT_WEIGHTS, bert_files
 
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 # Of BERT's config.json. Segments are not taken over: models have more of them than BERT. Nor are rates, which are of a
 # training, and the spread of new weights.
 _OPTIONS = (
@@ -65,16 +64,9 @@ def read_bert(spec: str) -> PublishedBert:
         OSError: when the hub cannot be reached.
     """
     if spec.startswith("hf:"):
-        config, weights = fetch_from_hub(spec, (CONFIG,)), fetch_from_hub(spec, _WEIGHTS)
+        config, weights = fetch_from_hub(spec, (CONFIG,)), fetch_from_hub(spec, BERT_WEIGHTS)
     else:
-        folder = Path(spec).expanduser()
-        config = folder / CONFIG
-        found = [folder / name for name in _WEIGHTS if (folder / name).is_file()]
-        if not config.is_file() or not found:
-            raise ValueError(
-                f"BERT {spec}: expected a folder with {CONFIG} and {' or '.join(_WEIGHTS)}, or hf:<repository>"
-            )
-        weights = found[0]
+        config, weights = bert_files(spec)
     options = read_json_object(config)
     missing = [name for name in _OPTIONS if name not in options]
     if missing:

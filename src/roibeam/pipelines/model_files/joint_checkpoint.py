@@ -28,7 +28,8 @@ from roibeam.extraction.training.heads import DetectorHeads
 from roibeam.extraction.weights.families import COUNTER, DATA_PARALLEL_PREFIX, VLBERT_PREFIX, family_names, name_weights
 from roibeam.extraction.weights.files import read_tensors
 from roibeam.extraction.weights.sources import fetch_weights
-from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.vlbert.checkpoint import (
     LAST_STAGE,
     LAST_STAGE_AGAIN,
@@ -45,9 +46,10 @@ from roibeam.pipelines.model_files.model_checkpoint import (
     class_of,
     config_class_of,
     load_model,
-    model_folder,
 )
-from roibeam.pipelines.training.checkpoint import put_in_place, sync_to_disk, write_json
+from roibeam.pipelines.model_files.model_folder import model_folder
+from roibeam.pipelines.training.checkpoint import put_in_place
+from roibeam.pipelines.training.run_folder.files import sync_to_disk, write_json
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"

@@ -7,41 +7,21 @@ labelled photos -> the same backbone -> RPN, res5, heads -> the detector's losse
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 from roibeam.extraction.region_encoder import RegionEncoder
 from roibeam.extraction.training.batch import DetectionBatch
 from roibeam.extraction.training.batch_losses import LOSSES, DetectorTraining
 from roibeam.extraction.training.heads import DetectorHeads
-from roibeam.extraction.training.losses import LossRules
-from roibeam.extraction.training.targets import SamplingRules
+from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.model.common.losses import PreTrainingOutput, SumCount
-from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel, ImageBatch
+from roibeam.model.end_to_end import EndToEndModel, ImageBatch
+from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.detector.task import summed
+from roibeam.pipelines.model_files.loss_weights import LossWeights
 
 PREFIX = "detection_"  # of the detector's losses and metrics among those of the model
-
-
-@dataclass(frozen=True)
-class LossWeights:
-    """What each of the detector's losses counts beside those of the model, on top of its `LossRules`.
-
-    Raises:
-        ValueError: for a negative number.
-    """
-
-    objectness: float = 1.0
-    proposal_boxes: float = 1.0
-    classes: float = 1.0
-    region_boxes: float = 1.0
-    attributes: float = 1.0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if not 0 <= getattr(self, field.name) < float("inf"):
-                raise ValueError(f"the weight {field.name} is {getattr(self, field.name)!r}; it must not be negative")
 
 
 class JointDetector(EndToEndModel):

@@ -27,11 +27,10 @@ from roibeam.model.visualbert.tasks import VisualBertForGrounding, VisualBertFor
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.model.vlbert.tasks import VLBertForReferring, VLBertForVcr, VLBertForVqa
 from roibeam.pipelines.foundation.files.json_files import read_json_object
+from roibeam.pipelines.model_files.model_folder import CONFIG, model_folder
 from roibeam.pipelines.model_files.published_models import system_of
-from roibeam.pipelines.training.checkpoint import latest_checkpoint
-from roibeam.pipelines.training.run_folder.stages import furthest_stage
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+WEIGHTS = "model.safetensors"
 # The first class of a kind of configuration is the one that a config.json without `architectures` means.
 MODEL_CLASSES: tuple[type[PreTrainedModel], ...] = (
     VLBertForPreTraining,
@@ -92,29 +91,6 @@ def load_model(spec: str, *, options: Path | None = None) -> ModelCheckpoint:
     return _from_official(fetch_weights(spec), options)
 
 
-def model_folder(folder: Path) -> tuple[Path, Path | None]:
-    """The folder of a model's weights and that of its tokenizer, None where there is none.
-
-    Args:
-        folder: a run's (then its newest checkpoint's, of its last stage that has one), a checkpoint's, a model's own.
-    Raises:
-        ValueError: for a run without a checkpoint, or a folder that is none of these.
-    """
-    folder = furthest_stage(folder)
-    if (folder / "checkpoints").is_dir():
-        newest = latest_checkpoint(folder)
-        if newest is None:
-            raise ValueError(f"{folder}: this run has no checkpoint yet")
-        tokenizer, found = _tokenizer_of(folder), newest / "model"
-    elif (folder / "model" / CONFIG).is_file():
-        tokenizer, found = _tokenizer_of(folder.parent.parent), folder / "model"
-    else:
-        tokenizer, found = _tokenizer_of(folder), folder
-    if not (found / CONFIG).is_file():
-        raise ValueError(f"{found}: no {CONFIG}; expected a model's folder, a run of roibeam pretrain or a checkpoint")
-    return found, tokenizer
-
-
 def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
     folder, tokenizer = model_folder(folder)
     settings = read_json_object(folder / CONFIG)
@@ -139,10 +115,6 @@ def _from_folder(folder: Path, options: Path | None) -> ModelCheckpoint:
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
     return ModelCheckpoint(model, folder, tokenizer)
-
-
-def _tokenizer_of(folder: Path) -> Path | None:
-    return folder / "tokenizer" if (folder / "tokenizer").is_dir() else None
 
 
 def class_of(settings: Mapping[str, Any], where: Path) -> type[PreTrainedModel]:

@@ -30,7 +30,7 @@ from roibeam.pipelines.model_files.joint_checkpoint import (
 from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint, load_model
 from roibeam.pipelines.model_files.published_models import writer_of
-from roibeam.pipelines.training.checkpoint import sync_to_disk, write_json
+from roibeam.pipelines.training.run_folder.files import sync_to_disk, write_json
 
 _OF_HUGGING_FACE = frozenset(field.name for field in fields(PretrainedConfig))
 

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from roibeam.pipelines.model_files.made_vocabulary import SPECIAL_TOKENS, add_bert_rules, made_vocabulary
+from roibeam.pipelines.model_files.start_files import tokenizer_file
 
 MADE_FROM_CAPTIONS = "captions"
 
@@ -135,17 +136,10 @@ def load_tokenizer(spec: str, captions: Iterable[str] = ()) -> CaptionTokenizer:
         except (OSError, ValueError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ValueError(f"tokenizer {spec}: {reason}; a local vocab.txt or tokenizer folder works too") from None
-    path = Path(spec)
-    if path.is_dir() and (path / "tokenizer.json").is_file():
-        return CaptionTokenizer(PreTrainedTokenizerFast.from_pretrained(str(path)), path.name)
-    if path.is_dir() and (path / "vocab.txt").is_file():
-        path = path / "vocab.txt"
-    if path.is_file():
-        return _from_vocabulary(_read_vocabulary(path), path.name)
-    raise ValueError(
-        f"tokenizer {spec!r} is neither a vocab.txt, nor a folder with tokenizer.json or vocab.txt, nor "
-        f"'hf:<repository>', nor 'captions'"
-    )
+    path = tokenizer_file(spec)
+    if Path(spec).is_dir() and path.name == "tokenizer.json":
+        return CaptionTokenizer(PreTrainedTokenizerFast.from_pretrained(str(path.parent)), path.parent.name)
+    return _from_vocabulary(_read_vocabulary(path), path.name)
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:

@@ -11,8 +11,9 @@ from torch import nn
 from roibeam.model.inputs import VLBatch
 from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
-from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, MASKS, DataConfig, PretrainTask
+from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, MASKS, PretrainTask
 from roibeam.pipelines.pretraining.token_budget import RowLengths, plan_step
 
 _LEAST_PIECES = 3  # first and last special token, and one between

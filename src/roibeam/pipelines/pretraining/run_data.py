@@ -29,9 +29,9 @@ from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
 from roibeam.pipelines.model_files.trained_with import digest_of_classes
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
 from roibeam.pipelines.pretraining.systems import System
-from roibeam.pipelines.pretraining.task import DataConfig
 from roibeam.pipelines.pretraining.validation import KeptOut, join_validation
 
 

@@ -26,10 +26,12 @@ from roibeam.pipelines.model_files.trained_with import check_tokenizer, trained_
 from roibeam.pipelines.pretraining.batch_page import InspectedBatch, write_batch_page
 from roibeam.pipelines.pretraining.budgeted_task import BudgetedTask
 from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndBatch, EndToEndTask
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.start import ModelChoice
-from roibeam.pipelines.pretraining.task import Asked, DataConfig, RowsTask
+from roibeam.pipelines.pretraining.task import Asked, RowsTask
 from roibeam.pipelines.training.checkpoint import checkpoint_step
-from roibeam.pipelines.training.loop import TrainResult, is_main_process, num_processes, train
+from roibeam.pipelines.training.launched import is_main_process, num_processes
+from roibeam.pipelines.training.loop import TrainResult, train
 from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, check_run_folder, saved_config
 from roibeam.pipelines.training.run_folder.run_figures import RunSummary, write_summary
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images

@@ -15,7 +15,8 @@ from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import EndToEndTas
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.run_data import RunData, corpus_of
 from roibeam.pipelines.pretraining.run_frame import RunModel
-from roibeam.pipelines.pretraining.task import Asked, DataConfig, PretrainTask
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.pretraining.task import Asked, PretrainTask
 from roibeam.pipelines.pretraining.token_budget import RowLengths, count_regions
 from roibeam.pipelines.pretraining.validation import Search, Validation
 

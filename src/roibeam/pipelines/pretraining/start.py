@@ -17,7 +17,8 @@ from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
 from roibeam.pipelines.model_files.bert_start import PublishedBert, start_from_bert
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.trained_with import TrainedWith, trained_with
-from roibeam.pipelines.pretraining.systems import SYSTEMS, ClassObjective, System
+from roibeam.pipelines.pretraining.recipes.named_systems import ClassObjective
+from roibeam.pipelines.pretraining.systems import SYSTEMS, System
 
 logger = logging.getLogger(__name__)
 _CLASS_PARAMETERS = ("masked_region_head.decoder.weight", "masked_region_head.decoder.bias")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +16,7 @@ from roibeam.model.vilbert.single_stream import SingleStreamForPreTraining
 from roibeam.model.visualbert.model import VisualBertForPreTraining
 from roibeam.model.vlbert.model import VLBertForPreTraining
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
-from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS, NamedSystem, named_system
+from roibeam.pipelines.pretraining.recipes.named_systems import NAMED_SYSTEMS, ClassObjective, NamedSystem, named_system
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
 from roibeam.pipelines.pretraining.samples.imagebert import ImageBertSampler
 from roibeam.pipelines.pretraining.samples.interbert import InterBertSampler
@@ -27,37 +27,12 @@ from roibeam.pipelines.pretraining.samples.vlbert import VLBertSampler
 
 
 @dataclass(frozen=True)
-class ClassObjective:
-    """The objective of a system that predicts the detector's classes of masked regions.
-
-    Attributes:
-        field: of the model's configuration, which has the value `on` with it and `off` without any objective of regions
-            in its place.
-        labels: field of the configuration: how many classes the model's head has.
-        read_with_it: fields that nothing else reads.
-        feature_losses: values of `field` that predict features in place of classes.
-        instead: what the model learns of regions without it, or may be told to, for people; "" for nothing.
-        background: whether background is one of the labels.
-    """
-
-    field: str
-    labels: str
-    on: Any = True
-    off: Any = False
-    read_with_it: tuple[str, ...] = ()
-    feature_losses: tuple[str, ...] = ()
-    instead: str = ""
-    background: bool = True
-
-
-@dataclass(frozen=True)
 class System:
     """One of the published systems, as pre-training knows it.
 
     Attributes:
-        named: its title, the sizes of its model and the settings of its rules.
+        named: its title, the sizes and classes of its model and the settings of its rules.
         model_class: with the pre-training heads.
-        class_objective: what the number of the detector's classes is asked for; None for a system that predicts none.
         feature_width: settings of the rules and feature width of a store -> `region_feature_size`.
         sampler: the rules.
         layout: the model's configuration -> the parts of its sequence in order, stream by stream, for people.
@@ -80,7 +55,6 @@ class System:
     model_class: type[nn.Module]
     sampler: type[Sampler]
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
-    class_objective: ClassObjective | None = None
     text_only_fields: Mapping[str, Any] | None = None
     text_only_sampling: tuple[str, ...] = ()
     reads_task_text: bool = False
@@ -107,6 +81,11 @@ class System:
         """Name of a preset -> the model's configuration."""
         return self.named.sizes
 
+    @property
+    def class_objective(self) -> ClassObjective | None:
+        """As of the named system."""
+        return self.named.class_objective
+
     def region_label_fields(self, num_classes: int) -> dict[str, Any]:
         """The configuration's fields that follow from the number of foreground classes."""
         objective = self.class_objective
@@ -115,15 +94,6 @@ class System:
 
 _WHOLE, _END = ("whole image",), ("end",)
 _MOST_PIECES_OF_BERT = 510  # 512 positions, of which VL-BERT needs two for image and end
-
-
-_SINGLE_STREAM_CLASSES = ClassObjective("region_loss", "region_target_size", on="kl", off="none")
-_INTERBERT_CLASSES = replace(
-    _SINGLE_STREAM_CLASSES,
-    feature_losses=("regression",),
-    instead="; --set model.region_loss=regression predicts their features instead",
-)
-_VILBERT_CLASSES = replace(_INTERBERT_CLASSES, feature_losses=("regression", "contrastive"))
 
 
 def _imagebert_layout(config: Any) -> tuple[tuple[str, ...], ...]:
@@ -137,9 +107,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
         "vlbert": System(
             named=NAMED_SYSTEMS["vlbert"],
             model_class=VLBertForPreTraining,
-            class_objective=ClassObjective(
-                "with_region_head", "num_region_labels", read_with_it=("region_labels", "region_loss_mean")
-            ),
             sampler=VLBertSampler,
             layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
             text_only_fields={"with_text_only": True},
@@ -162,12 +129,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
         "imagebert": System(
             named=NAMED_SYSTEMS["imagebert"],
             model_class=ImageBertForPreTraining,
-            class_objective=ClassObjective(
-                "with_region_class_head",
-                "num_region_labels",
-                instead=" (their features are still predicted)",
-                background=False,
-            ),
             sampler=ImageBertSampler,
             layout=_imagebert_layout,
             most_pieces=lambda sampling: sampling.max_pieces,
@@ -176,7 +137,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
         "vilbert": System(
             named=NAMED_SYSTEMS["vilbert"],
             model_class=ViLbertForPreTraining,
-            class_objective=_VILBERT_CLASSES,
             sampler=ViLbertSampler,
             layout=lambda config: (("text",), (*_WHOLE, "regions")),
             most_pieces=lambda sampling: sampling.max_pieces,
@@ -185,7 +145,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
         "vilbert-single-stream": System(
             named=NAMED_SYSTEMS["vilbert-single-stream"],
             model_class=SingleStreamForPreTraining,
-            class_objective=_SINGLE_STREAM_CLASSES,
             sampler=ViLbertSampler,
             layout=lambda config: (("text", *_WHOLE, "regions"),),
             most_pieces=lambda sampling: sampling.max_pieces,
@@ -194,7 +153,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
         "interbert": System(
             named=NAMED_SYSTEMS["interbert"],
             model_class=InterBertForPreTraining,
-            class_objective=_INTERBERT_CLASSES,
             sampler=InterBertSampler,
             layout=lambda config: ((*_WHOLE, "regions", *_END * config.with_image_sep, "text"),),
             most_pieces=lambda sampling: sampling.max_pieces,

@@ -41,7 +41,7 @@ from roibeam.pipelines.extract.shard.store_folder import tidy_store
 from roibeam.pipelines.extract.shard_plan import Plan, PlannedShard, read_members
 from roibeam.pipelines.extract.store_manifest import StoreText, publish_run
 from roibeam.pipelines.foundation.console.progress import Progress
-from roibeam.pipelines.foundation.device_choice import check_device_name, choose_device
+from roibeam.pipelines.foundation.device_choice import check_device, check_device_name, choose_device
 from roibeam.pipelines.foundation.files.locations import location_exists, moved_location
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.foundation.files.remote_files import is_url
@@ -167,9 +167,6 @@ def _recorded_job(
     store: Path, manifest: StoreManifest, plan: Plan, source: RepairSource
 ) -> tuple[Fingerprint, ExtractJob]:
     """The store's own job, with what has moved; ValueError when its features would be others."""
-    # Not above: a store that needs no repair, or whose photos are not there, needs no torch.
-    from roibeam.pipelines.extract.shard.job import shared_fingerprint
-
     try:
         spec = DetectorSpec.from_json(manifest.config["detector"])
         options = dataclass_from_json(ExtractOptions, manifest.config["options"], "options")
@@ -177,7 +174,12 @@ def _recorded_job(
         raise ValueError(f"{store}: its manifest.json does not say how it was extracted ({error})") from None
     if source.detector is not None:
         spec = replace(spec, weights=read_detector_folder(source.detector).weights)
-    device = choose_device(source.device or spec.device, threads=spec.threads)
+    device_name = source.device or spec.device
+    check_device(device_name)
+    # Not above: a store that needs no repair, or whose photos are not there, needs no torch.
+    from roibeam.pipelines.extract.shard.job import shared_fingerprint
+
+    device = choose_device(device_name, threads=spec.threads)
     log.info("%s", device.words)
     spec = replace(spec, weights=source.weights or spec.weights, device=device.name)
     vocabulary = Vocabulary(manifest.classes, manifest.attributes).digest

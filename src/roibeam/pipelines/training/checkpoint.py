@@ -13,7 +13,6 @@ import dataclasses
 import json
 import logging
 import math
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -28,11 +27,11 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor, nn
 
 from roibeam.model.common.exponential_average import ExponentialAverage
+from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, sync_to_disk, write_json
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINTS = "checkpoints"  # folder of a run
 _TRAINED = "trained.safetensors"
 _REMOVING = ".removing-"
 
@@ -43,12 +42,6 @@ class Position:
 
     step: int = 0
     next_sample: int = 0
-
-
-def latest_checkpoint(run_dir: Path) -> Path | None:
-    """The checkpoint folder with the highest step, or None. Every folder of that name is complete."""
-    found = sorted((Path(run_dir) / CHECKPOINTS).glob("step-*"))
-    return found[-1] if found else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,19 +195,6 @@ def _restore_random_state(state: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-
-
-def write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def sync_to_disk(path: Path) -> None:
-    """Waits until a file or folder is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def best_evaluation(

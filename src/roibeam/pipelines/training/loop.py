@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -49,13 +48,14 @@ from roibeam.pipelines.training.checkpoint import (
     beats,
     best_evaluation,
     checkpoint_folder,
-    latest_checkpoint,
     load_checkpoint,
     remove_old_checkpoints,
     save_checkpoint,
 )
+from roibeam.pipelines.training.launched import num_processes
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups, learning_rate_at
 from roibeam.pipelines.training.rehearsal import rehearse
+from roibeam.pipelines.training.run_folder.files import latest_checkpoint
 from roibeam.pipelines.training.run_folder.folder import (
     CONFIG_NAME,
     Resume,
@@ -269,16 +269,6 @@ def _stop_message(stopped_by: int, position: Position, config: TrainConfig, chec
         f"stopped by {Signals(stopped_by).name} after step {position.step:,} of {config.steps:,}; its checkpoint "
         f"{checkpoint} stays"
     )
-
-
-def is_main_process() -> bool:
-    """Whether this process speaks for all of a run, before and after `train`."""
-    return int(os.environ.get("RANK", "0")) == 0  # torchrun's
-
-
-def num_processes() -> int:
-    """Of a run, before `train`."""
-    return int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
 
 
 @runtime_checkable

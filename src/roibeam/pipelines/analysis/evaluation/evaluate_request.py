@@ -16,7 +16,9 @@ from roibeam.pipelines.analysis.answer_place import answer_place
 from roibeam.pipelines.analysis.evaluation.evaluation_config import EvaluationConfig
 from roibeam.pipelines.extract.annotations import stored_captions
 from roibeam.pipelines.foundation.console.progress import waiting
+from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.model_files.model_folder import check_model_files
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 
 if TYPE_CHECKING:
@@ -112,6 +114,9 @@ def _checked(request: EvaluateRequest) -> tuple[CaptionFile | None, Path]:
     named.need("--photos", request.images, FOLDER)
     named.need("--config", request.options, FILE)
     named.need("--tokenizer", request.tokenizer)
+    named.look(lambda: check_device(request.config.device))
+    if has_checkpoint:
+        named.look(lambda: check_model_files(request.checkpoint))
     if has_store:
         named.look(lambda: FeatureStore(request.store).close())
     file = named.look(lambda: _caption_file(request)) if has_captions else None

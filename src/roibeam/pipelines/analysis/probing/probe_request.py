@@ -21,9 +21,10 @@ from roibeam.pipelines.extract.one_photo import detect_photo, requested_parts
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.extract.request import RequestedDetector
 from roibeam.pipelines.extract.requested_detector import need_detector
-from roibeam.pipelines.foundation.device_choice import check_device_name, choose_device
+from roibeam.pipelines.foundation.device_choice import check_device, choose_device
 from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
 from roibeam.pipelines.foundation.pages.banner import Banner
+from roibeam.pipelines.model_files.model_folder import check_model_files
 from roibeam.short_repr import short_repr
 
 if TYPE_CHECKING:
@@ -133,7 +134,6 @@ def write_probe(request: ProbeRequest) -> Probed:
     Raises:
         ValueError, OSError: whatever cannot be opened or does not fit, saying what to do.
     """
-    check_device_name(request.device)
     detector = None if request.store is not None else _requested_detector(request)
     out = _checked(request, detector)
     if detector is not None:
@@ -192,6 +192,9 @@ def _checked(request: ProbeRequest, detector: RequestedDetector | None) -> Path:
     named.need("--photo", request.photo, FILE)
     named.need("--config", request.options, FILE)
     named.need("--tokenizer", request.tokenizer)
+    named.look(lambda: check_device(request.device))
+    if has_checkpoint:
+        named.look(lambda: check_model_files(request.checkpoint))
     if detector is not None:
         named.need("PHOTO", request.image, FILE)
         need_detector(named, detector)

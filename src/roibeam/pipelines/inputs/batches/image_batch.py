@@ -15,7 +15,8 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.region_batch import PreparedPhoto, collate_photos, prepare_photo
 from roibeam.extraction.region_encoder import RegionEncoder
-from roibeam.model.end_to_end import EndToEndChoices, ImageBatch
+from roibeam.model.end_to_end import ImageBatch
+from roibeam.model.end_to_end_choices import EndToEndChoices
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,8 @@ from roibeam.pipelines.detector.evaluation import evaluate_detector
 from roibeam.pipelines.detector.photos import LabelledPhotos
 from roibeam.pipelines.foundation.console.progress import PHOTOS, Progress
 from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.training.checkpoint import write_json
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME
+from roibeam.pipelines.training.run_folder.files import write_json
 
 logger = logging.getLogger(__name__)
 

@@ -11,15 +11,15 @@ import torch
 from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.training.heads import DetectorHeads, load_heads, new_heads
-from roibeam.extraction.training.losses import LossRules
-from roibeam.extraction.training.targets import SamplingRules
+from roibeam.extraction.training.rules import LossRules, SamplingRules
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
 from roibeam.pipelines.detector.labelled_batches import LabelledBatches
 from roibeam.pipelines.detector.photos import LabelledPhotos, check_same_names
-from roibeam.pipelines.model_files.joint_detector import LossWeights
+from roibeam.pipelines.model_files.loss_weights import LossWeights
 from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
-from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledRules, LabelledStream
+from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
+from roibeam.pipelines.pretraining.end_to_end.settings import LabelledRules
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +12,25 @@ import numpy as np
 import torch
 from torch import nn
 
-from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
 from roibeam.extraction.network.config import DetectorConfig
-from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
+from roibeam.extraction.network.conventions import Conventions
 from roibeam.extraction.region_encoder import RegionEncoder, load_encoder_weights
 from roibeam.extraction.training.heads import DetectorHeads
 from roibeam.features.counted import counted
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
-from roibeam.model.end_to_end import EndToEndChoices, EndToEndModel
-from roibeam.pipelines.foundation.overrides import preset
+from roibeam.model.end_to_end import EndToEndModel
+from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.pipelines.inputs.record_photos import PhotoError, RecordPhotos
 from roibeam.pipelines.model_files.joint_checkpoint import region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
+from roibeam.pipelines.pretraining.end_to_end.settings import EncoderOptions, PhotoRules
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class EncoderOptions:
-    """How the region encoder is trained.
-
-    Attributes:
-        frozen_stages: without gradients: 1 stem, 2 res2, 3 res3, 4 res4, 5 res5. VL-BERT's release freezes 1 and 2.
-        recompute: computes the encoder's blocks again in the backward pass instead of keeping them: the same numbers
-            for less memory and more time.
-        region_chunk: regions that go through res5 at once; None means all of the batch. Bounds memory, changes the
-            last digits.
-    """
-
-    frozen_stages: tuple[int, ...] = (1, 2)
-    recompute: bool = False
-    region_chunk: int | None = None
 
 
 @dataclass(frozen=True)
@@ -199,21 +181,6 @@ class EndToEnd:
             "recompute": self.encoder.recompute,
             "missing_photos": len(missing),
         }
-
-
-def choose_encoder(detector: str, weights: str | None, conventions: str | None) -> ChosenDetector:
-    """The detector that the encoder is of, as `--detector`, `--weights` and `--conventions` say together.
-
-    A preset of sizes computes as VL-BERT's released encoder does, unless conventions are named; a detector's folder as
-    the detector.
-
-    Raises:
-        ValueError: as `choose_detector`.
-    """
-    chosen = choose_detector(detector, weights=weights)
-    own = chosen.conventions if chosen.is_folder else CONVENTIONS["vlbert-e2e"]
-    named = own if conventions is None else preset("conventions", conventions, CONVENTIONS)
-    return replace(chosen, conventions=named)
 
 
 def row_sizes(store: FeatureStore, rows: CaptionTable) -> np.ndarray:

@@ -32,9 +32,11 @@ from roibeam.pipelines.inputs.record_photos import PhotoError, PhotoPlace, Recor
 from roibeam.pipelines.model_files.joint_checkpoint import describe_joint, region_encoder_of
 from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
+from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.mirrored_words import swap_left_right
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
-from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, Asked, DataConfig, Evaluates, PretrainTask, evaluate
+from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, Asked, Evaluates, PretrainTask, evaluate
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
 from roibeam.pipelines.training.rehearsal import WorstBatch
 from roibeam.pipelines.training.sample_order import SampleOrder
@@ -47,48 +49,6 @@ _DRAWS = 32  # of a row's sample: one of them, as good as surely, shows the row'
 # Batches looked through for the largest, at most so many samples of so many epochs: groups are drawn anew in each.
 _MOST_SAMPLES, _MOST_EPOCHS = 1_000_000, 64
 _LEAST_INPUT = 32  # pixels each way of the input of a batch without photos
-
-
-@dataclass(frozen=True)
-class PhotoRules:
-    """How photos become batches; what they hide is said by `EndToEndChoices`.
-
-    Attributes:
-        flip: whether every other photo, by chance, is mirrored left to right, its boxes with it.
-        swap_left_right: whether "left" and "right" change places in the caption of a mirrored photo (VL-BERT's release
-            leaves them in pre-training).
-        short_edges: pixels; each photo is resized to one of these, by chance (scale jitter). () means the encoder's own
-            short edge. Its limit of the long edge holds for all.
-        aspect_buckets: whether photos of nearly the same shape come together, so that batches need little padding.
-        read_ahead: threads that read and resize the next batch's photos while one is trained on.
-        skip_broken: whether a photo that cannot be used drops its sample from the batch, counted, instead of stopping
-            the run. It is never replaced by another picture.
-
-    Raises:
-        ValueError: naming the field.
-    """
-
-    flip: bool = True
-    swap_left_right: bool = True
-    short_edges: tuple[int, ...] = ()
-    aspect_buckets: bool = True
-    read_ahead: int = 2
-    skip_broken: bool = False
-
-    def __post_init__(self) -> None:
-        if self.read_ahead < 1:
-            raise ValueError(f"PhotoRules: read_ahead must be at least 1, got {self.read_ahead}")
-        if not all(isinstance(edge, int) and edge >= 16 for edge in self.short_edges):
-            raise ValueError(f"PhotoRules: short_edges must be pixels, 16 or more, got {list(self.short_edges)}")
-
-    def draw(self, random: np.random.Generator, short_edge: int) -> tuple[int, bool]:
-        """What chance does to one photo: pixels of its short edge, and whether it is mirrored.
-
-        Args:
-            short_edge: the encoder's own, pixels.
-        """
-        chosen = int(random.choice(self.short_edges or (short_edge,)))
-        return chosen, bool(random.random() < 0.5) and self.flip
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,44 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 
 from roibeam.pipelines.detector.labelled_batches import LabelledBatches
-
-HEADS = ("weights", "new")
-
-
-@dataclass(frozen=True)
-class LabelledRules:
-    """Which labelled photos come, and how.
-
-    Attributes:
-        photos_per_caption: labelled photos for each caption. 0.25 is one for each four.
-        flip: whether every other photo, by chance, is mirrored left to right.
-        short_edges: pixels; each photo is resized to one of these, by chance. () means the encoder's own short edge.
-        heads: where proposal network and heads come from: "weights", the file that the encoder starts from, or "new":
-            drawn, for as many classes and attributes as the labels have.
-
-    Raises:
-        ValueError: naming the field.
-    """
-
-    photos_per_caption: float = 0.25
-    flip: bool = True
-    short_edges: tuple[int, ...] = ()
-    heads: str = "weights"
-
-    def __post_init__(self) -> None:
-        if not 0.001 <= self.photos_per_caption <= 1000:
-            raise ValueError(
-                f"LabelledRules: photos_per_caption must be in 0.001..1000, got {self.photos_per_caption}; for none, "
-                f"name no labels"
-            )
-        if not all(isinstance(edge, int) and edge >= 16 for edge in self.short_edges):
-            raise ValueError(f"LabelledRules: short_edges must be pixels, 16 or more, got {list(self.short_edges)}")
-        if self.heads not in HEADS:
-            raise ValueError(f"LabelledRules: heads is {self.heads!r}; it must be one of {', '.join(map(repr, HEADS))}")
 
 
 class LabelledStream:

@@ -5,15 +5,23 @@ models and the rules for samples.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
+from roibeam.model.common.fields import BertFields
 from roibeam.model.common.presets import SMALL_SIZES
+from roibeam.model.imagebert.fields import ImageBertFields
+from roibeam.model.interbert.fields import InterBertFields
 from roibeam.model.interbert.presets import SMALL as SMALL_INTERBERT
 from roibeam.model.interbert.presets import interbert_fields
+from roibeam.model.vilbert.fields import ViLbertFields
 from roibeam.model.vilbert.presets import DEPTHS, vilbert_fields
 from roibeam.model.vilbert.presets import SMALL as SMALL_VILBERT
+from roibeam.model.vilbert.single_stream_fields import SingleStreamFields
+from roibeam.model.visualbert.fields import VisualBertFields
 from roibeam.model.visualbert.presets import visualbert_fields
+from roibeam.model.vlbert.fields import VLBertFields
 from roibeam.model.vlbert.presets import vlbert_fields
 from roibeam.near_names import name_hint
 from roibeam.pipelines.pretraining.recipes.recipe import ModelFields
@@ -29,24 +37,60 @@ DEFAULT_SYSTEM, DEFAULT_SIZE = "imagebert", "small"
 
 
 @dataclass(frozen=True)
+class ClassObjective:
+    """The objective of a system that predicts the detector's classes of masked regions.
+
+    Attributes:
+        field: of the model's configuration, which has the value `on` with it and `off` without any objective of regions
+            in its place.
+        labels: field of the configuration: how many classes the model's head has.
+        read_with_it: fields that nothing else reads.
+        feature_losses: values of `field` that predict features in place of classes.
+        instead: what the model learns of regions without it, or may be told to, for people; "" for nothing.
+        background: whether background is one of the labels.
+    """
+
+    field: str
+    labels: str
+    on: Any = True
+    off: Any = False
+    read_with_it: tuple[str, ...] = ()
+    feature_losses: tuple[str, ...] = ()
+    instead: str = ""
+    background: bool = True
+
+
+@dataclass(frozen=True)
 class NamedSystem:
     """
     Attributes:
         title: for people.
         architecture: class of the model with its pre-training heads, as config.json names it.
         sampling: dataclass of the settings of its rules for samples.
+        fields: of the model's configuration.
         sizes: name of a preset -> the model's configuration.
+        class_objective: what the number of the detector's classes is asked for; None for a system that predicts none.
     """
 
     title: str
     architecture: str
     sampling: type
+    fields: type[BertFields]
     sizes: Mapping[str, ModelFields]
+    class_objective: ClassObjective | None = None
 
 
 def _sizes(config_class: str, **sizes: Mapping[str, object]) -> dict[str, ModelFields]:
     return {name.replace("_", "-"): ModelFields(config_class, fields) for name, fields in sizes.items()}
 
+
+_SINGLE_STREAM_CLASSES = ClassObjective("region_loss", "region_target_size", on="kl", off="none")
+_INTERBERT_CLASSES = replace(
+    _SINGLE_STREAM_CLASSES,
+    feature_losses=("regression",),
+    instead="; --set model.region_loss=regression predicts their features instead",
+)
+_VILBERT_CLASSES = replace(_INTERBERT_CLASSES, feature_losses=("regression", "contrastive"))
 
 NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
     {
@@ -54,6 +98,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
             "VL-BERT",
             "VLBertForPreTraining",
             VLBertSampling,
+            VLBertFields,
             _sizes(
                 "roibeam.model.vlbert.config.VLBertConfig",
                 small=vlbert_fields("release-captions", size="small"),
@@ -62,11 +107,13 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
                 paper=vlbert_fields("paper"),
                 paper_small=vlbert_fields("paper", size="small"),
             ),
+            ClassObjective("with_region_head", "num_region_labels", read_with_it=("region_labels", "region_loss_mean")),
         ),
         "visualbert": NamedSystem(
             "VisualBERT",
             "VisualBertForPreTraining",
             VisualBertSampling,
+            VisualBertFields,
             _sizes(
                 "roibeam.model.visualbert.model.VisualBertConfig",
                 small=SMALL_SIZES,
@@ -78,12 +125,20 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
             "ImageBERT",
             "ImageBertForPreTraining",
             ImageBertSampling,
+            ImageBertFields,
             _sizes("roibeam.model.imagebert.model.ImageBertConfig", small=SMALL_SIZES, base={}),
+            ClassObjective(
+                "with_region_class_head",
+                "num_region_labels",
+                instead=" (their features are still predicted)",
+                background=False,
+            ),
         ),
         "vilbert": NamedSystem(
             "ViLBERT",
             "ViLbertForPreTraining",
             ViLbertSampling,
+            ViLbertFields,
             _sizes(
                 "roibeam.model.vilbert.config.ViLbertConfig",
                 small=SMALL_VILBERT,
@@ -92,17 +147,21 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
                 release_mt=vilbert_fields("release-mt"),
                 release_mt_roberta=vilbert_fields("release-mt-roberta"),
             ),
+            _VILBERT_CLASSES,
         ),
         "vilbert-single-stream": NamedSystem(
             "ViLBERT's single-stream baseline",
             "SingleStreamForPreTraining",
             ViLbertSampling,
+            SingleStreamFields,
             _sizes("roibeam.model.vilbert.single_stream.SingleStreamConfig", small=SMALL_SIZES, base={}),
+            _SINGLE_STREAM_CLASSES,
         ),
         "interbert": NamedSystem(
             "InterBERT",
             "InterBertForPreTraining",
             InterBertSampling,
+            InterBertFields,
             _sizes(
                 "roibeam.model.interbert.config.InterBertConfig",
                 small=SMALL_INTERBERT,
@@ -110,6 +169,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
                 paper=interbert_fields("paper"),
                 single_stream=interbert_fields("single-stream"),
             ),
+            _INTERBERT_CLASSES,
         ),
     }
 )

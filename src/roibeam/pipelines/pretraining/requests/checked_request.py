@@ -1,39 +1,38 @@
-"""A request looked at before torch is imported: options that exclude each other, names, files and stores.
+"""A request looked at before torch is imported: options that exclude each other, names, numbers, files and stores.
 
-Settings of the model and of the encoder, and what is in weights, are looked at later, by what they are of.
+What is in weights is looked at later.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import NoReturn
 
-from roibeam.extraction.choice.detector_choice import choose_detector
+from roibeam.extraction.network.config import DetectorConfig
 from roibeam.extraction.weights.file_container import check_weight_file
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
-from roibeam.pipelines.foundation.overrides import apply_overrides
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS, GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, NAMED_SYSTEMS, model_size
+from roibeam.pipelines.model_files.model_folder import check_model_files
+from roibeam.pipelines.model_files.start_files import bert_files, tokenizer_file
+from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
-from roibeam.pipelines.pretraining.recipes.recipe import Recipe
+from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER, Recipe
+from roibeam.pipelines.pretraining.requests.checked_settings import NO_BERT, check_settings
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
+from roibeam.pipelines.pretraining.requests.encoder_sections import requested_choice
 from roibeam.pipelines.pretraining.requests.request import (
-    DEFAULT_ENCODER,
     PretrainRequest,
     RequestedEncoder,
     RequestedModel,
 )
-from roibeam.pipelines.training.train_config import TrainConfig
+from roibeam.pipelines.training.launched import is_main_process
+from roibeam.pipelines.training.run_folder.folder import check_run_folder
+from roibeam.pipelines.training.run_folder.names import STAGES_NAME
 
-NO_BERT = "none"  # in place of one
 _TOKENIZER_OF_CAPTIONS = "captions"
-# Of --set: what these sections hold is known when torch is there.
-_OTHER_SECTIONS = ("data", "model")
-_SECTIONS_END_TO_END = (
-    "detector", "encoder", "photos", "end_to_end", "labelled", "detection", "detection_sampling", "detection_losses"
-)  # fmt: skip
 # How the command line calls fields that have another name here.
 _OPTIONS = {
     "images": "photos",
@@ -54,11 +53,13 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
     """
     data, asked, named = request.data, request.model, NamedFiles()
     recipe = None if asked.recipe is None else recipe_named(asked.recipe)
+    sizes = named.look(lambda: _encoder_sizes(request))
     for check in (
         lambda: _check_stores(request),
         lambda: _check_model(request, recipe),
-        lambda: _check_settings(request, recipe),
+        lambda: check_settings(request, recipe, sizes, goes_on=goes_on),
         lambda: None if goes_on else _check_start(asked, recipe),
+        lambda: None if goes_on else _check_run_folder(request),
         lambda: _check_labels(request.encoder) if request.end_to_end else _refuse_encoder(request, recipe),
         lambda: _check_texts(request, recipe),
     ):
@@ -122,25 +123,19 @@ def _need_files(request: PretrainRequest, named: NamedFiles) -> None:
     for name in _ENCODER_FILES:
         named.need(_option(name), getattr(encoder, name))
     named.look(lambda: check_weight_file(encoder.weights))
-    if request.end_to_end and model.from_run is None and not model.toy:
-        named.look(lambda: _check_encoder(encoder))
     named.need_output_folder(request.out)
 
 
-def _check_encoder(asked: RequestedEncoder) -> None:
-    """Raises ValueError for a detector or conventions that are unknown, and missing weights."""
-    choose_detector(asked.detector or DEFAULT_ENCODER, conventions=asked.conventions, weights=asked.weights)
-
-
-def _check_settings(request: PretrainRequest, recipe: Recipe | None) -> None:
-    """Raises ValueError for settings of sections whose defaults need no torch: train and sampling."""
-    system = recipe.system if recipe is not None else chosen_system(request)
-    if system not in NAMED_SYSTEMS:
-        return  # which is said elsewhere
-    sampling = recipe.sampling if recipe is not None else NAMED_SYSTEMS[system].sampling()
-    light = {"train": TrainConfig(steps=2**40), "sampling": sampling}
-    heavy = (*_OTHER_SECTIONS, *(_SECTIONS_END_TO_END if request.end_to_end else ()))
-    apply_overrides(light, request.training.settings, elsewhere=heavy)
+def _encoder_sizes(request: PretrainRequest) -> DetectorConfig | None:
+    """Of a run end to end that begins with new weights; ValueError for a detector or conventions that are unknown, and
+    missing weights.
+    """
+    asked = request.encoder
+    if not request.end_to_end or request.model.from_run is not None:
+        return None
+    if request.model.toy:
+        asked = replace(asked, detector=asked.detector or TOY_ENCODER)
+    return requested_choice(asked).config
 
 
 def _check_stores(request: PretrainRequest) -> None:
@@ -167,8 +162,27 @@ def _check_start(asked: RequestedModel, recipe: Recipe | None) -> None:
         raise ValueError("--background-first/--background-last: of a model to start from, name it with --from-run")
     if asked.from_run is not None and asked.from_bert is not None:
         raise ValueError("--from-run and --from-bert: a model starts from one of them")
+    _check_files_of_start(asked)
     if recipe is not None and recipe.after and asked.from_run is None:
         raise ValueError(f"--recipe {asked.recipe} goes on from {recipe.after}: name its run with --from-run")
+
+
+def _check_files_of_start(asked: RequestedModel) -> None:
+    """Raises ValueError for a folder or a file that is there, and is no model, no BERT or no tokenizer."""
+    start, bert, tokenizer = asked.from_run, asked.from_bert, asked.tokenizer
+    if start is not None:
+        check_model_files(start)
+    if bert is not None and bert != NO_BERT and Path(bert).expanduser().exists():
+        bert_files(bert)
+    if tokenizer is not None and tokenizer != _TOKENIZER_OF_CAPTIONS and Path(tokenizer).exists():
+        tokenizer_file(tokenizer)
+
+
+def _check_run_folder(request: PretrainRequest) -> None:
+    """Raises ValueError where other things are in the way of the run. Other processes may look when it has begun."""
+    resume = request.training.resume
+    if is_main_process() and not (request.out / STAGES_NAME).is_file():
+        check_run_folder(request.out, resume="auto" if resume is None else resume)
 
 
 def _check_labels(asked: RequestedEncoder) -> None:

@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from roibeam.extraction.training.losses import LossRules
-from roibeam.extraction.training.targets import SamplingRules
-from roibeam.model.end_to_end import EndToEndChoices
+from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.pipelines.detector.photos import open_labelled_photos
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, region_encoder_of
-from roibeam.pipelines.model_files.joint_detector import JointDetector, LossWeights
+from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.pretraining.end_to_end.detector_change import JudgedPhotos
 from roibeam.pipelines.pretraining.end_to_end.detector_part import DetectorPart
-from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EncoderOptions, EndToEnd, choose_encoder
-from roibeam.pipelines.pretraining.end_to_end.end_to_end_task import PhotoRules
-from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledRules
-from roibeam.pipelines.pretraining.requests.request import DEFAULT_ENCODER, RequestedEncoder
+from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
+from roibeam.pipelines.pretraining.end_to_end.settings import EncoderOptions
+from roibeam.pipelines.pretraining.requests.encoder_sections import requested_choice, sections_of_encoder
+from roibeam.pipelines.pretraining.requests.request import RequestedEncoder
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
 
@@ -36,17 +34,9 @@ def encoder_sections(asked: RequestedEncoder, whole_image: str, start: ModelChec
         sizes, options = encoder.config, EncoderOptions(frozen_stages=encoder.frozen_stages)
         choices = start.joint.choices
     else:
-        sizes = choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions).config
+        sizes = requested_choice(asked).config
         options, choices = EncoderOptions(), EndToEndChoices(whole_image=whole_image)
-    photos = PhotoRules(skip_broken=asked.skip_missing_photos)
-    of_detector = {
-        "labelled": LabelledRules(),
-        "detection": LossWeights(),
-        "detection_sampling": SamplingRules(),
-        "detection_losses": LossRules(),
-    }
-    found = {"detector": sizes, "encoder": options, "photos": photos, "end_to_end": choices}
-    return found if asked.labels is None else found | of_detector
+    return sections_of_encoder(asked, sizes, options, choices)
 
 
 def requested_encoder(asked: RequestedEncoder, sections: Mapping[str, Any], start: ModelCheckpoint | None) -> EndToEnd:
@@ -60,7 +50,7 @@ def requested_encoder(asked: RequestedEncoder, sections: Mapping[str, Any], star
     chosen = {"choices": sections["end_to_end"], "photos": sections["photos"], "encoder": sections["encoder"]}
     config = sections["detector"]
     if not isinstance(start, JointCheckpoint):
-        encoder = choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions)
+        encoder = requested_choice(asked)
         part = _detector_part(asked, sections, Vocabulary(encoder.class_names, encoder.attribute_names))
         return EndToEnd(config, encoder.conventions, encoder.weights, asked.images, detector=part, **chosen)
     own, names = region_encoder_of(start.joint), Vocabulary()

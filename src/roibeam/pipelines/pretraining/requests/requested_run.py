@@ -20,7 +20,8 @@ from roibeam.pipelines.pretraining.pretrain_run import pretrain
 from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER, ModelFields, Recipe
-from roibeam.pipelines.pretraining.requests.checked_request import NO_BERT, check_request
+from roibeam.pipelines.pretraining.requests.checked_request import check_request
+from roibeam.pipelines.pretraining.requests.checked_settings import NO_BERT
 from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedModel
 from roibeam.pipelines.pretraining.requests.requested_encoder import (
@@ -29,7 +30,6 @@ from roibeam.pipelines.pretraining.requests.requested_encoder import (
 )
 from roibeam.pipelines.pretraining.requests.requested_settings import (
     changed_sections,
-    check_model_fields,
     default_sections,
     model_overrides,
     train_config_of,
@@ -59,7 +59,7 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
     system, build = _system(request, recipe)
     if training.threads is not None:
         torch.set_num_threads(training.threads)
-    sections = default_sections(request, recipe, system)
+    sections = default_sections(request, recipe, system.sampling)
     start = None if asked.from_run is None else load_model_or_joint(asked.from_run)
     request = _with_toy_encoder(request, start)
     if request.end_to_end:
@@ -70,7 +70,6 @@ def run_pretraining(request: PretrainRequest) -> PretrainResult:
     train_config = train_config_of(request, recipe)
     train_config(1)  # what is wrong with --set is said before anything is read
     overrides = model_overrides(training.settings)
-    check_model_fields(build() if start is None else start.model.config, overrides)
     if recipe is not None and asked.from_run is not None:
         overrides = {**recipe.changes, **overrides}
     from_bert = _bert(asked, recipe)

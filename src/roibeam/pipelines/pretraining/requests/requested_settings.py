@@ -1,21 +1,22 @@
-"""The numbers of a request: those of its recipe or of the defaults, as its own numbers and its settings change them."""
+"""The numbers of a request: those of its recipe or of the defaults, as its own numbers and its settings change them.
+
+No torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from roibeam.near_names import name_hint
 from roibeam.pipelines.foundation.overrides import apply_overrides, parse_value
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedTraining
-from roibeam.pipelines.pretraining.systems import System
-from roibeam.pipelines.pretraining.task import DataConfig
-from roibeam.pipelines.training.loop import num_processes
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
+from roibeam.pipelines.training.launched import num_processes
 from roibeam.pipelines.training.train_config import TrainConfig
 
-_OF_MODEL, _OF_TRAIN = "model.", "train."  # sections of settings that are read by themselves
+OF_MODEL, OF_TRAIN = "model.", "train."  # sections of settings that are read by themselves
 
 
 def batch_size_of(request: PretrainRequest, recipe: Recipe | None) -> int:
@@ -30,7 +31,7 @@ def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable
     asked, batch_size = request.training, batch_size_of(request, recipe)
     options = {"steps": asked.steps, "learning_rate": asked.learning_rate, "warmup_steps": asked.warmup_steps}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    of_train = [setting for setting in asked.settings if setting.startswith(_OF_TRAIN)]
+    of_train = [setting for setting in asked.settings if setting.startswith(OF_TRAIN)]
 
     def train_config(num_captions: int) -> TrainConfig:
         if recipe is None:
@@ -45,12 +46,16 @@ def train_config_of(request: PretrainRequest, recipe: Recipe | None) -> Callable
     return train_config
 
 
-def default_sections(request: PretrainRequest, recipe: Recipe | None, system: System) -> dict[str, Any]:
-    """The sections of settings that every run has, with their defaults."""
+def default_sections(request: PretrainRequest, recipe: Recipe | None, sampling: type) -> dict[str, Any]:
+    """The sections of settings that every run has, with their defaults.
+
+    Args:
+        sampling: dataclass of the settings of the system's rules.
+    """
     return {
         "train": TrainConfig(steps=1),
+        "sampling": recipe.sampling if recipe else sampling(),
         "data": DataConfig(batch_size=batch_size_of(request, recipe), share=recipe.share if recipe else 1.0),
-        "sampling": recipe.sampling if recipe else system.sampling(),
     }
 
 
@@ -60,7 +65,7 @@ def changed_sections(defaults: dict[str, Any], settings: Sequence[str]) -> dict[
     Raises:
         ValueError: as `apply_overrides`.
     """
-    return apply_overrides(defaults, [each for each in settings if not each.startswith((_OF_MODEL, _OF_TRAIN))])
+    return apply_overrides(defaults, [each for each in settings if not each.startswith((OF_MODEL, OF_TRAIN))])
 
 
 def model_overrides(settings: Sequence[str]) -> dict[str, Any]:
@@ -71,20 +76,12 @@ def model_overrides(settings: Sequence[str]) -> dict[str, Any]:
     """
     overrides: dict[str, Any] = {}
     for setting in settings:
-        name, equals, value = setting.removeprefix(_OF_MODEL).partition("=")
-        if setting.startswith(_OF_MODEL):
+        name, equals, value = setting.removeprefix(OF_MODEL).partition("=")
+        if setting.startswith(OF_MODEL):
             if not equals:
                 raise ValueError(f"--set {setting!r}: expected model.field=value")
             overrides[name.strip()] = parse_value(value.strip())
     return overrides
-
-
-def check_model_fields(config: Any, overrides: Mapping[str, Any]) -> None:
-    """Raises ValueError for a setting of a field that this configuration, a `StrictConfig`, does not have."""
-    known = config.own_fields()
-    for name, value in overrides.items():
-        if name not in known:
-            raise ValueError(f"--set 'model.{name}={value}': model has no field {name!r}; {name_hint(name, known)}")
 
 
 def _paced(config: TrainConfig, asked: RequestedTraining, *, evaluates: bool) -> TrainConfig:

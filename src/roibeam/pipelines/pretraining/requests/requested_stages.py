@@ -20,9 +20,9 @@ from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest, RequestedData
 from roibeam.pipelines.pretraining.requests.requested_run import run_pretraining
 from roibeam.pipelines.pretraining.run_frame import PretrainResult
+from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.systems import system_named
-from roibeam.pipelines.pretraining.task import DataConfig
-from roibeam.pipelines.training.loop import is_main_process
+from roibeam.pipelines.training.launched import is_main_process
 from roibeam.pipelines.training.run_folder.stages import StagedRun
 from roibeam.pipelines.training.run_folder.stages_page import write_stages_page
 
@@ -107,7 +107,7 @@ def _check_ahead(stages: Sequence[RequestedStage], done: Collection[int]) -> Non
 def _check_settings(request: PretrainRequest) -> bool:
     """Whether --set makes words be aligned with the regions that they name; ValueError for a setting that is none.
 
-    Settings of the model and of the encoder are left to the stage.
+    `check_request` looks at the others, before this or when the stage begins.
     """
     recipe = None if request.model.recipe is None else recipe_named(request.model.recipe)
     system = system_named(recipe.system if recipe else chosen_system(request))

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.training.checkpoint import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME
+from roibeam.pipelines.training.run_folder.files import CHECKPOINTS, latest_checkpoint, sync_to_disk, write_json
 from roibeam.pipelines.training.run_folder.free_settings import FREE_ON_RESUME
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
 from roibeam.pipelines.training.train_config import TrainConfig

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from roibeam.pipelines.training.checkpoint import latest_checkpoint, sync_to_disk, write_json
+from roibeam.pipelines.training.run_folder.files import latest_checkpoint, sync_to_disk, write_json
 from roibeam.pipelines.training.run_folder.names import STAGES_NAME
 from roibeam.pipelines.training.run_folder.train_log import LOG_NAME
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from roibeam.pipelines.foundation.console.progress import STEPS, Progress
 from roibeam.pipelines.foundation.console.progress_text import folded
-from roibeam.pipelines.training.checkpoint import sync_to_disk
+from roibeam.pipelines.training.run_folder.files import sync_to_disk
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,51 @@
+"""Sizes and choices of VisualBERT (arXiv:1908.03557), without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from roibeam.model.common.fields import BertFields
+
+ALIGNMENTS = ("mean", "sum")
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class VisualBertFields(BertFields):
+    """Sizes and choices of a VisualBERT; defaults are those of the UCLA release for COCO and VQA.
+
+    Fields, beside those of `BertFields`:
+        padding_piece: the row of the word table that gets no gradient as an input; -1 for none.
+        region_feature_size: D: 2048 for VQA, 1024 NLVR2, 512 VCR, 2054 Flickr30k (the feature and six box numbers).
+        first_region_segment: segment of the regions of a row's first image; the next image has the next one. UCLA gives
+            0, transformers 1; in a trained model the two are different vectors, so it belongs to the checkpoint.
+        alignment: how position embeddings of the pieces aligned with a region join: "mean" in both codes, "sum" in
+            section 3.2 of the paper.
+        copy_text_tables: a new model's region tables start as copies of the text's ("special initialize").
+        early_fusion: False is the paper's ablation (section 5.1): the encoder reads text only, one more layer both.
+        with_match_head: adds sentence-image prediction; without it is the paper's ablation of the second objective.
+        num_answers: outputs of the linear head of a task model.
+    """
+
+    choices = MappingProxyType(
+        {
+            "alignment": ALIGNMENTS,
+        }
+    )
+
+    padding_piece: int = 0
+    region_feature_size: int = 2048
+    first_region_segment: int = 0
+    alignment: str = "mean"
+    copy_text_tables: bool = True
+    early_fusion: bool = True
+    with_match_head: bool = True
+    num_answers: int = 3129
+
+    def check(self) -> None:
+        super().check()
+        if not 0 <= self.first_region_segment < self.num_segments:
+            raise ValueError(
+                f"VisualBertConfig: first_region_segment {self.first_region_segment} is none of {self.num_segments} "
+                f"segments"
+            )

@@ -1,0 +1,87 @@
+"""A detector's training as settings, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.network.conventions import Conventions
+from roibeam.extraction.training.rules import LossRules, SamplingRules
+from roibeam.pipelines.training.train_config import TrainConfig
+
+
+@dataclass(frozen=True)
+class PhotoRules:
+    """How photos become batches.
+
+    Attributes:
+        batch_size: photos per micro-batch and process.
+        flip: whether every other photo, by chance, is mirrored left to right.
+        short_edges: pixels; each photo is resized to one of these, by chance (multi-scale training). () means the
+            detector's own short edge. The detector's limit of the long edge holds for all.
+        read_ahead: threads that read and resize the next batch's photos while one is trained on.
+    """
+
+    batch_size: int = 2
+    flip: bool = True
+    short_edges: tuple[int, ...] = ()
+    read_ahead: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "read_ahead"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not all(isinstance(edge, int) and edge >= 16 for edge in self.short_edges):
+            raise ValueError(f"short_edges must be pixels, 16 or more, got {list(self.short_edges)}")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a detector's weights are before its training.
+
+    Attributes:
+        weights: a whole detector's file, or None.
+        resnet: a file whose ResNet is taken (of ImageNet, of a detector of other classes), or None: the heads start
+            from scratch.
+        frozen_stages: stages without gradients, see `DetectorTraining`. Bottom-up attention and detectron2 freeze
+            1 and 2 when they start from weights.
+
+    With either file the norms are frozen; with none of them all is trained, norms too.
+
+    Raises:
+        ValueError: for both files, or for frozen stages that have no weights.
+    """
+
+    weights: str | None = None
+    resnet: str | None = None
+    frozen_stages: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.weights is not None and self.resnet is not None:
+            raise ValueError("give the weights of a whole detector or of a ResNet, not both")
+        if self.weights is None and self.resnet is None and self.frozen_stages:
+            raise ValueError(
+                f"frozen_stages {list(self.frozen_stages)}: stages that start from scratch must be trained"
+            )
+
+
+@dataclass(frozen=True)
+class DetectorSettings:
+    """What is trained, and how.
+
+    Attributes:
+        config: sizes; its numbers of classes and attributes are those of the photos.
+        conventions: whose arithmetic.
+        train: of the loop.
+        start: weights before the first step.
+        photos: how they become batches.
+        sampling, losses: of the regions that a step learns from.
+    """
+
+    config: DetectorConfig
+    conventions: Conventions
+    train: TrainConfig
+    start: Start = Start()
+    photos: PhotoRules = field(default_factory=PhotoRules)
+    sampling: SamplingRules = field(default_factory=SamplingRules)
+    losses: LossRules = field(default_factory=LossRules)

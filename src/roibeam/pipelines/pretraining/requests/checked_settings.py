@@ -1,0 +1,109 @@
+"""A request's numbers and `--set` looked at before torch is imported.
+
+What the data decide, such as the width of features, is not known yet: nothing is refused here that could fit them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.model.end_to_end_choices import EndToEndChoices
+from roibeam.near_names import name_hint
+from roibeam.pipelines.foundation.device_choice import check_device
+from roibeam.pipelines.foundation.files.named_files import NamedFiles
+from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.pretraining.end_to_end.settings import EncoderOptions
+from roibeam.pipelines.pretraining.recipes.named_systems import (
+    DEFAULT_SIZE,
+    NAMED_SYSTEMS,
+    NamedSystem,
+)
+from roibeam.pipelines.pretraining.recipes.recipe import Recipe
+from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
+from roibeam.pipelines.pretraining.requests.encoder_sections import sections_of_encoder
+from roibeam.pipelines.pretraining.requests.request import PretrainRequest
+from roibeam.pipelines.pretraining.requests.requested_settings import (
+    OF_TRAIN,
+    default_sections,
+    model_overrides,
+    train_config_of,
+)
+
+NO_BERT = "none"  # in place of one
+
+
+def check_settings(
+    request: PretrainRequest, recipe: Recipe | None, sizes: DetectorConfig | None, *, goes_on: bool
+) -> None:
+    """
+    Args:
+        sizes: of the encoder that a run end to end begins with; None where there is none, or it comes with a model.
+        goes_on: from the model of the stage before, whose sizes are not known yet.
+    Raises:
+        ValueError: all numbers and settings that are none, but what only data or a start can tell.
+    """
+    name = recipe.system if recipe is not None else chosen_system(request)
+    if name not in NAMED_SYSTEMS:
+        return  # which is said elsewhere
+    system, named = NAMED_SYSTEMS[name], NamedFiles()
+    named.look(lambda: check_device(train_config_of(request, recipe)(1).device))
+    named.look(lambda: _check_sections(request, recipe, system, None if goes_on else sizes))
+    named.look(lambda: _check_model(request, recipe, system, goes_on=goes_on))
+    named.check()
+
+
+def _check_sections(
+    request: PretrainRequest, recipe: Recipe | None, system: NamedSystem, sizes: DetectorConfig | None
+) -> None:
+    """Of settings but for those of model and train."""
+    sections, elsewhere = default_sections(request, recipe, system.sampling), ["model"]
+    if request.end_to_end:
+        known = sizes or DetectorConfig()
+        sections |= sections_of_encoder(request.encoder, known, EncoderOptions(), EndToEndChoices())
+        if sizes is None:
+            del sections["detector"]
+            elsewhere.append("detector")
+    others = [each for each in request.training.settings if not each.startswith(OF_TRAIN)]
+    apply_overrides(sections, others, elsewhere=elsewhere)
+
+
+def _check_model(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem, *, goes_on: bool) -> None:
+    overrides, known = model_overrides(request.training.settings), system.fields.own_fields()
+    for name, value in overrides.items():
+        if name not in known:
+            raise ValueError(f"--set 'model.{name}={value}': model has no field {name!r}; {name_hint(name, known)}")
+    base = None if goes_on else _base_fields(request, recipe, system)
+    try:
+        system.fields.check_values(overrides)
+        if base is not None:
+            system.fields(**_with_data({**base, **overrides}, overrides, system))
+    except ValueError as error:
+        raise ValueError(f"model settings {overrides}: {error}") from None
+
+
+def _base_fields(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem) -> Mapping[str, Any] | None:
+    """Of a new model; None for one that begins with the sizes of another, or that has no such name."""
+    asked = request.model
+    if asked.from_run is not None or asked.from_bert not in (None, NO_BERT):
+        return None
+    if recipe is None:
+        size = system.sizes.get(asked.size or DEFAULT_SIZE)
+        return None if size is None else size.fields
+    if recipe.start and not asked.toy and asked.from_bert is None:
+        return None
+    return (recipe.toy_build if asked.toy else recipe.build).fields
+
+
+def _with_data(fields: Mapping[str, Any], overrides: Mapping[str, Any], system: NamedSystem) -> dict[str, Any]:
+    """The fields as data would make them fit: what predicts features is as wide as they are."""
+    objective, given = system.class_objective, "region_feature_size"
+    if objective is None or fields.get(objective.field) not in objective.feature_losses:
+        return dict(fields)
+    if objective.labels in overrides and given not in overrides:
+        return {**fields, given: overrides[objective.labels]}
+    if objective.labels in overrides:
+        return dict(fields)
+    width = fields.get(given, getattr(system.fields, given))
+    return {**fields, objective.labels: width}

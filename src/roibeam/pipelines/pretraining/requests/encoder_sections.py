@@ -1,0 +1,46 @@
+"""The sections of `--set` that a run through the region encoder has, with their defaults. No torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roibeam.extraction.choice.detector_choice import ChosenDetector
+from roibeam.extraction.network.config import DetectorConfig
+from roibeam.extraction.training.rules import LossRules, SamplingRules
+from roibeam.model.end_to_end_choices import EndToEndChoices
+from roibeam.pipelines.model_files.loss_weights import LossWeights
+from roibeam.pipelines.pretraining.end_to_end.settings import (
+    EncoderOptions,
+    LabelledRules,
+    PhotoRules,
+    choose_encoder,
+)
+from roibeam.pipelines.pretraining.requests.request import DEFAULT_ENCODER, RequestedEncoder
+
+
+def requested_choice(asked: RequestedEncoder) -> ChosenDetector:
+    """The detector whose encoder a run begins with that goes on from no other one.
+
+    Raises:
+        ValueError: as `choose_encoder`.
+    """
+    return choose_encoder(asked.detector or DEFAULT_ENCODER, asked.weights, asked.conventions)
+
+
+def sections_of_encoder(
+    asked: RequestedEncoder, sizes: DetectorConfig, options: EncoderOptions, choices: EndToEndChoices
+) -> dict[str, Any]:
+    """
+    Args:
+        sizes, options, choices: those of the run that this one goes on from, if any.
+    """
+    photos = PhotoRules(skip_broken=asked.skip_missing_photos)
+    found = {"detector": sizes, "encoder": options, "photos": photos, "end_to_end": choices}
+    if asked.labels is None:
+        return found
+    return found | {
+        "labelled": LabelledRules(),
+        "detection": LossWeights(),
+        "detection_sampling": SamplingRules(),
+        "detection_losses": LossRules(),
+    }
