@@ -78,15 +78,18 @@ def words_alone(
     return {name: sum(right) / len(right) for name, right in found.items()}
 
 
-def count_words(columns: Sequence[Sequence[str]], tokenizer: CaptionTokenizer, *, seed: int) -> NeighbourCounts:
-    """Counts `MOST_TEXTS` texts, drawn by seed, or all; both ends of a text are [SEP].
+def count_words(
+    columns: Sequence[Sequence[str]], tokenizer: CaptionTokenizer, *, seed: int, most_texts: int = MOST_TEXTS
+) -> NeighbourCounts:
+    """Counts so many texts, drawn by seed, or all; both ends of a text are [SEP].
 
     Args:
-        columns: texts of each source.
+        columns: texts of each source; at least one text.
+        most_texts: fewer of long ones, so that they have about two million pieces at most.
     """
     ends = np.cumsum([len(column) for column in columns])
     starts, total = ends - [len(column) for column in columns], int(ends[-1])
-    drawn = np.random.default_rng([_DRAWN, seed]).choice(total, min(total, MOST_TEXTS), replace=False)
+    drawn = np.random.default_rng([_DRAWN, seed]).choice(total, min(total, most_texts), replace=False)
 
     def rows() -> Iterator[np.ndarray]:
         pieces = 0
