@@ -136,9 +136,8 @@ def evaluate_checkpoint(
         tell(remark)
     out.mkdir(parents=True, exist_ok=True)
     log.info("%s of %s", counted(len(chosen.rows), "caption"), counted(len(chosen.image_ids), "image"))
-    measures, medians, skipped = _measure(
-        model, samples, chosen, config, out, device, _word_reader(found, tokenizer, leaked)
-    )
+    alone = _word_reader(found, tokenizer, leaked)
+    measures, medians, skipped = _measure(model, samples, chosen, config, out, device, alone)
     for remark in skipped:
         tell(remark)
     bootstrap = Bootstrap(len(chosen.image_ids), seed=config.seed)
@@ -156,7 +155,6 @@ def evaluate_checkpoint(
         "seconds": round(time.monotonic() - start, 1),
     }
     path = write_results(out, facts, figures, chosen.image_ids, measures)
-    page = write_evaluation_page(out, facts, figures)
     return EvaluationResult(
         figures=figures,
         remarks=(*remarks, *skipped),
@@ -164,7 +162,7 @@ def evaluate_checkpoint(
         num_captions=len(chosen.rows),
         num_images=len(chosen.image_ids),
         results=path,
-        page=page,
+        page=write_evaluation_page(out, facts, figures),
         seconds=time.monotonic() - start,
         device=chosen_device.name,
     )
