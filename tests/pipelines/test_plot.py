@@ -60,3 +60,12 @@ def test_a_file_of_plots_stands_for_itself() -> None:
 def test_matplotlib_waits_until_something_is_drawn() -> None:
     code = "import sys, roibeam.pipelines.foundation.pages.plot; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_legend_of_two_levels_ends_inside_the_plot() -> None:
+    series = [Series(name, [0, 1], [0.1, 0.2]) for name in ("mean of 3 steps", "running mean", "held out")]
+    levels = [Level("chance 28.6 %", 0.286), Level("words alone 66.3 %", 0.29, 2)]
+    svg = plot_svg(Plot("Masked words: right", "step", "right (%)", series, levels, percent=True), "a")
+    for name in [each.name for each in (*series, *levels)]:
+        x = re.search(rf'x="([\d.]+)"[^>]*>{re.escape(name)}</text>', svg)
+        assert x is not None and float(x[1]) + 7 * len(name) < 360, name

@@ -87,6 +87,24 @@ def test_how_good_it_is_stands_beside_chance_in_words(tmp_path: Path) -> None:
     assert "masked words 40.0 % right (clearly above chance, 12.0 %); matching 49.0 % right (at chance, 50.0 %)" in page
     assert cells(page, "Masked words: loss")[:2] == ["2.000", "5.500"]
     assert cells(page, "Alone: right") == ["90.0 %", "", "", ""]  # no chance is known, so there is no verdict
+    assert "words alone" not in page.lower()
+
+
+def test_what_words_alone_give_stands_beside_it_and_an_old_run_has_none(tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    chance, items = {"masked_word_accuracy": 0.12, "matching_accuracy": 0.5}, {"masked_word_accuracy": 200}
+    evaluation = {"masked_word_accuracy": 0.4, "matching_accuracy": 0.49}
+    told = RunSummary("VisualBERT", "150 captions", True, evaluation, chance, items, {"masked_word_accuracy": 0.31})
+    write_summary(tmp_path / "run", told)
+    page = write_training_page(tmp_path / "run", best_step=None).read_text()
+    assert "masked words 40.0 % right (clearly above chance, 12.0 %; words alone: 31.0 %)" in page
+    assert cells(page, "Masked words: right")[:4] == ["40.0 %", "12.0 %", "31.0 %", "200"]
+    assert cells(page, "Matching: right")[:3] == ["49.0 %", "50.0 %", ""]
+    old = json.loads((tmp_path / "run" / "summary.json").read_text())
+    del old["words_alone"]
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(old))
+    page = write_training_page(tmp_path / "run", best_step=None).read_text()
+    assert cells(page, "Masked words: right")[:3] == ["40.0 %", "12.0 %", "200"] and "words alone" not in page.lower()
 
 
 def test_a_rerun_that_does_nothing_keeps_time_and_rate(tmp_path: Path) -> None:
@@ -114,11 +132,14 @@ EVALUATIONS = [{"step": 0, "loss": 6.0, "text_to_image_r1": 0.1}, {"step": 1000,
 
 
 def test_curves_have_held_out_points_chance_and_the_rate_as_it_was() -> None:
-    plots = {plot.title: plot for plot in run_plots(LINES, EVALUATIONS, {"loss": 7.0}, evaluated="held out")}
+    levels = {"chance": {"loss": 7.0}, "words alone": {"loss": 6.5, "masked_word_accuracy": 0.3}}
+    plots = {plot.title: plot for plot in run_plots(LINES, EVALUATIONS, levels, evaluated="held out")}
     assert list(plots) == ["All losses together", "Text to image: found among the first", "Learning rate"]
     loss = plots["All losses together"]
     assert [series.name for series in loss.series] == ["mean of 4 steps", "running mean", "held out"]
-    assert list(loss.series[2].y) == [6.0, 2.0] and [level.value for level in loss.levels] == [7.0]
+    assert list(loss.series[2].y) == [6.0, 2.0] and [series.colour for series in loss.series] == [0, 0, 1]
+    assert [(level.name, level.value) for level in loss.levels] == [("chance 7.000", 7.0), ("words alone 6.500", 6.5)]
+    assert loss.levels[0].colour != loss.levels[1].colour
     assert loss.y_label == "loss"
     (rate,) = plots["Learning rate"].series
     assert max(rate.y) == pytest.approx(1.0) and rate.y[-1] == 0.0 and plots["Learning rate"].y_label == "rate (10⁻³)"

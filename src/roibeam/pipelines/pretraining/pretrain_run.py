@@ -100,7 +100,8 @@ def pretrain(
     if change is not None:
         detector = change.after()
     asked = "the first captions trained on, with other masks" if read.asked is None else told(read.asked.rows)
-    run.tell_how_good(training, evaluation, tasks.asked(), of=asked, held_out=read.asked is not None)
+    held_out, texts = read.asked is not None, read.texts_by_source()
+    run.tell_how_good(training, evaluation, tasks.asked(), made, texts, of=asked, held_out=held_out)
     return PretrainResult(
         run_dir=run.run_dir,
         sources=tuple(read.joined),

@@ -73,6 +73,10 @@ class RunData:
         """Captions of all sources that are trained on, then the lines of the text corpus."""
         return chain((caption for each in self.joined for _, caption in each.rows), self.lines or ())
 
+    def texts_by_source(self) -> list[Sequence[str]]:
+        """The same, source by source."""
+        return [*(each.rows.captions for each in self.joined), *([] if self.lines is None else [self.lines])]
+
     def trained_ids(self) -> Iterator[str]:
         """Images that are trained on, those of labelled photos among them."""
         for each in self.joined:

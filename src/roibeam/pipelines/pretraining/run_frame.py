@@ -15,6 +15,7 @@ from roibeam.extraction.training.heads import DetectorHeads
 from roibeam.features.store import FeatureStore
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import VLBatch
+from roibeam.pipelines.analysis.evaluation.words_alone import ALL, NONE, count_words, words_alone
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.inputs.captioned.captioned_store import JoinedSource
@@ -36,6 +37,7 @@ from roibeam.pipelines.training.run_folder.folder import CONFIG_NAME, Resume, ch
 from roibeam.pipelines.training.run_folder.run_figures import RunSummary, write_summary
 from roibeam.pipelines.training.run_folder.trained_images import write_trained_images
 from roibeam.pipelines.training.run_folder.training_page import write_training_page
+from roibeam.pipelines.training.run_folder.word_counts import read_word_counts, write_word_counts
 from roibeam.pipelines.training.train_config import TrainConfig
 
 logger = logging.getLogger(__name__)
@@ -256,19 +258,47 @@ class RunFrame:
         )
 
     def tell_how_good(
-        self, training: TrainResult, evaluation: Mapping[str, float | None], asked: Asked, *, of: str, held_out: bool
+        self,
+        training: TrainResult,
+        evaluation: Mapping[str, float | None],
+        asked: Asked,
+        made: RunModel,
+        texts: Sequence[Sequence[str]],
+        *,
+        of: str,
+        held_out: bool,
     ) -> None:
-        """Writes down what the last evaluation found beside chance, and the run's page with it.
+        """Writes down what the last evaluation found beside chance and words alone, and the run's page with it.
 
         Args:
             asked: what it asked, `of` what, for people.
-            held_out: whether the run was not trained on it.
+            texts: that the run was trained on, source by source.
+            held_out: whether the run was not trained on what was asked.
         """
         if is_main_process():
             name = self.choice.system.name
-            write_summary(self.run_dir, RunSummary(name, of, held_out, evaluation, asked.chance, asked.items))
+            words = self._words_alone(asked, made, texts, held_out=held_out)
+            summary = RunSummary(name, of, held_out, evaluation, asked.chance, asked.items, words)
+            write_summary(self.run_dir, summary)
             best = None if training.best is None else checkpoint_step(training.best)
             write_training_page(self.run_dir, best_step=best)
+
+    @waiting("counting neighbouring words")
+    def _words_alone(
+        self, asked: Asked, made: RunModel, texts: Sequence[Sequence[str]], *, held_out: bool
+    ) -> dict[str, float]:
+        """See `words_alone`; a run counts once."""
+        if not asked.words:
+            return {}
+        try:
+            counts = read_word_counts(self.run_dir)
+        except ValueError as error:
+            counts = None
+            logger.warning("%s", error)
+        if counts is None:
+            counts = count_words(texts, made.tokenizer, seed=made.seed)
+            write_word_counts(self.run_dir, counts)
+        return words_alone(asked.words, counts, made.tokenizer, counted=NONE if held_out else ALL)
 
 
 def _first_photos(

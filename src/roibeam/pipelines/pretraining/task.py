@@ -14,9 +14,10 @@ from torch import nn
 from roibeam.model.common.losses import PreTrainingOutput, SumCount
 from roibeam.model.end_to_end import EndToEndModel
 from roibeam.model.inputs import VLBatch
-from roibeam.model.pretraining import PreTrainingModel
+from roibeam.model.pretraining import PreTrainingModel, only_matched
 from roibeam.pipelines.analysis.evaluation.chance import Chance
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import region_objective
+from roibeam.pipelines.analysis.evaluation.words_alone import HiddenWords
 from roibeam.pipelines.inputs.batches.batch_workers import batches_ahead
 from roibeam.pipelines.inputs.batches.sample import PretrainSample, collate, in_float32
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
@@ -240,10 +241,12 @@ class Asked:
     Attributes:
         chance: what a model reaches on it that knows nothing, by the name of the loss or accuracy.
         items: how many words, regions or pairs each accuracy is the mean over.
+        words: that were hidden.
     """
 
     chance: Mapping[str, float]
     items: Mapping[str, int]
+    words: HiddenWords
 
 
 class HasEvaluationBatches(Protocol):
@@ -270,13 +273,21 @@ def evaluate(task: HasEvaluationBatches, *, max_samples: int = 256) -> dict[str,
     model.eval()
     sums: dict[str, SumCount] = {}
     config = cast(PreTrainingModel, model.model if isinstance(model, EndToEndModel) else model).config
-    chance = Chance(config.vocab_size, region_objective(config))
+    chance, words = Chance(config.vocab_size, region_objective(config)), HiddenWords()
     with torch.no_grad():
         for batch in task.evaluation_batches(max_samples):
-            chance.see(batch if isinstance(batch, VLBatch) else batch.rows)
+            rows = _predicted(config, batch if isinstance(batch, VLBatch) else batch.rows)
+            chance.see(rows)
+            words.see(rows)
             output = task.losses(model, batch.to(device))
             for name, term in {**output.losses, **output.metrics}.items():
                 sums[name] = sums[name] + term if name in sums else term
     model.train(was_training)
-    task.asked = Asked(chance.levels(), chance.items())
+    task.asked = Asked(chance.levels(), chance.items(), words)
     return {name: float(term.mean) if int(term.count) else None for name, term in sums.items()}
+
+
+def _predicted(config: Any, rows: VLBatch) -> VLBatch:
+    """The rows with those labels alone that the model of this configuration is scored on."""
+    conditional = getattr(config, "masked_loss_pairs", "all") == "matched"
+    return only_matched(rows) if conditional and rows.match_labels is not None else rows

@@ -71,7 +71,7 @@ def pretrain_on_text(
     )
     evaluation, asked = training.evaluation or task.evaluate(), "the first rows of text trained on, with other masks"
     assert task.asked is not None
-    run.tell_how_good(training, evaluation, task.asked, of=asked, held_out=False)
+    run.tell_how_good(training, evaluation, task.asked, made, [texts.lines], of=asked, held_out=False)
     return PretrainResult(
         run_dir=run.run_dir,
         sources=(),

@@ -22,12 +22,15 @@ from roibeam.pipelines.foundation.pages.frame import (
     tiles,
     verdict_markup,
 )
-from roibeam.pipelines.foundation.statistics.measure_names import measure_name
+from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
 from roibeam.pipelines.training.run_folder.names import PAGE_NAME
 
 _RECALLS = ("_r1", "_r5", "_r10")
 _LEGEND = "dot: measured; band: 95 % interval; bar: chance"
-_HEAD = ("measure", "value", "95 % interval", "chance", "best possible", "answers", "in words", "from 0 to 100 %")
+_LEGEND_WITH_WORDS = f"dot: measured; band: 95 % interval; orange bar: chance; green bar: {WORDS_ALONE}"
+_HEAD = (
+    "measure", "value", "95 % interval", CHANCE, WORDS_ALONE, "best possible", "answers", "in words", "from 0 to 100 %",
+)  # fmt: skip
 
 
 def write_evaluation_page(folder: Path, facts: Mapping[str, Any], figures: Sequence[Figure]) -> Path:
@@ -73,24 +76,28 @@ def _page(facts: Mapping[str, Any], figures: Sequence[Figure]) -> Iterator[str]:
         ]
     )
     if answers:
-        yield _section("Right answers", _LEGEND, answers)
+        known = any(figure.words_alone is not None for figure in answers)
+        yield _section("Right answers", _LEGEND_WITH_WORDS if known else _LEGEND, answers)
     if recalls:
         total = 100 * sum(figure.value or 0 for figure in recalls)
         remark = f"found among the first 1, 5 and 10; sum of the {len(recalls)}: {total:.1f}"
         yield _section("Retrieval", remark, [*recalls, *ranks])
     if losses:
         yield _section("Losses", "less is better", losses)
-    yield _asked(facts)
+    yield _asked(facts, with_words=any(figure.words_alone is not None for figure in figures))
     yield PAGE_END
 
 
 def _section(title: str, remark: str, figures: Sequence[Figure]) -> str:
     drawn = any(measure_name(figure.name).is_share for figure in figures)
-    rows = [_row(figure)[: None if drawn else -1] for figure in figures]
-    head = _HEAD if drawn else _HEAD[:-1]
+    left_out = set() if any(figure.words_alone is not None for figure in figures) else {WORDS_ALONE}
+    left_out |= set() if drawn else {_HEAD[-1]}
+    shown = [place for place, name in enumerate(_HEAD) if name not in left_out]
+    head = [_HEAD[place] for place in shown]
+    rows = [[row[place] for place in shown] for row in map(_row, figures)]
+    numbers = range(1, head.index("in words"))
     return (
-        f"<section><h2>{title} <small>{escaped(remark)}</small></h2>\n{table(head, rows, numbers=range(1, 6))}"
-        f"</section>\n"
+        f"<section><h2>{title} <small>{escaped(remark)}</small></h2>\n{table(head, rows, numbers=numbers)}</section>\n"
     )
 
 
@@ -102,12 +109,15 @@ def _row(figure: Figure) -> list[str]:
     bar = ""
     if called.is_share and figure.value is not None:
         label = f"{called.shown(figure.value)}, interval {interval}, chance {called.shown(figure.chance)}"
-        bar = interval_bar(figure.value, figure.low, figure.high, figure.chance, label=label)
+        if figure.words_alone is not None:
+            label += f", {WORDS_ALONE} {called.shown(figure.words_alone)}"
+        bar = interval_bar(figure.value, figure.low, figure.high, figure.chance, figure.words_alone, label=label)
     return [
         escaped(called.title),
         called.shown(figure.value),
         interval,
         "" if figure.chance is None else called.shown(figure.chance),
+        "" if figure.words_alone is None else called.shown(figure.words_alone),
         "" if figure.best_possible is None else called.shown(figure.best_possible),
         f"{figure.items:,}",
         verdict_markup(verdict_of(figure)),
@@ -115,7 +125,7 @@ def _row(figure: Figure) -> list[str]:
     ]
 
 
-def _asked(facts: Mapping[str, Any]) -> str:
+def _asked(facts: Mapping[str, Any], *, with_words: bool) -> str:
     question, settings = facts["question"], facts["settings"]
     folds = "" if question["folds"] == 1 else f", in {question['folds']} parts that are searched by themselves"
     what = (
@@ -125,6 +135,11 @@ def _asked(facts: Mapping[str, Any]) -> str:
         f"would fall into them 95 times in 100. Chance is what a guess reaches that is always the commonest answer, or "
         f"drawn."
     )
+    if with_words:
+        what += (
+            " Words alone is what counting neighbouring words of the captions that the run was trained on finds, "
+            "without any picture. A model that is trained on words alone may find more."
+        )
     named = {
         "checkpoint": facts["checkpoint"]["source"],
         "weights": facts["checkpoint"]["weights"],

@@ -35,6 +35,7 @@ class Figure:
         chance: what a model reaches that knows nothing; None where that is not defined.
         best_possible: what the data leave possible, where they leave less than everything.
         items: words, regions, pairs or queries that it is the mean or median of.
+        words_alone: what counting neighbouring words of the training captions finds; None where it is not known.
     """
 
     name: str
@@ -44,12 +45,20 @@ class Figure:
     chance: float | None
     best_possible: float | None
     items: int
+    words_alone: float | None = None
 
 
 def figure_of(measure: Measure, bootstrap: Bootstrap) -> Figure:
     low, high = bootstrap.ratio(measure.sums, measure.counts)
     return Figure(
-        measure.name, measure.mean, _number(low), _number(high), measure.chance, measure.best_possible, measure.items
+        measure.name,
+        measure.mean,
+        _number(low),
+        _number(high),
+        measure.chance,
+        measure.best_possible,
+        measure.items,
+        measure.words_alone,
     )
 
 

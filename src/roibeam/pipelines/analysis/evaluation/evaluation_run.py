@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from roibeam.pipelines.analysis.evaluation.measures import (
 )
 from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, open_photos
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
+from roibeam.pipelines.analysis.evaluation.words_alone import ALL, NONE, HiddenWords, words_alone
 from roibeam.pipelines.foundation.console.progress import CAPTIONS, Progress
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
@@ -55,8 +56,11 @@ from roibeam.pipelines.sources.captions.caption_files import Caption
 from roibeam.pipelines.sources.captions.caption_join import JoinReport
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.training.run_folder.trained_images import trained_among
+from roibeam.pipelines.training.run_folder.word_counts import read_word_counts
 
 log = logging.getLogger(__name__)
+
+WordReader = Callable[[HiddenWords], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -126,12 +130,14 @@ def evaluate_checkpoint(
     samples = _samples(model, tokenizer, store, corpus.record_id(0), config, features)
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
-    remarks = [*found.changes, *_leaks(found, digest, chosen), *_cuts(samples, chosen)]
+    leaks, leaked = _leaks(found, digest, chosen)
+    remarks = [*found.changes, *leaks, *_cuts(samples, chosen)]
     for remark in remarks:
         tell(remark)
     out.mkdir(parents=True, exist_ok=True)
     log.info("%s of %s", counted(len(chosen.rows), "caption"), counted(len(chosen.image_ids), "image"))
-    measures, medians, skipped = _measure(model, samples, chosen, config, out, device)
+    alone = _word_reader(found, tokenizer, leaked)
+    measures, medians, skipped = _measure(model, samples, chosen, config, out, device, alone)
     for remark in skipped:
         tell(remark)
     bootstrap = Bootstrap(len(chosen.image_ids), seed=config.seed)
@@ -149,7 +155,6 @@ def evaluate_checkpoint(
         "seconds": round(time.monotonic() - start, 1),
     }
     path = write_results(out, facts, figures, chosen.image_ids, measures)
-    page = write_evaluation_page(out, facts, figures)
     return EvaluationResult(
         figures=figures,
         remarks=(*remarks, *skipped),
@@ -157,7 +162,7 @@ def evaluate_checkpoint(
         num_captions=len(chosen.rows),
         num_images=len(chosen.image_ids),
         results=path,
-        page=page,
+        page=write_evaluation_page(out, facts, figures),
         seconds=time.monotonic() - start,
         device=chosen_device.name,
     )
@@ -237,6 +242,7 @@ def _measure(
     config: EvaluationConfig,
     scratch: Path,
     device: torch.device,
+    alone: WordReader,
 ) -> tuple[list[Measure], list[Figure], list[str]]:
     """Measures, median ranks, and why others are not there."""
     model.to(device)
@@ -247,7 +253,7 @@ def _measure(
     elif not samples.asks_regions:
         remarks.append("no masked regions: this model predicts their classes, and the store has no class ids")
     with Progress("masked words and regions", len(chosen.rows), CAPTIONS) as progress:
-        measures = masked_measures(model, samples, chosen, **asked, progress=progress.one_more)
+        measures = masked_measures(model, samples, chosen, **asked, alone=alone, progress=progress.one_more)
     if not has_match_head(model, samples, chosen, device):
         remarks.append(f"no matching and no retrieval: {NO_MATCH_HEAD}")
         return measures, [], remarks
@@ -272,17 +278,35 @@ def _cuts(samples: EvaluationSamples, chosen: EvaluationSet) -> list[str]:
     return [f"{counted(cut, 'caption')} cut to the pieces that the model takes"] if cut else []
 
 
-def _leaks(found: ModelCheckpoint, digest: str, chosen: EvaluationSet) -> list[str]:
-    """What of the evaluated captions the run was trained on, as far as its folder tells."""
+def _word_reader(found: ModelCheckpoint, tokenizer: CaptionTokenizer, leaked: Container[str]) -> WordReader:
+    """Counts neighbouring words as the run counted them; of a checkpoint whose folder has no counts it finds nothing.
+
+    Args:
+        leaked: ids of the images that the run was trained on.
+    """
+    counts = None if trained_with(found).step is None else read_word_counts(_run_of(found))
+    if counts is None:
+        return lambda words: {}
+    return lambda words: words_alone(words, counts, tokenizer, counted=leaked)
+
+
+def _leaks(found: ModelCheckpoint, digest: str, chosen: EvaluationSet) -> tuple[list[str], Container[str]]:
+    """What of the evaluated captions the run was trained on, as far as its folder tells: for people, and ids of their
+    images."""
     origin, trained = trained_with(found), None
     if origin.step is not None:
-        # RUN/checkpoints/step-00000100/model
-        trained = trained_among(found.source.parents[2], chosen.image_ids)
+        trained = trained_among(_run_of(found), chosen.image_ids)
     if digest == origin.captions:
-        return ["this run was trained on these very captions: what follows is no held-out evaluation"]
+        return ["this run was trained on these very captions: what follows is no held-out evaluation"], ALL
     if not trained:
-        return []
-    return [
+        return [], NONE
+    told = (
         f"this run was trained on {len(trained):,} of the {counted(len(chosen.image_ids), 'image')}, such as "
         f"{printable(trained[0], 80)}: what follows is no held-out evaluation"
-    ]
+    )
+    return [told], frozenset(trained)
+
+
+def _run_of(found: ModelCheckpoint) -> Path:
+    """The folder of the run: RUN/checkpoints/step-00000100/model is where it was found."""
+    return found.source.parents[2]

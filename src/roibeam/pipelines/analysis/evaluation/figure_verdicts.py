@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roibeam.pipelines.analysis.evaluation.evaluation_results import Difference, Figure
-from roibeam.pipelines.foundation.statistics.measure_names import measure_name
+from roibeam.pipelines.foundation.statistics.measure_names import WORDS_ALONE, measure_name
 from roibeam.pipelines.foundation.statistics.verdict import share_interval, verdict_word
 
 
@@ -28,7 +28,10 @@ def sentence_of(figure: Figure) -> str:
         words = [name.lower(), what, called.shown(figure.value)]
     shown = " ".join(words)
     word = verdict_of(figure)
-    return f"{shown} ({word}, which is {called.shown(figure.chance)})" if word else shown
+    beside = [f"{word}, which is {called.shown(figure.chance)}"] if word else []
+    if figure.words_alone is not None:
+        beside.append(f"{WORDS_ALONE}: {called.shown(figure.words_alone)}")
+    return f"{shown} ({'; '.join(beside)})" if beside else shown
 
 
 def verdict_of_difference(difference: Difference) -> str:

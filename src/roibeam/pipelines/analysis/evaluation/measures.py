@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from roibeam.model.common.losses import PreTrainingOutput
 from roibeam.model.inputs import VLBatch, VLOutput
 from roibeam.pipelines.analysis.evaluation.chance import Chance
 from roibeam.pipelines.analysis.evaluation.evaluation_samples import EvaluationRow, EvaluationSamples
+from roibeam.pipelines.analysis.evaluation.words_alone import HiddenWords
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 
 _MASKS, _PAIRS = 3, 4  # first number of a seed; training has others
@@ -34,6 +36,7 @@ class Measure:
         sums, counts: (images,) float64, of the items of each image.
         chance: what a model reaches that knows nothing; None where that is not defined.
         best_possible: what the data leave possible, where they leave less than everything.
+        words_alone: what counting neighbouring words finds, see `words_alone`; None where nothing was counted.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Measure:
     counts: np.ndarray
     chance: float | None
     best_possible: float | None = None
+    words_alone: float | None = None
 
     @property
     def items(self) -> int:
@@ -97,8 +101,13 @@ class _Terms:
                 self.sums.setdefault(name, np.zeros(self._num_images))[image] += float(term.total)
                 self.counts.setdefault(name, np.zeros(self._num_images))[image] += int(term.count)
 
-    def measures(self, chances: Mapping[str, float]) -> list[Measure]:
-        return [Measure(name, self.sums[name], self.counts[name], chances.get(name)) for name in self.sums]
+    def measures(
+        self, chances: Mapping[str, float], alone: Mapping[str, float] = MappingProxyType({})
+    ) -> list[Measure]:
+        return [
+            Measure(name, self.sums[name], self.counts[name], chances.get(name), words_alone=alone.get(name))
+            for name in self.sums
+        ]
 
 
 @torch.inference_mode()
@@ -110,16 +119,18 @@ def masked_measures(
     seed: int,
     batch_size: int,
     device: torch.device,
+    alone: Callable[[HiddenWords], Mapping[str, float]] = lambda words: {},
     progress: Callable[[], None] = lambda: None,
 ) -> list[Measure]:
     """Losses and accuracies of hidden words and regions in pairs that belong together.
 
     Args:
         model: a `PreTrainingModel` in evaluation mode, on `device`.
+        alone: what counting neighbouring words finds of the hidden ones, by name; nothing where nobody counted.
         progress: is called after each caption.
     """
     terms = _Terms(len(chosen.image_ids))
-    chance = Chance(model.config.vocab_size, samples.objective)
+    chance, words = Chance(model.config.vocab_size, samples.objective), HiddenWords()
     for numbers in _chunks(len(chosen.rows), batch_size):
         randoms = [np.random.default_rng([_MASKS, seed, int(chosen.rows[number])]) for number in numbers]
         rows = [
@@ -129,8 +140,9 @@ def masked_measures(
         for place, (batch, scored) in enumerate(scored_rows(model, samples, rows, randoms, device)):
             terms.add(int(chosen.image_of_caption[numbers[place]]), scored, matching=False)
             chance.see(batch)
+            words.see(batch)
             progress()
-    return terms.measures(chance.levels())
+    return terms.measures(chance.levels(), alone(words))
 
 
 @torch.inference_mode()

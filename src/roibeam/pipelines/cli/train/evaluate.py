@@ -115,6 +115,7 @@ def evaluate_command(
 def _print(result: EvaluationResult, *, as_json: bool) -> None:
     from roibeam.features.counted import counted
     from roibeam.pipelines.analysis.evaluation.figure_verdicts import verdict_of
+    from roibeam.pipelines.foundation.statistics.measure_names import WORDS_ALONE
 
     if as_json:
         figures = [asdict(figure) for figure in result.figures]
@@ -138,6 +139,8 @@ def _print(result: EvaluationResult, *, as_json: bool) -> None:
             f"{_shown(figure, figure.chance):>9}{possible:>9}{figure.items:>8,}"
             f"  {verdict_of(figure).removeprefix('clearly ')}".rstrip()
         )
+        if figure.words_alone is not None:
+            typer.echo(f"{f'  {WORDS_ALONE}':<30}{_shown(figure, figure.words_alone):>8}")
     recalls = [figure.value for figure in result.figures if _is_recall(figure.name)]
     if recalls:
         typer.echo(f"{'sum of the six R@K':<30}{100 * sum(value or 0 for value in recalls):>8.1f}")

@@ -70,11 +70,19 @@ def verdict_markup(word: str) -> str:
     return f'<span class="{look}">{html.escape(word)}</span>' if word else ""
 
 
-def interval_bar(value: float, low: float | None, high: float | None, level: float | None, *, label: str) -> str:
-    """Markup: a share on a line from 0 to 1, with its interval and the level that it is compared with.
+def interval_bar(
+    value: float,
+    low: float | None,
+    high: float | None,
+    level: float | None,
+    second_level: float | None = None,
+    *,
+    label: str,
+) -> str:
+    """Markup: a share on a line from 0 to 1, with its interval and the levels that it is compared with.
 
     Args:
-        value, low, high, level: 0..1; None draws nothing.
+        value, low, high, level, second_level: 0..1; None draws nothing.
         label: read out in place of the picture.
     """
     marks = []
@@ -82,6 +90,8 @@ def interval_bar(value: float, low: float | None, high: float | None, level: flo
         marks.append(f'<i class="range" style="left:{100 * low:.1f}%;width:{100 * (high - low):.1f}%"></i>')
     if level is not None:
         marks.append(f'<i class="level" style="left:{100 * level:.1f}%"></i>')
+    if second_level is not None:
+        marks.append(f'<i class="level second" style="left:{100 * second_level:.1f}%"></i>')
     marks.append(f'<i class="value" style="left:{100 * value:.1f}%"></i>')
     return f'<span class="interval" role="img" aria-label="{html.escape(label)}">{"".join(marks)}</span>'
 
@@ -158,6 +168,7 @@ summary { cursor: pointer; padding: 6px 0; font-weight: 600; }
 .interval .value { top: 4px; width: 10px; height: 10px; margin-left: -5px; border-radius: 5px;
   background: var(--series-0); }
 .interval .level { top: 0; width: 3px; height: 18px; margin-left: -1.5px; background: var(--series-1); }
+.interval .second { background: var(--series-2); }
 .good { color: var(--series-2); font-weight: 600; }
 .poor { color: var(--series-4); font-weight: 600; }
 .counts { display: grid; grid-template-columns: repeat(auto-fit, minmax(116px, 1fr)); margin-top: 20px;

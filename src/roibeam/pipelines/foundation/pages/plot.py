@@ -15,11 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 WIDTH_PX = 360
 _LETTERS_PX = 12
 _PX = 72  # an inch: then matplotlib's points are pixels
 _LEFT, _RIGHT, _ABOVE, _BELOW, _AXES_HEIGHT = 62, 10, 26, 42, 150
 _LEGEND_ROW, _LEGEND_COLUMNS = 18, 3
+_LETTER_WIDTH, _BESIDE_NAME = 7, 37  # px in a legend, about: of a letter, and of a name's line with the space around
 _PERCENT = 100.0
 
 # Colours that matplotlib is given stand for variables of the page. No two of them are alike, and none is black, which
@@ -115,7 +118,8 @@ def plot_svg(plot: Plot, key: str) -> str:
         key: no two plots of a page have the same; letters, digits and "-".
     """
     named = [name for name in (*(each.name for each in plot.series), *(each.name for each in plot.levels)) if name]
-    rows = -(-len(named) // _LEGEND_COLUMNS)
+    columns = _legend_columns(named)
+    rows = -(-len(named) // columns)
     above = _ABOVE + rows * _LEGEND_ROW
     height = above + _AXES_HEIGHT + _BELOW
     with _settings():
@@ -144,7 +148,7 @@ def plot_svg(plot: Plot, key: str) -> str:
         if rows:
             axes.legend(
                 loc="lower left", bbox_to_anchor=(-(_LEFT - 6) / (WIDTH_PX - _LEFT - _RIGHT), 1.0), frameon=False,
-                ncols=min(len(named), _LEGEND_COLUMNS), borderaxespad=0, handlelength=1.4, handletextpad=0.5,
+                ncols=min(len(named), columns), borderaxespad=0, handlelength=1.4, handletextpad=0.5,
                 columnspacing=1.2, labelspacing=0.3, borderpad=0.3, labelcolor=_COLOUR_OF["text"],
             )  # fmt: skip
         return _element(_markup(figure), key, label=f"{plot.title}: {plot.y_label} over {plot.x_label}")
@@ -231,6 +235,15 @@ def _axes_look(axes: Any) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=3)
+
+
+def _legend_columns(named: Sequence[str]) -> int:
+    """As many as the plot has room for. matplotlib fills them one after the other, the first ones with one more."""
+    for columns in range(_LEGEND_COLUMNS, 1, -1):
+        widest = [max(map(len, part), default=0) for part in np.array_split(np.array(named, object), columns)]
+        if _LETTER_WIDTH * sum(widest) + _BESIDE_NAME * columns <= WIDTH_PX:
+            return columns
+    return 1
 
 
 def _draw_series(axes: Any, plot: Plot, scale: float) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# What numbers stand beside, for people.
+CHANCE = "chance"
+WORDS_ALONE = "words alone"  # what counting neighbouring words finds without any picture
+
 _TITLES = {
     "masked_words": "Masked words",
     "masked_regions": "Masked regions",

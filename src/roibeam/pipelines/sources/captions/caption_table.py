@@ -73,6 +73,11 @@ class CaptionTable(Sequence[tuple[str, str]]):
             return [self[place] for place in range(*index.indices(len(self)))]
         return self.record_id(index), self.caption(index)
 
+    @property
+    def captions(self) -> Sequence[str]:
+        """Of all rows."""
+        return self._captions
+
     def record_id(self, row: int) -> str:
         return self._ids[int(self._places[row])]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from roibeam.pipelines.foundation.pages.plot import Level, Plot, Series, plot_svg, svg_file
-from roibeam.pipelines.foundation.statistics.measure_names import MeasureName, measure_name
+from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, MeasureName, measure_name
 
 CURVES_NAME = "curves.svg"
 FEWEST_STEPS = 20  # a run of fewer has a table of them instead
@@ -24,7 +24,10 @@ _POINTS = 300  # a longer run is drawn as means over equal parts
 _SMOOTH = 25  # points of the running mean
 _RECALLS = ("_r1", "_r5", "_r10")
 
+_LEVEL_COLOURS = {WORDS_ALONE: 2}  # chance has that of quiet text
+
 Lines = Sequence[Mapping[str, Any]]
+Levels = Mapping[str, Mapping[str, float]]
 
 
 def write_curves(run_dir: Path, drawn: Sequence[str]) -> Path:
@@ -40,29 +43,29 @@ def write_curves(run_dir: Path, drawn: Sequence[str]) -> Path:
     return path
 
 
-def drawn_curves(lines: Lines, evaluations: Lines, chance: Mapping[str, float], *, evaluated: str) -> list[str]:
+def drawn_curves(lines: Lines, evaluations: Lines, levels: Levels, *, evaluated: str) -> list[str]:
     """The plots of a run as elements of a page.
 
     Args:
         lines, evaluations: of log.jsonl and evaluation.jsonl.
-        chance: what a model reaches that knows nothing, by name.
+        levels: what the numbers are compared with: by the name of the level, values by the names of the numbers.
         evaluated: in the legend, for the points of the evaluations: "held out".
     """
-    plots = run_plots(lines, evaluations, chance, evaluated=evaluated)
+    plots = run_plots(lines, evaluations, levels, evaluated=evaluated)
     return [plot_svg(plot, f"curve-{number}") for number, plot in enumerate(plots)]
 
 
-def run_plots(lines: Lines, evaluations: Lines, chance: Mapping[str, float], *, evaluated: str) -> Iterator[Plot]:
+def run_plots(lines: Lines, evaluations: Lines, levels: Levels, *, evaluated: str) -> Iterator[Plot]:
     """See `drawn_curves`: losses and accuracies first, then what evaluations alone have, then the rates."""
     of_steps, of_evaluations = names_of(lines), names_of(evaluations)
     for name in (name for name in of_steps if name not in _RATES):
-        yield _measure_plot(name, lines, evaluations if name in of_evaluations else (), chance, evaluated=evaluated)
+        yield _measure_plot(name, lines, evaluations if name in of_evaluations else (), levels, evaluated=evaluated)
     alone = [name for name in of_evaluations if name not in of_steps]
     recalls = [name for name in alone if name.endswith(_RECALLS)]
     for direction in dict.fromkeys(name.rpartition("_")[0] for name in recalls):
-        yield _recall_plot(direction, [name for name in recalls if name.startswith(direction)], evaluations, chance)
+        yield _recall_plot(direction, [name for name in recalls if name.startswith(direction)], evaluations, levels)
     for name in (name for name in alone if name not in recalls):
-        yield _measure_plot(name, (), evaluations, chance, evaluated=evaluated)
+        yield _measure_plot(name, (), evaluations, levels, evaluated=evaluated)
     for name in _RATES:
         if name in of_steps:
             yield _rate_plot(name, lines)
@@ -102,14 +105,15 @@ def names_of(lines: Lines) -> list[str]:
     return [name for name in names if any(line.get(name) is not None for line in lines)]
 
 
-def _measure_plot(name: str, lines: Lines, evaluations: Lines, chance: Mapping[str, float], *, evaluated: str) -> Plot:
+def _measure_plot(name: str, lines: Lines, evaluations: Lines, levels: Levels, *, evaluated: str) -> Plot:
     called = measure_name(name)
     series = list(step_series(name, lines))
     if evaluations:
         x, y = _column(evaluations, name)
         series.append(Series(evaluated, x.tolist(), y.tolist(), 1, "points"))
-    levels = [_chance_level(called, chance[name])] if name in chance else []
-    return Plot(called.title, "step", called.unit or "value", series, levels, percent=called.is_share)
+    return Plot(
+        called.title, "step", called.unit or "value", series, _levels_of(name, called, levels), percent=called.is_share
+    )
 
 
 def step_series(name: str, lines: Lines, *, first_step: int = 0, colour: int = 0) -> Iterator[Series]:
@@ -128,8 +132,8 @@ def step_series(name: str, lines: Lines, *, first_step: int = 0, colour: int = 0
     yield Series("running mean", x.tolist(), _smoothed(y).tolist(), colour)
 
 
-def _recall_plot(direction: str, names: Sequence[str], evaluations: Lines, chance: Mapping[str, float]) -> Plot:
-    series = []
+def _recall_plot(direction: str, names: Sequence[str], evaluations: Lines, levels: Levels) -> Plot:
+    series, chance = [], levels.get(CHANCE, {})
     for colour, name in enumerate(names):
         x, y = _column(evaluations, name)
         short = measure_name(name).title.rpartition(": ")[2]
@@ -159,8 +163,12 @@ def _learning_rates(logs: Sequence[Lines], first_steps: Sequence[int]) -> tuple[
     return series, f"rate (10{exponent})"
 
 
-def _chance_level(called: MeasureName, value: float) -> Level:
-    return Level(f"chance {called.shown(value)}", value)
+def _levels_of(name: str, called: MeasureName, levels: Levels) -> list[Level]:
+    return [
+        Level(f"{level} {called.shown(values[name])}", values[name], _LEVEL_COLOURS.get(level))
+        for level, values in levels.items()
+        if name in values
+    ]
 
 
 def _column(lines: Lines, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
 """A run in figures, from its folder: how long it took, how large its model is, how good it is beside chance.
 
-RUN/summary.json    what the last evaluation of a pre-training run asked, found, and what chance reaches on it
+RUN/summary.json    what the last evaluation of a pre-training run asked, found, and what it stands beside
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class RunSummary:
         evaluation: numbers by name; None where there was nothing to measure.
         chance: what a model reaches that knows nothing, by the same names.
         items: how many answers each share is of.
+        words_alone: what counting neighbouring words finds without any picture, by the same names; none in old runs.
     """
 
     system: str
@@ -36,6 +37,7 @@ class RunSummary:
     evaluation: Mapping[str, float | None]
     chance: Mapping[str, float]
     items: Mapping[str, int]
+    words_alone: Mapping[str, float] = field(default_factory=dict)
 
 
 def write_summary(run_dir: Path, summary: RunSummary) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from roibeam.features.counted import counted
-from roibeam.pipelines.foundation.statistics.measure_names import measure_name
+from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
 from roibeam.pipelines.foundation.statistics.verdict import share_interval, verdict_word
 from roibeam.pipelines.training.run_folder.run_figures import RunSummary
 
@@ -53,17 +53,29 @@ def how_good_sentence(summary: RunSummary | None) -> str:
     if summary is None:
         return ""
     parts = []
-    for title, value, chance, _, word in how_good_rows(summary):
+    for title, value, chance, alone, _, word in how_good_rows(summary):
         if value.endswith("%"):
             name, _, what = title.lower().rpartition(": ")
-            parts.append(f"{name} {value} {what}{f' ({word}, {chance})' if word else ''}")
+            beside = [f"{word}, {chance}"] if word else []
+            beside += [f"{WORDS_ALONE}: {alone}"] if alone else []
+            told = f" ({'; '.join(beside)})" if beside else ""
+            parts.append(f"{name} {value} {what}{told}")
     if not parts:
         return ""
     return f"Asked about {summary.asked}: {'; '.join(parts)}."
 
 
-def how_good_rows(summary: RunSummary) -> Iterator[tuple[str, str, str, str, str]]:
-    """Title, value, chance, answers and verdict of each number, accuracies first; "" for what is not known."""
+def how_good_table(summary: RunSummary) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of a table of it, the last cell the verdict; words alone have a column where they are known."""
+    head, rows = ["measure", "value", CHANCE, WORDS_ALONE, "answers", "in words"], map(list, how_good_rows(summary))
+    if summary.words_alone:
+        return head, list(rows)
+    return head[:3] + head[4:], [row[:3] + row[4:] for row in rows]
+
+
+def how_good_rows(summary: RunSummary) -> Iterator[tuple[str, str, str, str, str, str]]:
+    """Title, value, chance, words alone, answers and verdict of each number, accuracies first; "" for what is not
+    known."""
     names = sorted(summary.evaluation, key=lambda name: not measure_name(name).is_share)
     for name in names:
         called, value, chance = measure_name(name), summary.evaluation[name], summary.chance.get(name)
@@ -71,8 +83,9 @@ def how_good_rows(summary: RunSummary) -> Iterator[tuple[str, str, str, str, str
         word = ""
         if value is not None and chance is not None and called.is_share and items:
             word = verdict_word(*share_interval(value, items), chance)
-        guessed = "" if chance is None else called.shown(chance)
-        yield called.title, called.shown(value), guessed, f"{items:,}" if items else "", word
+        alone = summary.words_alone.get(name)
+        levels = ["" if level is None else called.shown(level) for level in (chance, alone)]
+        yield called.title, called.shown(value), levels[0], levels[1], f"{items:,}" if items else "", word
 
 
 def short_number(number: int) -> str:

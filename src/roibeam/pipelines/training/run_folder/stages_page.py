@@ -24,8 +24,8 @@ from roibeam.pipelines.training.run_folder.run_figures import (
 )
 from roibeam.pipelines.training.run_folder.run_words import (
     data_sentence,
-    how_good_rows,
     how_good_sentence,
+    how_good_table,
     model_sentence,
 )
 from roibeam.pipelines.training.run_folder.stages import stage_folder
@@ -119,9 +119,10 @@ def _stage(stage: _Stage, num_stages: int) -> Iterator[str]:
         f'<a href="{stage.folder.name}/{PAGE_NAME}">All about it</a></p>\n'
     )
     if stage.summary is not None:
-        rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in how_good_rows(stage.summary)]
+        head, cells = how_good_table(stage.summary)
+        rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in cells]
         yield f"<p>Asked about {escaped(stage.summary.asked, 200)}:</p>\n"
-        yield table(["measure", "value", "chance", "answers", "in words"], rows, numbers=(1, 2, 3))
+        yield table(head, rows, numbers=range(1, len(head) - 1))
     yield "</section>\n"
 
 

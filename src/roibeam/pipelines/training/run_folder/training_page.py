@@ -13,7 +13,7 @@ from roibeam.features.counted import counted
 from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.console.duration import duration
 from roibeam.pipelines.foundation.pages.frame import PAGE_END, folded, note, page_start, table, tiles, verdict_markup
-from roibeam.pipelines.foundation.statistics.measure_names import measure_name
+from roibeam.pipelines.foundation.statistics.measure_names import CHANCE, WORDS_ALONE, measure_name
 from roibeam.pipelines.training.run_folder.curves import FEWEST_STEPS, drawn_curves, names_of, write_curves
 from roibeam.pipelines.training.run_folder.detector_figures import DETECTOR_NAME, change_rows
 from roibeam.pipelines.training.run_folder.folder import BATCH_PAGE, CONFIG_NAME
@@ -26,12 +26,16 @@ from roibeam.pipelines.training.run_folder.run_figures import (
 )
 from roibeam.pipelines.training.run_folder.run_words import (
     data_sentence,
-    how_good_rows,
     how_good_sentence,
+    how_good_table,
     model_sentence,
 )
 from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, LOG_NAME, read_lines
 
+_WORDS_ALONE = (
+    "Words alone: what counting neighbouring words of the training captions finds, without any picture. A model that "
+    "is trained on words alone may find more."
+)
 _ROWS = 30  # evaluations that the table shows; more are thinned out
 # What a reader of a run asks for first: name, and where it stands in config.json.
 _FIRST_SETTINGS = {
@@ -99,9 +103,9 @@ def _drawn(run: _Run) -> list[str]:
     """The curves; none of a run that is too short for them."""
     if len(run.lines) < FEWEST_STEPS:
         return []
-    chance = {} if run.summary is None else run.summary.chance
+    levels = {} if run.summary is None else {CHANCE: run.summary.chance, WORDS_ALONE: run.summary.words_alone}
     held_out = run.config["recorded"].get("validation")
-    return drawn_curves(run.lines, run.evaluations, chance, evaluated="held out" if held_out else "evaluations")
+    return drawn_curves(run.lines, run.evaluations, levels, evaluated="held out" if held_out else "evaluations")
 
 
 def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
@@ -140,9 +144,12 @@ def _page(run: _Run, curves: Sequence[str]) -> Iterator[str]:
 def _how_good(run: _Run) -> Iterator[str]:
     summary = run.summary
     if summary is not None:
-        rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in how_good_rows(summary)]
+        head, cells = how_good_table(summary)
+        rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in cells]
         yield f"<section><h2>How good <small>asked about {escaped(summary.asked, 200)}</small></h2>\n"
-        yield table(["measure", "value", "chance", "answers", "in words"], rows, numbers=(1, 2, 3))
+        yield table(head, rows, numbers=range(1, len(head) - 1))
+        if summary.words_alone:
+            yield f"<p>{_WORDS_ALONE}</p>\n"
         if not summary.held_out:
             yield note(
                 "Not held out.",
@@ -159,9 +166,11 @@ def _how_good(run: _Run) -> Iterator[str]:
 
 def _training(run: _Run, curves: Sequence[str]) -> str:
     if curves:
+        alone = run.summary is not None and run.summary.words_alone
+        dashed = f"what guessing reaches{', and words alone' if alone else ''}"
         return (
             "<section><h2>Curves</h2>\n<p>Thin line: each step. Thick line: running mean. Points: evaluations. Dashed: "
-            f'what guessing reaches.</p>\n<div class="plots">{"".join(curves)}</div></section>\n'
+            f'{dashed}.</p>\n<div class="plots">{"".join(curves)}</div></section>\n'
         )
     names = names_of(run.lines)
     rows = [[f"{line['step']:,}", *(_number(line.get(name)) for name in names)] for line in run.lines]
