@@ -96,7 +96,7 @@ def test_distributions_are_of_one_kind(tmp_path: Path) -> None:
     [
         ({"feature_space": "My Detector"}, "feature_space 'My Detector': give a name of lower-case letters"),
         ({"feature_space": "butd-tsv"}, "is the name of features imported from such files"),
-        ({"classes": "cat"}, "classes is one text, 'cat'; give a list"),
+        ({"classes": "cat"}, "classes is a list, got one alone, 'cat'"),
         ({"classes": []}, "classes has 0 names"),
         ({"classes": ["__background__", "cat"]}, "the first is background"),
         ({"classes": ["cat", 3]}, "name 1 is 3, not a text"),
