@@ -33,6 +33,10 @@ from roibeam.pipelines.training.run_folder.run_words import (
 from roibeam.pipelines.training.run_folder.train_log import EVALUATION_NAME, LOG_NAME, read_lines
 
 _ROWS = 30  # evaluations that the table shows; more are thinned out
+_QUESTION = (
+    "Masks and pairs are drawn by the training rules of this system. roibeam evaluate asks all systems alike and hides "
+    "15 % of words and regions, so its numbers differ from these."
+)
 # What a reader of a run asks for first: name, and where it stands in config.json.
 _FIRST_SETTINGS = {
     "steps": "train.steps",
@@ -143,6 +147,7 @@ def _how_good(run: _Run) -> Iterator[str]:
         rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in how_good_rows(summary)]
         yield f"<section><h2>How good <small>asked about {escaped(summary.asked, 200)}</small></h2>\n"
         yield table(["measure", "value", "chance", "answers", "in words"], rows, numbers=(1, 2, 3))
+        yield f"<p>{_QUESTION}</p>\n"
         if not summary.held_out:
             yield note(
                 "Not held out.",
