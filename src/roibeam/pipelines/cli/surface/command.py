@@ -44,7 +44,11 @@ class HelpedCommand(TyperCommand):
             if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):
                 raise
             name = str(error.option_name)
-        return cast(list[str], ctx.fail(_no_such_option(self, name)))
+        return cast(list[str], ctx.fail(_no_such_option(self, name) + self.where_else(name)))
+
+    def where_else(self, name: str) -> str:
+        """What else to say of an option that this command does not have: where it belongs."""
+        return ""
 
     def get_help(self, ctx: Any) -> str:
         return command_page(self, ctx, everything=False)
