@@ -58,7 +58,6 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*small, "--set", "detector.depht=1"), "no field 'depht'; did you mean depth?"),
         WrongCall((*small, "--runner", "flnk", "--dry-run"), "--runner 'flnk' is unknown: did you mean flink?"),
         WrongCall((*small, "--shard-size", -3), "'--shard-size'", 2),
-        WrongCall((*small, "--dry-run", "--", "--paralelism=64"), "did you mean --parallelism?"),
         WrongCall((*small, "--min-match", 7), "'--min-match'", 2),
         WrongCall((*small, "--device", "gpu"), "--device 'gpu': expected auto, cpu, cuda or cuda:<n>"),
         WrongCall((*small, "--set", "detector.depth"), "expected section.field=value, such as detector."),
