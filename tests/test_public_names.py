@@ -98,7 +98,7 @@ def test_the_package_can_be_run_and_is_typed() -> None:
         "pipelines.RequestedStage('first', None, '--steps 3')",
         "pipelines.ProbeRequest(checkpoint='run', image='a', text='a [MASK]', settings='model.x=1')",
         "ImageRef('a', 'a.jpg', captions='a dog')",
-        "BatchStream(store, [], fields='features')",
+        "BatchStream(store, fields='features')",
         "RegionDataset(store, fields='features')",
         "store.get_batch('a')",
         "store.num_regions_of('a')",

@@ -119,10 +119,10 @@ def show_command(
 def ids_command(store: Annotated[Path, _STORE], as_json: Annotated[bool, JSON] = False) -> None:
     """Lists the image ids of a store, one on each line.
 
-    Such a list, or a part of it, is what `roibeam store copy --ids` takes.
+    Such a list in a file, or a part of it, is what `roibeam store copy --ids` takes.
 
     Examples:
-        roibeam store ids store/ > ids.txt
+        roibeam store ids store/
     """
     from roibeam.features.store import FeatureStore
 
