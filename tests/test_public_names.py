@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from house import PACKAGE, exported
 
+import roibeam
+
 NAMES = {
     "roibeam": """
         BatchStream FeatureStore ImageRef RegionBatchSampler RegionDataset RegionIterable RegionProcessor RegionRecord
@@ -82,3 +84,37 @@ def test_the_package_can_be_run_and_is_typed() -> None:
     done = subprocess.run([sys.executable, "-m", "roibeam", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"roibeam {roibeam.__version__}\n"
     assert (PACKAGE / "py.typed").is_file()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pipelines.RequestedData(stores='train')",
+        "pipelines.RequestedData(text_corpus=Path('text.txt'))",
+        "pipelines.RequestedTraining(settings='training.steps=3')",
+        "pipelines.RequestedImages('photos')",
+        "pipelines.RequestedDetector(settings='detector.num_classes=3')",
+        "pipelines.RunOptions(beam_args='--parallelism=2')",
+        "pipelines.RequestedStage('first', None, '--steps 3')",
+        "pipelines.ProbeRequest(checkpoint='run', image='a', text='a [MASK]', settings='model.x=1')",
+        "ImageRef('a', 'a.jpg', captions='a dog')",
+        "BatchStream(store, fields='features')",
+        "RegionDataset(store, fields='features')",
+        "store.get_batch('a')",
+        "store.num_regions_of('a')",
+        "store.prefetch('a')",
+        "features.publish_store('store', [], fingerprint=None, config={}, classes='vocab.txt')",
+        "store['a'].draw(None, classes='vocab.txt')",
+        "next(extract_regions('a.jpg', None))",
+        "next(extract_regions(Path('photos'), None))",
+    ],
+)
+def test_one_name_in_place_of_a_list_is_not_split_into_letters(call: str, tmp_path: Path) -> None:
+    region = {"boxes": [[0, 0, 2, 2]], "features": [[0.5]], "class_ids": [0], "class_scores": [0.5]}
+    roibeam.write_store(
+        tmp_path / "store", [{"image_id": "a", "height": 4, "width": 4, **region}], feature_space="mine"
+    )
+    with roibeam.open_store(tmp_path / "store") as store:
+        names = {name: getattr(roibeam, name) for name in dir(roibeam)} | {"store": store, "Path": Path}
+        with pytest.raises(ValueError, match=r"\w+ is a list, got one alone, .*; write \["):
+            eval(call, names)

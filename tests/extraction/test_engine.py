@@ -147,6 +147,8 @@ def test_features_that_do_not_fit_are_failures(tmp_path: Path, feature: float, d
 def test_records_hold_what_the_options_say(tmp_path: Path) -> None:
     image = write(tmp_path, "a")
     (full,) = extract_regions([image], FakeDetector())
+    with pytest.raises(ValueError, match=r"images has 'a\.png', expected an ImageRef"):
+        next(extract_regions(["a.png"], FakeDetector()))  # type: ignore[list-item]
     assert isinstance(full, RegionRecord) and isinstance(full.class_distribution, np.ndarray)
     assert full.features.dtype == np.float16 and full.class_distribution.dtype == np.float16
     np.testing.assert_array_equal(full.class_distribution[0], np.array([0.5, 0.1, 0.1, 0.3], np.float16))

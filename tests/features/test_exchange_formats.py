@@ -70,8 +70,11 @@ def test_a_store_may_be_compared_with_every_format(tmp_path: Path) -> None:
 
 
 def test_names_and_files_that_are_no_format(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no feature file format is called 'tsv'; choose one of butd-tsv, milvlg-npz"):
-        format_named("tsv")
+    with pytest.raises(ValueError, match="no feature file format is called 'x'; choose one of butd-tsv, milvlg-npz"):
+        format_named("x")
+    words = r"called 'lxmert'; give butd-tsv with layout lxmert: .*; or lxmert-h5: HDF5 with a group per image"
+    with pytest.raises(ValueError, match=words):
+        format_named("lxmert")
     with pytest.raises(FileNotFoundError, match="no such file or folder"):
         recognise(tmp_path / "none")
     with pytest.raises(FileNotFoundError, match="no such file or folder"):

@@ -19,7 +19,8 @@ from roibeam.features.writing.store_writer import StoreWriter
 BAD: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no boxes": (lambda given: given.pop("boxes"), "record 'i0': boxes missing; give height, width, boxes, features"),
     "typo": (lambda given: given.update(class_id=[1]), "no array is called 'class_id'; did you mean class_ids?"),
-    "rows": (lambda given: given.update(boxes=given["boxes"][:2]), "boxes must be (3, 4) float32, got (2, 4)"),
+    "rows": (lambda given: given.update(boxes=given["boxes"][:2]), "features has 3 rows and boxes has 2"),
+    "labelled rows": (lambda given: given.update(features=np.ones((4, 8)), **labels([0, 1, 2])), "features has 4 rows"),
     "flat": (lambda given: given.update(features=np.ones(8)), "features must be (K, D)"),
     "integers": (lambda given: given.update(features=np.ones((3, 8), int)), "features must be floats, got int64"),
     "nan": (lambda given: given.update(features=np.full((3, 8), np.nan)), "features holds NaN or infinity"),
@@ -96,7 +97,7 @@ def test_distributions_are_of_one_kind(tmp_path: Path) -> None:
     [
         ({"feature_space": "My Detector"}, "feature_space 'My Detector': give a name of lower-case letters"),
         ({"feature_space": "butd-tsv"}, "is the name of features imported from such files"),
-        ({"classes": "cat"}, "classes is one text, 'cat'; give a list"),
+        ({"classes": "cat"}, "classes is a list, got one alone, 'cat'"),
         ({"classes": []}, "classes has 0 names"),
         ({"classes": ["__background__", "cat"]}, "the first is background"),
         ({"classes": ["cat", 3]}, "name 1 is 3, not a text"),

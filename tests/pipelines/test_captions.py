@@ -164,6 +164,14 @@ def test_a_join_without_a_match_always_stops(ids: list[str], words: str) -> None
         check_match(report, min_match=0, captions="c.json", images="photos")
 
 
+def test_swapped_columns_of_a_hand_made_file_are_told(tmp_path: Path) -> None:
+    (tmp_path / "list.tsv").write_text("photos/b/2.jpg\ta dog\nphotos/b/3.jpg\ta cat.\n")
+    _, report = join(CaptionFile(str(tmp_path / "list.tsv")).captions(), ["b/2", "b/3"])
+    words = "^c.tsv: the columns seem swapped: .* names an image, and 'a dog' names none; expected caption TAB path on"
+    with pytest.raises(ValueError, match=words):
+        check_match(report, min_match=0, captions="c.tsv", images="photos")
+
+
 # ---- in memory
 
 
@@ -201,6 +209,14 @@ def test_a_folder_gets_the_captions_of_its_photos(photos: Path, made_data: Path)
     assert [len(image.captions) for image in source.images] == [5, 5, 0]
     assert (given.report.joined, given.report.found_images, given.report.captioned_images) == (10, 2, 8)
     assert source.notes == given.report.lines()
+    assert source.notes[2:] == ["1 image without caption: COCO_train2014_000000084002"]
+    entry = {"imgid": 0, "sentences": [{"sentid": 0, "raw": "a dog", "tokens": ["a", "dog"]}]}
+    splits = {"790": "train", "63217": "val", "84002": "test"}
+    rows = [{**entry, "filename": f"COCO_train2014_{n:0>12}.jpg", "split": split} for n, split in splits.items()]
+    (photos.parent / "karpathy.json").write_text(json.dumps({"images": rows}))
+    source, _ = give_captions(open_source(str(photos)), str(photos.parent / "karpathy.json"), min_match=0.25)
+    others = "COCO_train2014_000000063217, COCO_train2014_000000084002"
+    assert source.notes[-1] == f"2 images in other splits of the caption file: {others}"
     with pytest.raises(ValueError, match="brings captions of its own; leave out --captions"):
         give_captions(source, str(captions), min_match=0)
 

@@ -96,6 +96,7 @@ def test_a_resumed_run_goes_on_in_the_same_bits(made: PhotoStore, whole: Pretrai
     run(made, tmp_path / "parts", stop_at_step=1)
     run(made, tmp_path / "parts", stop_at_step=3, resume=True)
     assert_same(run(made, tmp_path / "parts", resume=True), whole)
+    assert ", trained end to end on " in (whole.run_dir / "report.html").read_text()
 
 
 def test_the_largest_batch_comes_first_and_leaves_no_trace(

@@ -113,6 +113,9 @@ def test_store_show_draws_on_the_photo_that_the_store_knows(
         assert (cv2.imread("a.png") == store.draw(photo.stem, photo, max_regions=10)).all()
     moved = shutil.copytree(pictures.store, folder / "moved", ignore=shutil.ignore_patterns("plan*"))
     show = ("store", "show", moved, photo.stem)
+    assert "d.png   a blank page with" in roibeam(*show, "--draw", "d.png", "--photo", "none").out
+    assert f"no image 'x' in {moved}; the first is " in one_line(roibeam("store", "show", moved, "x"))
+    assert photo.stem in roibeam("store", "ids", moved).out.splitlines()
     assert "does not say where its photos lie; name the photo with --photo" in one_line(
         roibeam(*show, "--draw", "b.png")
     )

@@ -44,8 +44,8 @@ def test_a_field_that_may_be_empty_takes_none(text):
     [
         ("selection.min_regions=200", "keeps 200..100 regions"),
         ("selection.nms_thresholds=0.5", r"expected a list, such as \[0.3\], got '0.5'"),
-        ("selection.max_regions=none", "expected int, got 'none'"),
-        ("conventions.exif_orientation=false", "expected str, got 'false'"),
+        ("selection.max_regions=none", "expected a whole number, got 'none'"),
+        ("conventions.exif_orientation=false", "expected a text, got 'false'"),
         ("selection.max_region=5", "no field 'max_region'; did you mean max_regions"),
         ("anchors.size=5", "no section 'anchors'; choose one of conventions, selection"),
         ("selection", "expected section.field=value"),

@@ -55,7 +55,7 @@ def tokenizer() -> Any:
 @pytest.mark.parametrize("name", MODELS)
 def test_what_each_model_says(name: str, tokenizer: Any) -> None:
     model, record = build(name), make_record()
-    said = probe(model, record, "a [MASK] in a [MASK]", tokenizer, Names(CLASSES), top=3)
+    said = probe(model, record, "a [MASK] in a [mask]", tokenizer, Names(CLASSES), top=3)
     assert said.pieces == ("[CLS]", "a", "[MASK]", "in", "a", "[MASK]", "[SEP]")
     assert [word.position for word in said.words] == [2, 5]
     batch = pair_batch(record, torch.from_numpy(tokenizer.encode("a [MASK] in a [MASK]").ids))

@@ -17,6 +17,7 @@ from roibeam.pipelines.extract.report.region_meaning import (
     warning_of_store,
 )
 from roibeam.pipelines.sources.datasets.drawn_world import WORLD_FORMAT, WORLD_NAME, world_of
+from roibeam.pipelines.sources.datasets.folder import list_folder
 
 TOY = str(SHIPPED["toy"] / "model.safetensors")
 CLASSES = read_detector_folder("toy").class_names
@@ -38,6 +39,10 @@ def world(tmp_path: Path) -> Path:
 def test_a_world_is_known_by_its_file_alone(world: Path, tmp_path: Path) -> None:
     assert world_of(str(world)) == tmp_path / "world" == world_of(str(world / "COCO_train2014_*.jpg"))
     assert world_of(str(tmp_path)) is None and world_of("s3://bucket/world/coco") is None
+    for name in ("world/contact_sheet.jpg", "world/coco/a.jpg", "contact_sheet.jpg"):
+        (tmp_path / name).touch()
+    found = {image.image_id for image in list_folder(str(tmp_path)).images()}
+    assert "world/contact_sheet" not in found and found >= {"world/coco/a", "contact_sheet"}
     for content in ("[1]", '{"format": "another"}', "{", "\0"):
         (tmp_path / "world" / WORLD_NAME).write_text(content)
         assert world_of(str(world)) is None

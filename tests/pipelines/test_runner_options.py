@@ -166,6 +166,14 @@ def test_options_of_the_user_count() -> None:
     assert "--environment_type=EXTERNAL" not in runner_flags("FlinkRunner", ["--x=1"])
 
 
+def test_an_option_of_beam_is_told_to_go_after_the_dashes(roibeam: Any, tmp_path: Path) -> None:
+    done = roibeam("extract", "photos", "store", "--parallelism", 64)
+    assert done.code == 2 and "Beam has it: give it after --, as in -- --parallelism=VALUE" in done.err
+    (tmp_path / "photos").mkdir()
+    extract = ("extract", tmp_path / "photos", tmp_path / "store", "--detector", "toy")
+    assert "did you mean --parallelism?" in roibeam(*extract, "--dry-run", "--", "--paralelism=64").err
+
+
 @pytest.mark.parametrize(
     ("runner", "beam_args", "words"),
     [

@@ -323,7 +323,7 @@ def test_another_command_on_a_run_in_stages(roibeam: Cli, world: World, tmp_path
         (("--recipe", "imagebert-stage-2", "--stage", "--steps 1"), "has 2 stages (imagebert-stage-1, imagebert-stage"),
         (("--recipe", "imagebert-stage-2", "--stage", "", "--stage", "--recipe imagebert-cc"), "names the recipe of"),
         (("--stage", "--recipe imagebert-stage-2", "--stage", ""), "let that be the stage before"),
-        (("--stage", "--steps none", "--stage", ""), "Invalid value for '--steps'"),
+        (("--stage", "--steps none", "--stage", ""), "--steps 'none': expected a whole number"),
     ):
         assert words in refused(*new, *wrong), words
         assert not (tmp_path / "new" / "stage-1" / "config.json").exists()

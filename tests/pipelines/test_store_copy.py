@@ -65,6 +65,26 @@ def store_with(folder: Path, kept: Sequence[RegionRecord], letters: Sequence[Dea
     return folder
 
 
+def test_a_copy_adds_names_to_a_store_of_bare_ids(roibeam: Roibeam, tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    bare = [replace(each, class_ids=each.class_ids % 6) for each in records(range(8), distribution="full")]
+    write_shard(tmp_path / "bare", 0, bare)
+    publish_store(tmp_path / "bare", [0], fingerprint=FINGERPRINT, config={})
+    for count, name in ((6, "six"), (5, "five")):
+        (tmp_path / name).write_text("".join(f"thing {number}\n" for number in range(count)))
+    command = ["store", "copy", tmp_path / "bare", tmp_path / "named", "--vocab"]
+    done = roibeam(*command, tmp_path / "five")
+    assert done.code == 1 and "5 classes, but the detector has 6; give the list" in done.err
+    assert not (tmp_path / "named").exists()
+    assert roibeam(*command, tmp_path / "six").code == 0
+    before, after = (StoreManifest.read(tmp_path / name / "manifest.json") for name in ("bare", "named"))
+    assert after.classes == tuple(f"thing {number}" for number in range(6)) and before.classes is None
+    assert (after.content_digest, after.fingerprint) == (before.content_digest, before.fingerprint)
+    (tmp_path / "other").write_text("".join(f"other {number}\n" for number in range(6)))
+    again = roibeam("store", "copy", tmp_path / "named", tmp_path / "renamed", "--vocab", tmp_path / "other")
+    assert again.code == 1 and "has other names of classes, the first 'thing 0'; leave it out" in again.err
+
+
 @pytest.mark.parametrize("options", [{"shard_size": 24}, {"shard_size": 5}, {"shard_bytes": 700}])
 def test_a_copy_cut_anew_has_the_same_content(whole: Path, tmp_path: Path, options: dict[str, int]) -> None:
     out = tmp_path / "out"

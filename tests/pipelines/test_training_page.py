@@ -85,6 +85,7 @@ def test_how_good_it_is_stands_beside_chance_in_words(tmp_path: Path) -> None:
     write_summary(tmp_path / "run", RunSummary("VisualBERT", "150 captions", True, evaluation, chance, items))
     page = write_training_page(tmp_path / "run", best_step=None).read_text()
     assert "masked words 40.0 % right (clearly above chance, 12.0 %); matching 49.0 % right (at chance, 50.0 %)" in page
+    assert "roibeam evaluate asks all systems alike" in page
     assert cells(page, "Masked words: loss")[:2] == ["2.000", "5.500"]
     assert cells(page, "Alone: right") == ["90.0 %", "", "", ""]  # no chance is known, so there is no verdict
     assert "words alone" not in page.lower()

@@ -60,8 +60,8 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*small, "--set", "detektor.depth=1"), "no section 'detektor'; did you mean detector?"),
         WrongCall((*small, "--set", "detector.depht=1"), "no field 'depht'; did you mean depth?"),
         WrongCall((*small, "--runner", "flnk", "--dry-run"), "--runner 'flnk' is unknown: did you mean flink?"),
-        WrongCall((*small, "--shard-size", -3), "'--shard-size'", 2),
-        WrongCall((*small, "--min-match", 7), "'--min-match'", 2),
+        WrongCall((*small, "--shard-size", -3), "--shard-size '-3': expected a whole number, 1 or more", 2),
+        WrongCall((*small, "--min-match", 7), "--min-match '7': expected a number from 0 to 1", 2),
         WrongCall((*small, "--device", "gpu"), "--device 'gpu': expected auto, cpu, cuda or cuda:<n>"),
         WrongCall((*small, "--set", "detector.depth"), "expected section.field=value, such as detector."),
         WrongCall((*pretrain, "--system", "vl-bert"), "--system 'vl-bert': did you mean vlbert?"),
@@ -73,7 +73,7 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*pretrain, "--set", "sampling.nothing=1"), "sampling has no field 'nothing'; choose one of"),
         WrongCall((*pretrain, "--stage", "--steps 1", "--stage", "--system vl-bert"), "stage 2: --system 'vl-bert'"),
         WrongCall((*pretrain, "--stage", "--steps 1", "--stage", "--set train.stepz=1"), "stage 2: --set 'train.stepz"),
-        WrongCall((*pretrain, "--steps", 0), "'--steps'", 2),
+        WrongCall((*pretrain, "--steps", 0), "--steps '0': expected a whole number", 2),
         WrongCall((*pretrain, "--set", "model.hidden_sise=8"), "model has no field 'hidden_sise'; did you mean"),
         WrongCall((*pretrain, "--set", "model.hidden_size=abc"), "hidden_size must be of type int, got 'abc'"),
         WrongCall((*pretrain, "--set", "model.hidden_size=33"), "is not a multiple of num_attention_heads 4"),
@@ -122,6 +122,7 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
     first = sorted(os.listdir(photos))[0]
     return [
         WrongCall(extract, "give a weight file (--weights FILE"),
+        WrongCall(("extract", photos, folder / "x.h5", "--detector", "toy"), f"store export {folder / 'x'} "),
         WrongCall((*extract, "--weights", gone / "detector.pth", "--vocab", gone / "vocab"),
                   f"--weights '{gone / 'detector.pth'}', --vocab '{gone / 'vocab'}'"),
         WrongCall((*extract, "--weights", file), "not a complete safetensors file: it is text"),

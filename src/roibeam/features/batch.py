@@ -12,6 +12,7 @@ import numpy as np
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.region_filter import RegionFilter
 from roibeam.features.shard.layout import RegionMeta
+from roibeam.name_list import check_list
 from roibeam.short_repr import short_repr
 
 # What may be asked for beside boxes, class ids and scores: the name of a record's field -> names in a batch.
@@ -98,7 +99,8 @@ class RegionBatch:
 
 
 def check_fields(fields: Collection[str]) -> None:
-    """Raises ValueError for a name that is none of `LARGE_FIELDS`."""
+    """Raises ValueError for one name in place of a list, or a name that is none of `LARGE_FIELDS`."""
+    check_list(fields, "fields")
     if unknown := sorted(set(fields) - set(LARGE_FIELDS)):
         raise ValueError(f"fields {unknown} are unknown; there are {', '.join(LARGE_FIELDS)}")
 

@@ -30,6 +30,7 @@ from roibeam.features.region_filter import RegionFilter
 from roibeam.features.shard.layout import RegionMeta
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, ShardEntry, ShardManifest, StoreManifest
 from roibeam.features.shard.reader import ShardReader
+from roibeam.name_list import check_list
 
 # What a notebook shows of a store.
 _LISTED_RECORDS = 5
@@ -125,6 +126,7 @@ class FeatureStore:
 
     def num_regions_of(self, image_ids: Iterable[str]) -> np.ndarray:
         """(n,) int32, how many regions each record has, from the offset indexes alone; errors as `get`."""
+        check_list(image_ids, "image_ids")
         places = map(self._place, image_ids)
         return np.array([reader.num_regions_at(row) for reader, row in places], np.int32)
 
@@ -149,6 +151,7 @@ class FeatureStore:
         Raises:
             KeyError, ValueError: as `get`; ValueError also for a field that a record lacks.
         """
+        check_list(image_ids, "image_ids")
         check_fields(fields)
         records: Iterable[RegionRecord | RegionMeta]
         if fields:
@@ -160,6 +163,7 @@ class FeatureStore:
     def prefetch(self, image_ids: Iterable[str], *, fields: Collection[str] = ("features",)) -> None:
         """Asks the operating system to read what `get_batch` with these `fields` will, and returns at once: name the
         next batch before you assemble this one. Errors as `get_batch`."""
+        check_list(image_ids, "image_ids")
         check_fields(fields)
         for image_id in image_ids:
             reader, row = self._place(image_id)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from roibeam.name_list import check_lists
 from roibeam.short_repr import short_repr
 
 # Label of a position that is not predicted: what torch.nn.functional.cross_entropy skips by default.
@@ -110,6 +111,7 @@ class VLBatch:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
+        check_lists(self, "sample_ids")
         sizes: dict[str, int] = {"4": 4, "2": 2}
         for name, axes in _SHAPES.items():
             tensor = getattr(self, name)

@@ -30,6 +30,7 @@ from roibeam.extraction.global_feature import build_global_feature
 from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.extraction.photos.photo_file import read_local_file
 from roibeam.features.record.region_record import RegionRecord
+from roibeam.name_list import check_list
 
 
 class ExtractionStopped(RuntimeError):
@@ -65,9 +66,11 @@ def extract_regions(
         RegionRecord, or Failure for an image that cannot be read, decoded, detected on or recorded, or not in time.
         Errors that are not about one image (too many open files, a failed device, a bug) are raised.
     Raises:
+        ValueError: for what is no ImageRef, such as a path.
         ExtractionStopped: when `should_stop` says so.
         RuntimeError: when a detector call or very many reads do not come back.
     """
+    check_list(images, "images")
     options = options or ExtractOptions()
     if options.global_network is not None and global_feature is None:
         global_feature = build_global_feature(options.global_network, device=getattr(detector, "device", "cpu"))
@@ -96,6 +99,8 @@ def extract_regions(
     start_thread("detect regions", detect)
     try:
         for image in images:
+            if not isinstance(image, ImageRef):
+                raise ValueError(f"images has {image!r}, expected an ImageRef: ImageRef('its id', 'path of the photo')")
             window.admit(image)
             if len(window) == window.size:
                 yield next_outcome()

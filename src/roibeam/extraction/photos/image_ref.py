@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from roibeam.name_list import check_lists
 from roibeam.short_repr import short_repr
 
 Box = tuple[float, float, float, float]
@@ -33,6 +34,9 @@ class ImageRef:
     labels: tuple[str, ...] = ()
 
     __repr__ = short_repr
+
+    def __post_init__(self) -> None:
+        check_lists(self, "captions", "labels")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from pathlib import Path
 from typing import cast
 
@@ -30,11 +31,23 @@ def format_named(name: str) -> FeatureFormat:
     """The format of this name.
 
     Raises:
-        ValueError: naming those that there are.
+        ValueError: naming those that are known under this name, such as "lxmert" or "volta", or all.
     """
     if name not in FORMATS:
-        raise ValueError(f"no feature file format is called {name!r}; {name_hint(name, FORMATS)}")
+        known = _known_as(name)
+        hint = f"give {'; or '.join(known)}" if known else name_hint(name, FORMATS)
+        raise ValueError(f"no feature file format is called {name!r}; {hint}")
     return cast(FeatureFormat, importlib.import_module(FORMATS[name]).FORMAT)
+
+
+def _known_as(name: str) -> list[str]:
+    """Formats that have a layout of this name, or whose title has it as a word."""
+    found = []
+    for each in map(format_named, FORMATS):
+        layout = f" with layout {name.lower()}" if name.lower() in each.layouts else ""
+        if layout or name.lower() in re.findall(r"[\w.-]+", each.title.lower()):
+            found.append(f"{each.name}{layout}: {each.title}")
+    return found
 
 
 def recognise(path: str | os.PathLike[str]) -> FeatureFormat | None:

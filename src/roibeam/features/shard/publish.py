@@ -24,6 +24,7 @@ from roibeam.features.shard.manifest import (
 )
 from roibeam.features.shard.reader import stream_digests
 from roibeam.features.shard.remote_reader import ShardObject
+from roibeam.name_list import check_list
 
 _Pair = tuple[bytes, bytes]  # key, record digest
 
@@ -67,6 +68,8 @@ def publish_store(
         FileNotFoundError: when a shard has no manifest or data file.
         ValueError: when shards disagree in feature space, width or dtype, hold one image twice, or a file is damaged.
     """
+    check_list(classes, "classes")
+    check_list(attributes, "attributes")
     folder = output_folder(folder)
     entries: list[ShardEntry] = []
     filled: list[ShardManifest] = []

@@ -58,6 +58,10 @@ def record_of_arrays(image_id: str, given: Mapping[str, Any]) -> RegionRecord:
     try:
         features = _floats(given["features"], "features")
         num_regions = len(features) if features.ndim else 0
+        boxes = _boxes(given["boxes"], num_regions)
+        if features.ndim == boxes.ndim == 2 and len(boxes) != num_regions:
+            rows = f"features has {num_regions} rows and boxes has {len(boxes)}"
+            raise EntryError("record", "other rows", f"{rows}; each region has a row in both")
         ids, scores = _labels(given, "class", num_regions)
         attribute_ids, attribute_scores = _labels(given, "attribute", num_regions)
         image_feature = given.get("image_feature")
@@ -65,7 +69,7 @@ def record_of_arrays(image_id: str, given: Mapping[str, Any]) -> RegionRecord:
             image_id=image_id,
             height=given["height"],
             width=given["width"],
-            boxes=_boxes(given["boxes"], num_regions),
+            boxes=boxes,
             features=features,
             class_ids=np.zeros(num_regions, np.uint16) if ids is None else ids,
             class_scores=np.zeros(num_regions, np.float32) if scores is None else scores,

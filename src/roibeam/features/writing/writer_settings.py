@@ -13,6 +13,7 @@ import numpy as np
 from roibeam.features.exchange.formats import FORMATS
 from roibeam.features.record.region_record import RegionRecord, TopKDistribution
 from roibeam.features.shard.record_change import COPY_DTYPES
+from roibeam.name_list import check_list
 
 MOST_CLASSES = 2**16  # ids are uint16
 
@@ -152,8 +153,7 @@ def checked_names(names: Iterable[str] | None, what: str) -> tuple[str, ...] | N
     """
     if names is None:
         return None
-    if isinstance(names, str):
-        raise ValueError(f"{what} is one text, {names!r}; give a list of names in id order")
+    check_list(names, what)
     found = tuple(names)
     for number, name in enumerate(found):
         if not isinstance(name, str) or not name:

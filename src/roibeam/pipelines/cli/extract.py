@@ -44,6 +44,11 @@ class ExtractCommand(HelpedCommand):
         ctx.args = args[end + 1 :]
         return ctx.args
 
+    def where_else(self, name: str) -> str:
+        from roibeam.pipelines.extract.runners.option_sets import is_beam_option
+
+        return f"; Beam has it: give it after --, as in -- {name}=VALUE" if is_beam_option(name) else ""
+
 
 def extract_command(
     context: typer.Context,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from roibeam.name_list import check_lists
 from roibeam.pipelines.sources.captions.least_match import MIN_MATCH
 
 
@@ -33,6 +34,9 @@ class RequestedImages:
     leave_out_held_out: bool = False
     images_of: str | None = None
 
+    def __post_init__(self) -> None:
+        check_lists(self, "sources", "held_out")
+
 
 @dataclass(frozen=True)
 class RequestedDetector:
@@ -59,6 +63,9 @@ class RequestedDetector:
     device: str = "auto"
     mode: str = "exact"
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        check_lists(self, "settings")
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,9 @@ class RunOptions:
     workers: int = 1
     as_json: bool = False
     scratch: str | None = None
+
+    def __post_init__(self) -> None:
+        check_lists(self, "beam_args")
 
 
 @dataclass(frozen=True)

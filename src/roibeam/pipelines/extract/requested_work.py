@@ -38,6 +38,7 @@ from roibeam.pipelines.sources.image_identity import checked_data_set, data_set_
 from roibeam.pipelines.sources.source_kinds import Source, check_images_are_there, open_sources
 from roibeam.pipelines.sources.vocabulary import Vocabulary
 
+_FILE_SUFFIXES = (".h5", ".hdf5", ".lmdb", ".tsv", ".npz", ".npy", ".pkl")  # of other code bases' feature files
 NO_STORE = "memory://dry-run"  # an empty one
 
 
@@ -90,6 +91,10 @@ def _check(request: ExtractRequest, *, runs_here: bool) -> None:
     _check_names(request, runs_here=runs_here)
     _options(request.records)
     _threads(request.detector.threads, request.run)
+    if request.run.beam_args:
+        from roibeam.pipelines.extract.runners.option_sets import check_known  # with Beam, which takes two seconds
+
+        check_known(request.run.runner, request.run.beam_args)
 
 
 def _detector(
@@ -149,6 +154,13 @@ def _check_out(out: str, sources: Sequence[str]) -> None:
     if os.path.isfile(out):
         hint = "; a shell makes photos/*.jpg many names: quote the pattern" if len(sources) > 1 else ""
         raise ValueError(f"OUT {out!r} is a file; the last argument is the folder to write the store into{hint}")
+    suffix = Path(out).suffix.lower()
+    if suffix in _FILE_SUFFIXES and not os.path.isdir(out):
+        folder = out[: -len(suffix)]
+        raise ValueError(
+            f"OUT {out!r}: a store is a folder, no {suffix} file; write a store first: roibeam extract ... {folder}; "
+            f"then roibeam store export {folder} {out} --format NAME"
+        )
     check_output_is_no_file(out)
     for source in sources:
         if os.path.isdir(source) and Path(out).resolve().is_relative_to(Path(source).resolve()):

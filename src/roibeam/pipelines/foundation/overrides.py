@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from roibeam.near_names import name_hint
 
 _T = TypeVar("_T")
+_KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def apply_overrides(
@@ -94,7 +95,7 @@ def _value(text: str, current: Any, annotation: str) -> Any:
     if "float" in annotation and _are_numbers([value]):
         return float(value)
     if current is not None and type(value) is not type(current):
-        raise ValueError(f"expected {type(current).__name__}, got {text!r}")
+        raise ValueError(f"expected {_KINDS.get(type(current), type(current).__name__)}, got {text!r}")
     return value
 
 

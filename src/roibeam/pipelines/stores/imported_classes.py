@@ -50,7 +50,7 @@ class ImportedClasses:
         if number is not None and largest >= number:
             raise ValueError(
                 f"record {image_id!r}: has {what} {largest}, but by {self.told_by} ids are 0..{number - 1}; give the "
-                f"number or the list of the detector that the file is of"
+                f"number or the list of the detector that the features are of"
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,21 @@ import numpy as np
 
 from roibeam.features.counted import counted
 from roibeam.features.printable import printable
+from roibeam.features.record.drawing.photo_pixels import PhotoLike
 from roibeam.features.record.drawing.region_drawing import looking_scale, strongest
 from roibeam.features.record.imported import has_classes as store_has_classes
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.near_names import near_names
 from roibeam.pipelines.extract.annotations import annotation_of
+from roibeam.pipelines.foundation.files.locations import SourceGoneError
 from roibeam.pipelines.foundation.files.picture_file import check_picture_path, write_picture
 from roibeam.pipelines.inputs.record_photos import RecordPhotos, tells_photos
 from roibeam.short_repr import short_repr
+
+BLANK = Path("none")  # in place of a photo
+_CURE = f"name the photo with --photo FILE, or draw on a blank page with --photo {BLANK}"
+_LOOKED_AT = 2000  # ids among which near ones are looked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +91,7 @@ def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 
             if image_id is None:
                 raise ValueError(f"{store} holds no record")
         if image_id not in opened:
-            raise ValueError(f"no image {image_id!r} in {store}; `roibeam store info` tells how many there are")
+            raise ValueError(_not_there(opened, image_id))
         record = opened[image_id]
         classes, attributes = opened.manifest.classes, opened.manifest.attributes
         classified = store_has_classes(opened.fingerprint)
@@ -91,6 +99,15 @@ def view_record(store: Path, image_id: str | None = None, *, num_regions: int = 
     captions, labels = (annotation.captions, annotation.labels) if annotation is not None else ((), ())
     view = view_of(record, classes, attributes, has_classes=classified, num_regions=num_regions)
     return replace(view, captions=tuple(captions), labels=tuple(labels))
+
+
+def _not_there(store: FeatureStore, image_id: str) -> str:
+    ids = list(islice(store.ids(), _LOOKED_AT))
+    near = near_names(image_id, ids)
+    hint = f"the first is {ids[0]!r}" if ids else "it is empty"
+    if near:
+        hint = f"did you mean {' or '.join(map(repr, near))}?"
+    return f"no image {image_id!r} in {store.path}; {hint}; `roibeam store ids {store.path}` lists all {len(store):,}"
 
 
 def view_of(
@@ -131,7 +148,7 @@ def draw_stored(store: Path, image_id: str, out: Path, photo: Path | None, *, nu
 
     Args:
         out: .png file, as of `write_picture`.
-        photo: None for the place that the store recorded.
+        photo: None for the place that the store recorded; `BLANK` draws on a grey page.
     Raises:
         ValueError: when the photo is not known or not there, or the picture cannot be written.
     """
@@ -139,16 +156,23 @@ def draw_stored(store: Path, image_id: str, out: Path, photo: Path | None, *, nu
     with FeatureStore(store) as opened:
         meta = opened.meta(image_id)
         image_hw = (meta.height, meta.width)
-        given = photo if photo is not None else _planned_photo(opened, image_id, image_hw)
+        given: PhotoLike | None = photo
+        if photo == BLANK:
+            given = None
+        elif photo is None:
+            given = _planned_photo(opened, image_id, image_hw)
         picture = opened.draw(image_id, given, max_regions=num_regions, scale=looking_scale(image_hw))
     write_picture(out, picture)
 
 
 def _planned_photo(store: FeatureStore, image_id: str, image_hw: tuple[int, int]) -> np.ndarray:
     if not tells_photos(store):
-        raise ValueError(f"{store.path} does not say where its photos lie; name the photo with --photo")
+        raise ValueError(f"{store.path} does not say where its photos lie; {_CURE}")
     photos = RecordPhotos(store, [image_id])
-    return photos.read(photos.place(image_id, image_hw))
+    try:
+        return photos.read(photos.place(image_id, image_hw))
+    except (ValueError, SourceGoneError) as error:
+        raise ValueError(f"{error}; {_CURE}") from None
 
 
 def _region_line(row: dict[str, Any]) -> str:

@@ -38,6 +38,9 @@ from roibeam.pipelines.foundation.console.progress import ENTRIES, Progress
 from roibeam.pipelines.foundation.files.dead_letters import write_dead_letters
 from roibeam.pipelines.foundation.files.named_files import NamedFiles
 from roibeam.pipelines.sources.id_lists import AskedIds
+from roibeam.pipelines.sources.vocabulary import PUBLISHED_LISTS
+from roibeam.pipelines.stores.added_names import added_names
+from roibeam.pipelines.stores.imported_classes import ImportedClasses
 from roibeam.pipelines.stores.merged_manifest import merged_fingerprint, merged_text
 
 _AHEAD = 16  # records that the operating system is asked for before they are needed
@@ -106,6 +109,7 @@ class CopyOptions:
 
     Attributes:
         change: of the records.
+        vocab: names of classes and attributes for stores that have bare ids, see `read_vocabulary`; None adds none.
         asked: which images; None for all.
         shard_size: entries per shard, at most.
         shard_bytes: see `ShardSequence`.
@@ -118,6 +122,7 @@ class CopyOptions:
     shard_size: int = 4000
     shard_bytes: int | None = None
     drop_damaged: bool = False
+    vocab: str | None = None
 
 
 def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None = None) -> CopySummary:
@@ -133,20 +138,21 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
     """
     start = time.monotonic()
     options = options or CopyOptions()
-    _check_paths(sources, out)
+    _check_paths(sources, out, options.vocab)
     with ExitStack() as opened:
         stores = [opened.enter_context(FeatureStore(source)) for source in sources]
         merge = StoreMerge(stores, None if options.asked is None else options.asked.ids)
         fingerprint = merged_fingerprint(stores, options.change)
         text = merged_text(stores, options.change)
-        plan = _plan_digest(stores, options)
+        names = added_names(stores, options.vocab)
+        plan = _plan_digest(stores, options, names)
         out.mkdir(parents=True, exist_ok=True)
         with store_lock(out):
             check_sequence_folder(out, "copy", plan)
             manifests = finished_shards(out)
             num_kept = len(manifests)
             remove_unfinished(out, manifests)
-            _write_shards(out, stores, merge, manifests, fingerprint, plan, options)
+            _write_shards(out, stores, merge, manifests, fingerprint, plan, options, names)
             write_dead_letters(out, manifests)
             annotations = write_annotations(out, merged_annotations(stores, out, manifests))
             failures = _failures(manifests, merge.dead_letters)
@@ -161,8 +167,8 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
                 range(len(manifests)),
                 fingerprint=fingerprint,
                 config={**text.config, "copy": origin},
-                classes=text.classes,
-                attributes=text.attributes,
+                classes=text.classes if names is None else names.names.classes,
+                attributes=text.attributes if names is None else names.names.attributes or text.attributes,
                 annotations=annotations,
             )
     return CopySummary(
@@ -176,7 +182,7 @@ def copy_store(sources: Sequence[Path], out: Path, options: CopyOptions | None =
     )
 
 
-def _check_paths(sources: Sequence[Path], out: Path) -> None:
+def _check_paths(sources: Sequence[Path], out: Path, vocab: str | None) -> None:
     places = [source.resolve() for source in sources]
     if len(set(places)) < len(places):
         raise ValueError("a source is named twice; name each store once")
@@ -187,6 +193,7 @@ def _check_paths(sources: Sequence[Path], out: Path) -> None:
     named = NamedFiles()
     for source in sources:
         named.need("SOURCE", source)
+    named.need("--vocab", None if vocab == PUBLISHED_LISTS else vocab)
     named.need_output_folder(out)
     named.check()
 
@@ -194,15 +201,18 @@ def _check_paths(sources: Sequence[Path], out: Path) -> None:
 def _options_json(options: CopyOptions) -> dict[str, Any]:
     sizes = {"shard_size": options.shard_size, "shard_bytes": options.shard_bytes}
     asked = None if options.asked is None else {"from": options.asked.origin, "ids": len(options.asked.ids)}
-    return {**options.change.to_json(), **sizes, "asked": asked}
+    named = {} if options.vocab is None else {"vocab": options.vocab}
+    return {**options.change.to_json(), **sizes, "asked": asked, **named}
 
 
-def _plan_digest(stores: Sequence[FeatureStore], options: CopyOptions) -> str:
+def _plan_digest(stores: Sequence[FeatureStore], options: CopyOptions, names: ImportedClasses | None) -> str:
     """The same for two runs exactly when they write the same shards."""
     digest = hashlib.sha256()
     for part in (*(store.manifest.to_json() for store in stores), options.change.to_json()):
         digest.update(hashlib.sha256(json.dumps(part, sort_keys=True).encode("ascii")).digest())
     digest.update(f"{options.shard_size} {options.shard_bytes}".encode("ascii"))
+    if names is not None:
+        digest.update(f"names {names.names.digest}".encode("ascii"))
     if options.asked is not None:
         for image_id in sorted(options.asked.ids):
             digest.update(b"\0" + image_id.encode("utf-8", "surrogatepass"))
@@ -217,6 +227,7 @@ def _write_shards(
     fingerprint: Fingerprint,
     plan: str,
     options: CopyOptions,
+    names: ImportedClasses | None,
 ) -> None:
     """Writes the shards that come after `manifests`, and appends theirs."""
     first = sum(map(num_outcomes, manifests))
@@ -238,7 +249,9 @@ def _write_shards(
         before_publish=outcomes.check,
     )
     with Progress("copying", merge.num_entries, ENTRIES, done=first) as progress:
-        manifests.extend(write_shard_sequence(progress.counting(outcomes.of(entries)), sequence))
+        read = outcomes.of(entries)
+        checked = read if names is None else names.checked(read)
+        manifests.extend(write_shard_sequence(progress.counting(checked), sequence))
 
 
 class _Outcomes:

@@ -147,4 +147,4 @@ def _vocabulary_row(manifest: StoreManifest, names: tuple[str, ...] | None, whic
     if is_from and count is None and which == "classes":
         told[-1] += "; how many there are is not known"
     is_ours = not manifest.fingerprint.feature_space.startswith(IMPORTED_PREFIX)
-    return ", ".join(told) + (" (names are given by --vocab on the first run)" if is_ours else "")
+    return ", ".join(told) + (" (`roibeam store copy --vocab` adds names)" if is_ours else "")

@@ -38,7 +38,7 @@ from roibeam.features.folders.folder_lock import LOCK_NAME, store_lock
 from roibeam.pipelines.foundation.console.progress import Progress, waiting
 from roibeam.pipelines.foundation.console.progress_text import Unit
 from roibeam.pipelines.model_files.made_vocabulary import made_vocabulary
-from roibeam.pipelines.sources.datasets.drawn_world import WORLD_FORMAT, WORLD_NAME
+from roibeam.pipelines.sources.datasets.drawn_world import CONTACT_SHEET_NAME, WORLD_FORMAT, WORLD_NAME
 from roibeam.pipelines.toyworld.captions import Caption, write_captions
 from roibeam.pipelines.toyworld.contact_sheet import write_contact_sheet
 from roibeam.pipelines.toyworld.draw import draw_chunk
@@ -52,7 +52,6 @@ from roibeam.pipelines.toyworld.splits import CYCLE, PLACES, Place
 from roibeam.pipelines.toyworld.statistics import Statistics
 from roibeam.pipelines.toyworld.world import WORLD_VERSION
 
-CONTACT_SHEET_NAME = "contact_sheet.jpg"
 CORPUS_NAME = "text/corpus.txt"
 VOCABULARY_NAME = "vocab.txt"
 CHUNK = 50

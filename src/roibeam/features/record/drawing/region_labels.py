@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from roibeam.features.printable import printable
+from roibeam.name_list import check_list
 
 # `attr_thresh` of the bottom-up-attention demo notebook and of what was made from it: weaker attributes are not shown.
 ATTRIBUTE_SCORE = 0.1
@@ -58,6 +59,8 @@ def region_labels(
     regions: NamedRegions, classes: Sequence[str] | None = None, attributes: Sequence[str] | None = None
 ) -> list[str]:
     """ "red car 0.93" for each region."""
+    check_list(classes, "classes")
+    check_list(attributes, "attributes")
     return [
         label_of(region_name(regions, region, classes, attributes), float(regions.class_scores[region]))
         for region in range(len(regions.class_ids))

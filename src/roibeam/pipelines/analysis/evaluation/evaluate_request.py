@@ -91,7 +91,7 @@ def evaluate(request: EvaluateRequest, tell: Callable[[str], None] = lambda rema
             found,
             load_tokenizer(spec),
             store,
-            stored_captions(store) if file is None else file.captions(),
+            stored_captions(store) if file is None else file,
             out,
             config=request.config,
             images=request.images,

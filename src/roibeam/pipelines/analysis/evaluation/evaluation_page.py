@@ -61,9 +61,10 @@ def _page(facts: Mapping[str, Any], figures: Sequence[Figure]) -> Iterator[str]:
     source, model = Path(checkpoint["source"]), checkpoint["model"].removesuffix("ForPreTraining")
     run = source if checkpoint["step"] is None else source.absolute().parents[2]
     good = "; ".join(sentence_of(figure) for figure in first)
+    way = " end to end" if checkpoint["end_to_end"] else ""
     yield page_start(
         f"Evaluation of {run.name}",
-        f"{model}{step}, asked about {asked} of the store {facts['store']['path']}.",
+        f"{model}{way}{step}, asked about {asked} of the store {facts['store']['path']}.",
         f"{good[0].upper()}{good[1:]}." if good else "",
     )
     for remark in facts["remarks"]:
@@ -133,7 +134,8 @@ def _asked(facts: Mapping[str, Any], *, with_words: bool) -> str:
         f"For matching, each caption stood once beside its image and once beside another one. For retrieval, all "
         f"captions stood beside all images{folds}. Intervals are of a bootstrap over images: draws of other images "
         f"would fall into them 95 times in 100. Chance is what a guess reaches that is always the commonest answer, or "
-        f"drawn."
+        f"drawn. The page of a training run asks by the training rules of its system, with other masks, so its numbers "
+        f"differ from these."
     )
     if with_words:
         what += (

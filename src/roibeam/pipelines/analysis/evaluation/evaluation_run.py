@@ -52,7 +52,7 @@ from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, desc
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
 from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer, trained_with
-from roibeam.pipelines.sources.captions.caption_files import Caption
+from roibeam.pipelines.sources.captions.caption_files import Caption, CaptionFile
 from roibeam.pipelines.sources.captions.caption_join import JoinReport
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
 from roibeam.pipelines.training.run_folder.trained_images import trained_among
@@ -121,7 +121,8 @@ def evaluate_checkpoint(
     check_feature_space(found, store)
     check_tokenizer(found, tokenizer)
     check_task(model.config, config.task)
-    rows, join = join_captions(store, captions, min_match)
+    other_splits = captions.other_splits if isinstance(captions, CaptionFile) else ()
+    rows, join = join_captions(store, captions, min_match, other_splits=other_splits)
     chosen_device = choose_device(config.device)
     log.info("%s", chosen_device.words)
     device = torch.device(chosen_device.name)

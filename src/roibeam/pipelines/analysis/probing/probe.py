@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -124,6 +125,7 @@ def probe(
 
     Args:
         model: a `PreTrainingModel`, or a `PhotoModel` of the record's photo, in evaluation mode.
+        text: with [MASK], in any case, where words are to be guessed.
         hide: places of regions to hide, each by itself; None takes those with the best scores.
         layer, head: of the attention, counted from 1; None is the last layer, and the mean over heads.
         top: guesses for each word and region.
@@ -131,7 +133,8 @@ def probe(
     Raises:
         ValueError: when record, text or numbers do not fit the model.
     """
-    encoded = tokenizer.encode(text)
+    # A tokenizer knows its own spelling only: [mask] would be three pieces, and nothing asked.
+    encoded = tokenizer.encode(re.sub(r"\[mask\]", "[MASK]", text, flags=re.IGNORECASE))
     check_fit(model.config, record, tokenizer, len(encoded.ids))
     check_task(model.config, task)
     hide = _chosen_regions(record, hide)

@@ -16,6 +16,7 @@ import numpy as np
 from roibeam.features.record.drawing.notebook import image_html, notebook_html
 from roibeam.features.record.region_record import RegionRecord
 from roibeam.features.store import FeatureStore
+from roibeam.name_list import check_lists
 from roibeam.pipelines.analysis.answer_place import answer_place, check_new
 from roibeam.pipelines.extract.one_photo import detect_photo, requested_parts
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
@@ -74,6 +75,9 @@ class ProbeRequest:
     top: int = 5
     task: int | None = None
     device: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_lists(self, "settings")
 
 
 @dataclass(frozen=True, eq=False)

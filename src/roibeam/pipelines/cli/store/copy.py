@@ -11,6 +11,7 @@ from roibeam.features.counted import counted
 from roibeam.pipelines.cli.json_output import json_line
 from roibeam.pipelines.cli.options import JSON
 from roibeam.pipelines.cli.surface.option import argument, option
+from roibeam.pipelines.cli.surface.option_names import KEPT
 
 
 def copy_command(
@@ -27,6 +28,10 @@ def copy_command(
     min_score: Annotated[float, option("min-score")] = 0.0,
     min_regions: Annotated[int, option("min-regions", "With --min-score.")] = 0,
     max_regions: Annotated[int | None, option("max-regions", default="all")] = None,
+    vocab: Annotated[
+        str | None,
+        option("vocab", "For stores whose ids have no names.", group=KEPT, default="those of the store"),
+    ] = None,
     shard_size: Annotated[int, option("shard-size", is_advanced=False)] = 4000,
     shard_mb: Annotated[int | None, option("shard-mb", is_advanced=False, default="no such limit")] = None,
     drop_damaged: Annotated[bool, option("drop-damaged", "They count as failures.")] = False,
@@ -44,6 +49,7 @@ def copy_command(
         roibeam store copy store-a/ store-b/ both/
         roibeam store copy store/ val/ --split-file dataset_coco.json --split val
         roibeam store copy store/ small/ --max-regions 36 --distribution none
+        roibeam store copy store/ named/ --vocab vg
     """
     from roibeam.features.region_filter import RegionFilter
     from roibeam.features.shard.record_change import RecordChange
@@ -64,7 +70,7 @@ def copy_command(
         dtype, "keep" if distribution is None else distribution, None if regions == RegionFilter() else regions
     )
     shard_bytes = None if shard_mb is None else shard_mb * 10**6
-    options = CopyOptions(change, asked, shard_size, shard_bytes, drop_damaged)
+    options = CopyOptions(change, asked, shard_size, shard_bytes, drop_damaged, vocab)
     summary = copy_store(sources, out, options)
     typer.echo(json_line(summary.to_json(out)) if as_json else summary.text(out))
     if summary.failed_share > max_failures:

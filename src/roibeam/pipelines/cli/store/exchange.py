@@ -85,7 +85,9 @@ def import_command(
 def export_command(
     store: Annotated[Path, argument("STORE", "Folder of the store.")],
     out: Annotated[Path, argument("OUT", "File or folder to write. It must not exist yet.")],
-    format_name: Annotated[str, option("format", "Such as lxmert-h5 or butd-tsv; see docs/stores.md.", group=OUTPUT)],
+    format_name: Annotated[
+        str, option("format", "For example butd-tsv (bottom-up-attention, LXMERT); see docs/stores.md.", group=OUTPUT)
+    ],
     layout: Annotated[str | None, option("layout", default="the first of the format")] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`roibeam store info | verify | show`: look at a store; and where the other commands on stores are put together."""
+"""`roibeam store info | verify | show | ids`: look at a store; here the other commands on stores are put together."""
 
 from __future__ import annotations
 
@@ -87,7 +87,10 @@ def show_command(
     image_id: Annotated[str | None, argument("IMAGE_ID", "Image to show [default: the first].")] = None,
     max_regions: Annotated[int, option("max-regions")] = 10,
     draw: Annotated[Path | None, option("draw", "It replaces an older picture of ours.")] = None,
-    photo: Annotated[Path | None, option("photo", "With --draw.", group=OUTPUT, default="where the store says")] = None,
+    photo: Annotated[
+        Path | None,
+        option("photo", "With --draw; none: a blank page.", group=OUTPUT, default="where the store says"),
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Shows one image of a store: its captions, regions and features.
@@ -96,7 +99,7 @@ def show_command(
         roibeam store show store/
         roibeam store show store/ 000000391895 --draw regions.png
     """
-    from roibeam.pipelines.stores.record_view import draw_stored, view_record
+    from roibeam.pipelines.stores.record_view import BLANK, draw_stored, view_record
 
     if photo is not None and draw is None:
         raise ValueError("--photo is for --draw")
@@ -108,7 +111,27 @@ def show_command(
         return
     typer.echo("\n".join(view.lines()))
     if draw is not None:
-        typer.echo(f"{draw}   the photo with {'its regions' if view.is_whole else 'the best regions'}")
+        page = "a blank page" if photo == BLANK else "the photo"
+        typer.echo(f"{draw}   {page} with {'its regions' if view.is_whole else 'the best regions'}")
+
+
+@store_app.command("ids", cls=HelpedCommand)
+def ids_command(store: Annotated[Path, _STORE], as_json: Annotated[bool, JSON] = False) -> None:
+    """Lists the image ids of a store, one on each line.
+
+    Such a list in a file, or a part of it, is what `roibeam store copy --ids` takes.
+
+    Examples:
+        roibeam store ids store/
+    """
+    from roibeam.features.store import FeatureStore
+
+    with FeatureStore(store) as opened:
+        if as_json:
+            typer.echo(json_line({"store": str(store), "ids": list(opened.ids())}))
+            return
+        for image_id in opened.ids():
+            typer.echo(image_id)
 
 
 # Below the others, so that `--help` lists those first.

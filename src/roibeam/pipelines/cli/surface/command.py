@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, cast
 
 import typer
@@ -9,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from roibeam.near_names import near_names
 from roibeam.pipelines.cli.surface.help_page import called, command_page, group_page
+from roibeam.pipelines.cli.surface.option_names import OPTIONS, OptionName
 
 HELP_NAMES = ["-h", "--help"]
 
@@ -33,7 +35,7 @@ class HelpedCommand(TyperCommand):
     """A command with our page of help, and `--help-all`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = args[: args.index("--")] if "--" in args else args
+        own = args[: args.index("--")] if "--" in args else list(args)  # the parser empties the list
         if "--help-all" in own and not ctx.resilient_parsing:
             typer.echo(command_page(self, ctx, everything=True))
             ctx.exit()
@@ -41,10 +43,16 @@ class HelpedCommand(TyperCommand):
             return super().parse_args(ctx, args)
         except Exception as error:
             # Which class it is of, depends on the version of typer.
+            if wrong := _wrong_number(getattr(error, "param", None), own):
+                return cast(list[str], ctx.fail(wrong))
             if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):
                 raise
             name = str(error.option_name)
-        return cast(list[str], ctx.fail(_no_such_option(self, name)))
+        return cast(list[str], ctx.fail(_no_such_option(self, name) + self.where_else(name)))
+
+    def where_else(self, name: str) -> str:
+        """What else to say of an option that this command does not have: where it belongs."""
+        return ""
 
     def get_help(self, ctx: Any) -> str:
         return command_page(self, ctx, everything=False)
@@ -66,6 +74,30 @@ class HelpedGroup(TyperGroup):
 
     def get_help(self, ctx: Any) -> str:
         return group_page(self, ctx)
+
+
+def _wrong_number(parameter: Any, args: list[str]) -> str:
+    """What is wrong with the number of an option, which the parser says in words of its own; "" for other errors."""
+    name = next((each for each in getattr(parameter, "opts", ()) if each.startswith("--")), "")
+    known = OPTIONS.get(name.removeprefix("--"))
+    if known is None or known.kind not in (int, float):
+        return ""
+    values = [after for each, after in pairwise(args) if each == name]
+    values += [each.partition("=")[2] for each in args if each.startswith(f"{name}=")]
+    what = "a whole number" if known.kind is int else "a number"
+    if known.least is not None:
+        what += f", {known.least:g} or more" if known.most is None else f" from {known.least:g} to {known.most:g}"
+    wrong = next((value for value in values if not _is_number(value, known)), None)
+    return "" if wrong is None else f"{name} {wrong!r}: expected {what}"
+
+
+def _is_number(text: str, known: OptionName) -> bool:
+    try:
+        number = known.kind(text)
+    except ValueError:
+        return False
+    least, most = known.least, known.most
+    return (least is None or number >= least) and (most is None or number <= most)
 
 
 def _no_such_option(command: Any, name: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from roibeam.features.counted import counted
+from roibeam.near_names import near_names
 from roibeam.pipelines.extract.runners.flink_job import flink_url
 from roibeam.pipelines.extract.runners.flink_packages import FLINK_VERSION
 
@@ -84,13 +85,34 @@ def pipeline_options(runner: str, beam_args: Sequence[str], *, preload: str, dev
     Raises:
         ValueError: as `runner_flags`, or for an option that Beam does not know.
     """
-    options = PipelineOptions(runner_flags(runner, beam_args, preload=preload, device=device))
-    if runner == "local":  # a job server brings options of its own, so elsewhere unknown ones must pass
-        known = options.get_all_options()
-        unknown = set(options.get_all_options(retain_unknown_options=True)) - set(known)
-        if unknown:
-            raise ValueError(f"Beam does not know --{sorted(unknown)[0]} with the local runner")
-    return options
+    flags = runner_flags(runner, beam_args, preload=preload, device=device)
+    check_known(runner, beam_args)
+    return PipelineOptions(flags)
+
+
+def check_known(runner: str, beam_args: Sequence[str]) -> None:
+    """Whether Beam knows these options. A job server has options of its own, so where there is one, unknown ones pass
+    with a warning.
+
+    Raises:
+        ValueError: for an option that Beam does not know, of the local runner or Dataflow, or one of our own.
+    """
+    _check(beam_args)
+    options = PipelineOptions(list(beam_args))
+    known = options.get_all_options()
+    unknown = sorted(set(options.get_all_options(retain_unknown_options=True)) - set(known))
+    if not unknown:
+        return
+    near = near_names(unknown[0], known)
+    meant = f": did you mean --{near[0]}?" if near else ""
+    if runner in ("local", "dataflow"):
+        raise ValueError(f"Beam does not know --{unknown[0]} with --runner {runner}{meant}")
+    log.warning("Beam does not know --%s, which goes to the job server as it is%s", unknown[0], meant)
+
+
+def is_beam_option(name: str) -> bool:
+    """Whether Beam has an option of this name, such as "--parallelism"."""
+    return name.removeprefix("--").replace("-", "_") in PipelineOptions([]).get_all_options()
 
 
 def _portable(beam_args: Sequence[str], preload: str, device: str) -> list[str]:

@@ -28,6 +28,7 @@ _KEPT = {
     "store verify": "nothing is changed; again",
     "store show": "nothing is changed; again",
     "store diff": "nothing is changed; again",
+    "store ids": "nothing is changed; again",
     "store plan": "nothing is changed; again",
     "progress": "the run itself goes on; to look again",
     "leaks": "nothing is changed; again",

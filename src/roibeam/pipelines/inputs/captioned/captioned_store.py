@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ class CaptionedStore:
             caption of all of them as likely.
         min_match: share of the captioned images that must have a record, see `check_match`.
         data_set: that bare numbers among the store's ids belong to, see `image_identity`.
+        other_splits: as of `CaptionFile`, once the captions are read.
     """
 
     store: FeatureStore
@@ -41,6 +42,7 @@ class CaptionedStore:
     weight: float | None = None
     min_match: float = 0.0
     data_set: str | None = None
+    other_splits: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,8 @@ def join_sources(
         if isinstance(source.captions, TaskTexts):
             rows, join = join_task_texts(source.store, source.captions, usable, source.min_match, prefix)
         else:
-            rows, join = join_captions(source.store, usable.passed(source.captions), source.min_match, prefix)
+            captions = usable.passed(source.captions)
+            rows, join = join_captions(source.store, captions, source.min_match, prefix, source.other_splits)
         leaks = None
         if guard is not None:
             rows, leaks = guard.kept(rows, source)
@@ -193,8 +196,9 @@ def _names(classes: Sequence[str] | None) -> str:
 
 
 def join_captions(
-    store: FeatureStore, captions: Iterable[Caption], min_match: float, prefix: str = ""
-) -> tuple[CaptionTable, JoinReport]:
+    store: FeatureStore, captions: Iterable[Caption], min_match: float, prefix: str = "",
+    other_splits: Collection[str] = (),
+) -> tuple[CaptionTable, JoinReport]:  # fmt: skip
     """The captions whose image has a record, in order. The counts are logged, with `prefix` before them.
 
     Raises:
@@ -203,7 +207,7 @@ def join_captions(
     ids = TextColumn(store.ids())
     join = CaptionJoin(ids)
     rows = CaptionTable(ids, join.rows(captions))
-    report = join.report()
+    report = join.report(other_splits)
     check_match(report, min_match=min_match, captions="the captions", images=str(store.path))
     for line in report.lines():
         logger.info("%s%s", prefix, line)

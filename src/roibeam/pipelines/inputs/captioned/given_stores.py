@@ -84,6 +84,7 @@ class GivenStores:
                         weight=self._weights[number],
                         min_match=0 if file is None and self._texts is None else min_match,
                         data_set=checked_data_set(images_of, data_set_of_store(store.manifest)),
+                        other_splits=() if file is None else file.other_splits,
                     )
                 )
             yield sources
@@ -127,11 +128,16 @@ class GivenValidation:
         if self._file is None:
             yield None
         elif self._store is None:
-            yield CaptionedStore(first.store, self._file.captions(), min_match=min_match, data_set=first.data_set)
+            yield self._captioned(first.store, min_match, first.data_set)
         else:
             with FeatureStore(self._store) as store:
                 data_set = checked_data_set(images_of, data_set_of_store(store.manifest))
-                yield CaptionedStore(store, self._file.captions(), min_match=min_match, data_set=data_set)
+                yield self._captioned(store, min_match, data_set)
+
+    def _captioned(self, store: FeatureStore, min_match: float, data_set: str | None) -> CaptionedStore:
+        assert self._file is not None
+        captions, others = self._file.captions(), self._file.other_splits
+        return CaptionedStore(store, captions, min_match=min_match, data_set=data_set, other_splits=others)
 
     def notes(self) -> list[str]:
         """Of the file, once it was read: what was left out."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from roibeam.name_list import check_lists
 from roibeam.pipelines.foundation.files.named_files import NamedFiles
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.requests.checked_request import check_request
@@ -26,6 +27,9 @@ class RequestedStage:
     name: str
     request: PretrainRequest
     options: Sequence[str]
+
+    def __post_init__(self) -> None:
+        check_lists(self, "options")
 
     def told(self, number: int) -> str:
         """Which stage it is, for people."""

@@ -1,6 +1,7 @@
 """What one pre-training run is asked to be: names, paths and numbers alone, as a user gives them.
 
-`run_pretraining` of requested_run.py makes the run. Importing this costs nothing: nothing is opened or checked here.
+`run_pretraining` of requested_run.py makes the run. Importing this costs nothing: nothing is opened, and
+all that is checked here is that a list is one.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from roibeam.name_list import check_lists
 
 DEFAULT_ENCODER = "vg-r101-c4-600"  # VL-BERT's sizes
 
@@ -49,6 +52,9 @@ class RequestedData:
     id_rule: str = "no-extension"
     stage_to: Path | None = None
     stage_gb: float | None = None
+
+    def __post_init__(self) -> None:
+        check_lists(self, "stores", "captions", "task_texts", "text_corpus", "held_out")
 
 
 @dataclass(frozen=True)
@@ -127,6 +133,9 @@ class RequestedTraining:
     settings: Sequence[str] = ()
     inspect_batch: int = 0
     resume: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_lists(self, "settings")
 
 
 @dataclass(frozen=True)

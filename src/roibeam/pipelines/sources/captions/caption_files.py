@@ -59,14 +59,20 @@ class CaptionFile:
         self.split = split
         self._splits = karpathy.TRAINING_SPLITS if split is None else (split,)
         self.notes: list[str] = []
+        self.other_splits: list[str] = []
+
+    def __iter__(self) -> Iterator[Caption]:
+        return self.captions()
 
     def captions(self) -> Iterator[Caption]:
-        """Captions in file order; afterwards `notes` tells what was left out.
+        """Captions in file order. Afterwards `notes` tells what was left out, and `other_splits` has the images of a
+        Karpathy file that are in other splits.
 
         Raises:
             ValueError: at the entry that cannot be read, or at the end if there was no caption.
         """
         self.notes.clear()
+        self.other_splits.clear()
         num_captions = 0
         for caption in self._captions():
             num_captions += 1
@@ -112,6 +118,7 @@ class CaptionFile:
                     yield Caption(sentence.text, image.image_id)
             else:
                 num_left_out += len(image.sentences)
+                self.other_splits.append(image.image_id)
         if self._splits == karpathy.TRAINING_SPLITS:
             self.notes += karpathy.evaluation_note(num_left_out)
 

@@ -39,6 +39,8 @@ class JoinReport:
         ambiguous: captions whose image may be one of several; they are left out.
         without_image: captions whose image is not there.
         examples: the first few of "without_image", "ambiguous" and "without_caption".
+        images_of_other_splits: of those without a caption, how many the file has in a split that was not asked for.
+        columns_seem_swapped: whether the text of one of the first captions without image names an image.
     """
 
     captions: int
@@ -50,6 +52,8 @@ class JoinReport:
     ambiguous: int
     without_image: int
     examples: dict[str, tuple[str, ...]]
+    images_of_other_splits: int = 0
+    columns_seem_swapped: bool = False
 
     @property
     def joined(self) -> int:
@@ -66,7 +70,7 @@ class JoinReport:
             "ambiguous": self.ambiguous, "without_image": self.without_image,
             "captioned_images": self.captioned_images, "found_images": self.found_images, "images": self.images,
             "images_without_caption": self.images_without_caption,
-            "examples": {name: list(shown) for name, shown in self.examples.items()},
+            "examples": {name: list(shown) for name, shown in self.examples.items() if name != "other_splits"},
         }  # fmt: skip
 
     def lines(self) -> list[str]:
@@ -77,7 +81,8 @@ class JoinReport:
         for name, count, unit, what in (
             ("without_image", self.without_image, "caption", "without image"),
             ("ambiguous", self.ambiguous, "caption", "left out: several images may be meant"),
-            ("without_caption", self.images_without_caption, "image", "without caption"),
+            ("other_splits", self.images_of_other_splits, "image", "in other splits of the caption file"),
+            ("without_caption", self.images_without_caption - self.images_of_other_splits, "image", "without caption"),
         ):
             if count:
                 shown = ", ".join(printable(example, 80) for example in self.examples[name])
@@ -100,6 +105,7 @@ class CaptionJoin:
         self._num_captions = self._ambiguous = 0
         self._first_strangers: dict[str, None] = {}
         self._first_ambiguous: dict[str, None] = {}
+        self._columns_seem_swapped = False
 
     def rows(self, captions: Iterable[Caption]) -> Iterator[tuple[int, str]]:
         """(place of the image, caption) of every caption that has its image, in the order given; to be read once."""
@@ -134,6 +140,8 @@ class CaptionJoin:
                 continue
             image, several = missing[0]
             if several is None:
+                if len(self._first_strangers) < _EXAMPLES and isinstance(text, Caption):
+                    self._columns_seem_swapped |= isinstance(self.finder.look_up(text.text), Found)
                 _note_first(self._first_strangers, _shown(image))
             else:
                 self._ambiguous += 1
@@ -151,23 +159,33 @@ class CaptionJoin:
             self._names[is_found].append(np.unique(np.array(hashes, np.uint64)))
             hashes.clear()
 
-    def report(self) -> JoinReport:
-        """Of the rows read so far."""
+    def report(self, other_splits: Iterable[str] = ()) -> JoinReport:
+        """Of the rows read so far.
+
+        Args:
+            other_splits: names of images that the file has in splits that were not asked for.
+        """
         found, others = (
             len(np.unique(np.concatenate([np.empty(0, np.uint64), *self._names[is_found]])))
             for is_found in (True, False)
         )
-        without = np.flatnonzero(~self._has_caption)
+        elsewhere = np.zeros(self.finder.num_images, bool)
+        for name in other_splits:
+            if isinstance(image := self.finder.look_up(name), Found):
+                elsewhere[image.place] = not self._has_caption[image.place]
+        places = {"other_splits": elsewhere, "without_caption": ~self._has_caption & ~elsewhere}
+        shown = {name: np.flatnonzero(of_images)[:_EXAMPLES].tolist() for name, of_images in places.items()}
         examples = {
             "without_image": tuple(self._first_strangers),
             "ambiguous": tuple(self._first_ambiguous),
-            "without_caption": tuple(self.finder.id_at(int(place)) for place in without[:_EXAMPLES]),
+            **{name: tuple(map(self.finder.id_at, first)) for name, first in shown.items()},
         }
         by_rule = {rule: self._by_rule[rule] for rule in RULES}
         without_image = self._num_captions - self._by_rule.total() - self._ambiguous
         return JoinReport(
-            self._num_captions, found + others, found, self.finder.num_images, len(without), by_rule,
-            self._ambiguous, without_image, examples,
+            self._num_captions, found + others, found, self.finder.num_images,
+            int(np.count_nonzero(~self._has_caption)), by_rule, self._ambiguous, without_image, examples,
+            int(np.count_nonzero(elsewhere)), self._columns_seem_swapped,
         )  # fmt: skip
 
 
@@ -179,18 +197,25 @@ def check_match(report: JoinReport, *, min_match: float, captions: str, images: 
         captions, images: where they are, for the message.
     Raises:
         ValueError: when fewer were found, or none, saying which share of which side was, with a name of each side
-            that was not.
+            that was not; or that the columns of a hand-made file seem swapped.
     """
     if report.found_images and report.found_share >= min_match:
         return
     stranger = [*report.examples["without_image"], *report.examples["ambiguous"]][:1]
     image = report.examples["without_caption"][:1]
     sides = ", ".join([f"a caption names {name!r}" for name in stranger] + [f"an image is {name!r}" for name in image])
+    if report.columns_seem_swapped:
+        raise ValueError(
+            f"{captions}: the columns seem swapped: what should be a caption names an image, and {stranger[0]!r} names "
+            f"none; expected caption TAB path on each line"
+        )
+    elsewhere = counted(report.images_of_other_splits, "image")
+    others = f"; {elsewhere} of them in other splits of the file" * bool(report.images_of_other_splits)
     if not report.found_images:
         raise ValueError(
             f"{captions}: none of {counted(report.captioned_images, 'captioned image')} is among the "
-            f"{counted(report.images, 'image')} of {images}{': ' * bool(sides)}{sides}; give the captions of these "
-            f"images, or write their ids into the file"
+            f"{counted(report.images, 'image')} of {images}{': ' * bool(sides)}{sides}{others}; give the captions of "
+            f"these images, or write their ids into the file"
         )
     found = f"{report.found_images:,} of {counted(report.captioned_images, 'captioned image')}"
     allowed = f"--min-match {_below(report.found_share)}"
@@ -199,7 +224,11 @@ def check_match(report: JoinReport, *, min_match: float, captions: str, images: 
         why = f"{met:,} of these {report.images:,} images have a caption ({sides}): is it the right folder and file? "
         cure = f"If so, allow it with {allowed}"
     else:
-        why = "All of these images have a caption, so the file is of more photos than these. "
+        why = (
+            "All of these images have a caption"
+            + " or are in other splits" * bool(others)
+            + ", so the file is of more photos than these. "
+        )
         cure = f"That is a normal case: allow it with {allowed}"
     raise ValueError(
         f"{captions}: {found} ({100 * report.found_share:.2g} %) are among the {counted(report.images, 'image')} of "
@@ -234,7 +263,7 @@ def give_captions(source: Source, location: str, *, min_match: float) -> tuple[S
     table = ScratchDatabase("CREATE TABLE captions (place INTEGER, caption TEXT)")
     table.add("INSERT INTO captions VALUES (?, ?)", join.rows(file.captions()))
     table.rows("CREATE INDEX by_place ON captions (place)")
-    report = join.report()
+    report = join.report(file.other_splits)
     check_match(report, min_match=min_match, captions=file.location, images=source.location)
 
     def captioned() -> Iterator[ImageRef]:

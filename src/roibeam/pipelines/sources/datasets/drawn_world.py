@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from roibeam.pipelines.foundation.files.remote_files import is_url
 
 WORLD_NAME = "toyworld.json"
+CONTACT_SHEET_NAME = "contact_sheet.jpg"
 WORLD_FORMAT = "roibeam-toyworld"
 _LEVELS = 6  # a photo lies two folders below its world; a pattern or an archive in it a little deeper
 _MAX_BYTES = 2**20
@@ -19,6 +21,12 @@ def world_of(place: str) -> Path | None:
         return None
     path = Path(place).absolute()
     return next((folder for folder in (path, *path.parents)[:_LEVELS] if _is_world(folder)), None)
+
+
+def is_contact_sheet(path: str) -> bool:
+    """Whether a file is the overview that a toy world has of its pictures, and so no picture of it."""
+    folder, name = os.path.split(path)
+    return name == CONTACT_SHEET_NAME and _is_world(Path(folder))
 
 
 def _is_world(folder: Path) -> bool:

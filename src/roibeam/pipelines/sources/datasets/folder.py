@@ -4,6 +4,8 @@ Id rule: the path below the folder (for a pattern: below its longest part withou
 the extension (`--id-rule with-extension` keeps it): photos/a/b.jpg -> "a/b". For a photo: below its folder. For several
 folders, patterns and photos: below the nearest folder that holds all of them.
 
+The contact sheet of a toy world is no photo of it, and is left out.
+
 Links to files are followed; links to folders below the root are not, in a folder as in a pattern: one that leads back
 up would give every photo many ids. They are counted, and each may be named as a source itself.
 """
@@ -19,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from roibeam.extraction.photos.image_ref import ImageRef
 from roibeam.features.counted import counted
 from roibeam.pipelines.foundation.files.image_ids import IMAGE_EXTENSIONS, image_id_of
+from roibeam.pipelines.sources.datasets.drawn_world import is_contact_sheet
 
 _WILDCARDS = frozenset("*?[")
 
@@ -44,10 +47,11 @@ class Listing(ABC):
     def images(self, *, id_rule: str = "no-extension") -> Iterator[ImageRef]:
         self.num_other_files = 0
         for path in self.paths():
-            if os.path.splitext(path)[1].lower() in IMAGE_EXTENSIONS:
-                yield ImageRef(image_id_of(path, id_rule=id_rule), f"{self.root.rstrip('/')}/{path}")
-            else:
+            place = f"{self.root.rstrip('/')}/{path}"
+            if os.path.splitext(path)[1].lower() not in IMAGE_EXTENSIONS:
                 self.num_other_files += 1
+            elif not is_contact_sheet(place):
+                yield ImageRef(image_id_of(path, id_rule=id_rule), place)
 
     def notes(self) -> list[str]:
         """What was left out, once the images have been taken."""

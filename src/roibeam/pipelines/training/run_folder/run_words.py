@@ -31,14 +31,15 @@ def model_sentence(config: Mapping[str, Any], summary: RunSummary | None, weight
 
 
 def data_sentence(config: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
-    """On what: "on 400 captions of 80 images in store"."""
+    """On what: "on 400 captions of 80 images in store"; of a run on photos "end to end on 400 ..."."""
     recorded = config["recorded"]
     sources = recorded.get("sources")
     if sources:
         captions = sum(each["captions"] for each in sources)
         images = sum(each["join"]["found_images"] for each in sources)
         stores = str(sources[0]["store"]) if len(sources) == 1 else counted(len(sources), "store")
-        return f"on {counted(captions, 'caption')} of {counted(images, 'image')} in {stores}"
+        way = "end to end " if "end_to_end" in config["task"].get("model", {}) else ""
+        return f"{way}on {counted(captions, 'caption')} of {counted(images, 'image')} in {stores}"
     last = lines[-1]
     samples = round(last["samples"] / max(last["epoch"], _EPOCH_DIGITS))
     if recorded.get("text_files"):

@@ -37,6 +37,10 @@ _WORDS_ALONE = (
     "is trained on words alone may find more."
 )
 _ROWS = 30  # evaluations that the table shows; more are thinned out
+_QUESTION = (
+    "Masks and pairs are drawn by the training rules of this system. roibeam evaluate asks all systems alike and hides "
+    "15 % of words and regions, so its numbers differ from these."
+)
 # What a reader of a run asks for first: name, and where it stands in config.json.
 _FIRST_SETTINGS = {
     "steps": "train.steps",
@@ -148,8 +152,11 @@ def _how_good(run: _Run) -> Iterator[str]:
         rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in cells]
         yield f"<section><h2>How good <small>asked about {escaped(summary.asked, 200)}</small></h2>\n"
         yield table(head, rows, numbers=range(1, len(head) - 1))
+        yield f"<p>{_QUESTION}</p>
+"
         if summary.words_alone:
-            yield f"<p>{_WORDS_ALONE}</p>\n"
+            yield f"<p>{_WORDS_ALONE}</p>
+"
         if not summary.held_out:
             yield note(
                 "Not held out.",
