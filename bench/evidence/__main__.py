@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from evidence.arms import ARMS, QUICK_ARMS, SEEDS
-from evidence.intervals import read_answers
-from evidence.page import write_page
+from evidence.readers.bounds import bounds
+from evidence.report.intervals import read_answers
+from evidence.report.page import write_page
 from evidence.runs import Run, Runs
 from evidence.worlds import FULL, QUICK, World
 
@@ -82,7 +83,14 @@ def make(runs: Runs, jobs: int) -> None:
 def write(runs: Runs, page: Path) -> Path:
     """The page; ends with an error where masks alone tell whether a caption belongs."""
     commands = {name: runs.command(arm) for name, arm in ARMS.items()}
-    written = write_page(runs.results, page, commands=commands, bounds={}, sizes=runs.world.sizes, quick=runs.quick)
+    written = write_page(
+        runs.results,
+        page,
+        commands=commands,
+        bounds=bounds(runs.world.sizes, runs.results / "bounds.json"),
+        sizes=runs.world.sizes,
+        quick=runs.quick,
+    )
     if telling := telling_masks(runs.results, commands):
         sys.exit(f"evidence: masks alone tell whether a caption belongs: {', '.join(telling)}")
     return written

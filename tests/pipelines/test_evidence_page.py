@@ -30,12 +30,12 @@ def bench_on_the_path() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def statistics() -> ModuleType:
-    return import_module("evidence.intervals")
+    return import_module("evidence.report.intervals")
 
 
 @pytest.fixture(scope="module")
 def claims() -> ModuleType:
-    return import_module("evidence.claims")
+    return import_module("evidence.report.claims")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def written(claims: ModuleType, path: Path, *rows: Mapping[str, str]) -> Path:
 
 
 def test_our_own_claims_can_be_read_and_cite_a_place(claims: ModuleType) -> None:
-    page, tables = import_module("evidence.page"), import_module("evidence.tables")
+    page, tables = import_module("evidence.report.page"), import_module("evidence.report.tables")
     ours = claims.read_claims(page.CLAIMS)
     assert {claim.paper for claim in ours} == set(claims.PAPERS)
     claims.check_names(page.CLAIMS, ours, arms=import_module("evidence.arms").ARMS, questions=tables.QUESTIONS)
@@ -241,7 +241,7 @@ def full(claims: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
     )
     commands |= {"detector/vlbert-later": "roibeam later"}
     path = written(claims, folder / "claims.tsv", *CLAIMS)
-    page = import_module("evidence.page").write_page(
+    page = import_module("evidence.report.page").write_page(
         folder / "results",
         folder / "evidence.md",
         commands=commands,
@@ -305,7 +305,7 @@ def test_plots_show_claims_that_compare_trainings_as_text(full: Any) -> None:
 
 
 def test_less_as_expected_is_drawn_to_the_right_and_large_differences_are_cut_off(claims: ModuleType) -> None:
-    plots = import_module("evidence.plots")
+    plots = import_module("evidence.report.plots")
     less = claims.Judged(claims.Claim(**{**ROW, "expected": "less"}), claims.Found(50, 52, -2.0, -3.0, -1.0, 3))
     huge = claims.Judged(claims.Claim(**ROW), claims.Found(90, 10, 80.0, 79.0, 81.0, 3))
     drawn = plots.claims_plot("title", [less, less, huge])
@@ -317,7 +317,7 @@ def test_less_as_expected_is_drawn_to_the_right_and_large_differences_are_cut_of
 def test_a_page_of_no_runs_says_so(claims: ModuleType, full: Any, tmp_path: Path) -> None:
     table = Path(shutil.copy(full.claims, tmp_path / "claims.tsv"))
     text = (
-        import_module("evidence.page")
+        import_module("evidence.report.page")
         .write_page(
             tmp_path / "none", tmp_path / "docs" / "evidence.md", commands=full.commands, bounds={}, sizes=SIZES,
             quick=False, table=table,
@@ -333,7 +333,7 @@ def test_a_quick_page_leaves_the_claims_alone(claims: ModuleType, full: Any, tmp
     table = written(claims, tmp_path / "claims.tsv", {"first_arm": "perfect/not-quick"}, *CLAIMS)
     before = table.read_bytes()
     text = (
-        import_module("evidence.page")
+        import_module("evidence.report.page")
         .write_page(
             full.folder / "results", tmp_path / "evidence.md", commands=full.commands, bounds=BOUNDS, sizes=SIZES,
             quick=True, table=table,
@@ -344,7 +344,7 @@ def test_a_quick_page_leaves_the_claims_alone(claims: ModuleType, full: Any, tmp
 
 
 def test_a_long_list_of_names_is_left_out_of_a_papers_sentence(claims: ModuleType) -> None:
-    sentence = import_module("evidence.page").paper_sentence
+    sentence = import_module("evidence.report.page").paper_sentence
     claim = claims.Claim(**{**ROW, "expected": "less", "short": "five words are in here"})
     judged = [claims.Judged(replace(claim, id=str(n)), claims.Found(60, 50, 10, 9, 11, 3)) for n in range(10)]
     assert sentence("VL-BERT", judged) == "**VL-BERT**: of 10 claims 10 go the other way."

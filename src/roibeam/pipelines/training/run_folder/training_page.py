@@ -152,11 +152,9 @@ def _how_good(run: _Run) -> Iterator[str]:
         rows = [[*map(escaped, row[:-1]), verdict_markup(row[-1])] for row in cells]
         yield f"<section><h2>How good <small>asked about {escaped(summary.asked, 200)}</small></h2>\n"
         yield table(head, rows, numbers=range(1, len(head) - 1))
-        yield f"<p>{_QUESTION}</p>
-"
+        yield f"<p>{_QUESTION}</p>\n"
         if summary.words_alone:
-            yield f"<p>{_WORDS_ALONE}</p>
-"
+            yield f"<p>{_WORDS_ALONE}</p>\n"
         if not summary.held_out:
             yield note(
                 "Not held out.",

@@ -25,16 +25,16 @@ from pathlib import Path
 
 import numpy as np
 
-from evidence.caption_pairs import PairReader
-from evidence.hidden_regions import regions_read
-from evidence.hidden_words import words_read
 from evidence.questions import REGIONS_ASKED
-from evidence.read_world import ReadWorld, expected_recall
+from evidence.readers.caption_pairs import PairReader
+from evidence.readers.hidden_regions import regions_read
+from evidence.readers.hidden_words import words_read
+from evidence.readers.read_world import ReadWorld, expected_recall
 from evidence.worlds import FULL, QUICK, SEED, Sizes
 from roibeam.pipelines.toyworld.truth import truthful_recall
 from roibeam.pipelines.toyworld.world import WORLD_VERSION
 
-BOUNDS = Path(__file__).parent / "results" / "bounds.json"
+BOUNDS = Path(__file__).parents[1] / "results" / "bounds.json"
 SCENES, QUICK_SCENES = 20_000, 1_000
 _FITTED, _QUICK_FITTED = 800, 200
 _CUTS = (1, 5, 10)
@@ -206,7 +206,3 @@ def main() -> None:
         BOUNDS.unlink(missing_ok=True)
     for line in _lines(floors_and_ceilings(QUICK) if options.quick else bounds(FULL, BOUNDS)):
         print(line)
-
-
-if __name__ == "__main__":
-    main()

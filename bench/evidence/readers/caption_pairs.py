@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evidence.read_world import ReadWorld
+from evidence.readers.read_world import ReadWorld
 from roibeam.pipelines.toyworld.caption_likelihood import Wording, read_wording
 from roibeam.pipelines.toyworld.captions import GROUND_PHRASES, NUMBERS, write_captions
 from roibeam.pipelines.toyworld.truth import Noun

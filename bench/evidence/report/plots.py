@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from evidence.claims import ALIKE_POINTS, NOT_RUN, NOT_SHOWN, OTHER_WAY, SHOWN, Found, Judged, points
+from evidence.report.claims import ALIKE_POINTS, NOT_RUN, NOT_SHOWN, OTHER_WAY, SHOWN, Found, Judged, points
 from roibeam.features.printable import escaped
 from roibeam.pipelines.foundation.pages.plot import WIDTH_PX, Plot, Series, plot_svg, svg_file
 

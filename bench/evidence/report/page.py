@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evidence.arms import SEEDS
-from evidence.claims import (
+from evidence.report.claims import (
     ALIKE_POINTS,
     NOT_RUN,
     OTHER_WAY,
@@ -22,10 +22,10 @@ from evidence.claims import (
     read_claims,
     write_claims,
 )
-from evidence.intervals import DRAWS, arm_id, read_answers, share_of
-from evidence.listings import claims, missing, not_shown, runs
-from evidence.plots import claims_plot, curve_plot, file_of
-from evidence.tables import (
+from evidence.report.intervals import DRAWS, arm_id, read_answers, share_of
+from evidence.report.listings import claims, missing, not_shown, runs
+from evidence.report.plots import claims_plot, curve_plot, file_of
+from evidence.report.tables import (
     QUESTIONS,
     SYSTEMS,
     Evidence,
@@ -41,7 +41,7 @@ from evidence.tables import (
 if TYPE_CHECKING:
     from evidence.worlds import Sizes
 
-CLAIMS = Path(__file__).with_name("claims.tsv")
+CLAIMS = Path(__file__).parents[1] / "claims.tsv"
 MOST_WORDS = 40  # of a sentence
 _SECTIONS: Sequence[Callable[[Evidence], Iterator[str]]] = (
     questions, stores, controls, noise, training_pictures, claims, not_shown, missing, runs,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from evidence.questions import GROUNDED
-from evidence.read_world import ReadWorld
+from evidence.readers.read_world import ReadWorld
 from roibeam.pipelines.toyworld.captions import write_captions
 from roibeam.pipelines.toyworld.truth import parse_caption
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from evidence.arms import OVERLAP_NAMES
 from evidence.questions import OVERLAPS, largest_overlap
-from evidence.read_world import ReadWorld
+from evidence.readers.read_world import ReadWorld
 from roibeam.pipelines.toyworld.caption_likelihood import noun_chance, read_wording, ways_to_write
 from roibeam.pipelines.toyworld.picture import Picture
 from roibeam.pipelines.toyworld.relations import find_relations

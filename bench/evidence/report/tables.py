@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evidence.claims import PAPERS, Bound, Judged, points
-from evidence.intervals import Answers, Counts, Estimate, difference, share, share_of
+from evidence.report.claims import PAPERS, Bound, Judged, points
+from evidence.report.intervals import Answers, Counts, Estimate, difference, share, share_of
 
 SYSTEMS = dict(zip(("vlbert", "vilbert", "visualbert", "imagebert", "interbert"), PAPERS, strict=True))
 BESIDE = " beside"  # VisualBERT's own way to ask: a true caption of the picture stands before the asked one
@@ -125,7 +125,7 @@ def questions(evidence: Evidence) -> Iterator[str]:
     yield "## Floors and ceilings\n"
     yield paragraph(
         "A blind reader sees no picture and answers as well as it can: the floor. A perfect reader sees the whole "
-        "scene: the ceiling. Both are computed from the test captions by `bench/evidence/readers.py`; shares are "
+        "scene: the ceiling. Both are computed from the test captions by `bench/evidence/readers`; shares are "
         "in percent."
     )
     yield table(

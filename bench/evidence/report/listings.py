@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from evidence.arms import ARMS
-from evidence.claims import FLOOR, NOT_RUN, NOT_SHOWN, OTHER_WAY, PAPERS, Judged, points
-from evidence.intervals import arm_id
-from evidence.tables import Evidence, paragraph, table
+from evidence.report.claims import FLOOR, NOT_RUN, NOT_SHOWN, OTHER_WAY, PAPERS, Judged, points
+from evidence.report.intervals import arm_id
+from evidence.report.tables import Evidence, paragraph, table
 
 
 def claims(evidence: Evidence) -> Iterator[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
-from evidence.intervals import Answers, Counts, Estimate, difference, share_of
+from evidence.report.intervals import Answers, Counts, Estimate, difference, share_of
 from roibeam.near_names import name_hint
 
 PAPERS = ("VL-BERT", "ViLBERT", "VisualBERT", "ImageBERT", "InterBERT")
