@@ -255,7 +255,7 @@ def test_diff_exit_codes_and_text(roibeam: Roibeam, two_stores: tuple[Path, Path
         (["left", "right", "--photos", "none", "--html", "page.html"], "no such file or folder: --photos 'none'"),
         (["left", "right", "--html", "none/page.html"], "--html none/page.html: there is no folder none"),
         (["left", "right", "--html", "left"], "--html left: is a folder"),
-        (["left", "right", "--max-error", "7"], "less than or equal to 1"),
+        (["left", "right", "--max-error", "7"], "a number from 0 to 1"),
         (["left"], "RIGHT"),
     ],
 )
