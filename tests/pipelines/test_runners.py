@@ -105,7 +105,9 @@ def test_worker_processes_write_what_one_process_writes(
     assert digest(out) == digest(tmp_path / "one")
     assert not list(out.glob(".*"))
     assert runner == ("--runner", "portable") or len({one.stats["process"] for one in manifests(out)}) == 2
-    noise = [line for line in done.stderr.splitlines() if "apitools not found" not in line]  # Beam's, when imported
+    # Beam's line when it is imported, and ours when that takes long on a busy machine.
+    quiet = ("apitools not found", " s so far")
+    noise = [line for line in done.stderr.splitlines() if not any(words in line for words in quiet)]
     assert noise == []
     assert_metrics_are_those_of_the_manifests(json.loads(done.stdout.splitlines()[-1])["metrics"], out)
 

@@ -6,12 +6,12 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from captioned_records import CAPTIONS, TINY, captioned, make_store, pretrain_with
+from asked_words import ALL_ROWS, ASKED, run
+from captioned_records import CAPTIONS, make_store
 from ranks import run_ranks, said
 from small_pretraining import make_task
 from text_training import LINES, run_on_text
@@ -23,33 +23,14 @@ from roibeam.pipelines.analysis.evaluation.words_alone import ALL, NONE, HiddenW
 from roibeam.pipelines.foundation.statistics.neighbour_counts import UNKNOWN, count_neighbours
 from roibeam.pipelines.model_files.model_checkpoint import load_model
 from roibeam.pipelines.model_files.tokenizer import load_tokenizer
-from roibeam.pipelines.pretraining.run_frame import PretrainResult
-from roibeam.pipelines.pretraining.systems import SYSTEMS
 from roibeam.pipelines.pretraining.task import DataConfig, evaluate
 from roibeam.pipelines.sources.captions.caption_files import Caption
 from roibeam.pipelines.training.run_folder.run_figures import RunSummary, read_summary
 from roibeam.pipelines.training.run_folder.word_counts import WORD_COUNTS, read_word_counts, write_word_counts
-from roibeam.pipelines.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 NAME = "masked_word_accuracy"
-ASKED = [(f"image-{number}", caption) for number, caption in enumerate(CAPTIONS) if number % 4 == 1]
-ALL_ROWS = [(f"image-{number}", caption) for number, caption in enumerate(CAPTIONS)]
-# As the captions that are asked about, in part: what counting finds is neither nothing nor everything.
-NEAR = [(f"image-{number}", CAPTIONS[1 if number % 2 else 5].replace("tree", "roof")) for number in (0, 2, 3, 4)]
-
-
-def run(folder: Path, *, system: str = "vlbert", asked: Any = ASKED, **changes: Any) -> PretrainResult:
-    store = make_store()
-    settings: dict[str, Any] = {
-        "system": SYSTEMS[system],
-        "train_config": TrainConfig(steps=2, learning_rate=1e-3, device="cpu"),
-        "data": DataConfig(batch_size=4),
-        "model_overrides": TINY,
-        "validation": None if asked is None else captioned(store, asked),
-    }
-    return pretrain_with([captioned(store, [*ALL_ROWS, *NEAR])], folder, **settings | changes)
 
 
 def summary(folder: Path) -> RunSummary:

@@ -94,7 +94,7 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall(("evaluate", folder, "--store", store, "--captions", captions, "--split", "tset"), "--split"),
         WrongCall(("toyworld", out, "--num-images", -3), "--num-images", 2),
         WrongCall(("toyworld", out, "--noise", 1, "--box-jitter", 0), "--noise, --box-jitter: only with --perfect-st"),
-        WrongCall(("toyworld", out, "--perfect-store", folder / "p", "--missed", 2), "--missed '2': expected a number from 0 to 1", 2),
+        WrongCall(("toyworld", out, "--perfect-store", folder, "--missed", 2), "--missed '2': expected a number", 2),
         WrongCall(("toyworld", out, "--perfect-store", folder / "p", "--noise", 0.12345678), "at most six digits"),
         WrongCall(("toyworld", out, "--perfect-store", "s3://bucket/store"), "is a URL; name a folder on a disk"),
         WrongCall(("toyworld", out, "--perfect-store", out / "store"), "name a folder beside the world"),
