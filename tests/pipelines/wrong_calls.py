@@ -129,7 +129,8 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
     extract: Words = ("extract", photos, out)
     toy: Words = (*extract, "--detector", "toy")
     pretrain: Words = ("pretrain", out, "--captions", captions, "--store")
-    first, probed = sorted(os.listdir(photos))[0], folder / "probed.svg"
+    first = sorted(os.listdir(photos))[0]
+    beside: Words = ("--tokenizer", empty, "--out", folder / "probed.svg")
     return [
         WrongCall(extract, "give a weight file (--weights FILE"),
         WrongCall(("extract", photos, folder / "x.h5", "--detector", "toy"), f"store export {folder / 'x'} "),
@@ -180,7 +181,7 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
                   "was trained on ffffffffffffffffffffffff; extract"),
         WrongCall(("evaluate", folder / "trained", "--store", store, "--captions", captions, "--tokenizer", empty),
                   "is neither a vocab.txt, nor a folder with tokenizer.json"),
-        WrongCall(("probe", folder / "trained", "sample_00000", "a", "--store", store, "--tokenizer", empty, "--out", probed),
+        WrongCall(("probe", folder / "trained", "sample_00000", "a", "--store", store, *beside),
                   "is neither a vocab.txt, nor a folder with tokenizer.json"),
         WrongCall(("evaluate", empty, "--store", store, "--captions", captions), "no config.json; expected a model's"),
         WrongCall(("convert", folder / "cut.safetensors", folder / "b.pth"), "its header promises 79"),
