@@ -72,7 +72,7 @@ def _check_sections(
     chosen = apply_overrides(sections, others, elsewhere=elsewhere)
     if request.data.stores:
         check_search(chosen["data"], has_validation=request.data.validation is not None)
-    else:
+    elif request.data.text_corpus and recipe is None:  # a recipe needs a store, which is said elsewhere
         check_text_alone(system, chosen["data"], chosen["sampling"])
 
 
