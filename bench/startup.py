@@ -44,6 +44,9 @@ COMMANDS = {
     "probe, no photo": ("probe", "GONE", "GONE", "text"),
     "detector train, no labels": ("detector", "train", "OUT", "--labels", "GONE"),
     "convert, no file": ("convert", "GONE", "OUT.bin"),
+    "pretrain, unknown --set": ("pretrain", "OUT", "--store", "STORE", "--set", "model.hidden_sise=8"),
+    "pretrain, text unread": ("pretrain", "OUT", "--text-corpus", "HELD", "--system", "visualbert"),
+    "demo, other files there": ("demo", "PHOTOS"),
     "import torch, for comparison": ("-c", "import torch"),
 }
 
@@ -59,7 +62,8 @@ def run(checkout: Path, words: tuple[str, ...], folder: Path) -> Cost:
     new = folder / f"new-{time.monotonic_ns()}"
     places = {"STORE": folder / "store", "PHOTOS": folder / "samples" / "images", "GONE": folder / "gone", "OUT": new,
               "OUT.html": f"{new}.html", "OUT.tsv": f"{new}.tsv", "OUT.bin": f"{new}.bin",
-              "list=HELD": f"list={folder / 'held.txt'}"}  # fmt: skip
+              "list=HELD": f"list={folder / 'held.txt'}",
+              "HELD": folder / "held.txt"}  # fmt: skip
     start = time.monotonic()
     with subprocess.Popen(
         [sys.executable, *(() if words[0] == "-c" else ("-m", "roibeam")), *(str(places.get(w, w)) for w in words)],

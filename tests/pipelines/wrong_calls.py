@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -39,6 +40,11 @@ def make_wrong_files(pictures: Pictures, folder: Path) -> None:
     shutil.copy(pictures.store / "plan.json", folder / "begun")
     shutil.copy(next(pictures.store.glob("part-*.json")), folder / "killed")
     (folder / "others.token").write_text("someone.jpg#0\tA man.\nelse.jpg#0\tA dog.\n")
+    (folder / "trained" / "model").mkdir(parents=True)  # a run's checkpoint, whose weights nobody reads here
+    config = {"model_type": "roibeam-imagebert", "architectures": ["ImageBertForPreTraining"], "hidden_size": 16}
+    (folder / "trained" / "model" / "config.json").write_text(json.dumps(config | {"num_attention_heads": 2}))
+    (folder / "trained" / "config.json").write_text(json.dumps({"task": {"feature_space": "f" * 64}}))
+    (folder / "trained" / "state.json").write_text('{"step": 1}')
     photos = [path.name for path in sorted(pictures.photos.iterdir())]
     rows = [f"{name}#0\tA square." for name in (*photos, *(f"other{number}.jpg" for number in range(80)))]
     (folder / "whole.token").write_text("\n".join(rows) + "\n")
@@ -88,6 +94,9 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*joint, "--set", "detector.depth=7"), "depth is 7; it must be one of"),
         WrongCall((*joint, "--set", "labelled.heads=new"), "no section 'labelled'; choose one of train,"),
         WrongCall((*joint, "--labels", captions, "--set", "detection.classes=-1"), "classes is -1.0; it must not"),
+        WrongCall((*joint, "--stage", "--steps 1", "--stage", "--set sampling.x=1"), "stage 2: --set 'sampling.x=1'"),
+        WrongCall((*pretrain, "--set", "data.validation_retrieval=9"), "name them with --validation-captions"),
+        WrongCall((*joint, "--store", store), "end to end a run reads one store, got 2"),
         WrongCall(("recipes", "vlbert-lagre"), "did you mean vlbert-large"),
         WrongCall(("store", "export", store, out, "--format", "lxmert_h5"), "did you mean lxmert-h5?"),
         WrongCall(("store", "copy", store, out, "--dtype", "int8"), "choose one of float16"),
@@ -120,6 +129,7 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
     toy: Words = (*extract, "--detector", "toy")
     pretrain: Words = ("pretrain", out, "--captions", captions, "--store")
     first = sorted(os.listdir(photos))[0]
+    beside: Words = ("--tokenizer", empty, "--out", folder / "probed.svg")
     return [
         WrongCall(extract, "give a weight file (--weights FILE"),
         WrongCall(("extract", photos, folder / "x.h5", "--detector", "toy"), f"store export {folder / 'x'} "),
@@ -156,6 +166,22 @@ def calls_with_wrong_files(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*pretrain, store, "--from-bert", empty), "expected a folder with config.json and model.safetensors"),
         WrongCall((*pretrain, store, "--tokenizer", empty), "is neither a vocab.txt, nor a folder with tokenizer.json"),
         WrongCall(("pretrain", photos, *pretrain[2:], store), "is not empty and no run of ours"),
+        WrongCall((*pretrain, store, "--from-run", folder / "trained", "--system", "vlbert"),
+                  "holds a ImageBertForPreTraining; VL-BERT starts from a VLBertForPreTraining: choose its --system"),
+        WrongCall((*pretrain, store, "--from-run", folder / "trained", "--set", "model.hidden_size=33"),
+                  "is not a multiple of num_attention_heads 2"),
+        WrongCall((*pretrain, store, "--from-run", folder / "trained"), "was trained on ffffffffffffffffffffffff; ex"),
+        WrongCall((*pretrain, store, "--text-corpus", captions, "--system", "visualbert"), "leave out the text corpus"),
+        WrongCall((*pretrain, store, "--task-text", captions, "--system", "vlbert"), "on a task's own text; leave it"),
+        WrongCall(("pretrain", out, "--text-corpus", captions, "--system", "visualbert"), "name a --store, or train"),
+        WrongCall(("pretrain", out, "--text-corpus", captions, "--set", "data.share=0.5"), "a run on text alone has"),
+        WrongCall(("demo", photos), "is not empty and no demo of ours; give a new folder"),
+        WrongCall(("evaluate", folder / "trained", "--store", store, "--captions", captions, "--out", out),
+                  "was trained on ffffffffffffffffffffffff; extract"),
+        WrongCall(("evaluate", folder / "trained", "--store", store, "--captions", captions, "--tokenizer", empty),
+                  "is neither a vocab.txt, nor a folder with tokenizer.json"),
+        WrongCall(("probe", folder / "trained", "sample_00000", "a", "--store", store, *beside),
+                  "is neither a vocab.txt, nor a folder with tokenizer.json"),
         WrongCall(("evaluate", empty, "--store", store, "--captions", captions), "no config.json; expected a model's"),
         WrongCall(("convert", folder / "cut.safetensors", folder / "b.pth"), "its header promises 79"),
         WrongCall(("convert", empty, out, "--to", "roibeam"), "no config.json; expected a model's folder"),

@@ -11,24 +11,20 @@ import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from roibeam.extraction.weights.loading import build_detector
 from roibeam.features.store import FeatureStore
 from roibeam.features.verify import verify_store
-from roibeam.pipelines.detector.evaluation import evaluate_detector, report_lines
-from roibeam.pipelines.detector.photos import open_labelled_photos
-from roibeam.pipelines.extract.extraction_run import run_extract
 from roibeam.pipelines.extract.report.run_facts import REPORT_NAME, output_tree
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedDetector, RequestedImages, RunOptions
-from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
-from roibeam.pipelines.pretraining.pretrain_run import pretrain
-from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunSettings
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.vlbert_sampling import VLBertSampling
-from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.sources.captions.caption_files import read_captions
 from roibeam.pipelines.toyworld.write import CONTACT_SHEET_NAME, write_world
 from roibeam.pipelines.training.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.pretraining.run_frame import PretrainResult
 
 log = logging.getLogger(__name__)
 DETECTOR = "toy"
@@ -55,6 +51,9 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
     world, store, run_dir = out / "world", out / "store", out / "pretraining"
     if out.exists() and not world.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty and no demo of ours; give a new folder")
+    # Torch and Beam come now, when the folder is right.
+    from roibeam.pipelines.extract.extraction_run import run_extract
+
     step(f"1. Drawing {NUM_PICTURES} pictures in the formats of COCO, Visual Genome and others into {world}")
     write_world(world, seed=WORLD_SEED, num_images=NUM_PICTURES, workers=2)
     coco, genome = world / "coco", world / "visual_genome"
@@ -100,6 +99,10 @@ def run_demo(out: Path, *, tell: Callable[[str], None] = log.info, command: str 
 
 
 def _judge(labels: Path) -> list[str]:
+    from roibeam.extraction.weights.loading import build_detector
+    from roibeam.pipelines.detector.evaluation import evaluate_detector, report_lines
+    from roibeam.pipelines.detector.photos import open_labelled_photos
+
     photos = open_labelled_photos(str(labels))
     report = evaluate_detector(
         build_detector(DETECTOR),
@@ -112,6 +115,11 @@ def _judge(labels: Path) -> list[str]:
 
 
 def _train(store: Path, captions: Path, run_dir: Path) -> PretrainResult:
+    from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore
+    from roibeam.pipelines.pretraining.pretrain_run import pretrain
+    from roibeam.pipelines.pretraining.run_frame import RunSettings
+    from roibeam.pipelines.pretraining.start import ModelChoice
+
     rows, _ = read_captions(str(captions))
     by_picture = {row.name: row for row in reversed(rows)}  # the first caption of each
     with FeatureStore(store) as opened:

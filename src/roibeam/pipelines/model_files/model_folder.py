@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from roibeam.extraction.weights.file_container import check_weight_file
@@ -32,6 +33,19 @@ def model_folder(folder: Path) -> tuple[Path, Path | None]:
     if not (found / CONFIG).is_file():
         raise ValueError(f"{found}: no {CONFIG}; expected a model's folder, a run of roibeam pretrain or a checkpoint")
     return found, tokenizer
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model that is there and not read yet: `source` is the folder of its weights."""
+
+    source: Path
+
+
+def found_model(spec: str) -> FoundModel | None:
+    """None for all that is no folder here. ValueError as `model_folder`."""
+    path = Path(spec).expanduser()
+    return FoundModel(model_folder(path)[0]) if path.is_dir() else None
 
 
 def check_model_files(spec: str) -> None:

@@ -29,6 +29,12 @@ def tokenizer_file(spec: str) -> Path:
     )
 
 
+def check_tokenizer_file(spec: str | None) -> None:
+    """Raises ValueError for a file or a folder that is there and is no tokenizer."""
+    if spec is not None and Path(spec).exists():
+        tokenizer_file(spec)
+
+
 def bert_files(spec: str) -> tuple[Path, Path]:
     """Its configuration and its weights.
 

@@ -1,14 +1,24 @@
-"""What the run that a checkpoint is of was trained with, and whether a store or a tokenizer goes with it."""
+"""What the run that a checkpoint is of was trained with, and whether a store or a tokenizer goes with it. No torch."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.foundation.files.json_files import read_json_object
-from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
-from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
+
+
+class HasSource(Protocol):
+    """A checkpoint, read or only looked at; `source` is the folder or file of its weights."""
+
+    @property
+    def source(self) -> Path: ...
 
 
 @dataclass(frozen=True)
@@ -22,7 +32,7 @@ class TrainedWith:
     classes: str | None = None
 
 
-def trained_with(found: ModelCheckpoint) -> TrainedWith:
+def trained_with(found: HasSource) -> TrainedWith:
     """Nothing of a checkpoint that is no run's."""
     config, state = (found.source.parent / name for name in ("config.json", "state.json"))
     if not (config.is_file() and state.is_file()):
@@ -41,7 +51,7 @@ def digest_of_classes(store: FeatureStore) -> str | None:
     return None if not names else hashlib.sha256("\n".join(names).encode()).hexdigest()
 
 
-def check_feature_space(found: ModelCheckpoint, store: FeatureStore) -> None:
+def check_feature_space(found: HasSource, store: FeatureStore) -> None:
     """Whether the model was trained on features such as the store has; a checkpoint that is no run's does not tell.
 
     Of imported features only the format and the names of their classes are known.
@@ -64,7 +74,7 @@ def check_feature_space(found: ModelCheckpoint, store: FeatureStore) -> None:
         )
 
 
-def check_tokenizer(found: ModelCheckpoint, tokenizer: CaptionTokenizer) -> None:
+def check_tokenizer(found: HasSource, tokenizer: CaptionTokenizer) -> None:
     """Whether the model was trained with these pieces; a checkpoint that is no run's does not tell.
 
     Raises:

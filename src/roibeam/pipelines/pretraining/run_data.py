@@ -29,6 +29,7 @@ from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.inputs.record_photos import RecordPhotos
 from roibeam.pipelines.model_files.trained_with import digest_of_classes
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
+from roibeam.pipelines.pretraining.recipes.data_kinds import check_kinds, check_search
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
 from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
 from roibeam.pipelines.pretraining.systems import System
@@ -126,7 +127,15 @@ def gather(
     validation: CaptionedStore | None,
 ) -> RunData:
     """Joins, leaves out and checks; arguments and errors as of `pretrain`."""
-    _check_kinds(sources, system, data, text_files, end_to_end, validation)
+    check_kinds(
+        system.named,
+        num_stores=len(sources),
+        has_text_corpus=bool(text_files),
+        has_task_texts=any(isinstance(source.captions, TaskTexts) for source in sources),
+        is_end_to_end=end_to_end is not None,
+        has_validation=validation is not None,
+    )
+    check_search(data, has_validation=validation is not None)
     most_pieces = system.most_pieces(sampling)
     joined = join_sources(sources, most_pieces=most_pieces, guard=guard, share=data.share, share_seed=data.share_seed)
     asked: JoinedSource | None = None
@@ -168,32 +177,6 @@ def corpus_of(joined: Sequence[JoinedSource]) -> Corpus:
     if isinstance(first.rows, TaskTable):
         return TaskCorpus(first.store, first.rows)
     return Corpus(first.store, first.rows, *((each.store, each.rows) for each in others))
-
-
-def _check_kinds(
-    sources: Sequence[CaptionedStore],
-    system: System,
-    data: DataConfig,
-    text_files: Sequence[Path],
-    end_to_end: EndToEnd | None,
-    validation: CaptionedStore | None,
-) -> None:
-    """What does not go together, whatever is in it."""
-    if text_files and system.text_only_fields is None:
-        raise ValueError(f"{system.name} reads no text without images; leave out the text corpus, or train a VL-BERT")
-    if any(isinstance(source.captions, TaskTexts) for source in sources):
-        _check_task_texts(system, sources, end_to_end)
-        if validation is not None:
-            raise ValueError("texts of a task have no validation here; judge the model on its task, or leave it out")
-    if end_to_end is not None and len(sources) > 1:
-        raise ValueError(
-            f"end to end a run reads one store, got {len(sources)}; merge them (roibeam store copy), or train on "
-            f"stored features"
-        )
-    if validation is None and data.validation_retrieval:
-        raise ValueError(
-            "data.validation_retrieval searches among held-out images: name them with --validation-captions"
-        )
 
 
 def _with_labelled(
@@ -244,14 +227,3 @@ def _review(system: System, one: JoinedSource, sampling: Any) -> list[str]:
         return one.told(system.review(corpus_of([one]), sampling))
     except ValueError as error:
         raise ValueError(*one.told([str(error)])) from None
-
-
-def _check_task_texts(system: System, sources: Sequence[CaptionedStore], end_to_end: EndToEnd | None) -> None:
-    if not system.reads_task_text:
-        raise ValueError(f"{system.name} was not pre-trained on a task's own text; leave it out, or train a VisualBERT")
-    if end_to_end is not None:
-        raise ValueError("texts of a task are read with stored features; leave out the text or the encoder")
-    if len(sources) > 1:
-        raise ValueError(
-            f"texts of a task are read with one store, got {len(sources)}; merge them (roibeam store copy)"
-        )

@@ -17,7 +17,7 @@ from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
 from roibeam.pipelines.model_files.bert_start import PublishedBert, start_from_bert
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.trained_with import TrainedWith, trained_with
-from roibeam.pipelines.pretraining.recipes.named_systems import ClassObjective
+from roibeam.pipelines.pretraining.recipes.named_systems import ClassObjective, wrong_start
 from roibeam.pipelines.pretraining.systems import SYSTEMS, System
 
 logger = logging.getLogger(__name__)
@@ -188,10 +188,7 @@ def check_system(start: ModelCheckpoint, system: System) -> None:
         ValueError: when it is a model of another system.
     """
     if not isinstance(start.model, system.model_class):
-        raise ValueError(
-            f"{start.source} holds a {type(start.model).__name__}; {system.name} starts from a "
-            f"{system.model_class.__name__}: choose its --system"
-        )
+        raise wrong_start(start.source, type(start.model).__name__, system.named)
 
 
 def continued_model(

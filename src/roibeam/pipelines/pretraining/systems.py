@@ -36,10 +36,6 @@ class System:
         feature_width: settings of the rules and feature width of a store -> `region_feature_size`.
         sampler: the rules.
         layout: the model's configuration -> the parts of its sequence in order, stream by stream, for people.
-        text_only_fields: fields of the configuration of a model that also reads rows of text alone; None where the
-            system has none, else its rules are a `TextSampler`.
-        text_only_sampling: settings of the rules that rows of text alone follow.
-        reads_task_text: whether the rules make samples of a `TaskCorpus`.
         aligns_words: settings of the rules -> whether its words are aligned with the regions that they name.
         most_pieces: settings of the rules -> how many pieces of a caption are read, [CLS] and [SEP] counted; None
             where that is not said.
@@ -55,9 +51,6 @@ class System:
     model_class: type[nn.Module]
     sampler: type[Sampler]
     layout: Callable[[Any], tuple[tuple[str, ...], ...]]
-    text_only_fields: Mapping[str, Any] | None = None
-    text_only_sampling: tuple[str, ...] = ()
-    reads_task_text: bool = False
     aligns_words: Callable[[Any], bool] = field(default=lambda sampling: False)
     feature_width: Callable[[Any, int], int] = field(default=lambda sampling, width: width)
     most_pieces: Callable[[Any], int | None] = field(default=lambda sampling: None)
@@ -86,6 +79,21 @@ class System:
         """As of the named system."""
         return self.named.class_objective
 
+    @property
+    def text_only_fields(self) -> Mapping[str, Any] | None:
+        """As of the named system."""
+        return self.named.text_only_fields
+
+    @property
+    def text_only_sampling(self) -> tuple[str, ...]:
+        """As of the named system."""
+        return self.named.text_only_sampling
+
+    @property
+    def reads_task_text(self) -> bool:
+        """As of the named system."""
+        return self.named.reads_task_text
+
     def region_label_fields(self, num_classes: int) -> dict[str, Any]:
         """The configuration's fields that follow from the number of foreground classes."""
         objective = self.class_objective
@@ -109,8 +117,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             model_class=VLBertForPreTraining,
             sampler=VLBertSampler,
             layout=lambda config: (("text", *_WHOLE * config.whole_image_element, "regions", "end"),),
-            text_only_fields={"with_text_only": True},
-            text_only_sampling=("word_probability", "word_masked_share", "min_text_words", "max_text_pieces"),
             most_pieces=lambda sampling: sampling.max_elements - 1 if sampling.max_elements else _MOST_PIECES_OF_BERT,
             end_to_end_fields={"masked_appearance": "pixels"},
             whole_image="box",
@@ -120,7 +126,6 @@ SYSTEMS: Mapping[str, System] = MappingProxyType(
             model_class=VisualBertForPreTraining,
             sampler=VisualBertSampler,
             layout=lambda config: (("text", "regions"),),
-            reads_task_text=True,
             aligns_words=lambda sampling: sampling.aligned_words != "none",
             feature_width=lambda sampling, width: width + BOX_NUMBERS * sampling.box_numbers,
             most_pieces=lambda sampling: sampling.max_pieces,

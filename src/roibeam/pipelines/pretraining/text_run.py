@@ -5,22 +5,18 @@ lines -> a system's rows of text -> VLBatch -> model -> masked words -> the loop
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from roibeam.pipelines.model_files.trained_with import TrainedWith, trained_with
+from roibeam.pipelines.pretraining.recipes.data_kinds import check_kinds, check_text_alone, text_alone_settings
 from roibeam.pipelines.pretraining.run_frame import PretrainResult, RunFrame, RunModel, RunSettings
 from roibeam.pipelines.pretraining.samples.text_rows import TextCorpus
 from roibeam.pipelines.pretraining.start import ModelChoice
 from roibeam.pipelines.pretraining.task import TextTask
-
-_OF_IMAGES = (  # fields of `DataConfig`
-    "share", "share_seed", "texts_per_caption", "max_tokens", "validation_captions", "validation_retrieval",
-)  # fmt: skip
 
 
 def pretrain_on_text(
@@ -40,7 +36,15 @@ def pretrain_on_text(
         ValueError: whatever does not fit, saying what to do.
     """
     run = RunFrame.opened(run_dir, settings, choice or ModelChoice())
-    _check_text_alone(run)
+    check_kinds(
+        run.choice.system.named,
+        num_stores=0,
+        has_text_corpus=True,
+        has_task_texts=False,
+        is_end_to_end=False,
+        has_validation=False,
+    )
+    check_text_alone(run.choice.system.named, run.settings.data, run.settings.sampling)
     texts = TextCorpus(text_files)
     config = run.train_config(len(texts.lines))
     tokenizer = run.tokenizer(texts.lines)
@@ -56,7 +60,7 @@ def pretrain_on_text(
     made = RunModel(model, tokenizer, sampler, num_classes, config.seed)
     task = TextTask(model, texts.lines, sampler, run.settings.data, pad_id=tokenizer.pad_id, seed=config.seed)
     run.show_first_batch(task, made, config)
-    data = {name: value for name, value in asdict(run.settings.data).items() if name not in _OF_IMAGES}
+    data = text_alone_settings(run.settings.data)
     sampling = {name: getattr(run.settings.sampling, name) for name in system.text_only_sampling}
     features = {} if before.feature_space is None else {"feature_space": before.feature_space}
     training = run.train(
@@ -82,20 +86,3 @@ def pretrain_on_text(
         evaluation=dict(evaluation),
         asked=asked,
     )
-
-
-def _check_text_alone(run: RunFrame) -> None:
-    """Raises ValueError for a system that reads no text without images, or a setting that would not be looked at."""
-    system, sampling = run.choice.system, run.settings.sampling
-    if system.text_only_fields is None:
-        raise ValueError(f"{system.name} reads no text without images; name a --store, or train a VL-BERT")
-    _check_read(run.settings.data, "data", _OF_IMAGES)
-    unread = (each.name for each in fields(sampling) if each.name not in system.text_only_sampling)
-    _check_read(sampling, "sampling", unread)
-
-
-def _check_read(settings: Any, section: str, unread: Iterable[str]) -> None:
-    """Refuses what a run on text alone would not look at."""
-    for name in unread:
-        if getattr(settings, name) != getattr(type(settings)(), name):
-            raise ValueError(f"{section}.{name} is of captions with images; a run on text alone has none, leave it out")

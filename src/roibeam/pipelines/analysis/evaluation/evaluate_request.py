@@ -18,7 +18,9 @@ from roibeam.pipelines.extract.annotations import stored_captions
 from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import check_device
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
-from roibeam.pipelines.model_files.model_folder import check_model_files
+from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
+from roibeam.pipelines.model_files.start_files import check_tokenizer_file
+from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.sources.captions.caption_files import CaptionFile
 
 if TYPE_CHECKING:
@@ -114,6 +116,7 @@ def _checked(request: EvaluateRequest) -> tuple[CaptionFile | None, Path]:
     named.need("--photos", request.images, FOLDER)
     named.need("--config", request.options, FILE)
     named.need("--tokenizer", request.tokenizer)
+    named.look(lambda: check_tokenizer_file(request.tokenizer))
     named.look(lambda: check_device(request.config.device))
     if has_checkpoint:
         named.look(lambda: check_model_files(request.checkpoint))
@@ -122,6 +125,10 @@ def _checked(request: EvaluateRequest) -> tuple[CaptionFile | None, Path]:
     file = named.look(lambda: _caption_file(request)) if has_captions else None
     out = named.look(lambda: answer_place(request.checkpoint, request.out, "evaluation")) if has_checkpoint else None
     named.check()
+    found = found_model(request.checkpoint)
+    if found is not None:
+        with FeatureStore(request.store) as store:
+            check_feature_space(found, store)
     assert out is not None
     return file, out
 

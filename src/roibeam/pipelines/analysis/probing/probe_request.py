@@ -26,6 +26,7 @@ from roibeam.pipelines.foundation.device_choice import check_device, choose_devi
 from roibeam.pipelines.foundation.files.named_files import FILE, NamedFiles
 from roibeam.pipelines.foundation.pages.banner import Banner
 from roibeam.pipelines.model_files.model_folder import check_model_files
+from roibeam.pipelines.model_files.start_files import check_tokenizer_file
 from roibeam.short_repr import short_repr
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ def _checked(request: ProbeRequest, detector: RequestedDetector | None) -> Path:
     named.need("--photo", request.photo, FILE)
     named.need("--config", request.options, FILE)
     named.need("--tokenizer", request.tokenizer)
+    named.look(lambda: check_tokenizer_file(request.tokenizer))
     named.look(lambda: check_device(request.device))
     if has_checkpoint:
         named.look(lambda: check_model_files(request.checkpoint))

@@ -70,6 +70,10 @@ class NamedSystem:
         fields: of the model's configuration.
         sizes: name of a preset -> the model's configuration.
         class_objective: what the number of the detector's classes is asked for; None for a system that predicts none.
+        text_only_fields: fields of the configuration of a model that also reads rows of text alone; None where the
+            system has none, else its rules are a `TextSampler`.
+        text_only_sampling: settings of the rules that rows of text alone follow.
+        reads_task_text: whether the rules make samples of a `TaskCorpus`.
     """
 
     title: str
@@ -78,6 +82,9 @@ class NamedSystem:
     fields: type[BertFields]
     sizes: Mapping[str, ModelFields]
     class_objective: ClassObjective | None = None
+    text_only_fields: Mapping[str, Any] | None = None
+    text_only_sampling: tuple[str, ...] = ()
+    reads_task_text: bool = False
 
 
 def _sizes(config_class: str, **sizes: Mapping[str, object]) -> dict[str, ModelFields]:
@@ -108,6 +115,8 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
                 paper_small=vlbert_fields("paper", size="small"),
             ),
             ClassObjective("with_region_head", "num_region_labels", read_with_it=("region_labels", "region_loss_mean")),
+            text_only_fields={"with_text_only": True},
+            text_only_sampling=("word_probability", "word_masked_share", "min_text_words", "max_text_pieces"),
         ),
         "visualbert": NamedSystem(
             "VisualBERT",
@@ -120,6 +129,7 @@ NAMED_SYSTEMS: Mapping[str, NamedSystem] = MappingProxyType(
                 base=visualbert_fields(),
                 paper=visualbert_fields("paper"),
             ),
+            reads_task_text=True,
         ),
         "imagebert": NamedSystem(
             "ImageBERT",
@@ -188,3 +198,10 @@ def model_size(system: str, size: str) -> ModelFields:
     if size not in sizes:
         raise ValueError(f"--model {size!r}: {name_hint(size, sizes)}")
     return sizes[size]
+
+
+def wrong_start(source: object, architecture: str, system: NamedSystem) -> ValueError:
+    """The error of a run of `system` that is to start from a model of another."""
+    return ValueError(
+        f"{source} holds a {architecture}; {system.title} starts from a {system.architecture}: choose its --system"
+    )

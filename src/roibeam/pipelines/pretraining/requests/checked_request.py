@@ -15,13 +15,15 @@ from roibeam.features.store import FeatureStore
 from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
 from roibeam.pipelines.inputs.captioned.given_stores import OWN_CAPTIONS, GivenStores, GivenValidation
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
-from roibeam.pipelines.model_files.model_folder import check_model_files
-from roibeam.pipelines.model_files.start_files import bert_files, tokenizer_file
-from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, model_size
+from roibeam.pipelines.model_files.model_folder import check_model_files, found_model
+from roibeam.pipelines.model_files.start_files import bert_files, check_tokenizer_file
+from roibeam.pipelines.model_files.trained_with import check_feature_space
+from roibeam.pipelines.pretraining.recipes.data_kinds import check_kinds
+from roibeam.pipelines.pretraining.recipes.named_systems import DEFAULT_SIZE, NAMED_SYSTEMS, model_size, wrong_start
 from roibeam.pipelines.pretraining.recipes.published import recipe_named
 from roibeam.pipelines.pretraining.recipes.recipe import TOY_ENCODER, Recipe
 from roibeam.pipelines.pretraining.requests.checked_settings import NO_BERT, check_settings
-from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
+from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system, system_of_folder
 from roibeam.pipelines.pretraining.requests.encoder_sections import requested_choice
 from roibeam.pipelines.pretraining.requests.request import (
     PretrainRequest,
@@ -53,7 +55,7 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
     """
     data, asked, named = request.data, request.model, NamedFiles()
     recipe = None if asked.recipe is None else recipe_named(asked.recipe)
-    sizes = named.look(lambda: _encoder_sizes(request))
+    sizes = None if goes_on else named.look(lambda: _encoder_sizes(request))
     for check in (
         lambda: _check_stores(request),
         lambda: _check_model(request, recipe),
@@ -62,6 +64,8 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
         lambda: None if goes_on else _check_run_folder(request),
         lambda: _check_labels(request.encoder) if request.end_to_end else _refuse_encoder(request, recipe),
         lambda: _check_texts(request, recipe),
+        lambda: _check_kinds(request, recipe),
+        lambda: None if goes_on else _check_system_of_start(request, recipe),
     ):
         named.look(check)
     if data.leave_out_held_out and not data.held_out:
@@ -75,6 +79,8 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
     named.look(lambda: GivenValidation(data.validation, data.validation_store, id_rule=data.id_rule))
     for store in (each for each in (*data.stores, data.validation_store) if each and "://" not in each):
         named.look(lambda store=store: FeatureStore(store).close())  # type: ignore[misc]
+    if not goes_on:
+        named.look(lambda: _check_store_of_start(request))
     named.check()
 
 
@@ -174,8 +180,8 @@ def _check_files_of_start(asked: RequestedModel) -> None:
         check_model_files(start)
     if bert is not None and bert != NO_BERT and Path(bert).expanduser().exists():
         bert_files(bert)
-    if tokenizer is not None and tokenizer != _TOKENIZER_OF_CAPTIONS and Path(tokenizer).exists():
-        tokenizer_file(tokenizer)
+    if tokenizer != _TOKENIZER_OF_CAPTIONS:
+        check_tokenizer_file(tokenizer)
 
 
 def _check_run_folder(request: PretrainRequest) -> None:
@@ -207,3 +213,37 @@ def _check_texts(request: PretrainRequest, recipe: Recipe | None) -> None:
         raise ValueError(f"--recipe {name} mixes in text without images: name the files with --text-corpus")
     if recipe is not None and recipe.task_text and not request.data.task_texts:
         raise ValueError(f"--recipe {name} reads a task's own text: name its files with --task-text")
+
+
+def _check_kinds(request: PretrainRequest, recipe: Recipe | None) -> None:
+    data, name = request.data, recipe.system if recipe is not None else chosen_system(request)
+    if name not in NAMED_SYSTEMS:
+        return  # which is said elsewhere
+    check_kinds(
+        NAMED_SYSTEMS[name],
+        num_stores=len(data.stores),
+        has_text_corpus=bool(data.text_corpus),
+        has_task_texts=bool(data.task_texts),
+        is_end_to_end=request.end_to_end,
+        has_validation=data.validation is not None,
+    )
+
+
+def _check_system_of_start(request: PretrainRequest, recipe: Recipe | None) -> None:
+    """Raises ValueError for a model of another system. What only weights can tell is not looked at."""
+    start, name = request.model.from_run, recipe.system if recipe is not None else chosen_system(request)
+    found = None if start is None or not Path(start).expanduser().exists() else found_model(start)
+    if found is None or name not in NAMED_SYSTEMS:
+        return
+    held = system_of_folder(found.source)
+    if held not in (None, name):
+        raise wrong_start(found.source, NAMED_SYSTEMS[held].architecture, NAMED_SYSTEMS[name])
+
+
+def _check_store_of_start(request: PretrainRequest) -> None:
+    """Raises ValueError where the first store has other features than the model to start from learned."""
+    start, store = request.model.from_run, request.data.stores[0]
+    found = None if start is None else found_model(start)
+    if found is not None and "://" not in store:
+        with FeatureStore(store) as opened:
+            check_feature_space(found, opened)

@@ -12,16 +12,19 @@ from roibeam.extraction.network.config import DetectorConfig
 from roibeam.model.end_to_end_choices import EndToEndChoices
 from roibeam.near_names import name_hint
 from roibeam.pipelines.foundation.device_choice import check_device
+from roibeam.pipelines.foundation.files.json_files import read_json_object
 from roibeam.pipelines.foundation.files.named_files import NamedFiles
 from roibeam.pipelines.foundation.overrides import apply_overrides
+from roibeam.pipelines.model_files.model_folder import CONFIG, found_model
 from roibeam.pipelines.pretraining.end_to_end.settings import EncoderOptions
+from roibeam.pipelines.pretraining.recipes.data_kinds import check_search, check_text_alone
 from roibeam.pipelines.pretraining.recipes.named_systems import (
     DEFAULT_SIZE,
     NAMED_SYSTEMS,
     NamedSystem,
 )
 from roibeam.pipelines.pretraining.recipes.recipe import Recipe
-from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system
+from roibeam.pipelines.pretraining.requests.chosen_system import chosen_system, system_of_folder
 from roibeam.pipelines.pretraining.requests.encoder_sections import sections_of_encoder
 from roibeam.pipelines.pretraining.requests.request import PretrainRequest
 from roibeam.pipelines.pretraining.requests.requested_settings import (
@@ -66,7 +69,11 @@ def _check_sections(
             del sections["detector"]
             elsewhere.append("detector")
     others = [each for each in request.training.settings if not each.startswith(OF_TRAIN)]
-    apply_overrides(sections, others, elsewhere=elsewhere)
+    chosen = apply_overrides(sections, others, elsewhere=elsewhere)
+    if request.data.stores:
+        check_search(chosen["data"], has_validation=request.data.validation is not None)
+    elif request.data.text_corpus and recipe is None:  # a recipe needs a store, which is said elsewhere
+        check_text_alone(system, chosen["data"], chosen["sampling"])
 
 
 def _check_model(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem, *, goes_on: bool) -> None:
@@ -84,9 +91,11 @@ def _check_model(request: PretrainRequest, recipe: Recipe | None, system: NamedS
 
 
 def _base_fields(request: PretrainRequest, recipe: Recipe | None, system: NamedSystem) -> Mapping[str, Any] | None:
-    """Of a new model; None for one that begins with the sizes of another, or that has no such name."""
+    """Of a new model, or the model to start from; None where its sizes are not known, or it has no such name."""
     asked = request.model
-    if asked.from_run is not None or asked.from_bert not in (None, NO_BERT):
+    if asked.from_run is not None:
+        return _fields_of_start(asked.from_run, system)
+    if asked.from_bert not in (None, NO_BERT):
         return None
     if recipe is None:
         size = system.sizes.get(asked.size or DEFAULT_SIZE)
@@ -94,6 +103,21 @@ def _base_fields(request: PretrainRequest, recipe: Recipe | None, system: NamedS
     if recipe.start and not asked.toy and asked.from_bert is None:
         return None
     return (recipe.toy_build if asked.toy else recipe.build).fields
+
+
+def _fields_of_start(spec: str, system: NamedSystem) -> Mapping[str, Any] | None:
+    """Of a model of this system here; None for one that is not there, of another system or of an official code."""
+    try:
+        found = found_model(spec)
+    except ValueError:  # which is said elsewhere
+        return None
+    if found is None or system_of_folder(found.source) is None:
+        return None
+    config = read_json_object(found.source / CONFIG)
+    config = config.get("model", config)  # end to end it has the encoder's beside
+    if config.get("architectures") != [system.architecture]:
+        return None
+    return {name: value for name, value in config.items() if name in system.fields.own_fields()}
 
 
 def _with_data(fields: Mapping[str, Any], overrides: Mapping[str, Any], system: NamedSystem) -> dict[str, Any]:

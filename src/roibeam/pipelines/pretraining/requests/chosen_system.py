@@ -20,10 +20,10 @@ def chosen_system(request: PretrainRequest) -> str:
     asked, data = request.model, request.data
     if asked.system is not None:
         return asked.system
-    begun = None if request.training.resume is False else _system_of(request.out)
+    begun = None if request.training.resume is False else system_of_folder(request.out)
     if begun is not None:
         return begun
-    started_from = None if asked.from_run is None else _system_of(Path(asked.from_run))
+    started_from = None if asked.from_run is None else system_of_folder(Path(asked.from_run))
     if started_from is not None:
         return started_from
     if data.task_texts:
@@ -33,7 +33,7 @@ def chosen_system(request: PretrainRequest) -> str:
     return DEFAULT_SYSTEM
 
 
-def _system_of(folder: Path) -> str | None:
+def system_of_folder(folder: Path) -> str | None:
     """The system of a run's or model's folder; None where there is none, or it does not tell."""
     try:
         config: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
