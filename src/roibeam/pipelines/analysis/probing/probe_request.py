@@ -169,7 +169,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     asked: dict[str, Any] = {name: getattr(request, name) for name in ("hide", "layer", "head", "top", "task")}
     result = probe(model, seen.record, request.text, tokenizer, names, **asked)
     numbers = write_probe_files(
-        out, result, seen.record, names, text=request.text, photo=seen.pixels, banner=seen.banner
+        out, result, seen.record, names, text=request.text, photo=seen.pixels, banner=seen.banner, notes=choices
     )
     told = (device.words, seen.detector, None if seen.banner is None else seen.banner.line)
     notes = (*(line for line in told if line), *choices, *found.changes)
