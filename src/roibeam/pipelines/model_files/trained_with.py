@@ -48,15 +48,24 @@ def trained_with(found: ModelCheckpoint) -> TrainedWith:
         task.get("captions"),
         step,
         recorded.get("classes"),
-        tuple(_features(task, recorded)),
+        _features(task, recorded, config),
     )
 
 
-def _features(task: Mapping[str, Any], recorded: Mapping[str, Any]) -> Iterator[Fingerprint]:
-    if "features" in recorded:
-        yield from (Fingerprint(**each) for each in recorded["features"])
-        return
-    # Earlier versions recorded where the stores are and digests: a manifest of that digest says what it is the hash of.
+def _features(task: Mapping[str, Any], recorded: Mapping[str, Any], config: Path) -> tuple[Fingerprint, ...]:
+    if "features" not in recorded:
+        return tuple(_features_of_stores(recorded))
+    try:
+        found = tuple(Fingerprint(**each) for each in recorded["features"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{config}: recorded.features was edited: {error}; put the file back") from None
+    if not found or found[0].feature_space != task.get("feature_space"):
+        raise ValueError(f"{config}: recorded.features is not of task.feature_space; put the file back")
+    return found
+
+
+def _features_of_stores(recorded: Mapping[str, Any]) -> Iterator[Fingerprint]:
+    """Earlier versions recorded where the stores are, and digests: a manifest of that digest says what it is of."""
     for source in recorded.get("sources") or ():
         space, path = source.get("feature_space"), Path(source.get("store", "")) / STORE_MANIFEST_NAME
         try:

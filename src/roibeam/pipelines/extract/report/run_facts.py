@@ -103,7 +103,7 @@ def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, timed: tup
             f"{detector['device']}: {numerics['device']}, {numerics['threads']} threads, mode {numerics['mode']}",
         ),
         ("features mean", f"{manifest.fingerprint.meaning[:16]} (a model must match it)"),
-        ("boxes", f"{boxes_words(manifest.fingerprint)} (may differ from a model's, and is told)"),
+        ("boxes", f"{boxes_words(manifest.fingerprint) or 'not known'} (may differ from a model's, and is told)"),
         ("feature space", manifest.fingerprint.feature_space[:16]),
         ("content digest", manifest.content_digest[:16]),
     )
