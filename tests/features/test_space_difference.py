@@ -6,9 +6,11 @@ import dataclasses
 
 import pytest
 
+from roibeam.extraction.network.config import PROPOSAL_SIZES
+from roibeam.extraction.network.conventions import PROPOSAL_FIELDS
 from roibeam.extraction.weights.head_layout import HeadLayout
 from roibeam.features.comparison.feature_spaces import LAYOUT_CONVENTIONS, space_difference
-from roibeam.features.record.fingerprint import Fingerprint, feature_space_of
+from roibeam.features.record.fingerprint import PROPOSAL_PARTS, Fingerprint, feature_space_of
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,19 @@ def test_weights_of_another_row_order_are_not_called_other_weights(field: str, w
 
 def test_layout_conventions_are_those_that_heads_are_kept_in() -> None:
     assert set(LAYOUT_CONVENTIONS) == {field.name for field in dataclasses.fields(HeadLayout)}
+
+
+def test_what_only_proposes_boxes_is_named_as_the_detector_names_it() -> None:
+    assert PROPOSAL_PARTS == {"config": PROPOSAL_SIZES, "conventions": PROPOSAL_FIELDS}
+
+
+def test_parts_that_nobody_knows_are_of_the_meaning() -> None:
+    def made(**details: object) -> Fingerprint:
+        return Fingerprint(feature_space_of(details), {}, details)
+
+    assert made(regions="given", unknown=1).meaning == made(regions={"max_regions": 36}, unknown=1).meaning
+    assert made(regions="given", unknown=1).meaning != made(regions="given", unknown=2).meaning
+    bare = made(detector={"weights": "a"}).feature_space
+    assert Fingerprint(bare).meaning != Fingerprint(made(detector={"weights": "b"}).feature_space).meaning
+    # Of an imported store nobody knows more than its name.
+    assert Fingerprint("imported:mine", {}, {"feature_dtype": "float16"}).meaning == "imported:mine"

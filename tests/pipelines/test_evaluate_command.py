@@ -140,7 +140,7 @@ def test_a_part_that_was_trained_on_is_told(roibeam: Cli, world: Path, tmp_path:
 def test_another_detectors_store_is_refused(
     roibeam: Cli, world: Path, tmp_path: Path, tiny_network: tuple[str, ...]
 ) -> None:
-    other = (*tiny_network, "--set", "selection.max_regions=11")
+    other = (*tiny_network, "--weights", "random:8")
     assert roibeam("extract", world / "samples" / "images", tmp_path / "store", *other).code == 0
     (captions,) = world.glob("captions.*")
     done = roibeam("evaluate", world / "run", "--store", tmp_path / "store", "--captions", captions)

@@ -385,6 +385,7 @@ def test_a_store_holds_the_regions_of_one_set_of_boxes(
     assert "source: boxes was None, is now" in one_line(roibeam("extract", photos, proposed, *run[3:]))
     with FeatureStore(proposed) as store, FeatureStore(out) as given:
         assert store.fingerprint.feature_space != given.fingerprint.feature_space
+        assert store.fingerprint.meaning == given.fingerprint.meaning
 
 
 def test_boxes_of_another_photo_are_dead_letters_that_name_the_box(

@@ -68,7 +68,7 @@ def test_info_shows_what_was_given_and_leaves_out_the_rest(roibeam: Roibeam, tmp
     shown = facts(roibeam, tmp_path / "named")
     assert list(shown) == [
         "records", "regions", "dead letters", "shards", "captions", "features", "classes", "attributes", "written",
-        "feature space", "content digest",
+        "features mean", "boxes and dtype", "feature space", "content digest",
     ]  # fmt: skip
     assert shown["classes"] == "7: cat, dog, cow, mat, ..." and shown["attributes"] == "none"
     assert shown["captions"] == "6 captions of 3 images, in annotations.parquet"

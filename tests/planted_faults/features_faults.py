@@ -46,6 +46,20 @@ FAULTS = (
         _test("manifest.py::test_feature_space_depends_on_content_not_on_spelling"),
     ),
     Fault(
+        "what features mean is not compared with what a model was trained on",
+        "src/roibeam/pipelines/inputs/trained_features.py",
+        "if not known or known[0].meaning != now.meaning:",
+        "if not known:",
+        "tests/pipelines/test_other_boxes.py::test_a_run_that_recorded_digests_alone_is_held_against_its_store",
+    ),
+    Fault(
+        "the weights are no part of what features mean",
+        f"{FEATURES}/record/fingerprint.py",
+        'if name != "cell_anchors"}',
+        'if name not in ("cell_anchors", "weights")}',
+        "tests/pipelines/test_other_boxes.py::test_a_run_that_recorded_digests_alone_is_held_against_its_store",
+    ),
+    Fault(
         "in a store's digest ids run into digests",
         f"{FEATURES}/record/digest.py",
         'struct.pack("<I", len(key)) + key + digest',

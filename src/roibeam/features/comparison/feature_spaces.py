@@ -46,6 +46,19 @@ def space_difference(left: Fingerprint, right: Fingerprint, names: Mapping[str, 
     return ", ".join(found)
 
 
+def meaning_difference(left: Fingerprint, right: Fingerprint) -> str:
+    """As `space_difference`, of what a model must match alone: not the choice of boxes, nor the dtype."""
+    if left.meaning == right.meaning:
+        return ""
+    one, other = (
+        one
+        if one.feature_space.startswith(IMPORTED_PREFIX)
+        else Fingerprint(one.meaning, {}, one.meaning_details if one.details else {})
+        for one in (left, right)
+    )
+    return space_difference(one, other, {})
+
+
 def _parts(details: Mapping[str, Any]) -> dict[str, Any]:
     """The details with those of the detector beside them, under the words that the command line has for them."""
     detector = details.get("detector")

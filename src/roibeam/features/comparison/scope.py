@@ -80,7 +80,9 @@ class ComparisonScope:
         if spaces[0] != spaces[1]:
             names = {part: (left.presets[part], right.presets[part]) for part in left.presets.keys() & right.presets}
             what = space_difference(left.fingerprint, right.fingerprint, names)
-            yield f"the feature spaces differ{f' in {what}' if what else ''}: left {spaces[0]}, right {spaces[1]}"
+            same = left.fingerprint.meaning == right.fingerprint.meaning
+            told = "; features mean the same: only the choice of boxes or the dtype differs" if same else ""
+            yield f"the feature spaces differ{f' in {what}' if what else ''}: left {spaces[0]}, right {spaces[1]}{told}"
 
 
 def _same_names(left: Iterable[str] | None, right: Iterable[str] | None) -> bool:

@@ -1,12 +1,15 @@
-"""What the run that a checkpoint is of was trained with, and whether a store or a tokenizer goes with it. No torch."""
+"""What the run that a checkpoint is of was trained with, and whether a tokenizer goes with it. No torch."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from roibeam.features.record.fingerprint import Fingerprint
+from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.foundation.files.json_files import read_json_object
 
@@ -23,13 +26,20 @@ class HasSource(Protocol):
 
 @dataclass(frozen=True)
 class TrainedWith:
-    """What the run that a checkpoint is of says of its data, in config.json beside the model's folder."""
+    """What the run that a checkpoint is of says of its data, in config.json beside the model's folder.
+
+    Attributes:
+        feature_space: of the first store.
+        features: the different fingerprints of its stores; empty where an earlier version recorded digests alone, and
+            the stores are not where they were.
+    """
 
     feature_space: str | None = None
     tokenizer: str | None = None
     captions: str | None = None
     step: int | None = None
     classes: str | None = None
+    features: tuple[Fingerprint, ...] = ()
 
 
 def trained_with(found: HasSource) -> TrainedWith:
@@ -41,37 +51,43 @@ def trained_with(found: HasSource) -> TrainedWith:
     task, recorded = found_config.get("task", {}), found_config.get("recorded", {})
     step = read_json_object(state).get("step")
     return TrainedWith(
-        task.get("feature_space"), task.get("tokenizer"), task.get("captions"), step, recorded.get("classes")
+        task.get("feature_space"),
+        task.get("tokenizer"),
+        task.get("captions"),
+        step,
+        recorded.get("classes"),
+        _features(task, recorded, config),
     )
+
+
+def _features(task: Mapping[str, Any], recorded: Mapping[str, Any], config: Path) -> tuple[Fingerprint, ...]:
+    if "features" not in recorded:
+        return tuple(_features_of_stores(recorded))
+    try:
+        found = tuple(Fingerprint(**each) for each in recorded["features"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{config}: recorded.features was edited: {error}; put the file back") from None
+    if not found or found[0].feature_space != task.get("feature_space"):
+        raise ValueError(f"{config}: recorded.features is not of task.feature_space; put the file back")
+    return found
+
+
+def _features_of_stores(recorded: Mapping[str, Any]) -> Iterator[Fingerprint]:
+    """Earlier versions recorded where the stores are, and digests: a manifest of that digest says what it is of."""
+    for source in recorded.get("sources") or ():
+        space, path = source.get("feature_space"), Path(source.get("store", "")) / STORE_MANIFEST_NAME
+        try:
+            fingerprint = StoreManifest.from_bytes(path.read_bytes(), str(path)).fingerprint
+        except (OSError, ValueError):  # moved, or written anew
+            continue
+        if fingerprint.feature_space == space:
+            yield Fingerprint(space, source.get("numerics", {}), fingerprint.details)
 
 
 def digest_of_classes(store: FeatureStore) -> str | None:
     """SHA-256 (hex) of the names of a store's classes, None where it has none."""
     names = store.vocabulary["classes"]
     return None if not names else hashlib.sha256("\n".join(names).encode()).hexdigest()
-
-
-def check_feature_space(found: HasSource, store: FeatureStore) -> None:
-    """Whether the model was trained on features such as the store has; a checkpoint that is no run's does not tell.
-
-    Of imported features only the format and the names of their classes are known.
-
-    Raises:
-        ValueError: when they are of another space, other numbers under the same name; or classes have other names.
-    """
-    run = trained_with(found)
-    trained, space = run.feature_space, store.fingerprint.feature_space
-    if trained is not None and trained != space:
-        raise ValueError(
-            f"store {store.path} has features of the space {space[:24]}, {found.source} was trained on "
-            f"{trained[:24]}; extract these images with the detector and options of its training store"
-        )
-    classes = digest_of_classes(store)
-    if None not in (run.classes, classes) and run.classes != classes:
-        raise ValueError(
-            f"store {store.path} has other class names than that which {found.source} was trained on: class 7 of one "
-            f"may be another thing in the other; extract or import these images with the same detector's vocabulary"
-        )
 
 
 def check_tokenizer(found: HasSource, tokenizer: CaptionTokenizer) -> None:

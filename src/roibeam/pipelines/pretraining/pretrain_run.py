@@ -19,8 +19,8 @@ from roibeam.pipelines.foundation.console.progress import waiting
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.inputs.captioned.captioned_store import CaptionedStore, LeakGuard
 from roibeam.pipelines.inputs.captioned.store_classes import StoreClasses
+from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space
 from roibeam.pipelines.pretraining.end_to_end.detector_change import DetectorChange
 from roibeam.pipelines.pretraining.end_to_end.encoder_choice import EndToEnd
 from roibeam.pipelines.pretraining.run_data import RunData, corpus_of, gather
@@ -50,7 +50,7 @@ def pretrain(
     """Pre-trains a model on stores with captions, and writes a run folder.
 
     Args:
-        sources: one, or several of one feature space, in the order that a resumed run has too.
+        sources: one, or several of one `Fingerprint.meaning`, in the order that a resumed run has too.
         choice: None for a small VL-BERT with new weights.
         text_files: of a text corpus, for a system that reads text alone too; see `TextCorpus`.
         guard: what must not be trained on.
@@ -72,13 +72,12 @@ def pretrain(
         end_to_end=end_to_end,
         validation=validation,
     )
-    if run.choice.start is not None:
-        check_feature_space(run.choice.start, read.store)
+    read = _with_choices_told(read, run.choice)
     config = run.train_config(len(corpus_of(read.joined)))
     tokenizer = run.tokenizer(read.words())
     run.note_trained_images(read.trained_ids())
     made = _model(run, read, tokenizer, config.seed, num_classes=num_classes)
-    read = dataclasses.replace(read, notes=[*read.notes, *made.notes])
+    read = dataclasses.replace(read, notes=[*read.choices, *read.notes, *made.notes])
     tasks = tasks_of(read, made, run.settings.data)
     change = _detector_change(run, read, made, config)
     run.show_first_batch(tasks.trained, made, config, [each.store for each in read.joined])
@@ -112,9 +111,18 @@ def pretrain(
         evaluation=dict(evaluation),
         asked=asked,
         left_out={**read.missing, **tasks.skipped()},
-        said=tuple(made.notes),
+        said=(*read.choices, *made.notes),
         detector=detector,
     )
+
+
+def _with_choices_told(read: RunData, choice: ModelChoice) -> RunData:
+    """With what differs, and may, from the features that the model was trained on; ValueError for what may not."""
+    if choice.start is not None:
+        read = dataclasses.replace(read, choices=[*check_feature_space(choice.start, read.store), *read.choices])
+    for note in read.choices:
+        logger.warning("%s", note)
+    return read
 
 
 @waiting("building the model")

@@ -20,6 +20,7 @@ from roibeam.pipelines.inputs.captioned.captioned_store import (
     CaptionedStore,
     JoinedSource,
     LeakGuard,
+    choice_notes,
     digest_of_captions,
     join_sources,
 )
@@ -40,7 +41,7 @@ from roibeam.pipelines.pretraining.validation import KeptOut, join_validation
 class RunData:
     """
     Attributes:
-        joined: the sources that are trained on; of one feature space.
+        joined: the sources that are trained on; their features mean the same.
         end_to_end: as it was given, with the labelled photos that may be trained on.
         photos: of the images of `joined`, end to end.
         asked: the held-out captions that evaluations ask about, None for none; `asked_photos` of their images.
@@ -48,6 +49,8 @@ class RunData:
         texts: the text corpus beside.
         notes: what was left out of captions and text, and what the system treats otherwise.
         missing: ids of images whose photo cannot be used, each with why, as far as that is known.
+        choices: what differs between the stores, and from those of the model's run, and may: boxes, dtype, mode; a line
+            each.
     """
 
     joined: Sequence[JoinedSource]
@@ -59,6 +62,7 @@ class RunData:
     texts: TextCorpus | None
     notes: list[str]
     missing: dict[str, str]
+    choices: list[str]
 
     @property
     def store(self) -> FeatureStore:
@@ -92,6 +96,9 @@ class RunData:
             "text_corpus": None if self.texts is None else self.texts.digest,
             "feature_space": self.store.fingerprint.feature_space,
         }
+        spaces = [each.store.fingerprint.feature_space for each in self.joined]
+        if len(set(spaces)) > 1:
+            found["feature_spaces"] = spaces
         # Of imported features nobody knows who made them: their bytes have to do.
         stores = [each.store for each in self.joined]
         imported = [store for store in stores if store.fingerprint.feature_space.startswith(IMPORTED_PREFIX)]
@@ -110,8 +117,18 @@ class RunData:
             "validation": None if self.asked is None else self.asked.to_json(),
             "notes": self.notes,
             "classes": digest_of_classes(self.store),
+            "features": self._features(),
+            "choices": self.choices,
         }
         return found if self.end_to_end is None else found | self.end_to_end.recorded(self.missing)
+
+    def _features(self) -> list[dict[str, Any]]:
+        """The different fingerprints, from which a later run, evaluation or probe tells what must match."""
+        found: list[dict[str, Any]] = []
+        for each in self.joined:
+            fingerprint = each.store.fingerprint.to_json()
+            found += [] if fingerprint in found else [fingerprint]
+        return found
 
 
 @waiting("joining captions with the stores")
@@ -169,7 +186,8 @@ def gather(
     notes += [] if texts is None else texts.notes
     if end_to_end is not None and end_to_end.detector is not None:
         notes += end_to_end.detector.notes()
-    return RunData(joined, end_to_end, photos, asked, asked_photos, searched, texts, notes, missing)
+    choices = choice_notes([each.store for each in told_of])
+    return RunData(joined, end_to_end, photos, asked, asked_photos, searched, texts, notes, missing, choices)
 
 
 def corpus_of(joined: Sequence[JoinedSource]) -> Corpus:

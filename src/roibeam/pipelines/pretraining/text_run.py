@@ -71,6 +71,7 @@ def pretrain_on_text(
             "notes": texts.notes,
             "text_files": [str(file) for file in text_files],
             "classes": before.classes,
+            **({"features": [each.to_json() for each in before.features]} if before.features else {}),
         },
     )
     evaluation, asked = training.evaluation or task.evaluate(), "the first rows of text trained on, with other masks"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roibeam.features.comparison.feature_spaces import space_difference
-from roibeam.features.record.fingerprint import Fingerprint, merged_numerics
+from roibeam.features.record.fingerprint import IMPORTED_PREFIX, Fingerprint, merged_numerics
 from roibeam.features.record.imported import has_classes
 from roibeam.features.record.region_record import TopKDistribution
 from roibeam.features.shard.record_change import RecordChange
@@ -31,9 +31,16 @@ def merged_fingerprint(stores: Sequence[FeatureStore], change: RecordChange) -> 
         other = change.fingerprint(store.fingerprint, store.feature_dtype)
         if (other.feature_space, other.details) != (first.feature_space, first.details):
             how = space_difference(first, other, {}) or _different_details(first, other)
+            # A store states one choice of boxes and one dtype for all of its records; a mixture of two would state
+            # neither. Training takes both side by side instead, and says what differs.
+            why = "features of two detectors, conventions or dtypes do not mix (--dtype makes dtypes equal)"
+            if other.meaning == first.meaning and not first.feature_space.startswith(IMPORTED_PREFIX):
+                why = (
+                    "they mean the same, but a store has boxes of one choice and one dtype (--dtype makes dtypes "
+                    "equal); train on both with --store given for each"
+                )
             raise ValueError(
-                f"{stores[0].path} and {store.path} have different feature spaces{f' ({how})' if how else ''}; "
-                f"features of two detectors, conventions or dtypes do not mix (--dtype makes dtypes equal)"
+                f"{stores[0].path} and {store.path} have different feature spaces{f' ({how})' if how else ''}; {why}"
             )
         if change.regions is not None and not has_classes(store.fingerprint):
             raise ValueError(

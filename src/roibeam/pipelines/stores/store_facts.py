@@ -12,6 +12,7 @@ from roibeam.features.record.fingerprint import IMPORTED_PREFIX
 from roibeam.features.record.imported import ABSENT, GIVEN
 from roibeam.features.shard.manifest import STORE_MANIFEST_NAME, StoreManifest
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.extract.report.feature_words import boxes_words, dtype_words
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.toyworld.perfect_perception import Perception
 
@@ -54,6 +55,8 @@ def store_facts(manifest: StoreManifest) -> dict[str, str]:
         "numerics": json.dumps(manifest.fingerprint.numerics) if manifest.fingerprint.numerics else None,
         **(_rows_of_features_made_elsewhere(manifest) if space.startswith(IMPORTED_PREFIX) else {}),
         **_rows_of_a_copy(manifest),
+        "features mean": f"{_short(manifest.fingerprint.meaning)}: a model must match it",
+        "boxes and dtype": _choice_row(manifest),
         "feature space": space,
         "content digest": manifest.content_digest,
     }
@@ -106,6 +109,15 @@ def _selection_row(manifest: StoreManifest) -> str | None:
     # Stores of earlier versions do not name it.
     named, regions = manifest.config.get("selection"), manifest.fingerprint.details.get("regions")
     return named or (None if regions is None else json.dumps(regions))
+
+
+def _short(meaning: str) -> str:
+    return meaning if meaning.startswith(IMPORTED_PREFIX) else meaning[:16]
+
+
+def _choice_row(manifest: StoreManifest) -> str | None:
+    told = [words for words in (boxes_words(manifest.fingerprint), dtype_words(manifest.fingerprint)) if words]
+    return f"{', '.join(told)}: may differ, and is told" if told else None
 
 
 def _image_feature_row(manifest: StoreManifest) -> dict[str, str]:

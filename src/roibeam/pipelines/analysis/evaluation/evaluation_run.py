@@ -41,6 +41,7 @@ from roibeam.pipelines.analysis.evaluation.measures import (
 from roibeam.pipelines.analysis.evaluation.photo_features import PhotoFeatures, open_photos
 from roibeam.pipelines.analysis.evaluation.retrieval import has_match_head, retrieve
 from roibeam.pipelines.analysis.evaluation.words_alone import ALL, NONE, HiddenWords, words_alone
+from roibeam.pipelines.extract.report.feature_words import boxes_words, dtype_words
 from roibeam.pipelines.foundation.console.progress import CAPTIONS, Progress
 from roibeam.pipelines.foundation.device_choice import choose_device
 from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
@@ -48,10 +49,11 @@ from roibeam.pipelines.inputs.captioned.captioned_store import digest_of_caption
 from roibeam.pipelines.inputs.captioned.corpus import Corpus
 from roibeam.pipelines.inputs.captioned.store_classes import known_classes
 from roibeam.pipelines.inputs.fit import check_task
+from roibeam.pipelines.inputs.trained_features import check_feature_space
 from roibeam.pipelines.model_files.joint_checkpoint import JointCheckpoint, describe_joint
 from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 from roibeam.pipelines.model_files.tokenizer import CaptionTokenizer
-from roibeam.pipelines.model_files.trained_with import check_feature_space, check_tokenizer, trained_with
+from roibeam.pipelines.model_files.trained_with import check_tokenizer, trained_with
 from roibeam.pipelines.sources.captions.caption_files import Caption, CaptionFile
 from roibeam.pipelines.sources.captions.caption_join import JoinReport
 from roibeam.pipelines.sources.captions.caption_table import CaptionTable
@@ -118,7 +120,7 @@ def evaluate_checkpoint(
     start, config, out = time.monotonic(), config or EvaluationConfig(), Path(out)
     check_new(out)
     model = pretraining_model(found, named=str(found.source), asking="evaluate")
-    check_feature_space(found, store)
+    choices = check_feature_space(found, store)
     check_tokenizer(found, tokenizer)
     check_task(model.config, config.task)
     other_splits = captions.other_splits if isinstance(captions, CaptionFile) else ()
@@ -132,7 +134,7 @@ def evaluate_checkpoint(
     chosen = evaluation_set(corpus, max_images=config.max_images, seed=config.seed)
     digest = digest_of_captions([rows])
     leaks, leaked = _leaks(found, digest, chosen)
-    remarks = [*found.changes, *leaks, *_cuts(samples, chosen)]
+    remarks = [*found.changes, *choices, *leaks, *_cuts(samples, chosen)]
     for remark in remarks:
         tell(remark)
     out.mkdir(parents=True, exist_ok=True)
@@ -224,7 +226,14 @@ def _told_of_checkpoint(found: ModelCheckpoint) -> dict[str, Any]:
 
 def _told_of_store(store: FeatureStore) -> dict[str, Any]:
     fingerprint = store.fingerprint
-    return {"path": str(store.path), "feature_space": fingerprint.feature_space, "numerics": fingerprint.numerics}
+    return {
+        "path": str(store.path),
+        "feature_space": fingerprint.feature_space,
+        "meaning": fingerprint.meaning,
+        "boxes": boxes_words(fingerprint),
+        "dtype": dtype_words(fingerprint),
+        "numerics": fingerprint.numerics,
+    }
 
 
 def _told_of_question(digest: str, chosen: EvaluationSet, config: EvaluationConfig) -> dict[str, Any]:

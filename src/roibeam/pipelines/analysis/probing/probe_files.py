@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,19 +27,21 @@ def write_probe_files(
     text: str,
     photo: np.ndarray | None,
     banner: Banner | None = None,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Writes the picture, and beside it the numbers that are returned.
 
     Args:
         out: an .svg or .png file.
         photo, banner: as of `probe_shapes`.
+        notes: on the regions, for the numbers.
     """
     shapes, height = probe_shapes(result, record, names, text=text, photo=photo, banner=banner)
     if out.suffix == ".png":
         out.write_bytes(png_of(shapes, height))
     else:
         out.write_text(svg_text(shapes, height, f"Probe of {record.image_id}: {text}"), "utf-8")
-    numbers = probe_numbers(result, record, names, text=text, banner=banner)
+    numbers = {**probe_numbers(result, record, names, text=text, banner=banner), "notes": list(notes)}
     out.with_suffix(".json").write_bytes(json_bytes(numbers))
     return numbers
 

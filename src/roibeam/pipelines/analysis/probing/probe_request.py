@@ -31,6 +31,7 @@ from roibeam.short_repr import short_repr
 
 if TYPE_CHECKING:
     from roibeam.pipelines.analysis.probing.probe import ProbeResult
+    from roibeam.pipelines.model_files.model_checkpoint import ModelCheckpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +159,7 @@ def write_probe(request: ProbeRequest) -> Probed:
     model = pretraining_model(found, named=request.checkpoint, asking="probe")
     tokenizer = load_tokenizer(tokenizer_spec(found, request.tokenizer))
     device = choose_device(request.device)
+    choices = _checked_features(request, found)
     seen = _stored(request) if detector is None else _detected(request, detector)
     if isinstance(found, JointCheckpoint):
         assert seen.pixels is not None
@@ -168,10 +170,10 @@ def write_probe(request: ProbeRequest) -> Probed:
     asked: dict[str, Any] = {name: getattr(request, name) for name in ("hide", "layer", "head", "top", "task")}
     result = probe(model, seen.record, request.text, tokenizer, names, **asked)
     numbers = write_probe_files(
-        out, result, seen.record, names, text=request.text, photo=seen.pixels, banner=seen.banner
+        out, result, seen.record, names, text=request.text, photo=seen.pixels, banner=seen.banner, notes=choices
     )
     told = (device.words, seen.detector, None if seen.banner is None else seen.banner.line)
-    notes = (*(line for line in told if line), *found.changes)
+    notes = (*(line for line in told if line), *choices, *found.changes)
     return Probed(result, seen.record, out, numbers, notes, device.name)
 
 
@@ -229,6 +231,16 @@ def _check_record(request: ProbeRequest) -> None:
         if request.image not in opened:
             has = f"its ids are such as {next(opened.ids(), None)!r}"
             raise ValueError(f"--store {request.store} has no record {request.image!r}; {has}")
+
+
+def _checked_features(request: ProbeRequest, found: ModelCheckpoint) -> list[str]:
+    """What differs between the features of the store and those that the model was trained on, and may."""
+    from roibeam.pipelines.inputs.trained_features import check_feature_space
+
+    if request.store is None:
+        return []
+    with FeatureStore(request.store) as opened:
+        return check_feature_space(found, opened)
 
 
 def _stored(request: ProbeRequest) -> _Seen:

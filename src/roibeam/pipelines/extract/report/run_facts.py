@@ -22,6 +22,7 @@ from roibeam.features.shard.manifest import (
 )
 from roibeam.features.shard.remote_reader import ShardObject
 from roibeam.features.store import FeatureStore
+from roibeam.pipelines.extract.report.feature_words import boxes_words
 from roibeam.pipelines.extract.report.region_meaning import warning_of_store
 from roibeam.pipelines.extract.report.run_summary import SUMMARY_NAME, last_extraction
 from roibeam.pipelines.extract.report.store_report import ReportFacts, StoredRecords, write_report
@@ -101,6 +102,8 @@ def _facts(folder: OutputFolder, plan: Plan, manifest: StoreManifest, timed: tup
             "device",
             f"{detector['device']}: {numerics['device']}, {numerics['threads']} threads, mode {numerics['mode']}",
         ),
+        ("features mean", f"{manifest.fingerprint.meaning[:16]} (a model must match it)"),
+        ("boxes", f"{boxes_words(manifest.fingerprint) or 'not known'} (may differ from a model's, and is told)"),
         ("feature space", manifest.fingerprint.feature_space[:16]),
         ("content digest", manifest.content_digest[:16]),
     )

@@ -74,7 +74,7 @@ def shared_fingerprint(
 ) -> Fingerprint:
     """The two-part fingerprint of what this process writes; kept, since it hashes the weights.
 
-    `details["regions"]` is the selection, or "given": features of given boxes and of proposals do not belong together,
+    `details["regions"]` is the selection, or "given": given boxes and proposals do not belong into one store,
     and how proposals would have been selected says nothing of the former.
     """
     description = shared_detector(spec).describe()

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roibeam.features.comparison.feature_spaces import space_difference
+from roibeam.features.comparison.feature_spaces import meaning_difference
 from roibeam.features.store import FeatureStore
 from roibeam.pipelines.detector.photos import LabelledPhotos
+from roibeam.pipelines.extract.report.feature_words import boxes_words, choice_note, dtype_words
 from roibeam.pipelines.inputs.captioned.task_corpus import TaskTable
 from roibeam.pipelines.inputs.captioned.task_texts import TaskTexts
 from roibeam.pipelines.inputs.captioned.usable_captions import UsableCaptions
@@ -111,6 +112,9 @@ class JoinedSource:
         return {
             "store": str(self.store.path),
             "feature_space": self.store.fingerprint.feature_space,
+            "meaning": self.store.fingerprint.meaning,
+            "boxes": boxes_words(self.store.fingerprint),
+            "dtype": dtype_words(self.store.fingerprint),
             "numerics": self.store.fingerprint.numerics,
             "weight": self.source.weight,
             "captions": len(self.rows),
@@ -171,15 +175,15 @@ def check_stores_agree(stores: Sequence[FeatureStore]) -> None:
 
 
 def check_pair_agrees(first: FeatureStore, other: FeatureStore, *, in_one_run: bool) -> None:
-    """As `check_stores_agree`, of two.
+    """As `check_stores_agree`, of two. Boxes, dtype and mode may differ: `choice_notes` tells.
 
     Args:
         in_one_run: else one after the other, where class names are compared only if both have some.
     """
     both, left, right = f"{first.path} and {other.path}", first.fingerprint, other.fingerprint
     remedy = "extract both with the same detector and settings" + ", or train on one of them" * in_one_run
-    if left.feature_space != right.feature_space:
-        difference = space_difference(left, right, {}) or f"{left.feature_space} / {right.feature_space}"
+    if left.meaning != right.meaning:
+        difference = meaning_difference(left, right) or f"{left.feature_space} / {right.feature_space}"
         raise ValueError(f"{both} are of different feature spaces: {difference}; {remedy}")
     if first.feature_dim != other.feature_dim:
         raise ValueError(f"{both}: features have width {first.feature_dim} / {other.feature_dim}; {remedy}")
@@ -189,6 +193,16 @@ def check_pair_agrees(first: FeatureStore, other: FeatureStore, *, in_one_run: b
             f"{both} have different class names ({_names(mine)} / {_names(yours)}), so class 7 of one may be "
             f"another thing in the other; {remedy}"
         )
+
+
+def choice_notes(stores: Sequence[FeatureStore]) -> list[str]:
+    """A line for each store whose choice of boxes, dtype or mode is not that of the first, for the user."""
+    notes = []
+    for other in stores[1:]:
+        known, now = [stores[0].fingerprint], other.fingerprint
+        note = choice_note(f"store {stores[0].path} has", known, f"{other.path} has", now)
+        notes += [] if note is None or note in notes else [note]
+    return notes
 
 
 def _names(classes: Sequence[str] | None) -> str:

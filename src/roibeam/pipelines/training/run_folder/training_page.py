@@ -227,6 +227,7 @@ def _settings(config: Mapping[str, Any]) -> str:
     recorded = config["recorded"]
     first = [
         ("started from", recorded.get("start") or recorded.get("bert") or "new weights"),
+        *(("other boxes or dtype", note) for note in recorded.get("choices", ())),
         *((name, values[place]) for name, place in _FIRST_SETTINGS.items() if place in values),
     ]
     rows = [[escaped(name), escaped(value if isinstance(value, str) else json.dumps(value))] for name, value in first]
