@@ -49,10 +49,7 @@ def check_feature_space(found: HasSource, store: FeatureStore) -> list[str]:
     return [] if note is None else [note]
 
 
-_HOW_OLD_RUNS_TELL = (
-    ". This run recorded only a digest of its features: if they differ in the boxes alone, put its training store back "
-    "where it was"
-)
+_HOW_OLD_RUNS_TELL = "; if only the boxes differ, put that store back where it was"
 
 
 def _recomputed(trained: str, now: Fingerprint) -> tuple[Fingerprint, ...]:
