@@ -1,4 +1,4 @@
-"""Scores a result file against a folder with a data set's official files, with a card that says what the score means."""
+"""Scores a result file against a folder with a data set's official files; a card says what the score means."""
 
 from __future__ import annotations
 

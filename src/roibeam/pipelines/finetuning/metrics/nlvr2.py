@@ -1,7 +1,7 @@
 """NLVR2: accuracy, and consistency, the share of groups of which every statement is judged rightly.
 
 Source: Suhr et al. (arXiv:1811.00491, section 5), as lil-lab/nlvr nlvr2/eval/metrics.py computes it. A group is an
-identifier (split-set-pair-sentence) without its third field, not the text of a sentence, which may come again in other sets.
+identifier (split-set-pair-sentence) without its third field, not a sentence's text: that may come again in other sets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def group_of(identifier: str) -> str:
 
 
 def nlvr2_measures(statements: Iterable[JudgedStatement]) -> dict[str, Measure]:
-    """ "accuracy" over statements and "consistency" over groups, by name. Pairs of images of one set count as one image."""
+    """ "accuracy" over statements and "consistency" over groups, by name. A set of pairs counts as one image."""
     rights: list[float] = []
     sets: list[str] = []
     groups: dict[str, bool] = {}

@@ -1,7 +1,7 @@
 """Referring expressions: a box hits when it overlaps the box of the object that is meant; accuracy over sentences.
 
-Each public code measures overlap and threshold in its own way. `BOX_RULES` has them by name; "refer" is that of the data
-set's authors (lichengunc/refer pyEvalDemo.ipynb), which MAttNet shares.
+Each public code has its own overlap and threshold. `BOX_RULES` has them by name; "refer" is that of the data set's
+authors (lichengunc/refer pyEvalDemo.ipynb), which MAttNet shares.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ Box = Sequence[float]  # x, y, width, height in pixels
 def pixel_iou(first: Box, second: Box) -> float:
     """IoU of boxes whose last pixel is x + width - 1. Boxes that share one row or column of pixels have 0.
 
-    Source: lichengunc/refer, lichengunc/MAttNet and ChenRocks/UNITER, alike. Raises ValueError for two boxes without area.
+    Source: lichengunc/refer, lichengunc/MAttNet and ChenRocks/UNITER, alike.
+
+    Raises:
+        ValueError: for two boxes without area.
     """
     (x1, y1, w1, h1), (x2, y2, w2, h2) = first, second
     left, top = max(x1, x2), max(y1, y2)
@@ -32,7 +35,7 @@ def pixel_iou(first: Box, second: Box) -> float:
 
 
 def corner_iou(first: Box, second: Box) -> float:
-    """IoU of boxes whose last pixel is x + width, in float64: a little too high; boxes that only touch have more than 0.
+    """IoU of boxes whose last pixel is x + width, in float64: a little too high, and over 0 for boxes that touch.
 
     Source: jackroos/VL-BERT, evaluation.
     """

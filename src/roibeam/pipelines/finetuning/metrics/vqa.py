@@ -36,9 +36,9 @@ class AnsweredQuestion(NamedTuple):
 def answer_accuracy(predicted: str, answers: Sequence[HumanAnswer]) -> float:
     """Mean over the people of min(1, matches among the others / 3).
 
-    Texts are compared as they are where all people wrote the same, else as `plain_answer`. With ten records that differ,
-    0, 1, 2, 3 and more matches give 0, .3, .6, .9 and 1. The answers are not changed (the official object changes its
-    own, so that a second file scored with it gets another number).
+    Texts are compared as they are where all people wrote the same, else as `plain_answer`. With ten records that
+    differ, 0, 1, 2, 3 and more matches give 0, .3, .6, .9 and 1. The answers are not changed (the official object
+    changes its own, so that a second file scored with it gets another number).
 
     Raises:
         ValueError: when nobody answered.

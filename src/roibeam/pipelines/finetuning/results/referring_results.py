@@ -1,6 +1,6 @@
 """Predicted boxes of referring expressions: a json list with a record for each sentence.
 
-Two forms are read: {"sent_id": 7, "box": [x, y, width, height]}, and what jackroos/VL-BERT refcoco/function/test.py writes,
+Two forms are read: {"sent_id": 7, "box": [x, y, width, height]}, and that of jackroos/VL-BERT refcoco/function/test.py:
 {"ref_id": 3, "box": [x1, y1, x2, y2]}, in which a reference comes once for each of its sentences. A box that is null
 stands for an image in which nothing was found: a miss, which stays in the denominator.
 """
