@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,7 +45,7 @@ def _pairs(case: MetricCase) -> list[tuple[Box, Box]]:
 
 def _overlaps_and_hits(case: MetricCase) -> Ours:
     pairs = _pairs(case)
-    overlaps = {n: [caught(lambda p=pair, i=iou: i(*p)) for pair in pairs] for n, iou in _OVERLAPS.items()}
+    overlaps = {n: [caught(functools.partial(iou, *pair)) for pair in pairs] for n, iou in _OVERLAPS.items()}
     hits = {name: [BOX_RULES[rule].hits(*pair) for pair in pairs] for name, rule in _THRESHOLDS.items()}
     return {**overlaps, **hits, "accuracy": {name: sum(each) / len(each) for name, each in hits.items()}}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -52,11 +53,10 @@ def _vcr_leaderboard(case: MetricCase) -> Ours:
     def score(rows: Iterable[tuple[str, VcrScores]]) -> dict[str, float]:
         return _vcr_shares(vcr_measures(chosen_rows(labels, scores_by_question(rows, questions, "csv"))))
 
-    ours = {
-        name: caught(lambda n=name: score(read_vcr_results(str(case.file(n)))))
-        for name in case.inputs
-        if name != "annotations"
-    }
+    def score_file(name: str) -> dict[str, float]:
+        return score(read_vcr_results(str(case.file(name))))
+
+    ours = {name: caught(functools.partial(score_file, name)) for name in case.inputs if name != "annotations"}
     # Variants that the reference describes and has no file of.
     rows = list(read_vcr_results(str(case.file("as_written"))))
     ours.setdefault("rows_shuffled", caught(lambda: score(rows[::-1])))

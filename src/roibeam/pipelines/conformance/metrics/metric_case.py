@@ -181,7 +181,15 @@ def metric_family(
         case = read_metric_case(path)
         if case is None:
             raise ValueError(f"{path}: expected inputs, options and expected")
-        yield from guarded("inputs", lambda: compared(ours_of(case), case, tolerance))
+
+        def run() -> Iterator[Check]:
+            try:
+                ours = ours_of(case)
+            except (KeyError, IndexError, TypeError, AttributeError, ZeroDivisionError) as error:
+                raise ValueError(f"{path}: not laid out as known cases are: {type(error).__name__}: {error}") from None
+            yield from compared(ours, case, tolerance)
+
+        yield from guarded("inputs", run)
 
     def open_folder(folder: Path) -> OpenFolder:
         cases, inputs = [], set[str]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -88,7 +89,9 @@ def _result_files(case: MetricCase) -> Ours:
         answers = answers_by_question(vqa_result_rows(entries, "results"), questions, "results", OFFICIAL)
         return {"overall": printed_percent(_measures(labels, answers)["overall"].mean)}
 
-    return {name: caught(lambda e=entries: score(e)) for name, entries in case.content("result_variants").items()}
+    return {
+        name: caught(functools.partial(score, entries)) for name, entries in case.content("result_variants").items()
+    }
 
 
 def _strings(case: MetricCase) -> Ours:

@@ -107,14 +107,14 @@ def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
         if name != ANNOTATIONS or index is None:
             continue
         where, found = f"{path!r}, annotations[{index}]", True
-        *words, answers = _fields(
+        question, image, question_type, answer_type, majority, answers = _fields(
             entry, where, question_id=int, image_id=int, question_type=str, answer_type=str,
             multiple_choice_answer=str, answers=list,
         )  # fmt: skip
-        records = [
-            _fields(each, f"{where}, answers", answer=str, answer_confidence=str, answer_id=int) for each in answers
-        ]
-        yield VqaLabels(where, *words, tuple(records))  # type: ignore[arg-type]
+        records = tuple(
+            (*_fields(each, f"{where}, answers", answer=str, answer_confidence=str, answer_id=int),) for each in answers
+        )
+        yield VqaLabels(where, question, image, question_type, answer_type, majority, records)
     if not found:
         raise ValueError(f"{path!r}: expected VQA's annotations, got {EXPECTED} without one")
 
