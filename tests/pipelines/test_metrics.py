@@ -107,7 +107,7 @@ def test_accuracy_leaves_one_person_out(predicted: str, answers: list[str], accu
 
 def test_texts_of_answers_at_the_edges() -> None:
     assert without_signs("." * 40) == "." * (40 - MOST_PERIODS)
-    assert plain_answer("a b." * 0 + "None") == "0" and plain_answer("eleven") == "eleven"
+    assert plain_answer("None") == "0" and plain_answer("eleven") == "eleven"
     assert (plain_answer("dont"), plain_answer("somebody'd"), plain_answer("Im")) == ("don't", "somebodyd", "im")
     assert (plain_answer("ice-cream"), plain_answer("ice- cream"), plain_answer("1,000 a-b")) == (
         "ice cream", "ice cream", "1000 ab",

@@ -74,6 +74,8 @@ def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
         ValueError: one line, for names and files that are not there or not what they should be.
     """
     split, task = _opened(request)
+    if not task.rows:
+        raise ValueError(f"{str(task.files[0])!r}: holds no row of {request.task}'s {split} split")
     results = [request.results, *([request.against] if request.against else [])]
     card = {
         "task": request.task,
