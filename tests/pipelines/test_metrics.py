@@ -112,7 +112,7 @@ def test_texts_of_answers_at_the_edges() -> None:
     assert (plain_answer("ice-cream"), plain_answer("ice- cream"), plain_answer("1,000 a-b")) == (
         "ice cream", "ice cream", "1000 ab",
     )  # fmt: skip
-    assert printed_percent(0.03125) == 3.13  # half away from zero
+    assert printed_percent(3.125) == 3.13  # half away from zero
 
 
 def test_targets_look_answers_up_as_written() -> None:

@@ -43,13 +43,15 @@ class Figure:
     """One measure.
 
     Attributes:
-        value: 0..1; low, high: its 95 % interval over images, None where none is made.
+        value: 0..1; percent: the same, to be rounded as official codes do.
+        low, high: 95 % interval of the value over images, None where none is made.
         rows: that it is the mean of.
         against: value of the second file; less, less_low, less_high: first less second, with its paired interval.
     """
 
     name: str
     value: float
+    percent: float
     rows: int
     low: float | None = None
     high: float | None = None
@@ -130,7 +132,7 @@ def _figures(measured: Sequence[dict[str, Measure]]) -> tuple[Figure, ...]:
             facts["low"], facts["high"] = bootstrap.ratio(*counts)
             if other is not None:
                 facts["less_low"], facts["less_high"] = bootstrap.difference(*counts, *other.by_image(number_of))
-        found.append(Figure(name, measure.mean, len(measure.values), **facts))
+        found.append(Figure(name, measure.mean, measure.percent, len(measure.values), **facts))
     return tuple(found)
 
 

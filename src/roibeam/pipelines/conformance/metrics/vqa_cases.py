@@ -50,25 +50,22 @@ def _scored(case: MetricCase) -> Ours:
     answers, decimals = _answers(case, "results", labels), int(case.options.get("decimals", 2))
     measures = _measures(labels, answers)
 
-    def of_kind(prefix: str, shown: Callable[[float], float]) -> dict[str, float]:
-        return {n.removeprefix(prefix): shown(m.mean) for n, m in measures.items() if n.startswith(prefix)}
+    def of_kind(prefix: str) -> dict[str, float]:
+        return {n.removeprefix(prefix): m.percent for n, m in measures.items() if n.startswith(prefix)}
 
-    def printed(share: float) -> float:
-        return printed_percent(share, decimals)
+    def printed(percent: float) -> float:
+        return printed_percent(percent, decimals)
 
-    def exact(share: float) -> float:
-        return 100 * share
-
-    overall = measures["overall"].mean
+    overall, kinds = measures["overall"].percent, {name: of_kind(prefix) for name, prefix in _KINDS.items()}
     rows = zip(labels, answered_questions(labels, answers), strict=True)
     return {
         "overall": printed(overall),
-        **{name: of_kind(prefix, printed) for name, prefix in _KINDS.items()},
+        **{name: {kind: printed(percent) for kind, percent in found.items()} for name, found in kinds.items()},
         "per_question": {
-            str(each.question_id): printed(answer_accuracy(row.predicted, row.answers)) for each, row in rows
+            str(each.question_id): printed(100 * answer_accuracy(row.predicted, row.answers)) for each, row in rows
         },
-        "exact": {"overall": exact(overall), **{name: of_kind(prefix, exact) for name, prefix in _KINDS.items()}},
-        "overall_exact": exact(overall),
+        "exact": {"overall": overall, **kinds},
+        "overall_exact": overall,
         "overall_python2": printed(overall),
     }
 
@@ -76,7 +73,7 @@ def _scored(case: MetricCase) -> Ours:
 def _two_files(case: MetricCase) -> Ours:
     labels = _labels(case)
     of = [_measures(labels, _answers(case, f"results_{which}", labels))["overall"] for which in ("first", "second")]
-    return {"first": printed_percent(of[0].mean), "second_fresh": printed_percent(of[1].mean)}
+    return {"first": printed_percent(of[0].percent), "second_fresh": printed_percent(of[1].percent)}
 
 
 def _result_files(case: MetricCase) -> Ours:
@@ -87,7 +84,7 @@ def _result_files(case: MetricCase) -> Ours:
         if not isinstance(entries, list):
             raise ValueError("a result file is a list")
         answers = answers_by_question(vqa_result_rows(entries, "results"), questions, "results", OFFICIAL)
-        return {"overall": printed_percent(_measures(labels, answers)["overall"].mean)}
+        return {"overall": printed_percent(_measures(labels, answers)["overall"].percent)}
 
     return {
         name: caught(functools.partial(score, entries)) for name, entries in case.content("result_variants").items()

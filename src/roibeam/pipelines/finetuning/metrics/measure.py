@@ -28,6 +28,11 @@ class Measure:
         """NaN without a row."""
         return sum(self.values) / len(self.values) if self.values else math.nan
 
+    @property
+    def percent(self) -> float:
+        """The mean in percent, computed in the order of the official codes, so that it rounds as theirs does."""
+        return 100.0 * sum(self.values) / len(self.values) if self.values else math.nan
+
     def by_image(self, number_of_image: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
         """(images,) sums of values and counts of rows, at the place of each image."""
         places = np.array([number_of_image[image] for image in self.images], dtype=np.int64)

@@ -74,6 +74,6 @@ def vqa_measures(questions: Iterable[AnsweredQuestion]) -> dict[str, Measure]:
     return {name: Measure(name, values, images) for name, (values, images) in found.items()}
 
 
-def printed_percent(share: float, decimals: int = 2) -> float:
-    """As the official code prints it, in percent: exact halves away from zero, as Python 2 rounds."""
-    return float(Decimal(100 * share).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
+def printed_percent(percent: float, decimals: int = 2) -> float:
+    """As the official code prints it: exact halves away from zero, as Python 2 rounds."""
+    return float(Decimal(percent).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
