@@ -48,6 +48,9 @@ def right_calls(pictures: Pictures, folder: Path) -> list[Words]:
     photos, store = pictures.photos, pictures.store
     (folder / "urls.tsv").write_text("a caption\thttp://127.0.0.1:1/a.jpg\n")
     (folder / "held.txt").write_text("no-such-image\n")
+    (folder / "nlvr2").mkdir()
+    (folder / "nlvr2" / "dev.json").write_text('{"identifier": "dev-1-0-0", "sentence": "One dog.", "label": "True"}\n')
+    (folder / "judged.csv").write_text("dev-1-0-0,True\n")
     calls: list[Words] = [
         ("progress", store),
         ("store", "info", store),
@@ -64,6 +67,7 @@ def right_calls(pictures: Pictures, folder: Path) -> list[Words]:
         ("leaks", photos, "--held-out", f"list={folder / 'held.txt'}"),
         ("download", folder / "urls.tsv", folder / "downloaded", "--attempts", 1),
         ("toyworld", folder / "world", "--num-images", 40, "--workers", 1),
+        ("score", "nlvr2", folder / "judged.csv", "--data", folder / "nlvr2", "--against", folder / "judged.csv"),
         ("recipes",),
     ]
     return [(*call, "--json") for call in calls]
@@ -96,6 +100,7 @@ def wrong_calls(pictures: Pictures, folder: Path) -> list[tuple[Words, str]]:
         ((*pretrain, "--photos", photos), "--end-to-end"),
         (("pretrain", file, *pretrain[2:]), "is a file"),
         (("recipes", "nobody"), "no recipe"),
+        (("score", "vqa", gone, "--data", gone / "d"), f"FILE '{gone}', --data '{gone / 'd'}'"),
         (("demo", file), "is a file"),
         (("evaluate", gone, "--store", store, "--captions", gone / "c.json"), f"'{gone}', --captions"),
         (("evaluate", folder, "--store", folder), "no feature store"),

@@ -20,6 +20,7 @@ from roibeam.pipelines.cli.download import download_command
 from roibeam.pipelines.cli.extract import ExtractCommand, extract_command
 from roibeam.pipelines.cli.look import look_command
 from roibeam.pipelines.cli.progress import progress_command
+from roibeam.pipelines.cli.score import score_command
 from roibeam.pipelines.cli.store.info import store_app
 from roibeam.pipelines.cli.surface.command import HELP_NAMES, HelpedCommand, HelpedGroup
 from roibeam.pipelines.cli.surface.command_end import run_to_the_end
@@ -87,6 +88,7 @@ app.add_typer(detector_app, name="detector", rich_help_panel=TRAIN)
 _add(LOOKING, "look", look_command)
 _add(LOOKING, "probe", probe_command)
 _add(LOOKING, "evaluate", evaluate_command)
+_add(LOOKING, "score", score_command)
 _add(LOOKING, "progress", progress_command)
 _add(SETUP, "demo", demo_command)
 _add(SETUP, "toyworld", toyworld_command)

@@ -20,6 +20,9 @@ from types import MappingProxyType
 from roibeam.pipelines.conformance.checks import Case, Check, Family, OpenFolder, failed
 from roibeam.pipelines.conformance.detector.family import DETECTOR_FAMILY
 from roibeam.pipelines.conformance.interbert_family import INTERBERT_FAMILY
+from roibeam.pipelines.conformance.metrics.box_cases import BOX_METRICS
+from roibeam.pipelines.conformance.metrics.choice_cases import CHOICE_METRICS
+from roibeam.pipelines.conformance.metrics.vqa_cases import VQA_METRICS
 from roibeam.pipelines.conformance.vilbert_family import VILBERT_FAMILY
 from roibeam.pipelines.conformance.visualbert_family import VISUALBERT_FAMILY
 from roibeam.pipelines.conformance.vlbert.family import VLBERT_FAMILY
@@ -32,9 +35,12 @@ CASES = Unit("case", "cases")
 FAMILIES: MappingProxyType[str, Family] = MappingProxyType(
     {
         family.name: family
-        for family in (DETECTOR_FAMILY, INTERBERT_FAMILY, VILBERT_FAMILY, VISUALBERT_FAMILY, VLBERT_FAMILY)
+        for family in (
+            DETECTOR_FAMILY, INTERBERT_FAMILY, VILBERT_FAMILY, VISUALBERT_FAMILY, VLBERT_FAMILY,
+            VQA_METRICS, CHOICE_METRICS, BOX_METRICS,
+        )
     }
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

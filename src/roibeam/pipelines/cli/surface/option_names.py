@@ -98,6 +98,7 @@ def _flag(meaning: str, group: str, *, off: str | None = None, is_advanced: bool
 
 _INPUTS = {
     "photos": _text("Folder or URL of the photos.", "DIR", INPUT),
+    "data": _path("Folder with the official files of a data set.", "DIR", INPUT),
     "photo": _path("File of one photo.", "FILE", INPUT),
     "store": _text("Store of region features: a folder, or a URL.", "STORE", INPUT),
     "captions": _text("Captions: .json of COCO, Karpathy or SBU, .tsv or .token.", "FILE", INPUT),
@@ -113,7 +114,7 @@ _INPUTS = {
     "id-rule": _text(
         "How a path becomes an image id: no-extension or with-extension.", "RULE", INPUT, is_advanced=True
     ),
-    "split": _text("Use only this split of a Karpathy file: train, restval, val or test.", "NAME", INPUT),
+    "split": _text("Use only this split, such as train, val or test.", "NAME", INPUT),
     "split-file": _path("Karpathy file that --split is of.", "FILE", INPUT),
     "ids": _path("Use only these images: a file with one id on each line.", "FILE", INPUT),
     "max-images": _count("Use at most N images.", INPUT),
@@ -212,6 +213,9 @@ _QUESTIONS = {
     "top": _count("Show the N best guesses.", QUESTION, most=20),
     "no-retrieval": _flag("Do not score every caption with every image.", QUESTION),
     "folds": _count("Search in N equal parts of the images, each by itself.", QUESTION, is_advanced=True),
+    "rules": _text("By whose rules predictions are counted.", "NAME", QUESTION),
+    "check": _flag("Only look whether the predictions are complete and well written.", QUESTION),
+    "against": _path("Compare with this second file of predictions, row by row.", "FILE", QUESTION),
     "compare": _path("Compare two results.json instead of evaluating.", "A B", QUESTION),
     "max-error": _share("Differences up to this share of the largest value count as equal.", QUESTION),
     "worst": _count("Show the N images that differ most.", QUESTION, least=0),

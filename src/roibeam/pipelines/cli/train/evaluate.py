@@ -51,7 +51,7 @@ def evaluate_command(
     checkpoint: Annotated[str | None, argument("CHECKPOINT", CHECKPOINT_HELP)] = None,
     store: Annotated[str | None, option("store", "Its images are evaluated on.")] = None,
     captions: Annotated[str | None, option("captions", default="those that the store keeps")] = None,
-    split: Annotated[str | None, option("split", default="test")] = None,
+    split: Annotated[str | None, option("split", "Of a Karpathy file; restval too.", default="test")] = None,
     photos: Annotated[
         str | None, option("photos", "For a model trained end to end.", default="where the store says")
     ] = None,

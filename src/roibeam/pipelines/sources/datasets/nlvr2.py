@@ -19,6 +19,7 @@ _LABELS = {"True": True, "False": False}
 class Nlvr2Statement:
     """Attributes:
     where: file and line, for errors.
+    identifier: split-set-pair-sentence.
     split: first part of its identifier: train, dev, test1 or test2.
     images: file names of the left and the right one.
     sentence: as written.
@@ -26,6 +27,7 @@ class Nlvr2Statement:
     """
 
     where: str
+    identifier: str
     split: str
     images: tuple[str, str]
     sentence: str
@@ -50,4 +52,6 @@ def read_nlvr2(path: str) -> Iterator[Nlvr2Statement]:
             raise ValueError(f'{where}: label must be "True" or "False", got {shown(label)}')
         split, *_ = identifier.split("-")
         pair = path_below(identifier.rpartition("-")[0])
-        yield Nlvr2Statement(where, split, (f"{pair}-img0.png", f"{pair}-img1.png"), sentence, _LABELS[label])
+        yield Nlvr2Statement(
+            where, identifier, split, (f"{pair}-img0.png", f"{pair}-img1.png"), sentence, _LABELS[label]
+        )

@@ -17,6 +17,7 @@ from roibeam.pipelines.sources.datasets.image_boxes import ImageBoxes, parse_box
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
 
 IMAGES_FOLDER = "vcr1images"
+NUM_CHOICES = 4
 _MAX_METADATA_BYTES = 64 * 2**20  # outlines take most of it; real ones have under 1 MB
 
 
@@ -52,6 +53,41 @@ def read_vcr_images(path: str, *, id_rule: str = "no-extension") -> Iterator[Vcr
         except ValueError as error:
             raise ValueError(f"{where}: img_fn {name!r}: {error}") from None
         yield VcrImage(image_id_of(below, id_rule=id_rule), below, tuple(dict.fromkeys(objects)))
+
+
+@dataclass(frozen=True)
+class VcrLabels:
+    """Which choices of a question are right; `answer` and `rationale` are None in a test file, which does not tell.
+
+    Attributes:
+        where: file and line, for errors.
+        annot_id: such as "val-0", by which results name it.
+        image: `img_fn`.
+    """
+
+    where: str
+    annot_id: str
+    image: str
+    answer: int | None
+    rationale: int | None
+
+
+def read_vcr_labels(path: str) -> Iterator[VcrLabels]:
+    """The labels of an annotation file in its order.
+
+    Raises:
+        ValueError: naming the line that is not as VCR writes it.
+    """
+    for where, row in read_json_lines(path):
+        annotation, image = row.get("annot_id"), row.get("img_fn")
+        if not isinstance(annotation, str) or not isinstance(image, str):
+            raise ValueError(
+                f"{where}: expected a VCR row with annot_id and img_fn, got {shown(annotation)} and {shown(image)}"
+            )
+        labels = [row.get(f"{kind}_label") for kind in ("answer", "rationale")]
+        if not all(label is None or (type(label) is int and 0 <= label < NUM_CHOICES) for label in labels):
+            raise ValueError(f"{where}: labels must be in 0..{NUM_CHOICES - 1}, got {shown(labels)}")
+        yield VcrLabels(where, annotation, image, labels[0], labels[1])
 
 
 def metadata_path(image_path: str) -> str:

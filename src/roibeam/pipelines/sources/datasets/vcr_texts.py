@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from roibeam.pipelines.foundation.files.image_ids import is_utf8, path_below
 from roibeam.pipelines.sources.datasets.image_boxes import shown
 from roibeam.pipelines.sources.datasets.json_pieces import read_json_lines
+from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES
 
-NUM_CHOICES = 4
 # The releases' list, in which Peyton stands twice.
 NAMES = (
     "Casey", "Riley", "Jessie", "Jackie", "Avery", "Jaime", "Peyton", "Kerry", "Jody", "Kendall", "Peyton", "Skyler",

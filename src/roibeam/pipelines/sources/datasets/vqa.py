@@ -33,6 +33,24 @@ class VqaQuestion:
     answers: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class VqaLabels:
+    """What people said to one question, as its annotation has it.
+
+    Attributes:
+        where: file and entry, for errors.
+        answers: records of (answer, answer_confidence, answer_id), as written.
+    """
+
+    where: str
+    question_id: int
+    image_id: int
+    question_type: str
+    answer_type: str
+    multiple_choice_answer: str
+    answers: tuple[tuple[str, str, int], ...]
+
+
 def vqa_part(path: str) -> str | None:
     """`QUESTIONS` or `ANNOTATIONS`, whichever list the file holds; None where it is no object or holds neither."""
     try:
@@ -76,6 +94,36 @@ def read_vqa(questions: str, annotations: str) -> Iterator[VqaQuestion]:
         if not found:
             raise ValueError(f"{where}: question {number} has no answers in {annotations!r}; are both of one split?")
         yield VqaQuestion(where, f"COCO_{split}_{image:012d}", text, tuple(found[0][0].split("\n")))
+
+
+def read_vqa_labels(path: str) -> Iterator[VqaLabels]:
+    """The annotations of a file in its order.
+
+    Raises:
+        ValueError: naming the entry that is not as VQA writes it, or a file without any.
+    """
+    found = False
+    for name, index, entry in read_json_members(path, expected=EXPECTED):
+        if name != ANNOTATIONS or index is None:
+            continue
+        where, found = f"{path!r}, annotations[{index}]", True
+        question, image, question_type, answer_type, majority, answers = _fields(
+            entry, where, question_id=int, image_id=int, question_type=str, answer_type=str,
+            multiple_choice_answer=str, answers=list,
+        )  # fmt: skip
+        records = tuple(
+            (*_fields(each, f"{where}, answers", answer=str, answer_confidence=str, answer_id=int),) for each in answers
+        )
+        yield VqaLabels(where, question, image, question_type, answer_type, majority, records)
+    if not found:
+        raise ValueError(f"{path!r}: expected VQA's annotations, got {EXPECTED} without one")
+
+
+def read_vqa_question_ids(path: str) -> Iterator[int]:
+    """The ids of the questions of a file in its order; ValueError names an entry that is not as VQA writes it."""
+    for name, index, entry in read_json_members(path, expected=EXPECTED):
+        if name == QUESTIONS and index is not None:
+            yield _fields(entry, f"{path!r}, questions[{index}]", question_id=int)[0]
 
 
 def _answers(path: str) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,81 @@
+"""`roibeam score`: anybody's predictions for a downstream task, scored as its official code scores them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from roibeam.pipelines.cli.json_output import json_line
+from roibeam.pipelines.cli.options import JSON
+from roibeam.pipelines.cli.surface.option import argument, option
+
+if TYPE_CHECKING:
+    from roibeam.pipelines.finetuning.score_run import Figure, Score
+
+
+def score_command(
+    task: Annotated[str, argument("TASK", "vqa, vcr, nlvr2, refcoco, refcoco+ or refcocog.")],
+    file: Annotated[Path, argument("FILE", "Predictions, in the task's official format (docs/look.md).")],
+    data: Annotated[Path, option("data")],
+    split: Annotated[str | None, option("split", default="val, or dev for nlvr2")] = None,
+    rules: Annotated[
+        str, option("rules", "strict and official; for boxes also uniter, vl-bert and vilbert.")
+    ] = "strict",
+    check: Annotated[bool, option("check")] = False,
+    against: Annotated[Path | None, option("against")] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Scores predictions for a task as its official code does.
+
+    The official files of the data set are found in --data by their names. Each score comes with a card, which says
+    what was counted and by which rules.
+
+    Examples:
+        roibeam score vqa answers.json --data vqa/
+        roibeam score nlvr2 a.csv --data nlvr2/ --against b.csv
+        roibeam score vcr test.csv --data vcr1annots/ --split test --check
+    """
+    from roibeam.pipelines.finetuning.score_run import ScoreRequest, run_score
+
+    score = run_score(ScoreRequest(task, file, data, split, rules, against), check_only=check)
+    if as_json:
+        typer.echo(json_line({"figures": [asdict(figure) for figure in score.figures], "card": score.card}))
+        return
+    if check:
+        count, official = score.card["rows"], score.card["official_rows"]
+        typer.echo(f"{file}: complete, one row for each of {count:,} (official {score.card['split']}: {official:,})")
+        return
+    typer.echo("\n".join([*_table(score, has_second=against is not None), "", *_card(score.card)]))
+
+
+def _table(score: Score, *, has_second: bool) -> list[str]:
+    second = f"{'second':>9}{'first less second':>19}{'95 % interval':>20}" if has_second else ""
+    return [f"{'':<32}{'percent':>9}{'95 % interval':>18}{'of':>9}{second}", *map(_row, score.figures)]
+
+
+def _row(figure: Figure) -> str:
+    from roibeam.pipelines.finetuning.metrics.vqa import printed_percent
+
+    interval = "" if figure.low is None else f"{100 * figure.low:.2f} .. {100 * (figure.high or 0):.2f}"
+    row = f"{figure.name[:31]:<32}{printed_percent(figure.percent):>9.2f}{interval:>18}{figure.rows:>9,}"
+    if figure.against is not None:
+        row += f"{printed_percent(100 * figure.against):>9.2f}{100 * (figure.less or 0):>+19.2f}"
+        if figure.less_low is not None:
+            row += f"{f'{100 * figure.less_low:+.2f} .. {100 * (figure.less_high or 0):+.2f}':>20}"
+    return row
+
+
+def _card(card: dict[str, Any]) -> list[str]:
+    rows, official = card["rows"], card["official_rows"]
+    whole = "the whole split" if rows == official else f"the official split has {official:,}"
+    files = [f"labels   {path}  sha256 {digest[:16]}" for path, digest in card["labels"].items()]
+    files += [f"results  {path}  sha256 {digest[:16]}" for path, digest in card["results"].items()]
+    return [
+        f"task     {card['task']}, {card['split']}: {rows:,} rows; {whole}",
+        f"metric   {card['metric']}",
+        f"rules    {card['rules']}: {card['rules_words']}",
+        *files,
+    ]

@@ -1,0 +1,44 @@
+"""VCR accuracy: the right answer, the right rationale given the RIGHT answer, and both of one question.
+
+Source: Zellers et al. (arXiv:1811.10830, section 3), as rowanz/r2c models/eval_q2ar.py computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from roibeam.pipelines.finetuning.metrics.measure import Measure
+
+
+class ChosenRow(NamedTuple):
+    """A question: numbers of the choices taken, of the right ones, and its image.
+
+    `rationale` is what was taken when the right answer was given.
+    """
+
+    answer: int
+    rationale: int
+    right_answer: int
+    right_rationale: int
+    image: str
+
+
+def best_choice(scores: Sequence[float]) -> int:
+    """The number of the highest score; the first of equal ones."""
+    return int(np.argmax(np.asarray(scores, dtype=np.float64)))
+
+
+def vcr_measures(rows: Iterable[ChosenRow]) -> dict[str, Measure]:
+    """ "Q->A", "QA->R" and "Q->AR", by name. The last is counted question by question: no product of the other two."""
+    images: list[str] = []
+    hits: dict[str, list[float]] = {"Q->A": [], "QA->R": [], "Q->AR": []}
+    for row in rows:
+        is_answered, is_reasoned = row.answer == row.right_answer, row.rationale == row.right_rationale
+        hits["Q->A"].append(float(is_answered))
+        hits["QA->R"].append(float(is_reasoned))
+        hits["Q->AR"].append(float(is_answered and is_reasoned))
+        images.append(row.image)
+    return {name: Measure(name, values, images) for name, values in hits.items()}

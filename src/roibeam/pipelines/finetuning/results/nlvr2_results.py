@@ -1,0 +1,83 @@
+"""NLVR2's predictions: a .csv with lines "identifier,True" or "identifier,False", no header, no space.
+
+What the official scripts (lil-lab/nlvr nlvr2/eval/) make of other lines is here too, as the rules "official".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from roibeam.features.printable import printable
+from roibeam.pipelines.finetuning.metrics.nlvr2 import JudgedStatement
+from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, check_row_ids
+from roibeam.pipelines.sources.datasets.nlvr2 import Nlvr2Statement
+
+_WORDS = ("true", "false")
+
+
+def predictions_of(lines: Iterable[str], identifiers: Sequence[str], source: str, rules: str) -> dict[str, str]:
+    """Identifier -> "true" or "false".
+
+    Official rules are those of metrics.py: more columns are ignored, the last of several lines counts, unknown ids (a
+    header too) do no harm, and a second column that is neither word stays as it is, so that it is wrong.
+
+    Raises:
+        RowsError: for ids that are missing, and by strict rules for doubled and unknown ones.
+        ValueError: naming a line that cannot be read.
+    """
+    is_official = rules == OFFICIAL
+    given: list[tuple[str, str]] = []
+    for number, line in enumerate(lines, 1):
+        cells = line.strip().split(",")
+        if len(cells) < 2 or (not is_official and len(cells) > 2):
+            raise ValueError(
+                f"{source}, line {number}: expected identifier,True or identifier,False, got {_short(line)}"
+            )
+        word = cells[1].lower()
+        if not is_official and word not in _WORDS:
+            raise ValueError(
+                f"{source}, line {number}: expected True or False right behind the comma, got {_short(cells[1])}"
+            )
+        given.append((cells[0], word))
+    ids = [identifier for identifier, _ in given]
+    check_row_ids(
+        source, ids, identifiers, unit="statement", allow_doubled=is_official, allow_unknown=is_official
+    )  # fmt: skip
+    return dict(given)
+
+
+def read_nlvr2_predictions(path: str, identifiers: Sequence[str], rules: str) -> dict[str, str]:
+    """`predictions_of` the lines of a file."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            return predictions_of(file, identifiers, repr(path), rules)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path!r}: not UTF-8: {error}") from None
+
+
+def judged_statements(
+    statements: Iterable[Nlvr2Statement], predictions: Mapping[str, str]
+) -> Iterator[JudgedStatement]:
+    """The rows of the metric, in the order of the statements."""
+    for each in statements:
+        yield JudgedStatement(each.identifier, predictions[each.identifier] == str(each.is_true).lower())
+
+
+def filtered_accuracy(
+    statements: Sequence[Nlvr2Statement], lines: Sequence[str], source: str
+) -> tuple[float | None, int]:
+    """compute_filtered_accuracy.py: percent right among the predictions that are true or false, and how many are not.
+
+    None where no prediction is either. Raises ValueError for a line that has not two columns, and for missing ids.
+    """
+    for number, line in enumerate(lines, 1):
+        if line.count(",") != 1:
+            raise ValueError(f"{source}, line {number}: expected two columns, got {_short(line)}")
+    predictions = predictions_of(lines, [each.identifier for each in statements], source, OFFICIAL)
+    words = [(predictions[each.identifier], str(each.is_true).lower()) for each in statements]
+    counted = [word == label for word, label in words if word in _WORDS]
+    return (100.0 * sum(counted) / len(counted) if counted else None), len(words) - len(counted)
+
+
+def _short(text: str) -> str:
+    return repr(printable(text.rstrip("\r\n")[:60]))

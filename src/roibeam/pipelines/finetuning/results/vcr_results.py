@@ -1,0 +1,103 @@
+"""VCR's leaderboard file: a .csv with annot_id and twenty probabilities for each question.
+
+The columns are annot_id, answer_0 to answer_3 and rationale_conditioned_on_a0_0 to rationale_conditioned_on_a3_3
+(rowanz/r2c models/eval_for_leaderboard.py). They are read by name, the rows by annot_id.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from roibeam.features.printable import printable
+from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, best_choice
+from roibeam.pipelines.finetuning.results.row_ids import check_row_ids
+from roibeam.pipelines.sources.datasets.vcr import NUM_CHOICES, VcrLabels
+
+ID = "annot_id"
+ANSWERS = tuple(f"answer_{choice}" for choice in range(NUM_CHOICES))
+RATIONALES = tuple(
+    tuple(f"rationale_conditioned_on_a{answer}_{choice}" for choice in range(NUM_CHOICES))
+    for answer in range(NUM_CHOICES)
+)
+COLUMNS = (ID, *ANSWERS, *(name for group in RATIONALES for name in group))
+
+
+class VcrScores(NamedTuple):
+    """Of one question: those of the four answers, and of the four rationales for each answer that may be given."""
+
+    answers: tuple[float, ...]
+    rationales: tuple[tuple[float, ...], ...]
+
+
+def read_vcr_results(path: str) -> Iterator[tuple[str, VcrScores]]:
+    """(annot_id, scores) of each row.
+
+    Raises:
+        ValueError: naming a column that is missing, doubled or unknown, or the line with a value that is no number.
+    """
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        try:
+            lines = csv.reader(file, strict=True)
+            header = next(lines, [])
+            _check_header(header, path)
+            place = {name: header.index(name) for name in COLUMNS}
+            for cells in lines:
+                if not cells:
+                    continue
+                where = f"{path!r}, line {lines.line_num}"
+                if len(cells) != len(header):
+                    raise ValueError(f"{where}: {len(cells)} cells, expected {len(header)} as in the first line")
+                scores = {name: _number(cells[place[name]], name, where) for name in COLUMNS[1:]}
+                answers = tuple(scores[name] for name in ANSWERS)
+                yield cells[place[ID]], VcrScores(answers, tuple(tuple(scores[n] for n in g) for g in RATIONALES))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{path!r}: cannot be read as .csv: {error}") from None
+
+
+def scores_by_question(
+    rows: Iterable[tuple[str, VcrScores]], questions: Sequence[str], source: str
+) -> dict[str, VcrScores]:
+    """annot_id -> scores; RowsError for missing, doubled and unknown ids. No public scorer says what else to do."""
+    given = list(rows)
+    check_row_ids(source, [name for name, _ in given], questions, unit="question")
+    return dict(given)
+
+
+def chosen_rows(labels: Iterable[VcrLabels], scores: dict[str, VcrScores]) -> Iterator[ChosenRow]:
+    """The rows of the metric, in the order of the labels; rationales are those for the RIGHT answer.
+
+    Raises:
+        ValueError: for a question without labels, as those of the test file are.
+    """
+    for each in labels:
+        if each.answer is None or each.rationale is None:
+            raise ValueError(f"{each.where}: no labels; the test file has none and can only be checked (--check)")
+        found = scores[each.annot_id]
+        yield ChosenRow(
+            best_choice(found.answers), best_choice(found.rationales[each.answer]), each.answer, each.rationale,
+            each.image,
+        )  # fmt: skip
+
+
+def _check_header(header: Sequence[str], path: str) -> None:
+    missing = [name for name in COLUMNS if name not in header]
+    odd = [name for name in dict.fromkeys(header) if name not in COLUMNS or header.count(name) > 1]
+    if missing or odd:
+        said = [f"no column {missing[0]} ({len(missing)} missing)"] if missing else []
+        said += [f"column {printable(odd[0])!r} is unknown or doubled"] if odd else []
+        raise ValueError(
+            f"{path!r}: {' and '.join(said)}; expected {ID}, answer_0..3 and rationale_conditioned_on_a0_0..a3_3"
+        )
+
+
+def _number(text: str, name: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{where}: {name} must be a number, got {printable(text[:40])!r}")
+    return value

@@ -1,0 +1,142 @@
+"""Scores a result file against a folder with a data set's official files; a card says what the score means."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.results.row_ids import STRICT
+from roibeam.pipelines.finetuning.scored_tasks import SCORED_TASKS, OpenTask
+from roibeam.pipelines.foundation.files.named_files import FILE, FOLDER, NamedFiles
+from roibeam.pipelines.foundation.statistics.bootstrap import Bootstrap
+from roibeam.version import __version__
+
+_WITHOUT_INTERVAL = "question type "  # VQA has 65 of them
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """
+    Attributes:
+        task: a name of `SCORED_TASKS`.
+        results: file with predictions, in the task's official format.
+        data: folder with the data set's official files.
+        split: None for the task's usual one.
+        rules: "strict", "official", or another name that the task knows.
+        against: a second result file; None for none.
+    """
+
+    task: str
+    results: Path
+    data: Path
+    split: str | None = None
+    rules: str = STRICT
+    against: Path | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measure.
+
+    Attributes:
+        value: 0..1; percent: the same, to be rounded as official codes do.
+        low, high: 95 % interval of the value over images, None where none is made.
+        rows: that it is the mean of.
+        against: value of the second file; less, less_low, less_high: first less second, with its paired interval.
+    """
+
+    name: str
+    value: float
+    percent: float
+    rows: int
+    low: float | None = None
+    high: float | None = None
+    against: float | None = None
+    less: float | None = None
+    less_low: float | None = None
+    less_high: float | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """Figures in the order to be shown, none for a check, and the card."""
+
+    figures: tuple[Figure, ...]
+    card: dict[str, Any]
+
+
+def run_score(request: ScoreRequest, *, check_only: bool = False) -> Score:
+    """Scores, or with `check_only` just reads, a result file.
+
+    Raises:
+        ValueError: one line, for names and files that are not there or not what they should be.
+    """
+    split, task = _opened(request)
+    if not task.rows:
+        raise ValueError(f"{str(task.files[0])!r}: holds no row of {request.task}'s {split} split")
+    results = [request.results, *([request.against] if request.against else [])]
+    card = {
+        "task": request.task,
+        "split": split,
+        "metric": task.metric,
+        "rules": request.rules,
+        "rules_words": task.rules,
+        "rows": task.rows,
+        "official_rows": SCORED_TASKS[request.task].splits[split],
+        "labels": {str(path): sha256_of(path) for path in task.files},
+        "results": {str(path): sha256_of(path) for path in results},
+        "roibeam": __version__,
+    }
+    if check_only:
+        for path in results:
+            task.check(str(path))
+        return Score((), card)
+    measured = [task.measures(str(path)) for path in results]
+    return Score(_figures(measured), card)
+
+
+def _opened(request: ScoreRequest) -> tuple[str, OpenTask]:
+    named = NamedFiles()
+    named.need("FILE", request.results, FILE)
+    named.need("--data", request.data, FOLDER)
+    named.need("--against", request.against, FILE)
+    known = SCORED_TASKS.get(request.task)
+    if known is None:
+        raise ValueError(f"no task {request.task!r}; choose one of {', '.join(SCORED_TASKS)}")
+    split = request.split or next(iter(known.splits))
+    if split not in known.splits:
+        raise ValueError(f"{request.task} has no split {split!r}; choose one of {', '.join(known.splits)}")
+    if request.rules not in known.rules:
+        raise ValueError(f"{request.task} has no rules {request.rules!r}; choose one of {', '.join(known.rules)}")
+    named.check()
+    return split, known.open(request.data, split, request.rules)
+
+
+def _figures(measured: Sequence[dict[str, Measure]]) -> tuple[Figure, ...]:
+    first, *others = measured
+    images = dict.fromkeys(image for measure in first.values() for image in measure.images)
+    number_of = {image: number for number, image in enumerate(images)}
+    bootstrap = Bootstrap(len(number_of))
+    found = []
+    for name, measure in first.items():
+        facts: dict[str, float] = {}
+        other = others[0][name] if others else None
+        if other is not None:
+            facts |= {"against": other.mean, "less": measure.mean - other.mean}
+        if not name.startswith(_WITHOUT_INTERVAL):
+            counts = measure.by_image(number_of)
+            facts["low"], facts["high"] = bootstrap.ratio(*counts)
+            if other is not None:
+                facts["less_low"], facts["less_high"] = bootstrap.difference(*counts, *other.by_image(number_of))
+        found.append(Figure(name, measure.mean, measure.percent, len(measure.values), **facts))
+    return tuple(found)
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

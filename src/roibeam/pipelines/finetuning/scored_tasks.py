@@ -1,0 +1,194 @@
+"""The tasks that can be scored: which official files say what is right, and how a result file is joined with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from roibeam.pipelines.finetuning.metrics.measure import Measure
+from roibeam.pipelines.finetuning.metrics.nlvr2 import nlvr2_measures
+from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
+from roibeam.pipelines.finetuning.metrics.vcr import vcr_measures
+from roibeam.pipelines.finetuning.metrics.vqa import vqa_measures
+from roibeam.pipelines.finetuning.results.nlvr2_results import judged_statements, read_nlvr2_predictions
+from roibeam.pipelines.finetuning.results.referring_results import read_referring_results, referring_measures
+from roibeam.pipelines.finetuning.results.row_ids import OFFICIAL, STRICT, check_row_ids
+from roibeam.pipelines.finetuning.results.vcr_results import chosen_rows, read_vcr_results, scores_by_question
+from roibeam.pipelines.finetuning.results.vqa_results import answered_questions, answers_by_question, read_vqa_results
+from roibeam.pipelines.sources.datasets.nlvr2 import read_nlvr2
+from roibeam.pipelines.sources.datasets.refer import read_refer
+from roibeam.pipelines.sources.datasets.vcr import read_vcr_labels
+from roibeam.pipelines.sources.datasets.vqa import read_vqa_labels, read_vqa_question_ids
+
+Measures = dict[str, Measure]
+
+
+@dataclass(frozen=True)
+class OpenTask:
+    """The label files of one split, read.
+
+    Attributes:
+        metric: what is computed and whose rule it is, for the card.
+        rules: what the chosen rules do, for the card.
+        files: that say what is right.
+        rows: of a result file.
+        check: reads a result file and raises ValueError for what is wrong with it.
+        measures: scores a result file.
+    """
+
+    metric: str
+    rules: str
+    files: tuple[Path, ...]
+    rows: int
+    check: Callable[[str], object]
+    measures: Callable[[str], Measures]
+
+
+@dataclass(frozen=True)
+class ScoredTask:
+    """Attributes:
+    splits: the official ones with their numbers of rows; the first is the default.
+    rules: names of its rule sets.
+    open: reads the label files of a folder by split and rules.
+    """
+
+    splits: Mapping[str, int]
+    rules: Collection[str]
+    open: Callable[[Path, str, str], OpenTask]
+
+
+_VQA_YEARS = {"train": "train2014", "val": "val2014", "test": "test2015", "test-dev": "test-dev2015"}
+_STRICT = "an id that is missing, doubled or unknown is an error"
+
+
+def _open_vqa(folder: Path, split: str, rules: str) -> OpenTask:
+    year = _VQA_YEARS[split]
+    metric = "VQA accuracy (vqaEval.py with Python 2): mean of min(1, matches among the other people / 3)"
+    said = "as vqa.py: the last of several answers counts; missing and unknown ids are errors"
+    if split in ("test", "test-dev"):
+        path = find_file(folder, f"v2_OpenEnded_mscoco_{year}_questions.json")
+        questions = list(read_vqa_question_ids(str(path)))
+
+        def no_labels(results: str) -> Measures:
+            raise ValueError(f"VQA's {split} split has no labels here; --check looks at a submission")
+
+        scored = no_labels
+    else:
+        path = find_file(folder, f"v2_mscoco_{year}_annotations.json")
+        labels = list(read_vqa_labels(str(path)))
+        questions = [each.question_id for each in labels]
+
+        def scored(results: str) -> Measures:
+            return vqa_measures(answered_questions(labels, check(results)))
+
+    check_row_ids(repr(str(path)), questions, questions, unit="question")
+
+    def check(results: str) -> dict[int, str]:
+        return answers_by_question(read_vqa_results(results), questions, repr(results), rules)
+
+    return OpenTask(metric, said if rules == OFFICIAL else _STRICT, (path,), len(questions), check, scored)
+
+
+def _open_vcr(folder: Path, split: str, rules: str) -> OpenTask:
+    path = find_file(folder, f"{split}.jsonl")
+    labels = list(read_vcr_labels(str(path)))
+    questions = [each.annot_id for each in labels]
+    check_row_ids(repr(str(path)), questions, questions, unit="question")
+
+    def check(results: str) -> object:
+        return scores_by_question(read_vcr_results(results), questions, repr(results))
+
+    def scored(results: str) -> Measures:
+        return vcr_measures(
+            chosen_rows(labels, scores_by_question(read_vcr_results(results), questions, repr(results)))
+        )
+
+    said = f"{_STRICT}; there is no public scorer of this file, so official rules are the same"
+    metric = (
+        "share of right choices (eval_q2ar.py); QA->R is given the right answer; the first of equal scores is taken"
+    )
+    return OpenTask(metric, said, (path,), len(labels), check, scored)
+
+
+def _open_nlvr2(folder: Path, split: str, rules: str) -> OpenTask:
+    path = find_file(folder, f"{split}.json")
+    statements = list(read_nlvr2(str(path)))
+    identifiers = [each.identifier for each in statements]
+    check_row_ids(repr(str(path)), identifiers, identifiers, unit="statement")
+
+    def check(results: str) -> object:
+        return read_nlvr2_predictions(results, identifiers, rules)
+
+    def scored(results: str) -> Measures:
+        return nlvr2_measures(judged_statements(statements, read_nlvr2_predictions(results, identifiers, rules)))
+
+    metric = "accuracy; consistency by identifier without its third field (nlvr2/eval/metrics.py)"
+    said = (
+        "as metrics.py: the last of several lines counts, unknown ids are ignored, other words than True and False miss"
+    )
+    strict = f"{_STRICT}, as is a word other than True and False"
+    return OpenTask(metric, said if rules == OFFICIAL else strict, (path,), len(statements), check, scored)
+
+
+def _open_refer(refs: tuple[str, ...]) -> Callable[[Path, str, str], OpenTask]:
+    def open_task(folder: Path, split: str, rules: str) -> OpenTask:
+        path = find_file(folder, *refs)
+        instances = find_file(folder, "instances.json")
+        sentences = [each for each in read_refer(str(path), str(instances)) if each.split == split]
+        if not sentences:
+            raise ValueError(f"{str(path)!r}: no sentence of the split {split}")
+        rule = BOX_RULES["refer" if rules in (STRICT, OFFICIAL) else rules]
+
+        def scored(results: str) -> Measures:
+            return referring_measures(sentences, read_referring_results(results), repr(results), rule)
+
+        metric = f"share of sentences whose box hits: {rule.words}"
+        return OpenTask(metric, _STRICT, (path, instances), len(sentences), scored, scored)
+
+    return open_task
+
+
+_BOX_RULES = (STRICT, OFFICIAL, "uniter", "vl-bert", "vilbert")
+_BOTH = (STRICT, OFFICIAL)
+# Numbers of rows: of the data sets' own pages and papers; of RefCOCO, RefCOCO+ and RefCOCOg, sentences.
+SCORED_TASKS: Mapping[str, ScoredTask] = MappingProxyType(
+    {
+        "vqa": ScoredTask(
+            {"val": 214_354, "train": 443_757, "test": 447_793, "test-dev": 107_394}, _BOTH, _open_vqa
+        ),
+        "vcr": ScoredTask({"val": 26_534, "train": 212_923, "test": 25_263}, _BOTH, _open_vcr),
+        "nlvr2": ScoredTask({"dev": 6_982, "train": 86_373, "test1": 6_967, "test2": 6_970}, _BOTH, _open_nlvr2),
+        "refcoco": ScoredTask(
+            {"val": 10_834, "testA": 5_657, "testB": 5_095, "train": 120_624}, _BOX_RULES, _open_refer(("refs(unc).p",))
+        ),
+        "refcoco+": ScoredTask(
+            {"val": 10_758, "testA": 5_726, "testB": 4_889, "train": 120_191}, _BOX_RULES, _open_refer(("refs(unc).p",))
+        ),
+        "refcocog": ScoredTask(
+            {"val": 4_896, "test": 9_602, "train": 80_512}, _BOX_RULES, _open_refer(("refs(umd).p",))
+        ),
+    }
+)  # fmt: skip
+
+
+def find_file(folder: Path, *names: str) -> Path:
+    """The file of one of these names in the folder or in a folder right below it; the first name comes first.
+
+    Raises:
+        ValueError: when there is none, or several of one name.
+    """
+    for name in names:
+        found = sorted({*folder.glob(_literal(name)), *folder.glob(f"*/{_literal(name)}")})
+        if (folder / name) in found:
+            return folder / name
+        if len(found) > 1:
+            raise ValueError(f"--data {str(folder)!r} holds {name} twice: {found[0]} and {found[1]}; name one's folder")
+        if found:
+            return found[0]
+    raise ValueError(f"--data {str(folder)!r} holds no {' or '.join(names)}, in itself or in a folder of it")
+
+
+def _literal(name: str) -> str:
+    return name.replace("[", "[[]")

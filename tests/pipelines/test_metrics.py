@@ -1,0 +1,147 @@
+"""Official metrics: the reference cases, and rules by hand that no case shows by itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roibeam.pipelines.conformance.metrics.metric_case import NOTED
+from roibeam.pipelines.conformance.runner import CaseResult, run_conformance
+from roibeam.pipelines.finetuning.metrics.answer_text import MOST_PERIODS, plain_answer, without_signs
+from roibeam.pipelines.finetuning.metrics.nlvr2 import JudgedStatement, nlvr2_measures
+from roibeam.pipelines.finetuning.metrics.referring import BOX_RULES
+from roibeam.pipelines.finetuning.metrics.vcr import ChosenRow, best_choice, vcr_measures
+from roibeam.pipelines.finetuning.metrics.vqa import HumanAnswer, answer_accuracy, printed_percent
+from roibeam.pipelines.finetuning.metrics.vqa_targets import label_of, soft_target
+
+GOLDENS = Path(__file__).resolve().parents[1] / "goldens"
+FAMILIES = ("metrics_vqa", "metrics_refcoco", "metrics_vcr_nlvr_glue")
+
+
+def results(folder: Path) -> dict[str, CaseResult]:
+    return {result.name: result for result in run_conformance(folder)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_reference_case_is_run_and_passes(family: str) -> None:
+    found = results(GOLDENS / family)
+    assert {name: [c for c in each.checks if not c.passed] for name, each in found.items() if not each.passed} == {}
+    for name, each in found.items():  # nothing that a case expects is left out
+        expected = json.loads((GOLDENS / f"{name}.json").read_text("utf-8"))["expected"]
+        assert [check.array for check in each.checks] == list(expected)
+        assert all(check.note == NOTED[check.array] for check in each.checks if check.rule == "not compared")
+
+
+def _change_a_leaf(value: Any) -> Any:
+    """The same with its last leaf changed by what a mistake would change: a hit, an answer, a percent."""
+    if isinstance(value, dict) and "error" in value:
+        return {"overall": 1.0}  # a refusal that is none
+    if isinstance(value, dict) and value:
+        *_, last = value
+        return {**value, last: _change_a_leaf(value[last])}
+    if isinstance(value, list) and value:
+        return [*value[:-1], _change_a_leaf(value[-1])]
+    if isinstance(value, bool):
+        return not value
+    return f"{value} " if isinstance(value, str) else value + 0.01 if isinstance(value, int | float) else 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_reference_that_is_changed_in_one_leaf_misses(family: str, tmp_path: Path) -> None:
+    """Guards the test above: each expected name is compared to its last leaf."""
+    folder = Path(shutil.copytree(GOLDENS / family, tmp_path / family))
+    changed = 0
+    for path in folder.glob("*.json"):
+        case = json.loads(path.read_text("utf-8")) if path.name.count(".") == 1 else {}
+        if "expected" in case:
+            case["expected"] = {name: _change_a_leaf(value) for name, value in case["expected"].items()}
+            path.write_text(json.dumps(case), "utf-8")
+    for name, each in results(folder).items():
+        passed = {check.array for check in each.checks if check.passed and check.rule != "not compared"}
+        assert not passed, (name, passed)
+        changed += len(each.checks)
+    assert changed > 15
+
+
+def test_a_file_beside_the_cases_that_none_names_is_unknown(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(GOLDENS / "metrics_refcoco", tmp_path / "metrics_refcoco"))
+    (folder / "more.boxes.json").write_text("[]")
+    (folder / "odd.json").write_text('{"inputs": {"boxes": "more.boxes.json"}, "options": {}, "expected": {"a": 1}}')
+    (folder / "lost.json").write_text("[]")
+    found = results(folder)
+    assert not found["metrics_refcoco/lost"].known
+    (check,) = found["metrics_refcoco/odd"].checks
+    assert not check.passed and "not laid out as known cases are" in check.note
+
+
+# By hand
+
+
+def people(*answers: str) -> list[HumanAnswer]:
+    return [HumanAnswer(answer, "yes", number) for number, answer in enumerate(answers, 1)]
+
+
+@pytest.mark.parametrize(
+    ("predicted", "answers", "accuracy"),
+    [
+        ("red", ["red"] * 2 + ["blue"] * 8, 0.6),
+        ("Red.", ["red"] * 3 + ["blue"] * 7, 0.9),
+        ("red", ["red"] * 4 + ["blue"] * 6, 1.0),
+        ("Red", ["red"] * 10, 0.0),  # all wrote the same: nothing is normalised
+        (" red\n", ["red"] * 10, 1.0),
+        ("the", ["a"] * 5 + ["x"] * 5, 1.0),  # articles alone become the empty text
+        ("red", ["red"], 0.0),  # nobody else
+    ],
+)
+def test_accuracy_leaves_one_person_out(predicted: str, answers: list[str], accuracy: float) -> None:
+    told = people(*answers)
+    before = list(told)
+    assert answer_accuracy(predicted, told) == pytest.approx(accuracy)
+    assert told == before  # the official object changes its answers, so that a second file scores otherwise
+
+
+def test_texts_of_answers_at_the_edges() -> None:
+    assert without_signs("." * 40) == "." * (40 - MOST_PERIODS)
+    assert plain_answer("None") == "0" and plain_answer("eleven") == "eleven"
+    assert (plain_answer("dont"), plain_answer("somebody'd"), plain_answer("Im")) == ("don't", "somebodyd", "im")
+    assert (plain_answer("ice-cream"), plain_answer("ice- cream"), plain_answer("1,000 a-b")) == (
+        "ice cream", "ice cream", "1000 ab",
+    )  # fmt: skip
+    assert printed_percent(3.125) == 3.13  # half away from zero
+
+
+def test_targets_look_answers_up_as_written() -> None:
+    assert label_of("The Red.") == "red"
+    assert soft_target(["Red", "red", "red", "red", "red."], ["red"]) == {"red": 0.9}
+
+
+def test_both_choices_of_one_question_count_and_not_the_product() -> None:
+    rows = [
+        ChosenRow(0, 0, 0, 1, "a"),
+        ChosenRow(0, 1, 1, 1, "a"),
+        ChosenRow(2, 3, 2, 3, "b"),
+        ChosenRow(0, 0, 1, 1, "b"),
+    ]
+    assert {name: each.mean for name, each in vcr_measures(rows).items()} == {"Q->A": 0.5, "QA->R": 0.5, "Q->AR": 0.25}
+    assert best_choice([0.1, 0.4, 0.4, 0.1]) == 1
+
+
+def test_consistency_groups_by_identifier_and_not_by_text() -> None:
+    judged = {"dev-1-0-0": True, "dev-1-1-0": False, "dev-1-0-1": True, "dev-2-0-0": True}
+    measures = nlvr2_measures(JudgedStatement(*each) for each in judged.items())
+    assert measures["accuracy"].mean == 0.75 and measures["consistency"].mean == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("rule", "exact_half", "touching"), [("refer", True, False), ("uniter", False, False), ("vl-bert", True, True)]
+)
+def test_rules_of_boxes_differ_at_one_half_and_at_the_edge(rule: str, exact_half: bool, touching: bool) -> None:
+    assert BOX_RULES[rule].hits((0, 0, 10, 10), (0, 0, 10, 20)) is (exact_half if rule != "vl-bert" else True)
+    assert (BOX_RULES[rule].iou((0, 0, 10, 10), (10, 0, 10, 10)) > 0) is touching
+    nothing: Callable[..., bool] = BOX_RULES["refer"].hits
+    assert nothing((5, 5, 0, 0), (5, 5, 0, 0)) is False
