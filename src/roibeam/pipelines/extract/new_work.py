@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from roibeam.extraction.photos.image_ref import Failure, ImageRef
 from roibeam.features.counted import counted
 from roibeam.features.folders.folder_protocol import OutputFolder
 from roibeam.features.record.region_record import RegionRecord
-from roibeam.pipelines.extract.preset_names import conventions_name, selection_name
+from roibeam.pipelines.extract.preset_names import OTHER_SETTINGS, flat_settings, other_run, setting_changes
 from roibeam.pipelines.extract.shard.job import shared_calls, shared_detector, shared_fingerprint, shared_global_feature
 from roibeam.pipelines.extract.shard.store_folder import is_unused_plan
 from roibeam.pipelines.extract.shard_plan import Plan, extend_plan, planned_members, read_plan, shard_size_for
@@ -69,15 +69,13 @@ def existing_plan(work: Work) -> Plan | None:
         return None
     for what, had, now in (
         ("holds another run: its source", plan.source, source_facts(work)),
-        ("was made with other settings", _flat(plan.settings), _flat(_settings(work))),
+        (OTHER_SETTINGS, flat_settings(plan.settings), flat_settings(_settings(work))),
     ):
-        changes = _changes(had, now)
+        changes = setting_changes(had, now)
         if changes and is_unused:
             return None
         if changes:
-            raise ValueError(
-                f"{work.store} {what}: {', '.join(changes[:3])}; repeat the earlier command, or choose a new folder"
-            )
+            raise ValueError(other_run(work.store, what, changes))
     return plan
 
 
@@ -85,22 +83,6 @@ def _is_cut_by(shard_size: int | None, plan: Plan) -> bool:
     """Whether the shards of a plan are of a size, the last of each run smaller; no size is any."""
     sizes = [shard.num_images for shard in plan.shards]
     return shard_size is None or max(sizes) == shard_size or (len(sizes) == 1 and sizes[0] <= shard_size)
-
-
-def _changes(had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two flat settings, one text each; those that an option sets as a preset come first."""
-    different = [key for key in sorted(had.keys() | now.keys()) if had.get(key) != now.get(key)]
-    presets = []
-    for option, prefix, name in (
-        ("conventions", "feature_space.detector.conventions.", conventions_name),
-        ("selection", "feature_space.regions.", selection_name),
-    ):
-        sides = [{key.removeprefix(prefix): each[key] for key in each if key.startswith(prefix)} for each in (had, now)]
-        # Sides with other fields (given boxes have fewer) are told field by field.
-        if sides[0] != sides[1] and sides[0].keys() == sides[1].keys():
-            presets.append(f"{option} was {name(sides[0])}, is now {name(sides[1])}")
-            different = [key for key in different if not key.startswith(prefix)]
-    return presets + [f"{key} was {had.get(key)}, is now {now.get(key)}" for key in different]
 
 
 def source_facts(work: Work) -> dict[str, str]:
@@ -125,14 +107,6 @@ def _settings(work: Work) -> dict[str, Any]:
     """What must not change between runs into one store, field by field, so that a change can be named."""
     fingerprint = shared_fingerprint(work.detector, work.options, work.vocabulary.digest, work.boxes is not None)
     return {"distribution": work.options.distribution, "feature_space": fingerprint.details}
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
 
 
 def new_images(

@@ -1,4 +1,5 @@
-"""Which preset some settings are: a word for people where the settings themselves fill ten lines."""
+"""Which preset some settings are, a word for people where the settings themselves fill ten lines; and what of the
+settings of two runs differs, in these words. No torch."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from roibeam.extraction.choice.presets import PRESETS
 from roibeam.extraction.network.config import CONFIGS, DetectorConfig
 from roibeam.extraction.network.conventions import CONVENTIONS, Conventions
 from roibeam.extraction.network.selection_policy import SELECTIONS, SelectionPolicy
+
+OTHER_SETTINGS = "was made with other settings"
 
 
 def conventions_name(conventions: Mapping[str, Any]) -> str:
@@ -88,3 +91,36 @@ def _name(settings: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]])
     nearest = min(changes, key=lambda name: len(changes[name]))
     different = ", ".join(f"{field} {settings[field]}" for field in changes[nearest])
     return f"{nearest}, but {different}" if different else nearest
+
+
+def setting_changes(had: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two flat settings, one text each; those that an option sets as a preset come first."""
+    different = [key for key in sorted(had.keys() | now.keys()) if had.get(key) != now.get(key)]
+    presets = []
+    for option, prefix, name in (
+        ("conventions", "feature_space.detector.conventions.", conventions_name),
+        ("selection", "feature_space.regions.", selection_name),
+    ):
+        sides = [{key.removeprefix(prefix): each[key] for key in each if key.startswith(prefix)} for each in (had, now)]
+        # Sides with other fields (given boxes have fewer) are told field by field.
+        if sides[0] != sides[1] and sides[0].keys() == sides[1].keys():
+            presets.append(f"{option} was {name(sides[0])}, is now {name(sides[1])}")
+            different = [key for key in different if not key.startswith(prefix)]
+    return presets + [f"{key} was {had.get(key)}, is now {now.get(key)}" for key in different]
+
+
+def flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= flat_settings(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def other_run(store: object, what: str, changes: Sequence[str]) -> str:
+    """What is said of a store that this run cannot go on with.
+
+    Args:
+        what: how the store is another run's, such as `OTHER_SETTINGS`.
+    """
+    return f"{store} {what}: {', '.join(changes[:3])}; repeat the earlier command, or choose a new folder"

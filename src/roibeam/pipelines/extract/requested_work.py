@@ -4,14 +4,17 @@ torch nor Beam is imported: what is wrong with a request is said at once."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from roibeam.extraction.engine.extract_options import ExtractOptions
 from roibeam.features.counted import counted
 from roibeam.features.folders.folder_choice import output_folder
 from roibeam.features.folders.folder_protocol import OutputFolder
+from roibeam.pipelines.extract.preset_names import OTHER_SETTINGS, flat_settings, other_run, setting_changes
 from roibeam.pipelines.extract.request import ExtractRequest, RequestedImages, RequestedRecords, RunOptions
 from roibeam.pipelines.extract.requested_detector import (
     ON_THIS_MACHINE,
@@ -20,7 +23,8 @@ from roibeam.pipelines.extract.requested_detector import (
     open_detector,
 )
 from roibeam.pipelines.extract.shard.detector_spec import DetectorSpec
-from roibeam.pipelines.extract.shard.store_folder import check_output_folder
+from roibeam.pipelines.extract.shard.store_folder import check_output_folder, is_unused_plan
+from roibeam.pipelines.extract.shard_plan import read_plan
 from roibeam.pipelines.extract.work import UnlistedWork, Work
 from roibeam.pipelines.foundation.device_choice import DeviceChoice, choose_device, workers_device
 from roibeam.pipelines.foundation.files.named_files import (
@@ -111,7 +115,25 @@ def _work(request: ExtractRequest, store: OutputFolder, spec: DetectorSpec, voca
     options = _options(request.records)
     work = Work(source, store, spec, options, vocabulary, request.shard_size, boxes, captions, leaks)
     check_images_are_there(work.source)
+    _check_settings(work)
     return work
+
+
+def _check_settings(work: Work) -> None:
+    """Raises ValueError where the store was made with other settings, as far as the request tells them; what only the
+    network knows `new_work.existing_plan` compares."""
+    plan = read_plan(work.store)
+    if plan is None or is_unused_plan(work.store, plan):
+        return
+    told: dict[str, Any] = {"feature_dtype": work.options.feature_dtype, "vocabulary": work.vocabulary.digest}
+    if work.boxes is None:  # Of given boxes the plan has fewer.
+        spec = {"conventions": dataclasses.asdict(work.detector.conventions)}
+        told |= {"regions": dataclasses.asdict(work.detector.selection), "detector": spec}
+    settings = {"distribution": work.options.distribution, "feature_space": told}
+    now, planned = flat_settings(json.loads(json.dumps(settings))), flat_settings(plan.settings)
+    both = now.keys() & planned.keys()
+    if changes := setting_changes({name: planned[name] for name in both}, {name: now[name] for name in both}):
+        raise ValueError(other_run(work.store, OTHER_SETTINGS, changes))
 
 
 def _device(request: ExtractRequest, spec: DetectorSpec, *, to_plan: bool) -> DeviceChoice:
