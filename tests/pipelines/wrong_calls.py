@@ -73,6 +73,8 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*pretrain, "--system", "vl-bert"), "--system 'vl-bert': did you mean vlbert?"),
         WrongCall((*pretrain, "--system", "vlbert", "--model", "bse"), "--model 'bse': did you mean base?"),
         WrongCall((*pretrain, "--recipe", "vlbert-papr"), "did you mean vlbert-paper"),
+        WrongCall(("extract", photos, store, "--detector", "small", "--weights", "random:1", "--selection", "vilbert"),
+                  "was made with other settings: selection was"),
         WrongCall((*pretrain, "--recipe", "zzz"), "no recipe 'zzz': roibeam recipes lists all"),
         WrongCall((*pretrain, "--set", "nothing.x=1"), "choose one of train, sampling, data, model"),
         WrongCall((*pretrain, "--set", "train.stepz=1"), "train has no field 'stepz'; did you mean steps"),
