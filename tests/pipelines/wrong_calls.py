@@ -34,6 +34,8 @@ def make_wrong_files(pictures: Pictures, folder: Path) -> None:
     (folder / "odd.weights").write_bytes(bytes(10))
     (folder / "broken.json").write_text('{"images": [')
     (folder / "latin.tsv").write_bytes(b"caf\xe9\timages/a.jpg\n")
+    (folder / "none.txt").write_text("\n\n")
+    (folder / "lists.json").write_text('{"images": []}')
     (folder / "empty").mkdir()
     (folder / "begun").mkdir()  # a run that was killed before its first shard, and one that was killed after it
     (folder / "killed").mkdir()
@@ -75,6 +77,9 @@ def calls_with_wrong_names(pictures: Pictures, folder: Path) -> list[WrongCall]:
         WrongCall((*pretrain, "--recipe", "vlbert-papr"), "did you mean vlbert-paper"),
         WrongCall(("extract", photos, store, "--detector", "small", "--weights", "random:1", "--selection", "vilbert"),
                   "was made with other settings: selection was"),
+        WrongCall(("look", folder / "none.txt"), "not an image (decode): no known image format"),
+        WrongCall(("pretrain", out, "--text-corpus", folder / "none.txt", "--system", "vlbert"), "no text in it"),
+        WrongCall(("pretrain", out, "--store", store, "--captions", folder / "lists.json"), 'and "annotations" lists'),
         WrongCall((*pretrain, "--recipe", "zzz"), "no recipe 'zzz': roibeam recipes lists all"),
         WrongCall((*pretrain, "--set", "nothing.x=1"), "choose one of train, sampling, data, model"),
         WrongCall((*pretrain, "--set", "train.stepz=1"), "train has no field 'stepz'; did you mean steps"),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from roibeam.extraction.choice.detector_choice import ChosenDetector, choose_detector
+from roibeam.extraction.photos.decode import DecodeError, decode_image
 from roibeam.features.printable import printable
 from roibeam.features.record.drawing.notebook import regions_html
 from roibeam.features.record.region_record import RegionRecord
@@ -88,9 +89,14 @@ def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
         ValueError: for a detector that is not known or does not fit together, and a photo that cannot be used.
     """
     chosen, parts, names = requested_parts(asked)
-    # Torch comes now, when nothing is wrong with the names.
+    try:
+        pixels = decode_image(photo.read_bytes(), exif_orientation=parts["conventions"].exif_orientation)
+    except DecodeError as error:
+        raise ValueError(
+            f"{printable(str(photo), 200)}: {error.reason} (decode): {printable(str(error), 200)}"
+        ) from None
+    # Torch comes now, when nothing is wrong with names and photo.
     from roibeam.extraction.engine.region_iterator import extract_regions
-    from roibeam.extraction.photos.decode import decode_image
     from roibeam.extraction.photos.image_ref import Failure, ImageRef
     from roibeam.extraction.weights.loading import build_detector
 
@@ -103,7 +109,6 @@ def detect_photo(photo: Path, asked: RequestedDetector) -> DetectedPhoto:
     if isinstance(outcome, Failure):
         where, detail = printable(str(photo), 200), printable(outcome.detail, 200)
         raise ValueError(f"{where}: {outcome.reason} ({outcome.stage}): {detail}")
-    pixels = decode_image(photo.read_bytes(), exif_orientation=parts["conventions"].exif_orientation)
     words = choice_words(chosen, asked.detector, asked.settings, with_boxes=False)
     drawn = world_of(str(photo)) is not None
     warning = warning_of(chosen.weights, names.classes, drawn=drawn)

@@ -30,11 +30,14 @@ from roibeam.pipelines.pretraining.requests.request import (
     RequestedEncoder,
     RequestedModel,
 )
+from roibeam.pipelines.sources.captions.caption_files import CaptionFile
+from roibeam.pipelines.sources.datasets.text_corpus import check_has_text
 from roibeam.pipelines.training.launched import is_main_process
 from roibeam.pipelines.training.run_folder.folder import check_run_folder
 from roibeam.pipelines.training.run_folder.names import STAGES_NAME
 
 _TOKENIZER_OF_CAPTIONS = "captions"
+_SMALL_FILE = 1 << 20  # bytes; captions are read twice then, here to see that they can be read
 # How the command line calls fields that have another name here.
 _OPTIONS = {
     "images": "photos",
@@ -72,11 +75,17 @@ def check_request(request: PretrainRequest, *, goes_on: bool = False) -> None:
         named.look(lambda: _refuse("--drop-held-out: name what is held out, with --held-out"))
     _need_files(request, named)
     named.check()
+    for path in data.text_corpus:
+        named.look(lambda path=path: check_has_text(str(path)))  # type: ignore[misc]
+    named.check()
     if not data.stores:
         return
     texts = TaskTexts(data.task_texts, id_rule=data.id_rule) if data.task_texts else None
     named.look(lambda: GivenStores(data.stores, data.captions, data.weights, texts=texts, id_rule=data.id_rule))
     named.look(lambda: GivenValidation(data.validation, data.validation_store, id_rule=data.id_rule))
+    for file in (*data.captions, data.validation):
+        if file not in (None, OWN_CAPTIONS) and Path(file).stat().st_size <= _SMALL_FILE:
+            named.look(lambda file=file: next(CaptionFile(file, id_rule=data.id_rule).captions(), None))  # type: ignore[misc]
     for store in (each for each in (*data.stores, data.validation_store) if each and "://" not in each):
         named.look(lambda store=store: FeatureStore(store).close())  # type: ignore[misc]
     if not goes_on:

@@ -17,7 +17,7 @@ from roibeam.pipelines.inputs.batches.sample import PretrainSample
 from roibeam.pipelines.pretraining.samples.sampler import RowSize
 from roibeam.pipelines.sources.captions.caption_table import TextColumn
 from roibeam.pipelines.sources.datasets.rows import BadRow, BadRows
-from roibeam.pipelines.sources.datasets.text_corpus import TextLine, read_text_corpus
+from roibeam.pipelines.sources.datasets.text_corpus import NO_TEXT, TextLine, read_text_corpus
 
 _TEXT_MASKS = 4  # first number of a seed, beside those of task.py
 
@@ -54,7 +54,7 @@ class TextCorpus:
             yield line.text
         if not found:
             left_out = "".join(f"; {note}" for note in bad.notes())
-            raise ValueError(f"{file}: no text in it; expected UTF-8, a sentence or paragraph on each line{left_out}")
+            raise ValueError(f"{file}: {NO_TEXT}{left_out}")
         self.notes += [f"{file.name}: {note}" for note in bad.notes()]
 
 

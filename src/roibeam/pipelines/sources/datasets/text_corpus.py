@@ -19,6 +19,19 @@ class TextLine:
     text: str
 
 
+NO_TEXT = "no text in it; expected UTF-8, a sentence or paragraph on each line"
+
+
+def check_has_text(path: str) -> None:
+    """Reads a corpus up to its first line of text.
+
+    Raises:
+        ValueError: where there is none.
+    """
+    if not any(isinstance(row, TextLine) for row in read_text_corpus(path)):
+        raise ValueError(f"{path}: {NO_TEXT}")
+
+
 def read_text_corpus(path: str) -> Iterator[TextLine | BadRow]:
     """Lines in file order; lines of one document follow each other. Bad lines are in a document, but do not begin one.
 
