@@ -1,0 +1,70 @@
+"""What a downstream task asks of a system: rows of text beside images, and the groups that they come in.
+
+A task (tasks/) makes groups and knows no system; a system (systems/) lays a row out and knows no task. This file is all
+that they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+LABEL, CHOICE, REGION = "label", "choice", "region"
+FORMS = (LABEL, CHOICE, REGION)  # what is asked of a row: one of many labels; one score; a score for each region
+
+
+@dataclass(frozen=True)
+class TaskText:
+    """One part of a row's text, such as a question or one of its answers.
+
+    Attributes:
+        words: as they are to be cut into pieces. A text that its files do not separate is one word with blanks in it.
+        tags: for each word the number of the box of the row's image that it names, -1 for none; () = no word names any.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.tags and len(self.tags) != len(self.words):
+            raise ValueError(f"TaskText: {len(self.tags)} tags for {len(self.words)} words")
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """What is read together.
+
+    Attributes:
+        parts: the text, the context first: a question, then an answer.
+        images: numbers of the group's images that are shown; two for a statement about two images.
+    """
+
+    parts: tuple[TaskText, ...]
+    images: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class TaskGroup:
+    """Rows that are judged together, such as a question with its four answers; never split.
+
+    Attributes:
+        id: by which its prediction is found again, as in the result file.
+        images: ids of its images, as in the store; read, embedded and convolved once.
+        rows: of equal form.
+        target: what is right, as the task's file says there; None where nobody knows.
+        boxes: for each image boxes given with the task (R, 4) x1 y1 x2 y2 in pixels, to be shown beside or instead of
+            the stored ones, or none.
+        facts: what result files, figures or pages need beside.
+    """
+
+    id: str
+    images: tuple[str, ...]
+    rows: tuple[TaskRow, ...]
+    target: Any = None
+    boxes: Sequence[Any] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
