@@ -174,17 +174,18 @@ class VLBatch:
 
     def with_texts_of_rows(self) -> VLBatch:
         """The same rows without a shared text: each brings its own."""
-        return self if self.row_texts is None else self._repeated("Q", self.row_texts, row_texts=None)
+        return self if self.row_texts is None else replace(self, row_texts=None, **self._of_rows("Q", self.row_texts))
 
     def without_sharing(self) -> VLBatch:
         """The same rows, each with its own text and image."""
         batch = self.with_texts_of_rows()
-        return batch if self.row_images is None else batch._repeated("I", self.row_images, row_images=None)
+        rows = self.row_images
+        return batch if rows is None else replace(batch, row_images=None, **self._of_rows("I", rows))
 
-    def _repeated(self, axis: str, rows: Tensor, **others: None) -> VLBatch:
+    def _of_rows(self, axis: str, rows: Tensor) -> dict[str, Any]:
+        """The fields of texts (Q) or images (I), one for each row."""
         found = {name: getattr(self, name) for name, axes in _SHAPES.items() if axes[0] == axis}
-        taken: dict[str, Any] = {name: tensor[rows] for name, tensor in found.items() if tensor is not None}
-        return replace(self, **taken, **others)
+        return {name: tensor[rows] for name, tensor in found.items() if tensor is not None}
 
     @property
     def compact_targets(self) -> bool:
