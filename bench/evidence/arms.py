@@ -235,6 +235,8 @@ def _compared() -> Iterator[Arm]:
         "sampling.region_probability": HIDDEN_REGIONS,
     }
     yield _half("interbert-plain", "InterBERT, words and regions masked one by one", "interbert", _ALL, single)
+    no_mismatch = {"sampling.mismatched_probability": 0}
+    yield _half("interbert-true-pairs", "InterBERT, true pairs alone", "interbert", two, no_mismatch)
     yield _half("interbert-from-text", "InterBERT, which starts from words alone", "interbert", _ALL, bert="text-only")
 
 
