@@ -123,6 +123,12 @@ def _vilbert_release_mt_tasks(name: str) -> Treatment:
     return Treatment(decays=not _named_without_decay(official), rate=rate)
 
 
+def _vilbert_release_mt_scratch(name: str) -> Treatment:
+    """The same with `--vision_scratch`: all have a head's rate, for the option looks for BERT's names behind
+    "module.", before the model is wrapped."""
+    return Treatment(decays=not _named_without_decay(_vilbert_name(name, "release-mt")), rate=NEW_HEAD_RATE)
+
+
 def _visualbert_ucla(name: str) -> Treatment | None:
     """uclanlp/visualbert models/model_wrapper.py: nothing named "pooler" is trained, though a loss may read it."""
     from roibeam.model.visualbert.checkpoint import TABLE
@@ -149,6 +155,7 @@ PARAMETER_RULES: Mapping[str, Rule] = MappingProxyType(
         "vilbert-release-tasks": _vilbert_release_tasks,
         "vilbert-release-mt": _vilbert_release_mt,
         "vilbert-release-mt-tasks": _vilbert_release_mt_tasks,
+        "vilbert-release-mt-scratch": _vilbert_release_mt_scratch,
         "visualbert-ucla": _visualbert_ucla,
         "interbert-release": _interbert_release,
         "interbert-release-tasks": _interbert_release_tasks,

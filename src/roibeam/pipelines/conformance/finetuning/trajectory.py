@@ -23,6 +23,7 @@ from roibeam.pipelines.conformance.tolerances import FINETUNING
 from roibeam.pipelines.training.loop import make_accelerator
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups, learning_rate_at
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
+from roibeam.pipelines.training.release_steps import joint_steps
 from roibeam.pipelines.training.train_config import TrainConfig
 from roibeam.pipelines.training.train_step import TrainStep
 
@@ -45,11 +46,13 @@ class MicroBatch:
     inputs: in float64.
     targets: whatever the loss reads.
     counts: elements of each loss.
+    scale: of the loss, beside other tasks.
     """
 
     inputs: Any
     targets: Any
     counts: Mapping[str, int]
+    scale: float = 1.0
 
     def to(self, device: torch.device | str) -> MicroBatch:
         return self
@@ -64,6 +67,7 @@ class Release:
     config: how the release trains.
     official: our name -> the release's.
     rates: the rate of each update, where no formula of `config` says it; () for that formula.
+    num_tasks: that take turns.
     """
 
     model: nn.Module
@@ -72,6 +76,7 @@ class Release:
     config: TrainConfig
     official: Callable[[str], str]
     rates: Sequence[float] = ()
+    num_tasks: int = 1
 
 
 class _CaseTask:
@@ -89,7 +94,7 @@ class _CaseTask:
         losses, beside = self.release.losses(model, batch)
         self.seen.append(sum(float(term.detach().mean) for term in losses.values()))
         self.beside.append({name: value.detach() for name, value in beside.items()})
-        return CaseLosses(losses)
+        return CaseLosses({name: SumCount(term.total * batch.scale, term.count) for name, term in losses.items()})
 
     def sample_ids(self, batch: MicroBatch) -> Sequence[str]:
         return ()
@@ -159,11 +164,13 @@ def _group_checks(arrays: ModelArrays, release: Release, names: Mapping[str, str
             if names.get(official) not in parameters:
                 continue  # read by nothing, here and there
             ours = of.get(id(parameters[names[official]]))
-            want = (group["lr"], group["weight_decay"])
-            got = None
+            want: tuple[float, ...] = (group["lr"], group["weight_decay"])
+            got: tuple[float, ...] | None = None
             if ours is not None:
                 rate = release.config.learning_rate * ours.get("learning_rate_scale", 1.0)
                 got = (rate, ours.get("weight_decay", release.config.weight_decay))
+            if release.rates and got is not None:
+                got, want = got[1:], want[1:]  # the case has the rates of the end
             if got is None or not np.allclose(got, want, rtol=1e-12, atol=0):
                 wrong.append(f"{official}: {got}, there {want}")
     yield within("config.groups", len(wrong), 0, "parameters that differ", "; ".join(wrong[:2]))
@@ -181,12 +188,12 @@ def _train(release: Release, numbers: Sequence[int], names: Mapping[str, str]) -
     rates: list[dict[str, float]] = []
     norms: list[float] = []
     release.model.eval()  # the cases were made without dropout
-    for update in range(1, len(numbers) // config.accumulation + 1):
+    plan = joint_steps(numbers, num_tasks=release.num_tasks, accumulation=config.accumulation)
+    for update, used in enumerate(plan, 1):
         rate = release.rates[update - 1] if release.rates else learning_rate_at(update, config)
         for group in optimizer.param_groups:
             group["lr"] = rate * group["learning_rate_scale"]
         rates.append({name_of[id(each)]: group["lr"] for group in optimizer.param_groups for each in group["params"]})
-        used = numbers[(update - 1) * config.accumulation : update * config.accumulation]
         micro_batches = [release.batches[number] for number in used]
         if config.used_micro_batches == "last":
             with torch.no_grad():  # the release computes the losses of the others too

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +24,9 @@ from roibeam.pipelines.conformance.case_files import ArrayError
 from roibeam.pipelines.conformance.finetuning.trajectory import MicroBatch, Release, in_float64
 from roibeam.pipelines.conformance.model_case import ModelArrays, check_sizes
 from roibeam.pipelines.model_files.model_checkpoint import build_model
+from roibeam.pipelines.training.optimizer.build import learning_rate_at
 from roibeam.pipelines.training.release_settings import release_settings
+from roibeam.pipelines.training.release_steps import plateau_rates
 from roibeam.pipelines.training.train_config import TrainConfig
 
 Losses = tuple[dict[str, SumCount], dict[str, Tensor]]
@@ -48,7 +51,10 @@ def vilbert_release(arrays: ModelArrays) -> Release:
     make = ViLbertForMultiTask if release == "release-mt" else ViLbertForTasks
     model = build_model(lambda: make(config), state).double()
     train = _settings(options, f"vilbert-{release}-tasks")
-    return Release(model, _batches(arrays, options), _losses(options["task"]), train, TABLES[release].official)
+    rates = _rates(arrays, train)
+    tasks = len(options.get("joint_tasks", "1"))
+    batches = _batches(arrays, options)
+    return Release(model, batches, _losses(options["task"]), train, TABLES[release].official, rates, tasks)
 
 
 def interbert_release(arrays: ModelArrays) -> Release:
@@ -79,6 +85,8 @@ def _settings(options: Mapping[str, Any], release: str) -> TrainConfig:
         "loss_mean": "micro_batch",
         "device": "cpu",
     }
+    if "vision_scratch" in given:
+        fields["parameter_groups"] = "vilbert-release-mt-scratch"
     if "use_ema" in given:
         fields["average_rate"] = float(given.get("ema_decay_ratio", 0.9999))
     falls = (12, 16) if release != "interbert-release-tasks" else (12, 16, 20, 22, 26)
@@ -97,6 +105,26 @@ def _settings(options: Mapping[str, Any], release: str) -> TrainConfig:
     return TrainConfig(**fields)
 
 
+def _rates(arrays: ModelArrays, config: TrainConfig) -> list[float]:
+    """Of each update, where the schedule follows validation scores, or several tasks update in one iteration."""
+    options = arrays.options
+    updates = int(options["updates"])
+    if "validation_score_per_epoch" in options:
+        scores = [float(score) for score in options["validation_score_per_epoch"]]
+        of_epochs = plateau_rates(config.learning_rate, scores)
+        per_epoch = config.steps // (len(scores) or 1)
+        factors = [of_epochs[(update - 1) // per_epoch] / config.learning_rate for update in range(1, updates + 1)]
+        return [learning_rate_at(update, config) * factor for update, factor in enumerate(factors, 1)]
+    tasks = len(options.get("joint_tasks", "1"))
+    if tasks > 1:
+        if config.optimizer == "bert-adam":  # which counts updates
+            return [learning_rate_at(update, config) for update in range(1, updates + 1)]
+        # The other release moves its schedule once an iteration, after the first task's update.
+        places = (divmod(update, tasks) for update in range(updates))
+        return [learning_rate_at(iteration + 1 + bool(task), config) for iteration, task in places]
+    return []
+
+
 def _arguments(argv: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for index, word in enumerate(argv):
@@ -108,7 +136,10 @@ def _arguments(argv: list[str]) -> dict[str, str]:
 
 def _batches(arrays: ModelArrays, options: Mapping[str, Any]) -> dict[int, MicroBatch]:
     numbers = sorted({int(name.partition(".")[0]) for name in arrays.names("in/")})
-    return {number: _batch(arrays, f"in/{number}.", options) for number in numbers}
+    found = {number: _batch(arrays, f"in/{number}.", options) for number in numbers}
+    joint = options.get("joint_tasks", {}).values()
+    scales = {number: task["lr"] / min(each["lr"] for each in joint) for task in joint for number in task["batches"]}
+    return {number: replace(batch, scale=scales.get(number, 1.0)) for number, batch in found.items()}
 
 
 def _batch(arrays: ModelArrays, prefix: str, options: Mapping[str, Any]) -> MicroBatch:
