@@ -74,6 +74,25 @@ def group_parameters(model: nn.Module, rule: str, *, learning_rate: float) -> li
     return [_group(parameters, scale, decays) for (scale, decays), parameters in groups.items()]
 
 
+def groups_by_words(
+    named: Mapping[str, nn.Parameter], scales: Sequence[tuple[str, float]]
+) -> list[ParameterGroup]:
+    """The trainable parameters, those alike in one group (VL-BERT's `LR_MULT`: vqa/function/train.py).
+
+    Args:
+        named: by the names that `scales` mean.
+        scales: a rate relative to the run's for parameters whose name holds these words; the first that fits.
+    """
+    groups: dict[str, ParameterGroup] = {}
+    for name, parameter in named.items():
+        if parameter.requires_grad:
+            words, scale = next(((words, scale) for words, scale in scales if words in name), ("", 1.0))
+            empty: ParameterGroup = {"params": [], "learning_rate_scale": scale}
+            group = groups.setdefault(words, empty)
+            group["params"] = [*group["params"], parameter]
+    return list(groups.values())
+
+
 def _group(parameters: list[nn.Parameter], scale: float, decays: bool) -> ParameterGroup:
     group: ParameterGroup = {"params": parameters, "learning_rate_scale": scale}
     return group if decays else {**group, "weight_decay": 0.0}

@@ -22,7 +22,7 @@ from roibeam.pipelines.conformance.model_case import ModelArrays
 from roibeam.pipelines.conformance.tolerances import FINETUNING
 from roibeam.pipelines.training.loop import make_accelerator
 from roibeam.pipelines.training.optimizer.build import build_optimizer, chosen_groups, learning_rate_at
-from roibeam.pipelines.training.parameter_groups import ParameterGroup
+from roibeam.pipelines.training.parameter_groups import ParameterGroup, groups_by_words
 from roibeam.pipelines.training.release_steps import joint_steps
 from roibeam.pipelines.training.train_config import TrainConfig
 from roibeam.pipelines.training.train_step import TrainStep
@@ -68,6 +68,7 @@ class Release:
     official: our name -> the release's.
     rates: the rate of each update, where no formula of `config` says it; () for that formula.
     num_tasks: that take turns.
+    scales: of the rate, for parameters whose official name holds these words; the first that fits.
     """
 
     model: nn.Module
@@ -77,6 +78,7 @@ class Release:
     official: Callable[[str], str]
     rates: Sequence[float] = ()
     num_tasks: int = 1
+    scales: Sequence[tuple[str, float]] = ()
 
 
 class _CaseTask:
@@ -100,7 +102,8 @@ class _CaseTask:
         return ()
 
     def parameter_groups(self) -> Sequence[ParameterGroup]:
-        return [{"params": [each for each in self.model.parameters() if each.requires_grad]}]
+        named = {self.release.official(name): each for name, each in self.model.named_parameters()}
+        return groups_by_words(named, self.release.scales)
 
 
 class Trained(NamedTuple):
@@ -161,8 +164,8 @@ def _group_checks(arrays: ModelArrays, release: Release, names: Mapping[str, str
     wrong = []
     for group in arrays.options["groups"]:
         for official in group["params"]:
-            if names.get(official) not in parameters:
-                continue  # read by nothing, here and there
+            if names.get(official) not in parameters or not parameters[names[official]].requires_grad:
+                continue  # read by nothing, or frozen, here and there
             ours = of.get(id(parameters[names[official]]))
             want: tuple[float, ...] = (group["lr"], group["weight_decay"])
             got: tuple[float, ...] | None = None
