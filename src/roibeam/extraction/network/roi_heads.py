@@ -162,8 +162,8 @@ def features_of(res5: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def mean_over_cells(maps: Tensor) -> Tensor:
-    """(N, D, h, w), any float type -> (N, D), at least float32."""
-    return maps.mean(dim=(2, 3), dtype=torch.promote_types(maps.dtype, torch.float32))
+    """(N, D, h, w), any float type -> (N, D) float32."""
+    return maps.mean(dim=(2, 3), dtype=torch.float32)
 
 
 def pool_regions(
