@@ -34,7 +34,7 @@ from roibeam.pipelines.model_files.joint_detector import JointDetector
 from roibeam.pipelines.pretraining.end_to_end.labelled_photos import LabelledStream
 from roibeam.pipelines.pretraining.end_to_end.settings import PhotoRules
 from roibeam.pipelines.pretraining.samples.data_config import DataConfig
-from roibeam.pipelines.pretraining.samples.mirrored_words import swap_left_right
+from roibeam.pipelines.inputs.mirrored_words import swap_left_right
 from roibeam.pipelines.pretraining.samples.sampler import Sampler
 from roibeam.pipelines.pretraining.task import EVALUATION_EPOCH, Asked, Evaluates, PretrainTask, evaluate
 from roibeam.pipelines.training.parameter_groups import ParameterGroup
