@@ -1,8 +1,8 @@
 """NLVR2 (lil.nlp.cornell.edu/nlvr): {train,dev,test1,test2}.json, which hold one json object on each line.
 
-A statement is about two images, <identifier without its last number>-img0.png and -img1.png. uclanlp/visualbert takes off
-the last character instead, which names no image where a pair has ten statements. The labels of test2 may be kept back:
-then its lines have no "label".
+A statement is about two images, <identifier without its last number>-img0.png and -img1.png. uclanlp/visualbert takes
+off the last character instead, which names no image where a pair has ten statements. The labels of a test file may be
+kept back: then its lines have no "label".
 """
 
 from __future__ import annotations
