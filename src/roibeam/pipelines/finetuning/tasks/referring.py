@@ -106,9 +106,7 @@ class ReferringOptions:
         check_choice(self, "overlap_in", PLACES)
         check_choice(self, "box_rule", BOX_RULES)
         if self.annotated_in_training and self.boxes == ANNOTATED_BOXES:
-            raise ValueError(
-                "ReferringOptions: annotated_in_training adds annotated boxes, and boxes are these already"
-            )
+            raise ValueError("ReferringOptions: annotated_in_training adds annotated boxes, and the boxes are these")
         _ = self.candidate_rules
 
     @property
@@ -174,7 +172,7 @@ def referring_groups(files: ReferringFiles, split: str, options: ReferringOption
     """The sentences of a split, in the order of the file.
 
     A group's `boxes` are its candidates without the whole photo. Of boxes from the store they are only the annotated
-    ones that stand behind those; `stored_candidates` puts both together.
+    ones that stand behind those; `candidates_for` puts both together.
 
     Raises:
         ValueError: for a split without a sentence, a photo without a candidate, or as `candidates_of`.
@@ -188,15 +186,18 @@ def referring_groups(files: ReferringFiles, split: str, options: ReferringOption
     return [_group(each, photos, options) for each in sentences]
 
 
-def stored_candidates(group: TaskGroup, stored_boxes: np.ndarray, options: ReferringOptions) -> Candidates:
-    """The candidates of a group whose boxes come from the store.
+def candidates_for(group: TaskGroup, options: ReferringOptions, stored_boxes: np.ndarray | None = None) -> Candidates:
+    """All candidates of a group in their order, the whole photo among them if it is one.
 
     Args:
-        stored_boxes: (R, 4) x1 y1 x2 y2 in pixels of its record.
+        stored_boxes: (R, 4) x1 y1 x2 y2 in pixels, of the record of its photo, where candidates come from the store.
     """
-    return candidates_of(
-        group.images[0], stored_boxes, group.boxes[0], group.facts["image_hw"], options.candidate_rules
-    )
+    if options.boxes != STORED_BOXES:
+        return group.facts["candidates"]
+    if stored_boxes is None:
+        raise ValueError(f"{group.id}: its candidates come from the store, and no boxes of the store were given")
+    image_hw = group.facts["image_hw"]
+    return candidates_of(group.images[0], stored_boxes, group.boxes[0], image_hw, options.candidate_rules)
 
 
 def mirrored_group(group: TaskGroup, options: ReferringOptions) -> TaskGroup:
@@ -255,9 +256,11 @@ def _splits(files: ReferringFiles) -> list[str]:
 
 
 class _Photo(NamedTuple):
-    """What all sentences of a photo share: boxes (R, 4), and (height, width) where it is known."""
+    """What all sentences of a photo share: boxes (R, 4), its candidates where they do not come from the store, and
+    (height, width) where it is known."""
 
     boxes: np.ndarray
+    candidates: Candidates | None
     image_hw: tuple[int, int] | None
 
 
@@ -284,10 +287,10 @@ class _Photos:
         annotated = corners(self._annotated.get(number, ()))
         image_hw = self._files.instances.image_hw.get(number)
         if options.boxes == STORED_BOXES:
-            return _Photo(annotated, image_hw)
+            return _Photo(annotated, None, image_hw)
         detected = corners((self._files.detections or {}).get(number, ()) if options.boxes == DETECTED_BOXES else ())
         found = candidates_of(sentence.where, detected, annotated, image_hw, options.candidate_rules)
-        return _Photo(found.regions, image_hw)
+        return _Photo(found.regions, found, image_hw)
 
 
 def _group(sentence: ReferringSentence, photos: _Photos, options: ReferringOptions) -> TaskGroup:
@@ -298,6 +301,7 @@ def _group(sentence: ReferringSentence, photos: _Photos, options: ReferringOptio
         "split": sentence.split,
         "right": sentence.box,
         "image_hw": photo.image_hw,
+        "candidates": photo.candidates,
     }
     return TaskGroup(
         id=str(sentence.sent_id),

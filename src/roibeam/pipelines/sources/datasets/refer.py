@@ -103,9 +103,7 @@ def sentences_of(refs: str, instances: ReferInstances, source: str) -> Iterator[
             number, text = _fields(each, f"{where}, sentences", sent_id=int, sent=str)
             raw, tokens = each.get("raw", ""), each.get("tokens", [])
             if not _is_text(raw) or not isinstance(tokens, list) or not all(_is_text(token) for token in tokens):
-                raise ValueError(
-                    f"{where}, sentences: expected raw, a text, and tokens, a list of them, got {shown(each)}"
-                )
+                raise ValueError(f"{where}, sentences: expected raw, a text, and tokens, a list, got {shown(each)}")
             yield ReferringSentence(where, number, ref_id, image_id, split, text, box, raw, tuple(tokens))
 
 
