@@ -120,6 +120,12 @@ def _items(arrays: Arrays) -> dict[str, dict[str, list[str]]]:
     return found
 
 
+def _at(groups: Sequence[TaskGroup], number: int) -> TaskGroup:
+    if number >= len(groups):
+        raise ValueError(f"item {number} of {len(groups)} sentences")
+    return groups[number]
+
+
 def _compared(arrays: Arrays, name: str, leaf: str, made: Item) -> Check:
     """One leaf: whole numbers are equal, pixels a grey level apart, the rest within the README's tolerance."""
     if leaf not in made:
@@ -208,7 +214,7 @@ class _PhotoMode:
         }
 
     def _made(self, number: int) -> tuple[PreparedPhoto, np.ndarray, Tensor]:
-        group = self._groups[number]
+        group = _at(self._groups, number)
         if self._flip:
             group = mirrored_group(group, self._options)
         image_id = int(group.images[0].rsplit("_", 1)[-1])
@@ -319,7 +325,7 @@ class _StoredMode:
         Raises:
             ValueError: for an item that the options refuse.
         """
-        group = self._groups[number]
+        group = _at(self._groups, number)
         image_id = int(group.images[0].rsplit("_", 1)[-1])
         stored = self._arrays.take_finite(f"image/{image_id}.boxes", None, 4)
         found = candidates_for(group, self._options, stored)
